@@ -143,8 +143,9 @@ def start(where: Path, *words: object) -> subprocess.Popen[bytes]:
     """A process of this file."""
     return subprocess.Popen(
         [sys.executable, __file__, "--where", str(where), *map(str, words)],
-        stderr=(where / "errors").open("ab"), stdout=subprocess.PIPE,
-    )  # fmt: skip
+        stderr=(where / "errors").open("ab"),
+        stdout=subprocess.PIPE,
+    )
 
 
 class Nursery:
@@ -254,9 +255,13 @@ def torture(
     shutil.rmtree(where, ignore_errors=True)
     where.mkdir(parents=True)
     txlog.init(
-        str(where / "store"), checkpoint_frames=4_000, ledger_entries_max=3_000,
-        mutable_ids_max=100, max_num_buckets=3, time_step_per_bucket_snapshot_seconds=1,
-    )  # fmt: skip
+        str(where / "store"),
+        checkpoint_frames=4_000,
+        ledger_entries_max=3_000,
+        mutable_ids_max=100,
+        max_num_buckets=3,
+        time_step_per_bucket_snapshot_seconds=1,
+    )
     chance = random.Random(seed)
     kills = 0
     with txlog.open(str(where / "store")) as client:
@@ -379,8 +384,11 @@ def latency(where: Path, kills: int) -> dict[str, object]:
                 consumer.acknowledge(taken)
                 victim.wait()
     shutil.rmtree(where)
-    return {"kills": kills, "median_ms": round(statistics.median(out), 1),
-            "max_ms": round(max(out), 1)}  # fmt: skip
+    return {
+        "kills": kills,
+        "median_ms": round(statistics.median(out), 1),
+        "max_ms": round(max(out), 1),
+    }
 
 
 def in_hand(client: txlog.Client) -> int:
@@ -412,8 +420,9 @@ def take(where: Path, peer: str) -> None:
     while True:
         rows = db.execute(
             "UPDATE queue SET holder = ? WHERE id IN (SELECT id FROM queue WHERE holder IS NULL "
-            "ORDER BY id LIMIT ?) RETURNING id, value", (me, QUEUE_BATCH),
-        ).fetchall()  # fmt: skip
+            "ORDER BY id LIMIT ?) RETURNING id, value",
+            (me, QUEUE_BATCH),
+        ).fetchall()
         if not rows:
             break
         marks = ",".join("?" * len(rows))
@@ -447,10 +456,13 @@ def throughput(where: Path, peer: str, processes: int, count: int) -> float:
     workers = [
         subprocess.Popen(
             [sys.executable, __file__, "--where", str(where), "--take", peer],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            bufsize=1,
         )
         for _ in range(processes)
-    ]  # fmt: skip
+    ]
     for worker in workers:
         assert worker.stdout is not None
         assert worker.stdout.readline() == "ready\n"
@@ -503,7 +515,7 @@ def main() -> int:
     acts: list[tuple[object, Callable[[], None]]] = [
         (given.hold, lambda: hold(given.where)),
         (given.take, lambda: take(given.where, given.take)),
-    ]  # fmt: skip
+    ]
     for is_meant, act in acts:
         if is_meant:
             act()

@@ -74,19 +74,23 @@ def writes(folder: Path) -> None:
             running = [
                 subprocess.Popen(
                     [sys.executable, "-c", SENDER.format(sends=SENDS), path],
-                    stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=dict(os.environ),
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    text=True,
+                    env=dict(os.environ),
                 )
                 for _ in range(processes)
-            ]  # fmt: skip
+            ]
             for one in running:
                 assert one.stdout is not None
                 one.stdout.readline()
             found = [one.communicate("\n")[0].split() for one in running]
             sends = SENDS * processes
             yield (
-                str(processes), f"{sum(int(calls) for calls, _ in found) / sends:.2f}",
+                str(processes),
+                f"{sum(int(calls) for calls, _ in found) / sends:.2f}",
                 f"{sum(int(size) for _, size in found) / sends:.0f}",
-            )  # fmt: skip
+            )
 
     table(("processes", "writes a send", "bytes a send"), lines())
 
@@ -147,9 +151,12 @@ def idle(folder: Path) -> None:
 
     def lines() -> Iterator[Line]:
         for kind, count in (
-            ("partitions", 1), ("partitions", 1_000), ("partitions", 10_000),
-            ("pattern", 10), ("pattern", 600),
-        ):  # fmt: skip
+            ("partitions", 1),
+            ("partitions", 1_000),
+            ("partitions", 10_000),
+            ("pattern", 10),
+            ("pattern", 600),
+        ):
             path = _new(folder, f"{kind}{count}")
             with txlog.open(path) as client:
                 client.checkpoint_automatically = False

@@ -182,8 +182,10 @@ def child(path: Path, what: str, cutoff_ms: int, pops: int) -> dict[str, Any]:
     script = CHILD.format(pops=pops)
     done = subprocess.run(
         [sys.executable, "-c", script, str(path), what, str(START_MS), str(cutoff_ms)],
-        capture_output=True, text=True, env=dict(os.environ),
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        env=dict(os.environ),
+    )
     if done.returncode:
         raise SystemExit(done.stderr)
     found: dict[str, Any] = json.loads(done.stdout)
@@ -244,9 +246,11 @@ def amplification(path: Path, delayed: int, immediate: int) -> Figures:
     read = client.reading()
     client.close()
     return {
-        "rows_read": read["rows_read"], "row_groups": read["row_groups_decoded"],
-        "receive_s": spent, "idle_s": idle,
-    }  # fmt: skip
+        "rows_read": read["rows_read"],
+        "row_groups": read["row_groups_decoded"],
+        "receive_s": spent,
+        "idle_s": idle,
+    }
 
 
 def delivering(path: Path, at_ms: int, most: int) -> Figures:
@@ -264,10 +268,11 @@ def delivering(path: Path, at_ms: int, most: int) -> Figures:
     after = client.reading()
     client.close()
     return {
-        "count": count, "seconds": spent,
+        "count": count,
+        "seconds": spent,
         "rows_read": after["rows_read"] - before["rows_read"],
         "row_groups": after["row_groups_decoded"] - before["row_groups_decoded"],
-    }  # fmt: skip
+    }
 
 
 def merging(path: Path, ids: int) -> Figures:
@@ -280,8 +285,11 @@ def merging(path: Path, ids: int) -> Figures:
     number = store.read(lambda view: next(iter(view.catalog.topics.values())).number)
     beside = subprocess.Popen(
         [sys.executable, "-c", BESIDE, str(path), str(START_MS)],
-        stdout=subprocess.PIPE, stdin=subprocess.PIPE, text=True, env=dict(os.environ),
-    )  # fmt: skip
+        stdout=subprocess.PIPE,
+        stdin=subprocess.PIPE,
+        text=True,
+        env=dict(os.environ),
+    )
     assert beside.stdout is not None
     beside.stdout.readline()
     time.sleep(1)
@@ -295,8 +303,10 @@ def merging(path: Path, ids: int) -> Figures:
     client.close()
     return {
         "seal_s": ops.seconds.get("seal", 0.0) / max(1, ops.counts[("seal", "succeeded")]),
-        "merge_s": ops.seconds.get("merge", 0.0), "quiet_s": waits[0], "beside_s": waits[1],
-    }  # fmt: skip
+        "merge_s": ops.seconds.get("merge", 0.0),
+        "quiet_s": waits[0],
+        "beside_s": waits[1],
+    }
 
 
 BESIDE = """
@@ -336,14 +346,17 @@ def measure(work: Path, messages: int, rounds: int) -> Iterator[tuple[str, str, 
         yield f"add to the index, {batch} a frame, a message", target, f"{cost * 1e6:.2f} us"
     for batch, total in ((20, small), (1, small // 10), (FRAME_ROWS, 5 * small)):
         pair = [
-            median(rounds, lambda b=batch, t=total, d=is_delayed: sending(
-                work / "send", b, t, is_delayed=d))
+            median(
+                rounds,
+                lambda b=batch, t=total, d=is_delayed: sending(work / "send", b, t, is_delayed=d),
+            )
             for is_delayed in (False, True)
-        ]  # fmt: skip
+        ]
         yield (
-            f"send, {batch:,} a frame, a message: immediate, delayed", "",
+            f"send, {batch:,} a frame, a message: immediate, delayed",
+            "",
             f"{pair[0] * 1e6:.2f} us, {pair[1] * 1e6:.2f} us",
-        )  # fmt: skip
+        )
     store = work / "store"
     made = fill(store, messages)
     yield (
@@ -383,11 +396,15 @@ def measure(work: Path, messages: int, rounds: int) -> Iterator[tuple[str, str, 
     yield "all bitmaps", "≤ 100 ms", f"{of('bitmaps_s', found) * 1e3:.1f} ms"
     yield "move the cutoff by 15 days", "", f"{of('advance_s', found) * 1e3:.1f} ms"
     yield (
-        "pop, batches of 1,000, an id", "≤ 2 us",
+        "pop, batches of 1,000, an id",
+        "≤ 2 us",
         f"{of('pop_s', found) / max(1, of('popped', found)) * 1e6:.2f} us",
-    )  # fmt: skip
-    for name, what in (("next", "after the first due time"), ("bitmaps", "with all bitmaps"),
-                       ("pop", "after popping")):  # fmt: skip
+    )
+    for name, what in (
+        ("next", "after the first due time"),
+        ("bitmaps", "with all bitmaps"),
+        ("pop", "after popping"),
+    ):
         target = "≤ 50 MB" if name == "bitmaps" else ""
         size = of(f"{name}_memory", found)
         yield f"memory {what}", target, f"{size / 1e6:.0f} MB, {size / messages:.1f} B a message"
@@ -395,19 +412,21 @@ def measure(work: Path, messages: int, rounds: int) -> Iterator[tuple[str, str, 
     yield "memory of the heap", "", f"{size / 1e6:,.0f} MB, {size / messages:.0f} B a message"
     due = delivering(store, START_MS + DAY_MS, 20_000)
     yield (
-        f"receive and acknowledge {due['count']:,.0f} due messages, 1,000 at a time, each", "",
+        f"receive and acknowledge {due['count']:,.0f} due messages, 1,000 at a time, each",
+        "",
         f"{due['seconds'] / max(1, due['count']) * 1e6:.1f} us, {due['rows_read']:,.0f} rows read, "
         f"{due['row_groups']:,.0f} row groups decoded",
-    )  # fmt: skip
+    )
     shutil.rmtree(store)
     among = min(1_000_000, messages)
     for immediate in (2, 100):
         read = amplification(work / "among", among, immediate)
         yield (
-            f"{immediate} immediate among {among:,} delayed", f"{immediate} rows read",
+            f"{immediate} immediate among {among:,} delayed",
+            f"{immediate} rows read",
             f"{read['rows_read']:.0f} rows read, {read['row_groups']:.0f} row groups, "
             f"{read['receive_s'] * 1e3:.1f} ms; idle {read['idle_s'] * 1e3:.2f} ms",
-        )  # fmt: skip
+        )
     ids = min(500_000, messages // 2)
     both = merging(work / "merge", ids)
     yield (
@@ -416,21 +435,26 @@ def measure(work: Path, messages: int, rounds: int) -> Iterator[tuple[str, str, 
         f"{both['seal_s']:.2f} s; {both['merge_s']:.2f} s",
     )
     yield (
-        "longest single send of another process: alone, beside the merge", "no producer waits",
+        "longest single send of another process: alone, beside the merge",
+        "no producer waits",
         f"{both['quiet_s'] * 1e3:.1f} ms, {both['beside_s'] * 1e3:.1f} ms",
-    )  # fmt: skip
+    )
 
 
 def section(found: list[tuple[str, str, str]], messages: int) -> str:
     """The figures as a section of RESULTS.md."""
     lines = [
-        HEADING, "",
+        HEADING,
+        "",
         f"{messages:,} messages of {VALUE_BYTES} bytes, due at random over {DAYS} days; "
         f"`PYTHONPATH=src python bench/delayed.py {' '.join(sys.argv[1:])}`; Python "
-        f"{platform.python_version()}, pyarrow {pa.__version__}.", "",
-        "| what | target | figure |", "|---|---|---:|",
-        *(f"| {what} | {target} | {figure} |" for what, target, figure in found), "",
-    ]  # fmt: skip
+        f"{platform.python_version()}, pyarrow {pa.__version__}.",
+        "",
+        "| what | target | figure |",
+        "|---|---|---:|",
+        *(f"| {what} | {target} | {figure} |" for what, target, figure in found),
+        "",
+    ]
     return "\n".join(lines)
 
 

@@ -42,10 +42,12 @@ def plain_messages(client: Client, name: str) -> None:
     with client.consumer("in", name) as consumer:
         while (rows := consumer.receive_batch(BATCH)).num_rows:
             outputs = [(message.key, message.value) for message in txlog.messages(rows)]
-            table = pa.table({
-                "key": pa.array([key for key, _ in outputs], pa.binary()),
-                "value": pa.array([value for _, value in outputs], pa.binary()),
-            })  # fmt: skip
+            table = pa.table(
+                {
+                    "key": pa.array([key for key, _ in outputs], pa.binary()),
+                    "value": pa.array([value for _, value in outputs], pa.binary()),
+                }
+            )
             with client.transaction() as txn:
                 producer.send_batch(table, txn=txn)
                 consumer.acknowledge(rows, txn=txn)
@@ -65,9 +67,23 @@ def by_message(client: Client, name: str) -> None:
 def by_command(client: Client, name: str) -> None:
     """`txlog transform` with cat; the start of its process is in it."""
     subprocess.run(
-        [sys.executable, "-m", "txlog", "-S", client.path, "transform", "in", f"out-{name}",
-         "-s", name, "-q", "--", "cat"], check=True,
-    )  # fmt: skip
+        [
+            sys.executable,
+            "-m",
+            "txlog",
+            "-S",
+            client.path,
+            "transform",
+            "in",
+            f"out-{name}",
+            "-s",
+            name,
+            "-q",
+            "--",
+            "cat",
+        ],
+        check=True,
+    )
 
 
 WAYS: dict[str, Callable[[Client, str], None]] = {

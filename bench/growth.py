@@ -103,8 +103,10 @@ def measured(client: Client, path: Path, clock: ManualClock) -> list[str]:
     return [
         *(str(sizes[name]) for name in DIRECTORIES),
         *(f"{dumps[kind] / 1024:.1f}" for kind in KINDS),
-        str(files), str(len(manifest.dropped)), f"{took:.1f}",
-    ]  # fmt: skip
+        str(files),
+        str(len(manifest.dropped)),
+        f"{took:.1f}",
+    ]
 
 
 def _opened(path: Path, clock: ManualClock, txn: txlog.TxnId) -> float:

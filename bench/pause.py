@@ -81,9 +81,7 @@ def measured(path: Path, topics: int, changed: int, flushes: Flushes) -> list[li
             client.create_topic(f"t{number}")
         client.create_topic("commits")
         client.checkpoint()
-    return [
-        [topics, changed, turn, *one_round(path, changed, flushes)] for turn in (1, 2)
-    ]  # fmt: skip
+    return [[topics, changed, turn, *one_round(path, changed, flushes)] for turn in (1, 2)]
 
 
 def one_round(path: Path, changed: int, flushes: Flushes) -> list[object]:
@@ -109,9 +107,14 @@ def one_round(path: Path, changed: int, flushes: Flushes) -> list[object]:
         done = flushes.beside - beside or round(flushes.count - before - each * len(spent))
     files = sum(1 for name in path.rglob("*.arrow"))
     return [
-        f"{statistics.median(quiet) * 1e3:.2f}", f"{statistics.median(spent) * 1e3:.2f}",
-        f"{max(spent) * 1e3:.1f}", f"{there:.2f}", f"{over:.2f}", done, files,
-    ]  # fmt: skip
+        f"{statistics.median(quiet) * 1e3:.2f}",
+        f"{statistics.median(spent) * 1e3:.2f}",
+        f"{max(spent) * 1e3:.1f}",
+        f"{there:.2f}",
+        f"{over:.2f}",
+        done,
+        files,
+    ]
 
 
 def commit(client: Client) -> float:

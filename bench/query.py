@@ -51,10 +51,12 @@ def fill(path: str, messages: int) -> None:
         client.create_topic("t", 4)
         producer = client.producer("t")
         for number in range(messages // TXN_MESSAGES):
-            rows = pa.table({
-                "key": [b"%d" % rng.randrange(KEYS) for _ in range(TXN_MESSAGES)],
-                "value": [rng.randbytes(50).hex().encode() for _ in range(TXN_MESSAGES)],
-            })  # fmt: skip
+            rows = pa.table(
+                {
+                    "key": [b"%d" % rng.randrange(KEYS) for _ in range(TXN_MESSAGES)],
+                    "value": [rng.randbytes(50).hex().encode() for _ in range(TXN_MESSAGES)],
+                }
+            )
             if number % 5:
                 with client.transaction() as txn:
                     producer.send_batch(rows, txn=txn)
@@ -102,11 +104,14 @@ def compare(client: txlog.Client, tries: int) -> Iterator[str]:
     paths = [str(Path(root, source.ref.path)) for source in relation.direct]
     whole = [str(Path(root, one.ref.path)) for one in relation.direct if one.ref.is_messages_only]
     sifted = [one for one in paths if one not in whole]
-    by_hand = (f"(FROM read_parquet({whole}) UNION ALL BY NAME FROM read_parquet({sifted})"
-               " WHERE kind = 0)")  # fmt: skip
+    by_hand = (
+        f"(FROM read_parquet({whole}) UNION ALL BY NAME FROM read_parquet({sifted}) WHERE kind = 0)"
+    )
     lsn = relation.lsn // 100
-    yield (f"{len(paths)} files, {len(sifted)} of them with markers, "
-           f"{sum(map(os.path.getsize, paths)) >> 20} MiB.")  # fmt: skip
+    yield (
+        f"{len(paths)} files, {len(sifted)} of them with markers, "
+        f"{sum(map(os.path.getsize, paths)) >> 20} MiB."
+    )
     yield ""
     yield "| ms, and of the processor | raw | floor | view | of raw | of floor |"
     yield "|---|---|---|---|---|---|"
@@ -116,13 +121,15 @@ def compare(client: txlog.Client, tries: int) -> Iterator[str]:
         least = sql.format(of=by_hand, lsn=lsn)
         with Query(client, sql.format(of="t", lsn=lsn)) as query:
             found = times_ms(
-                tries, lambda q=plain: raw.sql(q).to_arrow_table(),  # type: ignore[misc]
+                tries,
+                lambda q=plain: raw.sql(q).to_arrow_table(),  # type: ignore[misc]
                 lambda q=least: raw.sql(q).to_arrow_table(),  # type: ignore[misc]
                 lambda q=query: q.rows().read_all(),  # type: ignore[misc]
-            )  # fmt: skip
+            )
         shown = [f"{wall:.1f}, {used:.0f}" for wall, used in map(medians, found)]
-        shown += [f"{ratio(found[2], one, 0):.2f}, {ratio(found[2], one, 1):.2f}"
-                  for one in found[:2]]  # fmt: skip
+        shown += [
+            f"{ratio(found[2], one, 0):.2f}, {ratio(found[2], one, 1):.2f}" for one in found[:2]
+        ]
         yield f"| {name} | {' | '.join(shown)} |"
     raw.close()
 
@@ -135,8 +142,10 @@ def compare(client: txlog.Client, tries: int) -> Iterator[str]:
         medians, times_ms(tries, lambda: Query(client, "SELECT count(*) FROM t").close())
     )
     yield ""
-    yield (f"Checksums of all files {checking[0]:.0f} ms; opening a query whose files were checked "
-           f"before {opened[0]:.0f}.")  # fmt: skip
+    yield (
+        f"Checksums of all files {checking[0]:.0f} ms; opening a query whose files were checked "
+        f"before {opened[0]:.0f}."
+    )
 
 
 def processes(path: str, tries: int) -> Iterator[str]:
@@ -148,8 +157,9 @@ def processes(path: str, tries: int) -> Iterator[str]:
         "txlog --version": ["-m", "txlog", "--version"],
         "txlog query, group by key": ["-m", "txlog", "query", "-S", path, sql, "-f", "csv"],
     }
-    environ = {name: value for name, value in os.environ.items()
-               if name != "PYTHONDONTWRITEBYTECODE"}  # fmt: skip
+    environ = {
+        name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"
+    }
     found = times_ms(
         tries,
         *(
@@ -188,10 +198,12 @@ def main() -> None:
                 print(line, flush=True)
                 lines.append(line)
     if asked.results:
-        said = (f"`PYTHONPATH=src python -m bench.query {' '.join(sys.argv[1:])}`; {load}, "
-                f"{os.getloadavg()[0]:.1f}; {asked.messages:,} messages of 100 bytes, four fifths "
-                "in transactions of 1,000. Asked were 1.2 of raw, 20 ms for the count, and 350 ms "
-                "for the process.")  # fmt: skip
+        said = (
+            f"`PYTHONPATH=src python -m bench.query {' '.join(sys.argv[1:])}`; {load}, "
+            f"{os.getloadavg()[0]:.1f}; {asked.messages:,} messages of 100 bytes, four fifths "
+            "in transactions of 1,000. Asked were 1.2 of raw, 20 ms for the count, and 350 ms "
+            "for the process."
+        )
         put("## SQL by DuckDB", [said, "", *lines])
 
 

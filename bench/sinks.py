@@ -69,13 +69,24 @@ class DropWriter(DataSourceArrowWriter):
 def rows(spark: SparkSession, count: int) -> DataFrame:
     """Keys of some customers, values of 100 bytes of JSON-like text; every task has a partition."""
     frame = spark.range(count, numPartitions=PARTITIONS).select(
-        F.concat(F.lit("customer-"), F.pmod(F.xxhash64("id"), F.lit(10_000))).cast("binary")
+        F.concat(F.lit("customer-"), F.pmod(F.xxhash64("id"), F.lit(10_000)))
+        .cast("binary")
         .alias("key"),
-        F.rpad(F.concat(F.lit('{"id": '), F.col("id"), F.lit(', "sum": '),
-                        F.md5(F.col("id").cast("string")), F.lit("}")), 100, " ")
-        .cast("binary").alias("value"),
+        F.rpad(
+            F.concat(
+                F.lit('{"id": '),
+                F.col("id"),
+                F.lit(', "sum": '),
+                F.md5(F.col("id").cast("string")),
+                F.lit("}"),
+            ),
+            100,
+            " ",
+        )
+        .cast("binary")
+        .alias("value"),
         F.spark_partition_id().alias("partition"),
-    )  # fmt: skip
+    )
     return frame.cache()
 
 
@@ -156,11 +167,19 @@ def batches(spark: SparkSession, folder: Path, count: int, rounds: int) -> None:
         median[name] = [statistics.median(one) for one in zip(*each, strict=True)]
         wall, used = median[name]
         print(f"  {name:9} {wall:6.2f} {used:6.2f}   {' '.join(f'{a:.2f}' for a, _ in each)}")
-    print(f"  bytes: snappy {sizes['snappy']:,}, zstd {sizes['zstd']:,}, "
-          f"a batch {size(store / 'topics') // (2 * rounds + 2):,}")  # fmt: skip
-    for ours, theirs in (("bulk_load", "snappy"), ("bulk_load", "zstd"), ("bulk_load", "routed"),
-                         ("sink", "snappy"), ("sink", "zstd"), ("drop", "zstd"),
-                         ("again", "bulk_load")):  # fmt: skip
+    print(
+        f"  bytes: snappy {sizes['snappy']:,}, zstd {sizes['zstd']:,}, "
+        f"a batch {size(store / 'topics') // (2 * rounds + 2):,}"
+    )
+    for ours, theirs in (
+        ("bulk_load", "snappy"),
+        ("bulk_load", "zstd"),
+        ("bulk_load", "routed"),
+        ("sink", "snappy"),
+        ("sink", "zstd"),
+        ("drop", "zstd"),
+        ("again", "bulk_load"),
+    ):
         # The two of a round had the same neighbours: the median of the ratios, not a ratio of two.
         of = [
             [a / b for a, b in zip(one, two, strict=True)]
@@ -184,17 +203,22 @@ def streams(spark: SparkSession, folder: Path, rounds: int) -> None:
         shutil.move(part, source / f"{number:05d}.parquet")
         shutil.rmtree(folder / "one")
     query = (
-        spark.readStream.schema(frame.schema).option("maxFilesPerTrigger", 1).parquet(str(source))
+        spark.readStream.schema(frame.schema)
+        .option("maxFilesPerTrigger", 1)
+        .parquet(str(source))
         .writeStream.format("txlog")
         .options(topic="t", checkpointLocation=str(folder / "checkpoint"))
-        .trigger(availableNow=True).start(str(store))
-    )  # fmt: skip
+        .trigger(availableNow=True)
+        .start(str(store))
+    )
     query.awaitTermination()
     took = [one["durationMs"] for one in query.recentProgress if one["numInputRows"]][2:]
     total = [one["triggerExecution"] for one in took]
     adds = [one["addBatch"] for one in took]
-    print(f"micro-batch of {MICRO_ROWS:,} rows: {statistics.median(total):.0f} ms, of which "
-          f"{statistics.median(adds):.0f} ms the sink; each {total}")  # fmt: skip
+    print(
+        f"micro-batch of {MICRO_ROWS:,} rows: {statistics.median(total):.0f} ms, of which "
+        f"{statistics.median(adds):.0f} ms the sink; each {total}"
+    )
 
 
 def size(folder: Path) -> int:

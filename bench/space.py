@@ -120,9 +120,11 @@ def beside_report(folder: Path, rounds: int, seconds: float) -> list[str]:
     for _ in range(rounds):
         alone.append(produce(store, seconds))
         other = subprocess.Popen(
-            [sys.executable, "-c", BESIDE, str(store)], stdout=subprocess.PIPE, text=True,
+            [sys.executable, "-c", BESIDE, str(store)],
+            stdout=subprocess.PIPE,
+            text=True,
             env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
-        )  # fmt: skip
+        )
         assert other.stdout is not None
         other.stdout.readline()
         beside.append(produce(store, seconds))

@@ -209,18 +209,32 @@ def stream(
 ) -> tuple[int, float]:
     """(messages, seconds of its batches) of a stream over the store."""
     query = (
-        spark.readStream.format("txlog").schema(columns).option("topic", "t")
-        .option("maxRowsPerTrigger", rows).load(path).writeStream.format("noop")
-        .option("checkpointLocation", str(checkpoints)).trigger(availableNow=True).start()
-    )  # fmt: skip
+        spark.readStream.format("txlog")
+        .schema(columns)
+        .option("topic", "t")
+        .option("maxRowsPerTrigger", rows)
+        .load(path)
+        .writeStream.format("noop")
+        .option("checkpointLocation", str(checkpoints))
+        .trigger(availableNow=True)
+        .start()
+    )
     query.awaitTermination()
     done = [one for one in query.recentProgress if one["numInputRows"]][1:]  # the first warms up
     taken = sum(one["durationMs"]["triggerExecution"] for one in done) / 1000
     return sum(one["numInputRows"] for one in done), taken
 
 
-def run(spark: SparkSession, folder: Path, messages: int, rounds: int, a_marker: int,
-        is_clean: bool, *, is_native: bool) -> Iterator[str]:  # fmt: skip
+def run(
+    spark: SparkSession,
+    folder: Path,
+    messages: int,
+    rounds: int,
+    a_marker: int,
+    is_clean: bool,
+    *,
+    is_native: bool,
+) -> Iterator[str]:
     """Make a store, measure; the lines of a table."""
     path = str(folder / f"store-{a_marker}-{is_clean}")
     start = time.perf_counter()
@@ -231,9 +245,11 @@ def run(spark: SparkSession, folder: Path, messages: int, rounds: int, a_marker:
     files = [source.ref.path for source in (*relation.direct, *relation.unclean)]
     made = time.perf_counter() - start
     yield ""
-    yield (f"{messages:,} messages, {a_marker} a marker, {'clean' if is_clean else 'unclean'}: "
-           f"{len(relation.direct)} files direct, {len(relation.unclean)} joined with "
-           f"{relation.markers.num_rows:,} markers; open in {made:.0f} s.")  # fmt: skip
+    yield (
+        f"{messages:,} messages, {a_marker} a marker, {'clean' if is_clean else 'unclean'}: "
+        f"{len(relation.direct)} files direct, {len(relation.unclean)} joined with "
+        f"{relation.markers.num_rows:,} markers; open in {made:.0f} s."
+    )
     yield ""
     paths = [f"file:{path}/{name}" for name in files]
     raw = spark.read.schema(_STORED).parquet(*paths)
@@ -244,8 +260,9 @@ def run(spark: SparkSession, folder: Path, messages: int, rounds: int, a_marker:
     flat = None if is_native else same(spark, path, folder, every)
     plans: dict[str, Plan] = {}
     for kind, query, columns in (
-        ("payload", payload, "value binary"), ("by key", by_key, "key binary")
-    ):  # fmt: skip
+        ("payload", payload, "value binary"),
+        ("by key", by_key, "key binary"),
+    ):
         plans |= {
             f"raw {kind}": lambda query=query: query(raw),  # type: ignore[misc]
             f"read {kind}": lambda query=query: query(native),  # type: ignore[misc]
@@ -268,8 +285,10 @@ def run(spark: SparkSession, folder: Path, messages: int, rounds: int, a_marker:
     for name, (taken, used) in found.items():
         kind = name.split(",")[0].split(" ", 1)[1]
         (raw_taken, raw_used), (read_taken, read_used) = found[f"raw {kind}"], found[f"read {kind}"]
-        yield (f"| {name} | {taken:.2f} | {taken / raw_taken:.2f} | {taken / read_taken:.2f} "
-               f"| {used:.2f} | {used / raw_used:.2f} | {used / read_used:.2f} |")  # fmt: skip
+        yield (
+            f"| {name} | {taken:.2f} | {taken / raw_taken:.2f} | {taken / read_taken:.2f} "
+            f"| {used:.2f} | {used / raw_used:.2f} | {used / read_used:.2f} |"
+        )
     for columns in () if is_native else (every.schema.toDDL(), "value binary"):
         count, taken = stream(
             spark, path, folder / f"c-{a_marker}-{is_clean}-{len(columns)}", columns, messages // 5
@@ -281,10 +300,12 @@ def run(spark: SparkSession, folder: Path, messages: int, rounds: int, a_marker:
 
 def how() -> str:
     """What was run, where."""
-    return (f"`PYTHONPATH=src python bench/spark_reading.py {' '.join(sys.argv[1:])}`; pyspark "
-            f"{pyspark.__version__}, pyarrow {pa.__version__}; load of the machine before and "
-            f"behind {LOAD}, {os.getloadavg()[0]:.1f}. `same` reads nothing: the floor of any "
-            "data source in Python.")  # fmt: skip
+    return (
+        f"`PYTHONPATH=src python bench/spark_reading.py {' '.join(sys.argv[1:])}`; pyspark "
+        f"{pyspark.__version__}, pyarrow {pa.__version__}; load of the machine before and "
+        f"behind {LOAD}, {os.getloadavg()[0]:.1f}. `same` reads nothing: the floor of any "
+        "data source in Python."
+    )
 
 
 def main() -> int:
@@ -300,15 +321,28 @@ def main() -> int:
     parser.add_argument("--results", action="store_true", help="write into bench/RESULTS.md")
     given = parser.parse_args()
     lines: list[str] = []
-    spark = session("local[2]", {"spark.sql.shuffle.partitions": 2, "spark.driver.memory": "2g",
-                                 "spark.log.level": "ERROR"})  # fmt: skip
+    spark = session(
+        "local[2]",
+        {
+            "spark.sql.shuffle.partitions": 2,
+            "spark.driver.memory": "2g",
+            "spark.log.level": "ERROR",
+        },
+    )
     with tempfile.TemporaryDirectory(prefix="txlog-bench-") as made:
         folder = given.folder or Path(made)
         for a_marker, is_clean in ((1000, True), (1000, False), (25, True), (25, False)):
             state = "clean" if is_clean else "unclean"
             if given.only in (None, f"{a_marker},{state}"):
-                for line in run(spark, folder, given.messages, given.rounds, a_marker, is_clean,
-                                is_native=given.native):  # fmt: skip
+                for line in run(
+                    spark,
+                    folder,
+                    given.messages,
+                    given.rounds,
+                    a_marker,
+                    is_clean,
+                    is_native=given.native,
+                ):
                     print(line, flush=True)
                     lines.append(line)
             if given.folder is None:  # room for the next one

@@ -132,9 +132,14 @@ def consume(client: txlog.Client, name: str, log: Log, chance: random.Random) ->
 
 
 def take(
-    client: txlog.Client, consumer: txlog.Consumer, table: Any, output: txlog.Producer,
-    name: str, log: Log, chance: random.Random | None,
-) -> None:  # fmt: skip
+    client: txlog.Client,
+    consumer: txlog.Consumer,
+    table: Any,
+    output: txlog.Producer,
+    name: str,
+    log: Log,
+    chance: random.Random | None,
+) -> None:
     """One batch in one transaction."""
     txn = client.transaction(TIMEOUT_MS)
     label = f"{name}-{os.getpid()}-{time.monotonic_ns()}"
@@ -213,9 +218,18 @@ def supervise(where: Path, seconds: float, seed: int) -> Counter[str]:
                     raise SystemExit(f"{name} ended with {process.returncode}: see {name}.err")
                 with (where / f"{name}.err").open("ab") as errors:
                     running[name] = subprocess.Popen(
-                        [sys.executable, __file__, "--worker", name, "--where", str(where),
-                         "--seed", str(seed)], stderr=errors,
-                    )  # fmt: skip
+                        [
+                            sys.executable,
+                            __file__,
+                            "--worker",
+                            name,
+                            "--where",
+                            str(where),
+                            "--seed",
+                            str(seed),
+                        ],
+                        stderr=errors,
+                    )
                 (where / f"{name}.pid").write_text(str(running[name].pid))
                 started[name] += 1
             time.sleep(PAUSE_S)

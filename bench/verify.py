@@ -40,10 +40,14 @@ def fill(store: Path, messages: int) -> None:
         client.create_subscription("t", "s")
         producer = client.producer("t")
         for start in range(0, messages, BATCH):
-            table = pa.table({
-                "value": pa.array([os.urandom(MESSAGE // 2).hex().encode() for _ in range(BATCH)]),
-                "key": pa.array([b"%d" % (n % 1000) for n in range(BATCH)]),
-            })  # fmt: skip
+            table = pa.table(
+                {
+                    "value": pa.array(
+                        [os.urandom(MESSAGE // 2).hex().encode() for _ in range(BATCH)]
+                    ),
+                    "key": pa.array([b"%d" % (n % 1000) for n in range(BATCH)]),
+                }
+            )
             half = BATCH // 2
             producer.send_batch(table.slice(0, half))
             for at in range(half, BATCH, 1000):
@@ -77,9 +81,11 @@ def command(store: Path, *flags: str) -> None:
     """`txlog verify` as a process."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
     subprocess.run(
-        [sys.executable, "-m", "txlog", "-S", str(store), "verify", *flags], check=True,
-        stdout=subprocess.DEVNULL, env=environment,
-    )  # fmt: skip
+        [sys.executable, "-m", "txlog", "-S", str(store), "verify", *flags],
+        check=True,
+        stdout=subprocess.DEVNULL,
+        env=environment,
+    )
 
 
 def inside(store: Path, *, deep: bool) -> None:

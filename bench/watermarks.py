@@ -266,9 +266,8 @@ def places_of(path: Path, count: int, seed: int) -> list[Place]:
 def child(script: str, *given: str) -> dict[str, Any]:
     """What a process says."""
     done = subprocess.run(
-        [sys.executable, "-c", script, *given], capture_output=True, text=True,
-        env=dict(os.environ),
-    )  # fmt: skip
+        [sys.executable, "-c", script, *given], capture_output=True, text=True, env=dict(os.environ)
+    )
     if done.returncode:
         raise SystemExit(done.stderr)
     found: dict[str, Any] = json.loads(done.stdout)
@@ -385,16 +384,18 @@ def measure(work: Path, messages: int, markers: int, rounds: int) -> Iterator[tu
             sent, marked = (statistics.median(one) for one in zip(*pairs, strict=True))
             yield (
                 f"send one message; a watermark on {partitions} partitions"
-                f"{', both flushed' if durability == 'sync' else ''}", "",
+                f"{', both flushed' if durability == 'sync' else ''}",
+                "",
                 f"{us(sent)}; {us(marked)}",
-            )  # fmt: skip
+            )
     for partitions in (1, 8):
         pairs = [committing(work / "commit", partitions, small) for _ in range(rounds)]
         plain, with_mark = (statistics.median(one) for one in zip(*pairs, strict=True))
         yield (
-            f"transaction of 10 messages on {partitions} partitions; with a watermark in it", "",
+            f"transaction of 10 messages on {partitions} partitions; with a watermark in it",
+            "",
             f"{us(plain)}; {us(with_mark)}",
-        )  # fmt: skip
+        )
     for partitions in (1, 8):
         cost = median(
             max(3, rounds),
@@ -413,16 +414,18 @@ def measure(work: Path, messages: int, markers: int, rounds: int) -> Iterator[tu
         plain, quiet, moving = (statistics.median(one) for one in zip(*runs, strict=True))
         yield (
             f"receive and acknowledge {batch} at a time, a message: without; "
-            f"with; with one each {every:,}", "",
+            f"with; with one each {every:,}",
+            "",
             f"{us(plain)}; {us(quiet)}; {us(moving)}",
-        )  # fmt: skip
+        )
     yield from long_log(work, messages, markers, rounds)
     for producers in (20, min(2_000, messages // 100)):
         count, share = only_watermarks(work / "share", producers, max(4 * producers, 2 * small))
         yield (
             f"snapshots and their share, {producers:,} producers, 10 messages each time",
-            "≤ 10 %", f"{count:,}; {share:.2%}",
-        )  # fmt: skip
+            "≤ 10 %",
+            f"{count:,}; {share:.2%}",
+        )
 
 
 def long_log(
@@ -440,9 +443,10 @@ def long_log(
         make_peer(peer, known)
         count, share, ledgers = shares(store)
         yield (
-            f"snapshots; share of the bytes; ledgers{name}", "≤ 10 %",
+            f"snapshots; share of the bytes; ledgers{name}",
+            "≤ 10 %",
             f"{count:,}; {share:.3%}; {ledgers}",
-        )  # fmt: skip
+        )
         places = places_of(store, places_count, seed=6)
         found = fastest([seeking(store, places) for _ in range(rounds)])
         asked = fastest([asking_peer(peer, places) for _ in range(rounds)])
@@ -450,15 +454,16 @@ def long_log(
         read = [one[1] for one in found]
         yield (
             f"value at {places_count} random places, rows read: median, most{name}",
-            "≤ 1,001", f"{statistics.median(read):,.0f}, {max(read):,}",
-        )  # fmt: skip
+            "≤ 1,001",
+            f"{statistics.median(read):,.0f}, {max(read):,}",
+        )
         for what, of in (("", found), (" of the peer", asked)):
             spent = sorted(one[-1] for one in of)
             yield (
                 f"… milliseconds{what}, fastest of {rounds}: median, most",
                 "" if what else "≤ 20 ms",
                 f"{statistics.median(spent) * 1e3:.2f}, {spent[-1] * 1e3:.2f}",
-            )  # fmt: skip
+            )
         pairs = [cold(store, peer, place) for place in places[: 3 * rounds]]
         assert all(ours["value"] == theirs["value"] for ours, theirs in pairs)
         opened, first, rows_read, groups = (
@@ -471,9 +476,10 @@ def long_log(
             (f"{opened * 1e3:.1f} ms"),
         )
         yield (
-            "… then attach and be handed it, rows read, row groups decoded", "≤ 20 ms",
+            "… then attach and be handed it, rows read, row groups decoded",
+            "≤ 20 ms",
             f"{first * 1e3:.1f} ms, {rows_read:,.0f}, {groups:.0f}",
-        )  # fmt: skip
+        )
         theirs = statistics.median(one[1]["value_s"] for one in pairs)
         yield "… the peer, opened and asked", "", f"{theirs * 1e3:.1f} ms"
         shutil.rmtree(store)
@@ -482,14 +488,18 @@ def long_log(
 def section(found: list[tuple[str, str, str]], messages: int, markers: int) -> str:
     """The figures as a section of RESULTS.md."""
     lines = [
-        HEADING, "",
+        HEADING,
+        "",
         f"{messages:,} messages of {VALUE_BYTES} bytes, {markers:,} watermark rows of {PRODUCERS} "
         f"producers; `PYTHONPATH=src python bench/watermarks.py {' '.join(sys.argv[1:])}`; Python "
         f"{platform.python_version()}, pyarrow {pa.__version__}, SQLite {sqlite3.sqlite_version}. "
-        "The peer is a SQLite table of the watermark rows alone, with an index.", "",
-        "| what | target | figure |", "|---|---|---:|",
-        *(f"| {what} | {target} | {figure} |" for what, target, figure in found), "",
-    ]  # fmt: skip
+        "The peer is a SQLite table of the watermark rows alone, with an index.",
+        "",
+        "| what | target | figure |",
+        "|---|---|---:|",
+        *(f"| {what} | {target} | {figure} |" for what, target, figure in found),
+        "",
+    ]
     return "\n".join(lines)
 
 

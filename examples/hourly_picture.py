@@ -57,9 +57,10 @@ class Hours:
         names = [(self.heights[at], start) for at, start in enumerate(self.starts)]
         names = [one for one in names if low <= one[0] <= high]
         firsts = [
-            one for at, one in enumerate(names)
+            one
+            for at, one in enumerate(names)
             if not at or names[at - 1][1] // DAY_MS != one[1] // DAY_MS
-        ]  # fmt: skip
+        ]
         is_wide = len(firsts) * gap > high - low  # days, and not all of them
         taken: list[float] = []
         for is_first, found in ((True, firsts), (False, [] if is_wide else names)):
@@ -120,9 +121,7 @@ class Panel:
         placed = [*self._placed(story.notes)]
         self.top += LABEL_HEIGHT * max([2, *(row + 1 for _, _, row, _ in placed)])
         self._axes()
-        clip = svg.Rect(
-            x=LEFT, y=self.top, width=WIDTH - LEFT - RIGHT, height=self.height
-        )  # fmt: skip
+        clip = svg.Rect(x=LEFT, y=self.top, width=WIDTH - LEFT - RIGHT, height=self.height)
         frame = svg.G(elements=self.parts)
         self.parts = []
         self._notes(placed)
@@ -133,8 +132,12 @@ class Panel:
             if self.is_across(at):
                 x = self.x(at)
                 self._path([svg.M(x, self.top), svg.V(self.bottom)], "#cc0000", 1, dashes=[1, 4])
-                cross = [svg.M(x - 4, self.bottom - 11), svg.L(x + 4, self.bottom - 3),
-                         svg.M(x + 4, self.bottom - 11), svg.L(x - 4, self.bottom - 3)]  # fmt: skip
+                cross = [
+                    svg.M(x - 4, self.bottom - 11),
+                    svg.L(x + 4, self.bottom - 3),
+                    svg.M(x + 4, self.bottom - 11),
+                    svg.L(x - 4, self.bottom - 3),
+                ]
                 self._path(cross, "#cc0000", 2)
         for at, start, end, lines in story.windows:
             if self.is_across(at):
@@ -146,18 +149,29 @@ class Panel:
         mask = svg.ClipPath(id=f"clip-{self.name}", elements=[clip])
         inside = svg.G(clip_path=f"url(#clip-{self.name})", elements=self.parts)
         border = svg.Rect(
-            x=LEFT, y=self.top, width=WIDTH - LEFT - RIGHT, height=self.height, fill="none",
-            stroke=FAINT, stroke_width=1,
-        )  # fmt: skip
+            x=LEFT,
+            y=self.top,
+            width=WIDTH - LEFT - RIGHT,
+            height=self.height,
+            fill="none",
+            stroke=FAINT,
+            stroke_width=1,
+        )
         return svg.G(elements=[mask, frame, inside, border, notes])
 
     def _window(self, at: int, start: int, end: int, lines: int) -> None:
         top, bottom = self.y(end), self.y(start)
         box = svg.Rect(
-            x=self.x(at) - 2.5, y=top, width=5, height=round(max(1.0, bottom - top), 1),
-            fill=WINDOW, fill_opacity=0.75, stroke="white", stroke_width=0.4 * (bottom - top > 3),
+            x=self.x(at) - 2.5,
+            y=top,
+            width=5,
+            height=round(max(1.0, bottom - top), 1),
+            fill=WINDOW,
+            fill_opacity=0.75,
+            stroke="white",
+            stroke_width=0.4 * (bottom - top > 3),
             elements=[svg.Title(text=f"{moment(start)}: {lines:,} lines")],
-        )  # fmt: skip
+        )
         self.parts.append(box)
 
     def _steps(self, values: Sequence[tuple[int, int | None]], colour: str, width: float) -> None:
@@ -188,17 +202,26 @@ class Panel:
         self._path(path, colour, size, is_round=True)
 
     def _path(
-        self, path: list[svg.PathData], colour: str, width: float, *,
-        dashes: list[float | int | Decimal] | None = None, is_round: bool = False,
-    ) -> None:  # fmt: skip
+        self,
+        path: list[svg.PathData],
+        colour: str,
+        width: float,
+        *,
+        dashes: list[float | int | Decimal] | None = None,
+        is_round: bool = False,
+    ) -> None:
         if path:
             self.parts.append(
                 svg.Path(
-                    d=path, fill="none", stroke=colour, stroke_width=width,
-                    stroke_dasharray=dashes, stroke_linecap="round" if is_round else "butt",
+                    d=path,
+                    fill="none",
+                    stroke=colour,
+                    stroke_width=width,
+                    stroke_dasharray=dashes,
+                    stroke_linecap="round" if is_round else "butt",
                     stroke_linejoin="round",
                 )
-            )  # fmt: skip
+            )
 
     def _placed(self, notes: Iterable[tuple[int, str]]) -> Iterator[tuple[float, float, int, str]]:
         """What happened: its place, that of its label, and a row so that no labels overlap."""
@@ -232,9 +255,14 @@ class Panel:
             if low < shut and opened < high:
                 y, bottom = self._level(opened), self._level(shut)
                 self.parts.append(
-                    svg.Rect(x=LEFT, y=y, width=WIDTH - LEFT - RIGHT, height=round(bottom - y, 1),
-                             fill=SHUT)
-                )  # fmt: skip
+                    svg.Rect(
+                        x=LEFT,
+                        y=y,
+                        width=WIDTH - LEFT - RIGHT,
+                        height=round(bottom - y, 1),
+                        fill=SHUT,
+                    )
+                )
         for height, said in self.hours.ticks(low, high, 15 * (high - low) / self.height):
             y = self._level(height)
             self._path([svg.M(LEFT, y), svg.H(WIDTH - RIGHT)], GRID, 1)
@@ -272,18 +300,25 @@ def picture(story: Story) -> str:
     if (near := _near(story)) is not None:
         top = bottom + AXIS_HEIGHT + 24
         parts.append(
-            text(LEFT, bottom + AXIS_HEIGHT + 20, "The same while till-3 was away", size=15,
-                 weight="bold")
-        )  # fmt: skip
+            text(
+                LEFT,
+                bottom + AXIS_HEIGHT + 20,
+                "The same while till-3 was away",
+                size=15,
+                weight="bold",
+            )
+        )
         lower = Panel("near", top, 400, *near, hours, story.began_ms)
         parts.append(lower.draw(story))
         bottom = lower.bottom
     parts += legend(bottom + AXIS_HEIGHT + 14)
     height = bottom + AXIS_HEIGHT + LEGEND_HEIGHT
     canvas = svg.SVG(
-        width=WIDTH, height=height, viewBox=svg.ViewBoxSpec(0, 0, WIDTH, height),
+        width=WIDTH,
+        height=height,
+        viewBox=svg.ViewBoxSpec(0, 0, WIDTH, height),
         elements=[svg.Style(text=f"text {{ font-family: {FONT} }}"), *parts],
-    )  # fmt: skip
+    )
     return canvas.as_str() + "\n"
 
 
@@ -316,7 +351,7 @@ def legend(top: float) -> Iterator[svg.Element]:
         *(("line", COLOURS[till], f"watermark of {till}") for till in TILLS),
         ("thick", EMITTED, "watermark handed to the function"),
         ("shut", SHUT, "shop closed"),
-    ]  # fmt: skip
+    ]
     x, y = float(LEFT), top
     for at, (kind, colour, said) in enumerate(entries):
         if at == 4:
@@ -334,8 +369,12 @@ def _sign(kind: str, colour: str, x: float, y: float) -> Iterator[svg.Element]:
     elif kind == "shut":
         yield svg.Rect(x=x + 2, y=y - 5, width=24, height=10, fill=colour, stroke=GRID)
     elif kind == "cross":
-        d: list[svg.PathData] = [svg.M(x + 10, y - 4), svg.l(8, 8), svg.M(x + 18, y - 4),
-                                 svg.l(-8, 8)]  # fmt: skip
+        d: list[svg.PathData] = [
+            svg.M(x + 10, y - 4),
+            svg.l(8, 8),
+            svg.M(x + 18, y - 4),
+            svg.l(-8, 8),
+        ]
         yield svg.Path(d=d, stroke=colour, stroke_width=2, fill="none")
     else:
         width = 2.6 if kind == "thick" else 1.6
@@ -348,14 +387,27 @@ def label_width(said: str) -> float:
 
 
 def text(
-    x: float, y: float, said: str, *, size: int = 12, anchor: Anchor = "start", colour: str = INK,
-    weight: Weight = "normal", turned: svg.Rotate | None = None,
-) -> svg.Element:  # fmt: skip
+    x: float,
+    y: float,
+    said: str,
+    *,
+    size: int = 12,
+    anchor: Anchor = "start",
+    colour: str = INK,
+    weight: Weight = "normal",
+    turned: svg.Rotate | None = None,
+) -> svg.Element:
     """A line of text."""
     return svg.Text(
-        x=round(x, 1), y=round(y, 1), text=said, font_size=size, text_anchor=anchor, fill=colour,
-        font_weight=weight, transform=None if turned is None else [turned],
-    )  # fmt: skip
+        x=round(x, 1),
+        y=round(y, 1),
+        text=said,
+        font_size=size,
+        text_anchor=anchor,
+        fill=colour,
+        font_weight=weight,
+        transform=None if turned is None else [turned],
+    )
 
 
 def moment(time: int) -> str:

@@ -138,9 +138,7 @@ def compare(
     """
     sent, late = numbers(client, names[0]), numbers(client, names[2])
     windows = [json.loads(value) for value in _values(client, names[1])]
-    given = {
-        row["start"]: (row["lines"], thousandths(row["revenue"])) for row in windows
-    }  # fmt: skip
+    given = {row["start"]: (row["lines"], thousandths(row["revenue"])) for row in windows}
     wanted = _wanted(plan.lines, late)
     stragglers = set(plan.stragglers["line"].to_pylist())
     problems = [*_each_once("sent", sent, range(plan.lines)), *_each_once("late", late, None)]
@@ -154,10 +152,15 @@ def compare(
     if honest := set(late) - stragglers - set(successor):
         problems.append(f"late, of a till that kept its promise: {sorted(honest)[:20]}")
     return Found(
-        len(sent), len(windows), sum(one[0] for one in given.values()), len(late),
-        len(stragglers & set(late)), len(set(late) - stragglers),
-        sum(one[1] for one in given.values()), problems,
-    )  # fmt: skip
+        len(sent),
+        len(windows),
+        sum(one[0] for one in given.values()),
+        len(late),
+        len(stragglers & set(late)),
+        len(set(late) - stragglers),
+        sum(one[1] for one in given.values()),
+        problems,
+    )
 
 
 def _each_once(what: str, found: list[int], wanted: range | None) -> Iterator[str]:

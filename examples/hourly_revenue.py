@@ -99,9 +99,22 @@ class Function:
 
     def __init__(self, store: str, log: Path) -> None:
         self.command = [
-            sys.executable, "-m", "txlog", "-S", store, "run", FUNCTION, "--input", LINES,
-            "--output", REVENUE, "-s", SUBSCRIPTION, "--log-format", "json",
-        ]  # fmt: skip
+            sys.executable,
+            "-m",
+            "txlog",
+            "-S",
+            store,
+            "run",
+            FUNCTION,
+            "--input",
+            LINES,
+            "--output",
+            REVENUE,
+            "-s",
+            SUBSCRIPTION,
+            "--log-format",
+            "json",
+        ]
         self.log = log
         self.kills = 0
         self.process = self._start("--follow")
@@ -256,9 +269,22 @@ class Demonstration:
         elif step == DECLARED:
             before = self._held_by("till-3", function)
             subprocess.run(
-                [sys.executable, "-m", "txlog", "-S", self.store, "watermark", "idle", LINES,
-                 "--producer", "till-3", "-q"], check=True, stdout=subprocess.DEVNULL,
-            )  # fmt: skip
+                [
+                    sys.executable,
+                    "-m",
+                    "txlog",
+                    "-S",
+                    self.store,
+                    "watermark",
+                    "idle",
+                    LINES,
+                    "--producer",
+                    "till-3",
+                    "-q",
+                ],
+                check=True,
+                stdout=subprocess.DEVNULL,
+            )
             self.story.asserted(self.clock.now().wall_ms, "till-3", None)
             self._note("declared idle")
             self.wait_beyond(before, function)

@@ -43,8 +43,11 @@ def orders(limit: int | None) -> list[dict[str, Any]]:
             if limit is not None and len(found) == limit:
                 break
             found[number] = {"invoice": number, "country": row["Country"], "lines": []}
-        line = {"stock": row["StockCode"], "quantity": int(row["Quantity"]),
-                "price": row["UnitPrice"]}  # fmt: skip
+        line = {
+            "stock": row["StockCode"],
+            "quantity": int(row["Quantity"]),
+            "price": row["UnitPrice"],
+        }
         found[number]["lines"].append(line)
     return list(found.values())
 
@@ -75,14 +78,18 @@ def invoices(messages: DataFrame) -> DataFrame:
     order = messages.select("key", F.from_json(F.col("value").cast("string"), ORDER).alias("o"))
     nothing = F.lit(0).cast("decimal(20,3)")
     worth = F.aggregate(
-        "o.lines", nothing,
+        "o.lines",
+        nothing,
         lambda total, line: (total + line["quantity"] * line["price"]).cast("decimal(20,3)"),
-    )  # fmt: skip
+    )
     quantity = F.aggregate("o.lines", F.lit(0), lambda total, line: total + line["quantity"])
     invoice = F.struct(
-        "o.invoice", "o.country", F.size("o.lines").alias("lines"), quantity.alias("quantity"),
+        "o.invoice",
+        "o.country",
+        F.size("o.lines").alias("lines"),
+        quantity.alias("quantity"),
         worth.cast("string").alias("value"),
-    )  # fmt: skip
+    )
     return order.select("key", F.to_json(invoice).cast("binary").alias("value"))
 
 

@@ -36,9 +36,14 @@ _STREAMS = 3
 _THREADED = ("txlog.spark", "txlog.jobs.export_delta")
 # What commands load late and not by our modules.
 _USED = (
-    "typer", "pyarrow.compute", "pyarrow.parquet", "pyarrow.dataset", "pyarrow.csv", "duckdb",
+    "typer",
+    "pyarrow.compute",
+    "pyarrow.parquet",
+    "pyarrow.dataset",
+    "pyarrow.csv",
+    "duckdb",
     "prometheus_client",
-)  # fmt: skip
+)
 _MESSAGE_MAX = 1 << 20
 # Everything here costs 10 ms a command: nothing but what the interpreter has built in.
 _CLIENT = """
@@ -82,9 +87,11 @@ def _started() -> str:
     path = os.path.join(folder.name, "socket")
     environment = {**os.environ, "PYTHONPATH": str(SOURCE), "LC_ALL": "C.UTF-8"}
     server = subprocess.Popen(
-        [sys.executable, __file__, path], env=environment, stdin=subprocess.DEVNULL,
+        [sys.executable, __file__, path],
+        env=environment,
+        stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
-    )  # fmt: skip
+    )
     assert server.stdout is not None
     assert server.stdout.readline(), "the server of txlog commands did not start"
 
@@ -106,9 +113,10 @@ def _modules() -> list[str]:
 
     found = pkgutil.walk_packages(txlog.__path__, "txlog.", onerror=lambda name: None)
     return [
-        module.name for module in found
+        module.name
+        for module in found
         if not module.name.startswith(_THREADED) and not module.name.endswith("__main__")
-    ]  # fmt: skip
+    ]
 
 
 def serve(path: str) -> NoReturn:

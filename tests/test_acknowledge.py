@@ -37,9 +37,13 @@ class Board:
         self.ids = dict(zip(NAMES, [*first, *inner, *last], strict=True)) | {"T": marker}
 
     def ack(
-        self, names: str, txn: TxnId | None = None, *, cumulative: bool = False,
+        self,
+        names: str,
+        txn: TxnId | None = None,
+        *,
+        cumulative: bool = False,
         client: Client | None = None,
-    ) -> tuple[int, int, int]:  # fmt: skip
+    ) -> tuple[int, int, int]:
         wanted = [self.ids[name] for name in names.split()]
         answer = (client or self.client).acknowledge(
             "t", "s", wanted, cumulative=cumulative, txn=txn

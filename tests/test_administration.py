@@ -103,8 +103,9 @@ def prepared(tool: Tool) -> dict[str, str]:
     ids = {}
     for name in ("DONE", "GONE", "OPEN"):
         ids[name] = tool.ok("txn", "begin", "-c", "1").strip()
-        tool.ok("produce", "orders", "-m", "x", "-k", f"key-{name}", "-p", "0",
-                "--txn-id", ids[name])  # fmt: skip
+        tool.ok(
+            "produce", "orders", "-m", "x", "-k", f"key-{name}", "-p", "0", "--txn-id", ids[name]
+        )
     tool.ok("sub", "ack", "billing", "1:0", "--txn-id", ids["OPEN"])
     tool.ok("txn", "commit", ids["DONE"])
     tool.ok("txn", "abort", ids["GONE"])
@@ -186,11 +187,13 @@ def test_waiting_for_an_end(tool: Tool) -> None:
     """CLI.md 8.5: 0 reached, 8 time ran out or it ended the other way; an answer, no error."""
     ids = prepared(tool)
     for args, code, state in (
-        ([ids["DONE"]], 0, "committed"), ([ids["DONE"], "--for", "committed"], 0, "committed"),
-        ([ids["DONE"], "--for", "aborted"], 8, "committed"), ([ids["GONE"]], 0, "aborted"),
+        ([ids["DONE"]], 0, "committed"),
+        ([ids["DONE"], "--for", "committed"], 0, "committed"),
+        ([ids["DONE"], "--for", "aborted"], 8, "committed"),
+        ([ids["GONE"]], 0, "aborted"),
         ([ids["OPEN"], "--timeout", "1ms"], 8, "open"),
         ([ids["OPEN"], "--for", "aborted", "--now", "2026-11-21T00:00:00Z"], 0, "aborted"),
-    ):  # fmt: skip
+    ):
         found, out, err = tool("txn", "wait", *args, "--json")
         assert (found, err) == (code, "")
         assert json.loads(out) == {"txn": args[0], "state": state}
@@ -200,11 +203,15 @@ def test_list_takes_all_its_filters(tool: Tool) -> None:
     """CLI.md 8.5: --topic in any spelling, --transaction-key, --since."""
     ids = prepared(tool)
     for args, expected in (
-        (["--topic", "public/default/orders"], [ids["OPEN"]]), (["--topic", "other"], []),
-        (["--transaction-key", "k"], []), (["--key", "k"], []),
-        (["--since", "2026-11-20T09:12:05Z"], []), (["--older-than", "1s"], []),
-        (["--state", "aborted", "--sort", "id"], [ids["GONE"]]), (["--all", "--limit", "0"], []),
-    ):  # fmt: skip
+        (["--topic", "public/default/orders"], [ids["OPEN"]]),
+        (["--topic", "other"], []),
+        (["--transaction-key", "k"], []),
+        (["--key", "k"], []),
+        (["--since", "2026-11-20T09:12:05Z"], []),
+        (["--older-than", "1s"], []),
+        (["--state", "aborted", "--sort", "id"], [ids["GONE"]]),
+        (["--all", "--limit", "0"], []),
+    ):
         found = tool.ok("txn", "list", *args, "-f", "names").split()
         assert found == expected, args
 
@@ -325,8 +332,10 @@ def test_a_sidecar_counts_bytes_and_transactions(bench: Bench) -> None:
     client.abort(gone)
     row = client.admin.transaction_buffer_stats("t/0")[0]
     assert (row["state"], row["ongoing_txn_size"], row["total_aborted_transactions"]) == (
-        "Ready", 1, 1,
-    )  # fmt: skip
+        "Ready",
+        1,
+        1,
+    )
     assert (row["sidecar_live_bytes"], row["sidecar_garbage_bytes"]) == (8, 5)
     assert row["max_read_position"] == ids[-1]
     assert list(row["low_water_marks"]) == [str(kept.coordinator)]
@@ -353,9 +362,11 @@ def test_the_state_of_a_position(bench: Bench) -> None:
     assert state(plain[1]) == state(inner[0]) == ("NotInPendingAck", None)
     assert state(plain[2]) == ("MarkDelete", None)
     for wrong in (
-        MessageId(plain[0].ledger, 99), MessageId(999, 0),
-        MessageId(marker.ledger, marker.entry, 3), MessageId(plain[0].ledger, plain[0].entry, 1),
-    ):  # fmt: skip
+        MessageId(plain[0].ledger, 99),
+        MessageId(999, 0),
+        MessageId(marker.ledger, marker.entry, 3),
+        MessageId(plain[0].ledger, plain[0].entry, 1),
+    ):
         assert state(wrong) == ("InvalidPosition", None)
     client.acknowledge("t", "s", [plain[1]])
     client.commit(txn)
@@ -384,8 +395,9 @@ def test_slow_ones_are_older_and_unfinished(bench: Bench) -> None:
 def test_locks_name_their_holder(bench: Bench) -> None:
     client = bench.client
     assert [(row["name"], row["held"]) for row in client.admin.locks()] == [
-        ("write", False), ("maintenance", False),
-    ]  # fmt: skip
+        ("write", False),
+        ("maintenance", False),
+    ]
     with client.consumer("t", "s"):
         row = client.admin.locks()[2]
         assert (row["name"], row["subscription"], row["held"]) == ("consumer", "s", True)

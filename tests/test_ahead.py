@@ -177,8 +177,9 @@ def test_a_death_tells_messages_of_markers_and_partitions_apart(tmp_path: Path) 
     bench.client.create_topic("t", 3)
     bench.client.create_subscription("t", "s", type="shared")
     for partition in range(3):
-        send_txn(bench.client, *(b"%d" % (10 * partition + n) for n in range(4)),
-                 partition=partition)  # fmt: skip
+        send_txn(
+            bench.client, *(b"%d" % (10 * partition + n) for n in range(4)), partition=partition
+        )
         send(bench.client, b"%d" % (10 * partition + 4), partition=partition)
     for received in range(1, 16):
         victim = bench.another().consumer("t", "s")
@@ -546,8 +547,12 @@ def test_a_process_that_is_killed_counts_for_the_message_it_had(tmp_path: Path) 
         client.create_subscription("t", "s", type="shared")
         numbered(client, 40)
     for death, before in enumerate((4, 0, 0)):
-        done = subprocess.run([sys.executable, "-c", WORKER, path, str(before)], check=False,
-                              capture_output=True, text=True)  # fmt: skip
+        done = subprocess.run(
+            [sys.executable, "-c", WORKER, path, str(before)],
+            check=False,
+            capture_output=True,
+            text=True,
+        )
         assert (done.stdout, done.returncode) == ("4\n", -signal.SIGKILL), (death, done.stderr)
     with txlog.open(path) as client, client.consumer("t", "s") as heir:
         assert drained(heir) == [(4, 3)] + [(n, 0) for n in range(5, 40)]

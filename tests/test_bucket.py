@@ -38,9 +38,11 @@ def table_of(keys: list[Key]) -> pa.Table:
 
 
 def encode(
-    keys: list[Key], counts: dict[tuple[int, int], int] | None = None,
-    cutting: Cutting = CUTTING, parts: list[int] | None = None,
-) -> EncodedBucket:  # fmt: skip
+    keys: list[Key],
+    counts: dict[tuple[int, int], int] | None = None,
+    cutting: Cutting = CUTTING,
+    parts: list[int] | None = None,
+) -> EncodedBucket:
     """A bucket of keys; parts: where the source breaks off and goes on."""
     keys = sorted(keys)
 
@@ -96,15 +98,18 @@ def buckets(draw: st.DrawFn) -> tuple[list[Key], dict[tuple[int, int], int]]:
         counts[(ledger, entry)] = count = draw(st.integers(1, 5))
         keys += [
             (draw(at), ledger, entry, n + 1)
-            for n in range(count) if n == 0 or draw(st.integers(0, 3))
-        ]  # fmt: skip
+            for n in range(count)
+            if n == 0 or draw(st.integers(0, 3))
+        ]
     return keys, counts
 
 
 @given(
-    made=buckets(), step=st.integers(1, 900), ids_max=st.integers(-1, 9),
+    made=buckets(),
+    step=st.integers(1, 900),
+    ids_max=st.integers(-1, 9),
     parts=st.lists(st.integers(0, 40), max_size=4),
-)  # fmt: skip
+)
 @settings(max_examples=150)
 def test_a_bucket_comes_back_as_it_was(
     made: tuple[list[Key], dict[tuple[int, int], int]], step: int, ids_max: int, parts: list[int]
@@ -174,8 +179,9 @@ def test_ids_beyond_one_number_are_sorted_all_the_same() -> None:
     (found,) = file.bitmaps()
     assert [*found.whole[1]] == [3]
     assert {ledger: [*known] for ledger, known in found.plain.items()} == {
-        2**40: [10**9 - 1], 7: [0],
-    }  # fmt: skip
+        2**40: [10**9 - 1],
+        7: [0],
+    }
 
 
 def test_extremes_of_time_are_kept() -> None:
@@ -258,9 +264,13 @@ def rewritten(made: EncodedBucket, head: bytes) -> BucketFile:
         end = sink.tell()
     data = bytes(sink.getvalue())
     ref = msgspec.structs.replace(
-        made.file, bytes=len(data), crc=crc32c(data), footer_bytes=len(data) - end,
-        footer_crc=crc32c(data[end:]), groups=[(table.num_rows, 0, end, crc32c(data[:end]))],
-    )  # fmt: skip
+        made.file,
+        bytes=len(data),
+        crc=crc32c(data),
+        footer_bytes=len(data) - end,
+        footer_crc=crc32c(data[end:]),
+        groups=[(table.num_rows, 0, end, crc32c(data[:end]))],
+    )
     return BucketFile(Bytes(data), ref)
 
 
@@ -301,9 +311,13 @@ def test_verify_compares_bitmaps_with_rows() -> None:
         end = sink.tell()
     data = bytes(sink.getvalue())
     ref = msgspec.structs.replace(
-        made.file, bytes=len(data), crc=crc32c(data), footer_bytes=len(data) - end,
-        footer_crc=crc32c(data[end:]), groups=[(2, 0, end, crc32c(data[:end]))],
-    )  # fmt: skip
+        made.file,
+        bytes=len(data),
+        crc=crc32c(data),
+        footer_bytes=len(data) - end,
+        footer_crc=crc32c(data[end:]),
+        groups=[(2, 0, end, crc32c(data[:end]))],
+    )
     with pytest.raises(Corruption, match="bitmaps"):
         BucketFile(Bytes(data), ref).verify()
 

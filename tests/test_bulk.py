@@ -143,12 +143,18 @@ class TestStoring:
         count = 2 * GROUP_ROWS + 17
         numbers = pa.array(range(count))
         keys = pa.array([b"k%d" % (n % 100) if n % 7 else None for n in range(count)], pa.binary())
-        table = pa.table({
-            "value": numbers.cast(pa.string()).cast(pa.binary()), "key": keys,
-            "event_time": numbers.cast(pa.timestamp("ms", "UTC")), "sequence_id": numbers,
-            "properties": pa.array([[("n", str(n))] if n < 9 else None for n in range(count)],
-                                   pa.map_(pa.string(), pa.string())),
-        })  # fmt: skip
+        table = pa.table(
+            {
+                "value": numbers.cast(pa.string()).cast(pa.binary()),
+                "key": keys,
+                "event_time": numbers.cast(pa.timestamp("ms", "UTC")),
+                "sequence_id": numbers,
+                "properties": pa.array(
+                    [[("n", str(n))] if n < 9 else None for n in range(count)],
+                    pa.map_(pa.string(), pa.string()),
+                ),
+            }
+        )
         bulk = client.bulk("many", key="k", batch=1)
         answer = bulk.commit(bulk.stage(table.to_batches(30_000), task=4))
         assert answer["messages"] == count
@@ -177,9 +183,12 @@ class TestStoring:
         client.checkpoint(roll_all=True)
         found = [(one.value, one.producer, one.sequence_id) for one in client.reader("t")]
         assert found == [
-            (b"a", "till", 5), (b"b", "till", None), (b"c", "till", None), (b"d", "till", None),
+            (b"a", "till", 5),
+            (b"b", "till", None),
+            (b"c", "till", None),
+            (b"d", "till", None),
             (b"e", "till", 6),
-        ]  # fmt: skip
+        ]
         with Query(client, "SELECT count(*) AS n FROM t WHERE producer = 'till'") as query:
             assert query.rows().read_all()["n"].to_pylist() == [5]
         assert not audit(client, ["t"], Local())["failed"]
@@ -199,11 +208,12 @@ class TestStoring:
         )
         outs = [
             subprocess.run(
-                [*ready.python(), "-c", code, str(plan), value, task], capture_output=True,
+                [*ready.python(), "-c", code, str(plan), value, task],
+                capture_output=True,
                 check=True,
             ).stdout
             for value, task in (("b", "2"), ("a", "1"), ("again", "1"))
-        ]  # fmt: skip
+        ]
         assert len(stages(bench)) == 3
         staged = [one for out in outs[:2] for one in pickle.loads(out)]
         assert bulk.commit(staged)["files"] == 2
@@ -231,8 +241,10 @@ class TestStoring:
         assert values(client) == [b"a"]
         shown = client.show_transaction(answer["txn"])
         assert (shown["state"], shown["messages"], shown["transaction_key"]) == (
-            "committed", 1, "k",
-        )  # fmt: skip
+            "committed",
+            1,
+            "k",
+        )
         assert [row["messages"] for row in shown["partition_list"]] == [1]
 
     def test_range_of_its_transaction(self, bench: Bench) -> None:

@@ -94,11 +94,15 @@ def test_csv_with_a_row_of_megabytes(client: Client, tmp_path: Path) -> None:
 
 def test_parquet_with_the_columns_of_messages(client: Client, tmp_path: Path) -> None:
     """Types and nulls arrive as they were; kills an empty value for none."""
-    table = pa.table({
-        "value": pa.array([b"a", None, b""]), "key": ["x", None, "y"], "event_time": [NOON] * 3,
-        "properties": pa.array([[("a", "b")], None, []], pa.map_(pa.string(), pa.string())),
-        "ignored": [1, 2, 3],
-    })  # fmt: skip
+    table = pa.table(
+        {
+            "value": pa.array([b"a", None, b""]),
+            "key": ["x", None, "y"],
+            "event_time": [NOON] * 3,
+            "properties": pa.array([[("a", "b")], None, []], pa.map_(pa.string(), pa.string())),
+            "ignored": [1, 2, 3],
+        }
+    )
     pq.write_table(table, tmp_path / "rows.parquet")
     answer = load(client, tmp_path / "rows.parquet")
     assert (answer["messages"], answer["files"], answer["already"]) == (3, 1, False)
@@ -116,12 +120,19 @@ def test_csv_and_ndjson(client: Client, tmp_path: Path) -> None:
     load(client, tmp_path / "a.csv", Columns("k", None, "t"))
     one, none = sorted(rows(client), key=lambda row: row["key"] is None)
     assert (one["key"], one["event_time"], none["key"], none["event_time"]) == (
-        b"one", NOON, None, None)  # fmt: skip
+        b"one",
+        NOON,
+        None,
+        None,
+    )
     assert orjson.loads(one["value"]) == {"k": "one", "t": "2026-11-20T12:00:00Z", "v": "x,\n1"}
     (tmp_path / "a.ndjson").write_text('{"k":"\\u00e9","t":"2026-11-20T12:00:00Z"}\n{"k":"b"}\n')
     load(client, tmp_path / "a.ndjson", Columns("k", None, "t"))
-    lines = [row for row in rows(client) if row["value"].startswith(b'{"k":"\\') or
-             row["value"] == b'{"k":"b"}']  # fmt: skip
+    lines = [
+        row
+        for row in rows(client)
+        if row["value"].startswith(b'{"k":"\\') or row["value"] == b'{"k":"b"}'
+    ]
     assert {row["key"] for row in lines} == {"é".encode(), b"b"}
 
 
@@ -211,16 +222,18 @@ def test_real_invoices_are_loaded_once_whenever_the_loader_is_killed(
     for name in ("stage", "commit"):
         for at in ("0", "1"):
             done = subprocess.run(
-                [sys.executable, "-c", LOAD, client.path, str(path), name, at], check=False,
+                [sys.executable, "-c", LOAD, client.path, str(path), name, at],
+                check=False,
                 env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-            )  # fmt: skip
+            )
             assert done.returncode == -signal.SIGKILL
     answer = load(client, path, Columns("InvoiceNo"))
     assert (answer["already"], answer["messages"]) == (True, 541_909)
     quantity = sum(
         int(orjson.loads(value.as_py())["Quantity"])
-        for table in client.read("orders") for value in table.column("value")
-    )  # fmt: skip
+        for table in client.read("orders")
+        for value in table.column("value")
+    )
     source = pq.read_table(path, columns=["Quantity"]).column("Quantity")
     assert quantity == sum(int(value.as_py()) for value in source)
     assert audit(client, ["orders"], Local())["failed"] == 0

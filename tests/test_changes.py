@@ -107,10 +107,12 @@ def test_each_change_of_a_key_is_a_row_with_the_state_behind_it(bench: Bench) ->
     client.checkpoint()
     found = rows(client, "key")
     assert [(r["change"], r["epoch"], r["txn"], r["open_txn"], r["deleted"]) for r in found] == [
-        ("connected", 0, None, None, False), ("bound", 0, str(first), str(first), False),
-        ("released", 0, str(first), None, False), ("connected", 1, None, None, False),
+        ("connected", 0, None, None, False),
+        ("bound", 0, str(first), str(first), False),
+        ("released", 0, str(first), None, False),
+        ("connected", 1, None, None, False),
         ("deleted", 1, None, None, True),
-    ]  # fmt: skip
+    ]
     assert {r["transaction_key"] for r in found} == {"k"}
     lsns = [r["lsn"] for r in found]
     assert lsns == sorted(lsns)
@@ -126,8 +128,10 @@ def test_each_change_of_a_cursor_is_a_row_and_the_last_has_its_state(bench: Benc
     client.checkpoint()
     found = of_cursor(client)
     assert [(r["change"], spans(r["ranges"]), r["complete"]) for r in found] == [
-        ("opened", [], False), ("acknowledged", [(2, 3)], False), ("held", [(5, 5)], True),
-    ]  # fmt: skip
+        ("opened", [], False),
+        ("acknowledged", [(2, 3)], False),
+        ("held", [(5, 5)], True),
+    ]
     assert spans(found[2]["acknowledged"]) == [(2, 3)]
     (held,) = found[2]["pending"]
     assert (held["txn"], spans(held["ranges"])) == (str(txn), [(5, 5)])
@@ -137,8 +141,9 @@ def test_each_change_of_a_cursor_is_a_row_and_the_last_has_its_state(bench: Benc
     client.checkpoint()
     found = of_cursor(client)[3:]
     assert [(r["change"], r["txn"], r["complete"]) for r in found] == [
-        ("committed", str(txn), False), ("acknowledged", None, True),
-    ]  # fmt: skip
+        ("committed", str(txn), False),
+        ("acknowledged", None, True),
+    ]
     assert (found[1]["mark_entry"], spans(found[1]["acknowledged"])) == (3, [(5, 5)])
     assert found[1]["pending"] == [] and found[1]["acknowledged_messages"] == 5
     client.subscription("t", "s").seek("earliest")
@@ -207,12 +212,19 @@ def test_each_change_of_the_catalog_is_a_row(bench: Bench) -> None:
     client.checkpoint()
     found = rows(client, "catalog")[before:]
     assert [(r["change"], r["topic"], r["name"], r["value"], r["deleted"]) for r in found] == [
-        ("policy_set", "t", "ttl_ms", "5000", False), ("policy_set", "t", "ttl_ms", None, True),
+        ("policy_set", "t", "ttl_ms", "5000", False),
+        ("policy_set", "t", "ttl_ms", None, True),
         ("topic_created", "u", None, '{"number":2,"partitions":3}', False),
-        ("subscription_created", "u", None,
-         '{"number":2,"type":"shared","isolation":"committed"}', False),
-        ("subscription_deleted", "u", None, None, True), ("topic_deleted", "u", None, None, True),
-    ]  # fmt: skip
+        (
+            "subscription_created",
+            "u",
+            None,
+            '{"number":2,"type":"shared","isolation":"committed"}',
+            False,
+        ),
+        ("subscription_deleted", "u", None, None, True),
+        ("topic_deleted", "u", None, None, True),
+    ]
     assert problems(bench) == []
 
 
@@ -248,8 +260,9 @@ def test_a_checkpoint_adds_one_file_to_each_log_that_gained_rows(bench: Bench) -
         client.create_subscription("t", f"s{number}")
     client.checkpoint()
     assert [r.path for r in files(client)] == [
-        "system/cursors/_part.0000000001.arrow", "system/catalog/_part.0000000001.arrow",
-    ]  # fmt: skip
+        "system/cursors/_part.0000000001.arrow",
+        "system/catalog/_part.0000000001.arrow",
+    ]
     acked_rounds(client, 1)
     assert [r.path for r in files(client)][1:-1] == ["system/cursors/_part.0000000002.arrow"]
     send(client, b"x")
@@ -334,8 +347,9 @@ def test_names_of_cursors_are_percent_encoded(bench: Bench) -> None:
     client.create_subscription("t", "_ä")
     client.admin.compact_changes()
     assert {ref.path.split("/_cursors/")[1].split("/")[0] for ref in files(client, "cursor")} == {
-        "s", "%5F%C3%A4",
-    }  # fmt: skip
+        "s",
+        "%5F%C3%A4",
+    }
     assert problems(bench) == []
 
 
@@ -350,8 +364,9 @@ def test_what_is_past_the_retention_is_the_newest_row_of_each_key(bench: Bench) 
     bench.clock.advance(client.settings.change_retention_ms + 1)
     acked_rounds(client, 1)
     assert [(r["change"], r["mark_entry"]) for r in of_cursor(client)] == [
-        ("acknowledged", -1), ("acknowledged", -1),
-    ]  # fmt: skip
+        ("acknowledged", -1),
+        ("acknowledged", -1),
+    ]
     assert [r["transaction_key"] for r in rows(client, "key")] == ["quiet"]
     assert problems(bench) == []
 
@@ -452,8 +467,10 @@ def test_relations_have_files_and_the_frames_behind_them(bench: Bench) -> None:
     }
     before = {name: asked(client, text) for name, text in sql.items()}
     assert [r["change"] for r in before["transaction_key_log"]] == [
-        "connected", "bound", "released",
-    ]  # fmt: skip
+        "connected",
+        "bound",
+        "released",
+    ]
     last = before["cursor_log"][-1]
     assert (last["change"], last["txn"], last["complete"]) == ("committed", str(txn), True)
     assert {r["subscription"] for r in before["cursor_log"]} == {"s"}
@@ -486,8 +503,9 @@ def test_inspect_shows_the_newest_changes_and_what_a_file_has(bench: Bench) -> N
     file = client.inspect(f"file:{bench.path}/{files(client, 'cursor')[0].path}")
     assert (file["type"], file["log"], file["rows"]) == ("changes", "cursor", 4)
     assert file["change_list"] == [
-        {"change": "acknowledged", "rows": 2}, {"change": "opened", "rows": 2},
-    ]  # fmt: skip
+        {"change": "acknowledged", "rows": 2},
+        {"change": "opened", "rows": 2},
+    ]
 
 
 def test_a_compaction_leaves_the_newest_row_of_each_and_a_stock_duckdb_reads_it(

@@ -37,12 +37,16 @@ def test_a_value_above_a_bound_is_told(tmp_path: Path) -> None:
         ["partitions", "space", "hanging", "txn-age", "backlog t/s", "lag t"], "ok"
     )
     for name, bound, value in (
-        ("backlog t/s", "backlog", 2), ("txn-age", "txn_age_ms", 1000), ("lag t", "lag_ms", 6000),
-    ):  # fmt: skip
+        ("backlog t/s", "backlog", 2),
+        ("txn-age", "txn_age_ms", 1000),
+        ("lag t", "lag_ms", 6000),
+    ):
         for limits, status in (
-            ((value, None), "ok"), ((value - 1, value), "warning"), ((None, value - 1), "critical"),
+            ((value, None), "ok"),
+            ((value - 1, value), "warning"),
+            ((None, value - 1), "critical"),
             ((0, value - 1), "critical"),
-        ):  # fmt: skip
+        ):
             assert states(bench, **{bound: limits}) == {**quiet, name: status}, (name, limits)
     with pytest.raises(InvalidArgument):
         states(bench, backlog=(2, 1))

@@ -64,8 +64,9 @@ def test_reading_goes_on_over_sealed_part_and_tail(bench: Bench) -> None:
     for number, act in enumerate(("roll", "cut", "cut", "", "roll", "cut", "")):
         plain = send(client, b"p%d" % number)
         _, inner = send_txn(client, b"x%d" % number, b"y%d" % number)
-        known += zip([*plain, *inner], (b"p%d" % number, b"x%d" % number, b"y%d" % number),
-                     strict=True)  # fmt: skip
+        known += zip(
+            [*plain, *inner], (b"p%d" % number, b"x%d" % number, b"y%d" % number), strict=True
+        )
         if act:
             client.checkpoint(roll_all=act == "roll")
         for looker in (client, bench.another()):
@@ -119,8 +120,13 @@ def test_a_sealed_sidecar_is_clean(bench: Bench) -> None:
     assert set(rows.column("kind").to_pylist()) == {0}
     assert rows.column("txn_index").to_pylist() == [1, 1, 2]
     found = read(client)
-    markers = list(zip(rows.column("marker_ledger").to_pylist(),
-                       rows.column("marker_entry").to_pylist(), strict=True))  # fmt: skip
+    markers = list(
+        zip(
+            rows.column("marker_ledger").to_pylist(),
+            rows.column("marker_entry").to_pylist(),
+            strict=True,
+        )
+    )
     assert markers == [(m.message_id.ledger, m.message_id.entry) for m in found if m.message_id]
     times = rows.column("visible_time").cast("int64").to_pylist()
     assert times == [m.visible_time for m in found]
@@ -142,8 +148,10 @@ def test_a_sealed_file_of_a_partition_says_its_ledger(bench: Bench) -> None:
     client.checkpoint(roll_all=True)
     mixed, plain, clean = (source.ref for source in client._relation("t").direct)
     assert [(ref.messages, ref.rows, ref.is_messages_only) for ref in (mixed, plain, clean)] == [
-        (2, 3, False), (1, 1, True), (1, 1, True),
-    ]  # fmt: skip
+        (2, 3, False),
+        (1, 1, True),
+        (1, 1, True),
+    ]
     for ref, said in ((mixed, mixed.ledger), (plain, plain.ledger), (clean, None)):
         rows = pq.read_table(Path(bench.path) / ref.path)
         assert rows.column("ledger").to_pylist() == [said] * ref.rows
@@ -342,8 +350,9 @@ def test_the_same_history_makes_the_same_files(tmp_path: Path) -> None:
         bench.close()
         return {
             os.path.relpath(path, bench.path): path.stat().st_size
-            for path in Path(bench.path).rglob("*") if path.is_file()
-        }  # fmt: skip
+            for path in Path(bench.path).rglob("*")
+            if path.is_file()
+        }
 
     assert tree("one") == tree("two")
 
@@ -654,8 +663,9 @@ def test_a_client_that_only_looks_writes_no_checkpoint(tmp_path: Path) -> None:
 
     def tree() -> dict[str, bytes]:
         found = sorted(Path(bench.path).rglob("*"))
-        return {os.path.relpath(one, bench.path): one.read_bytes() for one in found
-                if one.is_file()}  # fmt: skip
+        return {
+            os.path.relpath(one, bench.path): one.read_bytes() for one in found if one.is_file()
+        }
 
     before = tree()
     with open_store(bench.path, clock=bench.clock) as client:

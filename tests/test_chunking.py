@@ -49,9 +49,11 @@ OTHER = random.Random(8).randbytes(2500)
 @pytest.fixture
 def bench(tmp_path: Path) -> Bench:
     made = Bench(
-        tmp_path / "store", max_message_bytes=LIMIT, max_chunked_message_bytes=50_000,
+        tmp_path / "store",
+        max_message_bytes=LIMIT,
+        max_chunked_message_bytes=50_000,
         reader_grace_ms=0,
-    )  # fmt: skip
+    )
     made.client.create_topic("t", partitions=2)
     made.client.create_subscription("t", "s")
     return made
@@ -91,9 +93,18 @@ def pieces() -> Iterator[bytes]:
         yield b""
 
 
-@pytest.mark.parametrize("source", [
-    BIG, bytearray(BIG), memoryview(BIG), io.BytesIO(BIG), pieces, [BIG], [BIG[:1], BIG[1:]],
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "source",
+    [
+        BIG,
+        bytearray(BIG),
+        memoryview(BIG),
+        io.BytesIO(BIG),
+        pieces,
+        [BIG],
+        [BIG[:1], BIG[1:]],
+    ],
+)
 def test_a_value_from_anywhere_is_the_same_message(bench: Bench, source: object) -> None:
     """Bytes, a file, an iterable: one message with all that stands beside it."""
     client = bench.client
@@ -101,8 +112,12 @@ def test_a_value_from_anywhere_is_the_same_message(bench: Bench, source: object)
         source = source()
     receipt = client.producer("t", chunking=True).send(
         source,  # type: ignore[arg-type]
-        key=b"k", properties={"a": "b", "c": ""}, event_time=5, deliver_at=6, sequence_id=9,
-    )  # fmt: skip
+        key=b"k",
+        properties={"a": "b", "c": ""},
+        event_time=5,
+        deliver_at=6,
+        sequence_id=9,
+    )
     partition = zlib.crc32(b"k") % 2
     assert receipt.partition == partition
     assert receipt.message_id is not None
@@ -158,9 +173,10 @@ def test_a_source_that_fails_leaves_nothing(bench: Bench) -> None:
         raise error
 
     for error, wanted in (
-        (OSError(5, "Input/output error"), DiskFailed), (ValueError("mine"), ValueError),
+        (OSError(5, "Input/output error"), DiskFailed),
+        (ValueError("mine"), ValueError),
         (KeyboardInterrupt(), KeyboardInterrupt),
-    ):  # fmt: skip
+    ):
         with pytest.raises(wanted):
             put(bench.client, failing(error))
         assert (values(bench.client), files(bench)) == ([], [])
@@ -199,9 +215,15 @@ def test_in_a_transaction_it_is_one_message_among_others(bench: Bench) -> None:
     client = bench.client
     for end in (client.commit, client.abort):
         txn = begin(client)
-        assert [
-            put(client, value, txn) for value in (b"a", BIG, b"b", b"c", OTHER, BIG, b"d")
-        ] == [1, 2, 3, 4, 5, 6, 7]  # fmt: skip
+        assert [put(client, value, txn) for value in (b"a", BIG, b"b", b"c", OTHER, BIG, b"d")] == [
+            1,
+            2,
+            3,
+            4,
+            5,
+            6,
+            7,
+        ]
         before = values(client)
         end(txn)
         assert before == [] or values(client) == before
@@ -237,18 +259,19 @@ def test_preview_shows_it_in_append_order(bench: Bench) -> None:
     wanted = [value for value, _ in sent]
     assert seen == wanted
     for limit in (1, 2, 100):
-        tables = [
-            *client.read("t", isolation="uncommitted", batch_messages=limit)
-        ]  # fmt: skip
+        tables = [*client.read("t", isolation="uncommitted", batch_messages=limit)]
         assert [m.value for m in rows(tables)] == wanted
         assert [m.txn for m in rows(tables)] == [txn for _, txn in sent]
     client.commit(second)
     client.abort(first)
     found = rows(client.read("t", isolation="uncommitted"))
     assert [(m.value, m.txn_state) for m in found] == [
-        (BIG, "committed"), (b"c", "committed"), (b"a", "aborted"), (b"b", "aborted"),
+        (BIG, "committed"),
+        (b"c", "committed"),
+        (b"a", "aborted"),
+        (b"b", "aborted"),
         (OTHER, "aborted"),
-    ]  # fmt: skip
+    ]
 
 
 # --- sequences --------------------------------------------------------------------------------
@@ -288,8 +311,13 @@ def test_sequences_of_a_transaction_are_its_own(bench: Bench) -> None:
         for value, sequence in ((BIG, 3), (b"b", 4), (OTHER, 5), (BIG, 3), (BIG, 4), (b"x", 5))
     ]
     assert [(one.txn_index, one.duplicate) for one in sent] == [
-        (1, False), (2, False), (3, False), (1, True), (2, True), (3, True),
-    ]  # fmt: skip
+        (1, False),
+        (2, False),
+        (3, False),
+        (1, True),
+        (2, True),
+        (3, True),
+    ]
     client.commit(txn)
     assert values(client) == [BIG, BIG, b"b", OTHER]
     assert len(files(bench)) == 3
@@ -394,8 +422,12 @@ def test_the_file_is_parquet_with_a_row_a_chunk(bench: Bench) -> None:
     rows_of = duckdb.read_parquet(str(path)).project("kind, entry, octet_length(value), value")
     found = rows_of.order("entry").fetchall()
     assert [row[:3] for row in found] == [
-        (6, 0, 1000), (6, 1, 1000), (6, 2, 1000), (6, 3, 1000), (6, 4, 500),
-    ]  # fmt: skip
+        (6, 0, 1000),
+        (6, 1, 1000),
+        (6, 2, 1000),
+        (6, 3, 1000),
+        (6, 4, 500),
+    ]
     assert b"".join(row[3] for row in found) == BIG
 
 

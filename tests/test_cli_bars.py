@@ -36,9 +36,10 @@ def calling(**flags: object) -> Call:
     """As much of a call as a bar looks at."""
     usual: dict[str, object] = {"no_progress": False, "quiet": 0}
     made = SimpleNamespace(
-        flags=SimpleNamespace(**{**usual, **flags}), output=SimpleNamespace(as_json=False),
+        flags=SimpleNamespace(**{**usual, **flags}),
+        output=SimpleNamespace(as_json=False),
         line=None,
-    )  # fmt: skip
+    )
     return cast(Call, made)
 
 
@@ -49,9 +50,12 @@ class Screen:
         self.primary, secondary = pty.openpty()
         environ = {"PATH": os.environ["PATH"], "PYTHONPATH": SOURCE, "COLUMNS": "70"}
         self.child = subprocess.Popen(
-            [sys.executable, "-m", "txlog", *words], stdin=stdin, stdout=subprocess.PIPE,
-            stderr=secondary, env=environ,
-        )  # fmt: skip
+            [sys.executable, "-m", "txlog", *words],
+            stdin=stdin,
+            stdout=subprocess.PIPE,
+            stderr=secondary,
+            env=environ,
+        )
         os.close(secondary)
         self.shown = b""
 
@@ -185,8 +189,10 @@ def test_verify_says_what_it_is_at(store: str) -> None:
     said: list[tuple[str, int]] = []
     found = txlog.verify(store, deep=True, tell=lambda *words: said.append(words))
     assert [word for word in dict.fromkeys(doing for doing, _ in said)] == [
-        "reading", "replaying the journal", "comparing components",
-    ]  # fmt: skip
+        "reading",
+        "replaying the journal",
+        "comparing components",
+    ]
     assert said[-1][1] == found["size_bytes"]
 
 

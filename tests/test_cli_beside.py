@@ -43,9 +43,11 @@ def test_a_message_is_in_the_row_of_the_file(tool: Tool, upkeep: list[str]) -> N
             assert (file, row) == ("", "")
             continue
         found = tool.json(
-            "inspect", str(tool.path / file), "--sql",
+            "inspect",
+            str(tool.path / file),
+            "--sql",
             f"SELECT text(value) AS v FROM this LIMIT 1 OFFSET {row}",
-        )  # fmt: skip
+        )
         rows = found if isinstance(found, list) else [found]
         assert rows == [{"v": value}]
         assert Path(tool.path / file).is_file()
@@ -58,9 +60,16 @@ def test_keys_and_ends(tool: Tool) -> None:
     ends = f"{first['first']},{first['last']}"
     assert out.splitlines() == [
         f"{key},{ends},%g,{value}"
-        for key, value in [("", "plain 2"), ("k1", "k1 0"), ("k1", "k1 1"), ("k2", "k2 0"),
-                           ("k2", "k2 1"), ("", "none 0"), ("", "none 1")]
-    ]  # fmt: skip
+        for key, value in [
+            ("", "plain 2"),
+            ("k1", "k1 0"),
+            ("k1", "k1 1"),
+            ("k2", "k2 0"),
+            ("k2", "k2 1"),
+            ("", "none 0"),
+            ("", "none 1"),
+        ]
+    ]
     peeked = tool.ok("peek", "orders", "--last", "1", "-f", "%x{key}%[\\n")
     assert peeked == f"{first['first']}\n"
     assert tool.error("produce", "orders", "-m", "x", "--ack-format", "%g")["exit"] == 2

@@ -31,9 +31,11 @@ REFUSED = [
 
 @pytest.mark.parametrize(("answer", "word"), AGREED)
 def test_who_agrees_goes_on(
-    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], answer: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    answer: str,
     word: str | None,
-) -> None:  # fmt: skip
+) -> None:
     ask(monkeypatch, answer, word)
     assert capfd.readouterr().err.startswith("delete everything\n")
 

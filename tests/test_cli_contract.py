@@ -88,9 +88,12 @@ def test_usage_errors_are_objects_wherever_the_flag_stands(run: Run, words: str)
     ],
 )  # fmt: skip
 def test_messages_are_coloured_as_data_is(
-    run: Run, monkeypatch: pytest.MonkeyPatch, flag: list[str], variables: dict[str, str],
+    run: Run,
+    monkeypatch: pytest.MonkeyPatch,
+    flag: list[str],
+    variables: dict[str, str],
     colored: bool,
-) -> None:  # fmt: skip
+) -> None:
     """CLI.md 4: --color, NO_COLOR, CLICOLOR_FORCE and FORCE_COLOR, then the terminal: none here."""
     for name in ("NO_COLOR", "CLICOLOR", "CLICOLOR_FORCE", "FORCE_COLOR"):
         monkeypatch.delenv(name, raising=False)
@@ -100,9 +103,12 @@ def test_messages_are_coloured_as_data_is(
     for words, plain, shown in (
         (["consume", "nope"], "error: ", "\x1b[1;31merror:\x1b[0m "),
         (["produce", "orders", "in"], "warning: ", "\x1b[1;33mwarning:\x1b[0m "),
-        (["produce", "orders", "-m", "x", "-v", "--deliver-at", "-1h"], "note: ",
-         "\x1b[36mnote:\x1b[0m "),
-    ):  # fmt: skip
+        (
+            ["produce", "orders", "-m", "x", "-v", "--deliver-at", "-1h"],
+            "note: ",
+            "\x1b[36mnote:\x1b[0m ",
+        ),
+    ):
         assert run(*words, *flag)[2].startswith(shown if colored else plain)
     assert "\x1b" not in run("consume", "nope", "--json", *flag)[2]
     assert run("produce", "orders", "in", "--log-file", "log", *flag)[0] == 0

@@ -83,8 +83,11 @@ def cases() -> Iterator[Case]:
             name for name, hint in hints.items() if isinstance(hint.__metadata__[0], Argument)
         ]
         needed = [name for name in hints if name not in defaults]
-        flags = {name: hint.__metadata__[0].words[0] for name, hint in hints.items()
-                 if name not in arguments}  # fmt: skip
+        flags = {
+            name: hint.__metadata__[0].words[0]
+            for name, hint in hints.items()
+            if name not in arguments
+        }
         own = set(flags.values())
         for name, value in _varied(path, hints, arguments):
             words: list[str] = []
@@ -100,8 +103,11 @@ def cases() -> Iterator[Case]:
             words += [
                 word for word in ALWAYS.get(path, []) if not {name} & {"message", "n", "files"}
             ]
-            positional = [value if one == name else said.get(one, "x") for one in arguments
-                          if one == name or one in needed]  # fmt: skip
+            positional = [
+                value if one == name else said.get(one, "x")
+                for one in arguments
+                if one == name or one in needed
+            ]
             yield Case(path, name, [*path.split(), *words, "--", *positional])
 
 
@@ -133,11 +139,13 @@ class Place:
         self.made = folder / "made"
         os.chdir(folder)
         assert main(["init", str(self.made), "-q"]) == 0
-        for words in (["topic", "create", "orders", "audit"],
-                      ["sub", "create", "s", "-t", "orders", "--type", "shared"],
-                      ["produce", "orders", "-m", "a", "-m", "b", "-k", "k", "-H", "a=b"],
-                      ["txn", "begin", "--timeout", "1h"],
-                      ["produce", "orders", "-m", "t", "--txn-id", "0:0"]):  # fmt: skip
+        for words in (
+            ["topic", "create", "orders", "audit"],
+            ["sub", "create", "s", "-t", "orders", "--type", "shared"],
+            ["produce", "orders", "-m", "a", "-m", "b", "-k", "k", "-H", "a=b"],
+            ["txn", "begin", "--timeout", "1h"],
+            ["produce", "orders", "-m", "t", "--txn-id", "0:0"],
+        ):
             main(["-S", str(self.made), *words])
         capfd.readouterr()
 
@@ -171,9 +179,11 @@ class Place:
         if code not in (0, 6, 7, 8) and out and case.path not in ("check", "man show"):
             return f"exit {code}, and on stdout: {out[:100]}"
         errors = [line for line in err.splitlines() if line.startswith('{"error"')]
-        if code not in (0, 6, 8) and case.path != "check" and (
-            len(errors) != 1 or json.loads(errors[0])["error"]["exit"] != code
-        ):  # fmt: skip
+        if (
+            code not in (0, 6, 8)
+            and case.path != "check"
+            and (len(errors) != 1 or json.loads(errors[0])["error"]["exit"] != code)
+        ):
             return f"exit {code}, and on stderr: {err[-200:]}"
         if re.search(r"[\x00-\x08\x0b-\x1f\u202e\ud800-\udfff]", err):
             return f"raw characters on stderr: {err[-200:]!r}"
@@ -181,9 +191,11 @@ class Place:
         for name in there:
             one = self.folder / name
             shutil.rmtree(one) if one.is_dir() else one.unlink()
-        unnamed = set() if ".." in case.words else {
-            name for name in there if name.partition(".")[0] != "escaped"
-        }  # fmt: skip
+        unnamed = (
+            set()
+            if ".." in case.words
+            else {name for name in there if name.partition(".")[0] != "escaped"}
+        )
         if unnamed or (there and case.name not in GLOBAL_PATHS):
             return f"made {there}"
         return None

@@ -117,9 +117,7 @@ def test_a_key_delimiter_cuts_once(tmp_path: Path) -> None:
     rows, error = read(tmp_path, "lines", b"a=1=2\n=x\nb\nc=3\n", key_delimiter=b"=")
     assert [(row["key"], row["value"]) for row in rows] == [(b"a", b"1=2"), (b"", b"x")]
     assert error.fields["line"] == 3
-    rows, error = read(
-        tmp_path, "lines", b"a=1\nb\nc=3\n", key_delimiter=b"=", skip_bad=True
-    )  # fmt: skip
+    rows, error = read(tmp_path, "lines", b"a=1\nb\nc=3\n", key_delimiter=b"=", skip_bad=True)
     assert [(row["key"], row["value"]) for row in rows] == [(b"a", b"1"), (b"c", b"3")]
 
 
@@ -168,8 +166,13 @@ def test_a_bad_row_of_tsv_is_put_aside_as_it_came(tmp_path: Path) -> None:
     """CLI.md 7: a dead letter holds the bytes of its record."""
     aside: list[bytes | None] = []
     line = b"a\\tb\\r\\\\n\tc\td"
-    read(tmp_path, "tsv", b"key\tvalue\n" + line + b"\n", skip_bad=True,
-         aside=lambda record, error: aside.append(record))  # fmt: skip
+    read(
+        tmp_path,
+        "tsv",
+        b"key\tvalue\n" + line + b"\n",
+        skip_bad=True,
+        aside=lambda record, error: aside.append(record),
+    )
     assert aside == [line]
 
 

@@ -68,8 +68,15 @@ def test_version(capfd: pytest.CaptureFixture[str]) -> None:
     assert main(["--version", "--json"]) == 0
     answer = json.loads(capfd.readouterr().out)
     assert list(answer) == [
-        "txlog", "format_min", "format_max", "python", "pyarrow", "duckdb", "pyspark", "platform",
-    ]  # fmt: skip
+        "txlog",
+        "format_min",
+        "format_max",
+        "python",
+        "pyarrow",
+        "duckdb",
+        "pyspark",
+        "platform",
+    ]
     assert main(["topic", "list", "-V"]) == 0
     assert capfd.readouterr().out == "txlog 0.1.0\n"
 
@@ -110,9 +117,12 @@ print("before", end=" ")
 script()
 """
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60,
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        timeout=60,
         env={"PYTHONPATH": str(ROOT / "src")},
-    )  # fmt: skip
+    )
     assert (done.returncode, done.stderr) == (0, "")
     assert "before" in done.stdout
     assert ("at exit" in done.stdout, "worker" in done.stdout) == (True, thread)
@@ -128,9 +138,12 @@ way.main = main
 way.script()
 """
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60,
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        timeout=60,
         env={"PYTHONPATH": str(ROOT / "src")},
-    )  # fmt: skip
+    )
     assert (done.returncode, done.stderr) == (130, "")
 
 
@@ -166,9 +179,13 @@ script()
 """
     with open("/dev/full", "wb") as full:
         done = subprocess.run(
-            [sys.executable, "-c", program], stdout=full, stderr=subprocess.PIPE, text=True,
-            timeout=60, env={"PYTHONPATH": str(ROOT / "src")},
-        )  # fmt: skip
+            [sys.executable, "-c", program],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=60,
+            env={"PYTHONPATH": str(ROOT / "src")},
+        )
     assert done.returncode == code
     assert ("could not be written" in done.stderr) == (code == 10)
 
@@ -361,28 +378,54 @@ def test_field_help_needs_no_store(
             assert "\nacknowledged_list\tarray\t" in told
             continue  # its fields are those of what it finds
         needed = {
-            "sub create": ["x", "-t", "x"], "sub ack": ["x", "1:1"],
-            "sub seek": ["x", "--to", "start"], "sub nack": ["x", "1:1"],
-            "admin list-transaction-keys": [], "admin scale-transaction-coordinators": ["4"],
-            "admin pending-ack-stats": ["x", "x"], "metrics": [],
+            "sub create": ["x", "-t", "x"],
+            "sub ack": ["x", "1:1"],
+            "sub seek": ["x", "--to", "start"],
+            "sub nack": ["x", "1:1"],
+            "admin list-transaction-keys": [],
+            "admin scale-transaction-coordinators": ["4"],
+            "admin pending-ack-stats": ["x", "x"],
+            "metrics": [],
             "admin position-in-pending-ack": ["x", "x", "1:1"],
-            "admin slow-transactions": ["--time", "1s"], "admin coordinators": [],
-            "admin coordinator-stats": [], "admin locks": [], "policy delayed get": [],
+            "admin slow-transactions": ["--time", "1s"],
+            "admin coordinators": [],
+            "admin coordinator-stats": [],
+            "admin locks": [],
+            "policy delayed get": [],
             "watermark set": ["x", "now", "--producer", "x"],
-            "watermark idle": ["x", "--producer", "x"], "policy delayed set": ["--active"],
-            "policy delayed remove": [], "policy watermark get": [],
-            "policy retention get": [], "policy retention remove": [],
+            "watermark idle": ["x", "--producer", "x"],
+            "policy delayed set": ["--active"],
+            "policy delayed remove": [],
+            "policy watermark get": [],
+            "policy retention get": [],
+            "policy retention remove": [],
             "policy retention set": ["--acked"],
-            "policy watermark remove": [], "policy watermark set": ["--producers-max", "1"],
-            "wait": [], "views": [], "check": [], "bench": [], "job export-delta": ["x", "x"],
-            "job bulk-load": ["x", "x", "--key", "k"], "job replay": ["x", "x", "--key", "k"],
-            "spark example": [], "spark submit-args": [], "verify": [], "doctor": [],
-            "admin repair": [], "admin compact-changes": [], "admin accept-clock": [],
-            "admin offload": ["x", "--to", "x"], "man install": [],
-            "completion install": ["bash"], "completion show": ["bash"],
-            "config show": [], "config path": [], "config set": ["x", "x"],
-            "run": ["m:f", "--input", "x", "-s", "x"], "transform": ["x", "y", "z", "-s", "x"],
-        }  # fmt: skip
+            "policy watermark remove": [],
+            "policy watermark set": ["--producers-max", "1"],
+            "wait": [],
+            "views": [],
+            "check": [],
+            "bench": [],
+            "job export-delta": ["x", "x"],
+            "job bulk-load": ["x", "x", "--key", "k"],
+            "job replay": ["x", "x", "--key", "k"],
+            "spark example": [],
+            "spark submit-args": [],
+            "verify": [],
+            "doctor": [],
+            "admin repair": [],
+            "admin compact-changes": [],
+            "admin accept-clock": [],
+            "admin offload": ["x", "--to", "x"],
+            "man install": [],
+            "completion install": ["bash"],
+            "completion show": ["bash"],
+            "config show": [],
+            "config path": [],
+            "config set": ["x", "x"],
+            "run": ["m:f", "--input", "x", "-s", "x"],
+            "transform": ["x", "y", "z", "-s", "x"],
+        }
         words = needed.get(path, ["x"])
         bare = ("list", "begin", "status", "checkpoint", "expire", "find-hanging", "gc")
         if path not in ("sub expire", "delay list", "segment list") and path.split()[-1] in bare:
@@ -454,18 +497,24 @@ def test_nothing_stuck_is_said(tmp_path: Path, capfd: pytest.CaptureFixture[str]
 def test_text_is_utf8_in_any_locale(tmp_path: Path, encoding: str) -> None:
     """CLI.md 4: help, which Typer prints, and arguments: bytes that are UTF-8 are text."""
     environment = {
-        "PYTHONPATH": str(ROOT / "src"), "PYTHONIOENCODING": encoding, "LC_ALL": "C",
-        "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0", "TXLOG_STORE": str(tmp_path / "s"),
-    }  # fmt: skip
+        "PYTHONPATH": str(ROOT / "src"),
+        "PYTHONIOENCODING": encoding,
+        "LC_ALL": "C",
+        "PYTHONCOERCECLOCALE": "0",
+        "PYTHONUTF8": "0",
+        "TXLOG_STORE": str(tmp_path / "s"),
+    }
     txlog.init(str(tmp_path / "s"))
     with txlog.open(str(tmp_path / "s")) as client:
         client.create_topic("t")
 
     def run(*words: str) -> tuple[int, str]:
         done = subprocess.run(
-            [sys.executable, "-m", "txlog", *words], capture_output=True, env=environment,
+            [sys.executable, "-m", "txlog", *words],
+            capture_output=True,
+            env=environment,
             timeout=60,
-        )  # fmt: skip
+        )
         return done.returncode, done.stdout.decode()
 
     code, text = run("produce", "--help")

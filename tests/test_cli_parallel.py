@@ -63,16 +63,33 @@ class Tool:
             client.create_topic("in", 4)
             client.create_topic("out")
             numbers = range(COUNT)
-            client.producer("in").send_batch(pa.table({
-                "value": pa.array([str(n).encode() for n in numbers], pa.binary()),
-                "key": pa.array([str(n % KEYS).encode() for n in numbers], pa.binary()),
-            }))  # fmt: skip
+            client.producer("in").send_batch(
+                pa.table(
+                    {
+                        "value": pa.array([str(n).encode() for n in numbers], pa.binary()),
+                        "key": pa.array([str(n % KEYS).encode() for n in numbers], pa.binary()),
+                    }
+                )
+            )
 
     def words(self, name: str, *args: str) -> list[str]:
         return [
-            "-S", str(self.path), "--log-format", "json", "run", f"{self.folder}/f.py:{name}",
-            "--input", "in", "--output", "out", "-s", "s", "--txn-size", "40", *args,
-        ]  # fmt: skip
+            "-S",
+            str(self.path),
+            "--log-format",
+            "json",
+            "run",
+            f"{self.folder}/f.py:{name}",
+            "--input",
+            "in",
+            "--output",
+            "out",
+            "-s",
+            "s",
+            "--txn-size",
+            "40",
+            *args,
+        ]
 
     def run(self, name: str, *args: str) -> tuple[int, str, str]:
         code = main([*self.words(name, *args), "--create", "--json"])
@@ -83,9 +100,13 @@ class Tool:
     def spawn(self, name: str, *args: str) -> subprocess.Popen[str]:
         environment = {"PYTHONPATH": str(ROOT / "src"), "PATH": os.environ["PATH"]}
         return subprocess.Popen(
-            [sys.executable, "-m", "txlog", *self.words(name, *args)], env=environment,
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        )  # fmt: skip
+            [sys.executable, "-m", "txlog", *self.words(name, *args)],
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
 
     def check(self, *, in_order: bool) -> None:
         """Every number is there once; by key in order, if that was promised."""
@@ -263,8 +284,9 @@ def test_a_command_in_parallel(tool: Tool) -> None:
 def test_an_error_is_rebuilt_as_it_was() -> None:
     """Guards: class, code, hint and facts of what an instance raised; a stranger is a failure."""
     for error in (
-        ExpiredTransaction("fenced", hint="stop", epoch=3), OutcomeUnknown("lost", txn="0:1"),
-    ):  # fmt: skip
+        ExpiredTransaction("fenced", hint="stop", epoch=3),
+        OutcomeUnknown("lost", txn="0:1"),
+    ):
         again = workers.rebuilt(error.as_dict())
         assert (type(again), again.as_dict()) == (type(error), error.as_dict())
     odd = workers.rebuilt({"class": "dict", "message": "m", "code": "TXL-999"})

@@ -15,14 +15,20 @@ from txlog.cli.output.percent import Format
 from txlog.errors import BadRecord, Usage
 
 _ = tool
-ROWS = st.fixed_dictionaries({
-    "value": st.binary(max_size=20), "key": st.binary(max_size=5),
-    "properties": st.dictionaries(st.text("ab=;é", max_size=3), st.text("xy\n", max_size=3),
-                                  max_size=3),
-    "partition": st.integers(0, 9), "event_time": st.none() | st.integers(0, 10**13),
-    "topic": st.just("t"), "producer": st.just("p"),
-    "sequence_id": st.none() | st.integers(0, (1 << 63) - 1),
-})  # fmt: skip
+ROWS = st.fixed_dictionaries(
+    {
+        "value": st.binary(max_size=20),
+        "key": st.binary(max_size=5),
+        "properties": st.dictionaries(
+            st.text("ab=;é", max_size=3), st.text("xy\n", max_size=3), max_size=3
+        ),
+        "partition": st.integers(0, 9),
+        "event_time": st.none() | st.integers(0, 10**13),
+        "topic": st.just("t"),
+        "producer": st.just("p"),
+        "sequence_id": st.none() | st.integers(0, (1 << 63) - 1),
+    }
+)
 SIZED = (
     "%V{big32}%v%K{little8}%k%H{ascii},%h{%K{3}%V{ascii}:%k%v}%p|%d{event}\\n",
     "%T{2}%t%K{64}%k>%V{little64}%v%H{big16}%h{%K{big8}%k%V{big8}%v}%p;%d{event}{rfc3339}\\0",
@@ -44,8 +50,9 @@ def read(text: str, data: bytes, cuts: list[int]) -> list[Any]:
 
 
 @settings(max_examples=40)
-@given(st.lists(ROWS, max_size=5), st.lists(st.integers(0, 300), max_size=4),
-       st.sampled_from(SIZED))  # fmt: skip
+@given(
+    st.lists(ROWS, max_size=5), st.lists(st.integers(0, 300), max_size=4), st.sampled_from(SIZED)
+)
 def test_what_was_printed_is_read_back(rows: list[Any], cuts: list[int], text: str) -> None:
     """CLI.md 7, 11: byte for byte, wherever the stream is cut."""
     out = b"".join(Format(text).apply(row) for row in rows)
@@ -53,8 +60,10 @@ def test_what_was_printed_is_read_back(rows: list[Any], cuts: list[int], text: s
     assert [one["line"] for one in found] == list(range(1, len(rows) + 1))
     for one, row in zip(found, rows, strict=True):
         assert (one["value"], one["key"], one["partition"]) == (
-            row["value"], row["key"], row["partition"],
-        )  # fmt: skip
+            row["value"],
+            row["key"],
+            row["partition"],
+        )
         assert dict(one["properties"] or ()) == row["properties"]
         assert one.get("event_time") == row["event_time"]
         if "%q" in text:
@@ -66,11 +75,15 @@ def test_a_last_record_may_lack_its_end_and_nothing_else() -> None:
     row, said = read("%k:%v\n", b"a:1", [])[::-1]
     assert (row["key"], row["value"], said) == (b"a", b"1", "the last record has no end")
     for text, data in (
-        ("%k:%v\\n", b"a:1\nb"), ("%V{big32}%v", b"\0\0\0\2a"), ("%V{ascii} %v", b"x a"),
-        ("%p %v\\n", b"-1 a\n"), ("%v{hex}\\n", b"xx\n"),
+        ("%k:%v\\n", b"a:1\nb"),
+        ("%V{big32}%v", b"\0\0\0\2a"),
+        ("%V{ascii} %v", b"x a"),
+        ("%p %v\\n", b"-1 a\n"),
+        ("%v{hex}\\n", b"xx\n"),
         ("%d{event} %v\\n", b"9223372036854775808 a\n"),
-        ("<%v>", b"a>"), ("%H{ascii} %h{%k=%v }\\n", b"1001 a=b \n"),
-    ):  # fmt: skip
+        ("<%v>", b"a>"),
+        ("%H{ascii} %h{%k=%v }\\n", b"1001 a=b \n"),
+    ):
         assert isinstance(read(text, data, [])[-1], BadRecord), text
 
 

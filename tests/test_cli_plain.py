@@ -27,9 +27,14 @@ def by_typer(command: Command, args: list[str]) -> dict[str, Any] | None:
 
     try:
         typer.invoke(
-            command.path, command.function, list(args), take, examples=(),
-            dry_run=command.dry_run, input_format=command.input_format,
-        )  # fmt: skip
+            command.path,
+            command.function,
+            list(args),
+            take,
+            examples=(),
+            dry_run=command.dry_run,
+            input_format=command.input_format,
+        )
     except Usage:
         return None
     return found[0] if found else None

@@ -120,11 +120,20 @@ def test_values_keep_what_they_are() -> None:
     with Session() as session:
         [batch] = session.stream(sql)
         assert dict(zip(batch.schema.names, values(batch)[0], strict=True)) == {
-            "big": 9007199254740993, "money": "1.10", "utf8": "a", "bytes": "/w==", "nan": "nan",
-            "m": {"k": "v"}, "at": "2026-11-20T09:12:04.123Z", "plain": "2026-11-20T09:12:04.000",
-            "ns": "2026-11-20T09:12:04.123456", "d": "2026-11-20", "nested": [{"x": "1.5"}],
-            "nothing": None, "yes": True,
-        }  # fmt: skip
+            "big": 9007199254740993,
+            "money": "1.10",
+            "utf8": "a",
+            "bytes": "/w==",
+            "nan": "nan",
+            "m": {"k": "v"},
+            "at": "2026-11-20T09:12:04.123Z",
+            "plain": "2026-11-20T09:12:04.000",
+            "ns": "2026-11-20T09:12:04.123456",
+            "d": "2026-11-20",
+            "nested": [{"x": "1.5"}],
+            "nothing": None,
+            "yes": True,
+        }
         assert Decimal("1.10") == session.row("SELECT 1.10::DECIMAL(9, 2) AS money")["money"]
 
 
@@ -191,7 +200,9 @@ def test_a_query_of_messages_loads_no_client(run: Run) -> None:
     source = str(Path(txlog.__file__).parents[1])
     for sql, code in (("SELECT count(*) AS n FROM orders", 10), ("FROM topics", 11)):
         done = subprocess.run(
-            [sys.executable, "-c", program, "query", sql, "-q"], check=False,
-            env={**os.environ, "PYTHONPATH": source}, stdout=subprocess.DEVNULL,
-        )  # fmt: skip
+            [sys.executable, "-c", program, "query", sql, "-q"],
+            check=False,
+            env={**os.environ, "PYTHONPATH": source},
+            stdout=subprocess.DEVNULL,
+        )
         assert done.returncode == code, sql

@@ -17,15 +17,26 @@ LOOK = Look(human=False, color=False, utc=True, width=0)
 INSTANT = pa.timestamp("ms", "UTC")
 SCHEMA = pa.schema(
     [
-        ("topic", pa.string()), ("partition", pa.int32()), ("ledger", pa.int64()),
-        ("entry", pa.int64()), ("index", pa.int32()), ("key", pa.binary()),
-        ("value", pa.binary()), ("properties", pa.map_(pa.string(), pa.string())),
-        ("publish_time", INSTANT), ("event_time", INSTANT), ("deliver_at", INSTANT),
-        ("visible_time", INSTANT), ("producer", pa.string()), ("sequence_id", pa.int64()),
-        ("txn_most", pa.int64()), ("txn_least", pa.int64()), ("txn_state", pa.string()),
+        ("topic", pa.string()),
+        ("partition", pa.int32()),
+        ("ledger", pa.int64()),
+        ("entry", pa.int64()),
+        ("index", pa.int32()),
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+        ("properties", pa.map_(pa.string(), pa.string())),
+        ("publish_time", INSTANT),
+        ("event_time", INSTANT),
+        ("deliver_at", INSTANT),
+        ("visible_time", INSTANT),
+        ("producer", pa.string()),
+        ("sequence_id", pa.int64()),
+        ("txn_most", pa.int64()),
+        ("txn_least", pa.int64()),
+        ("txn_state", pa.string()),
         ("redelivery_count", pa.int32()),
     ]
-)  # fmt: skip
+)
 
 
 def table(*rows: dict[str, Any]) -> pa.Table:
@@ -135,9 +146,13 @@ def test_only_json_has_a_record_of_a_watermark() -> None:
         records.watermark = 0
         line = json.loads(records.event("orders", "billing", "active"))
         assert line == {
-            "kind": "watermark", "topic": "orders", "subscription": "billing", "partition": None,
-            "watermark": "1970-01-01T00:00:00.000Z", "status": "active",
-        }  # fmt: skip
+            "kind": "watermark",
+            "topic": "orders",
+            "subscription": "billing",
+            "partition": None,
+            "watermark": "1970-01-01T00:00:00.000Z",
+            "status": "active",
+        }
     for form in ("lines", "raw", "tsv", "csv", "envelope", "line", "%w"):
         records = Records(form, None, look=LOOK, watermarks=True)
         records.watermark = 0

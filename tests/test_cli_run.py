@@ -106,12 +106,21 @@ class Tool:
     def spawn(self, *args: str, stderr: int = subprocess.PIPE) -> subprocess.Popen[str]:
         return subprocess.Popen(
             [
-                sys.executable, "-m", "txlog", "-S", str(self.path), "--log-format",
-                self.log_format, *args,
+                sys.executable,
+                "-m",
+                "txlog",
+                "-S",
+                str(self.path),
+                "--log-format",
+                self.log_format,
+                *args,
             ],
             env={"PYTHONPATH": str(ROOT / "src"), "PATH": os.environ["PATH"]},
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=stderr, text=True,
-        )  # fmt: skip
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=stderr,
+            text=True,
+        )
 
 
 @pytest.fixture
@@ -152,9 +161,18 @@ def test_run_says_what_was_done(tool: Tool) -> None:
     assert code == 0
     done = json.loads(out)
     assert list(done) == [
-        "input", "output", "transactions", "aborted", "skipped", "dead_lettered", "late_messages",
-        "last_txn", "elapsed_ms", "consumed", "produced",
-    ]  # fmt: skip
+        "input",
+        "output",
+        "transactions",
+        "aborted",
+        "skipped",
+        "dead_lettered",
+        "late_messages",
+        "last_txn",
+        "elapsed_ms",
+        "consumed",
+        "produced",
+    ]
     assert done["last_txn"] and done["elapsed_ms"] >= 0
     assert (done["input"], done["output"], done["transactions"]) == ("in", "out", 3)
     assert (done["consumed"], done["produced"], done["aborted"]) == (5, 5, 0)
@@ -169,8 +187,9 @@ def test_the_log_is_text_unless_json_lines_are_asked_for(tool: Tool) -> None:
     tool.ok("sub", "create", "other", "-t", "in", "--position", "-1")
     _, _, err = tool("run", f"{tool.file}:keep", "--input", "in", "--output", "out", "-s", "other")
     assert [line.partition(": ")[2].partition(":")[0] for line in err.splitlines()] == [
-        "started", "finished",
-    ]  # fmt: skip
+        "started",
+        "finished",
+    ]
     tool.ok("sub", "delete", "other", "-t", "in", "--yes")
     tool.ok("topic", "delete", "out", "--yes")
     tool.ok("topic", "create", "out")
@@ -180,14 +199,18 @@ def test_the_log_is_text_unless_json_lines_are_asked_for(tool: Tool) -> None:
     started, finished = lines(err)
     assert (started["event"], started["transaction_key"]) == ("started", "function:copy:0")
     assert (finished["event"], finished["consumed"], finished["function"]) == (
-        "finished", 5, "copy",
-    )  # fmt: skip
+        "finished",
+        5,
+        "copy",
+    )
     assert tool.run("keep", "-q")[2] == ""
     tool.ok("produce", "in", "-m3", "-m7")
     _, _, err = tool.run("fail", "-q", "--on-error", "skip")
     assert [(line["level"], line["event"]) for line in lines(err)] == [
-        ("warning", "log"), ("warning", "skipped"), ("warning", "log"),
-    ]  # fmt: skip
+        ("warning", "log"),
+        ("warning", "skipped"),
+        ("warning", "log"),
+    ]
     tool.ok("produce", "in", "-m3")
     assert tool.run("fail", "-qq", "--on-error", "skip")[2] == ""
     log = tool.path.parent / "log"
@@ -214,9 +237,7 @@ def test_a_long_run_off_a_terminal_says_how_far_it_is(
 ) -> None:
     monkeypatch.setattr(joblog, "_LINE_EVERY_S", 0)
     _, _, err = tool.run("keep", "--txn-size", "3")
-    assert [line["event"] for line in lines(err)] == [
-        "started", "progress", "progress", "finished",
-    ]  # fmt: skip
+    assert [line["event"] for line in lines(err)] == ["started", "progress", "progress", "finished"]
 
 
 def test_stderr_of_a_real_terminal(tool: Tool) -> None:
@@ -364,8 +385,15 @@ def test_a_command_that_fails(tool: Tool) -> None:
         (["false"], "exit code 1"),
         (["sh", "-c", "echo x; kill -9 $$"], "signal 9"),
         (["no-such-command"], "no such command"),
-        (["sh", "-c", "echo '{'", ], "failed"),
-    ):  # fmt: skip
+        (
+            [
+                "sh",
+                "-c",
+                "echo '{'",
+            ],
+            "failed",
+        ),
+    ):
         extra = ["--out-format", "ndjson"] if "echo '{'" in words else []
         code, out, err = tool(*base, *extra, "--", *words)
         error = lines(err)[-1]["error"]
@@ -378,9 +406,20 @@ def test_a_command_that_dislikes_one_message(tool: Tool) -> None:
     """Guards the halving by a command: the others go through, once and in order."""
     script = "while read n; do [ $n = 3 ] && exit 1; echo v$n; done; true"
     code, out, _ = tool(
-        "transform", "in", "out", "-s", "s", "--json", "--on-error", "dead-letter:bad", "--create",
-        "--", "sh", "-c", script,
-    )  # fmt: skip
+        "transform",
+        "in",
+        "out",
+        "-s",
+        "s",
+        "--json",
+        "--on-error",
+        "dead-letter:bad",
+        "--create",
+        "--",
+        "sh",
+        "-c",
+        script,
+    )
     assert (code, json.loads(out)["dead_lettered"]) == (0, 1)
     assert (tool.values(), tool.values("bad")) == (["v1", "v2", "v4", "v5"], ["3"])
 

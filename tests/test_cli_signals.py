@@ -82,9 +82,11 @@ def test_an_interrupt_from_the_first_call_on_is_silent(
     txlog.init(str(tmp_path / "s"))
     done = subprocess.run(
         [sys.executable, "-c", MOMENTS, "topic list", str(step), str(most)],
-        capture_output=True, text=True, timeout=300,
+        capture_output=True,
+        text=True,
+        timeout=300,
         env={"PYTHONPATH": str(ROOT / "src"), "TXLOG_STORE": str(tmp_path / "s")},
-    )  # fmt: skip
+    )
     assert done.stderr == ""
     loaded, *lines = done.stdout.splitlines()
     assert loaded == "[]"  # what comes before the handler is short

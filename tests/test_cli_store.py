@@ -100,9 +100,7 @@ def test_a_change_prints_a_summary_or_a_result_never_both(tool: Tool) -> None:
     assert err == "created topic a, 1 partition\n"
     code, out, err = tool("topic", "create", "b", "--json")
     assert (code, err) == (0, "")
-    assert json.loads(out) == {
-        "topic": "b", "partitions": 1, "created": True, "dry_run": False,
-    }  # fmt: skip
+    assert json.loads(out) == {"topic": "b", "partitions": 1, "created": True, "dry_run": False}
     code, out, err = tool("topic", "create", "c", "-q")
     assert (code, out, err) == (0, "", "")
 
@@ -148,9 +146,11 @@ def test_several_targets_go_on_after_a_failure(tool: Tool) -> None:
 def test_what_is_wrong_has_its_code(tool: Tool, args: list[str], code: int) -> None:
     """CLI.md 5: the code without its last two digits is the exit code."""
     split = args.index("--") if "--" in args else len(args)
-    error = tool.error(*args[:split], "--json", *args[split:])if split < len(args) else tool.error(
-        *args
-    )  # fmt: skip
+    error = (
+        tool.error(*args[:split], "--json", *args[split:])
+        if split < len(args)
+        else tool.error(*args)
+    )
     assert error["code"] == f"TXL-{code}"
     assert error["retryable"] is False
 
@@ -389,8 +389,10 @@ def test_an_interrupt_in_the_commit_counts_what_it_committed(
     """The commit is carried out, and told; so is an abort that was not to be had."""
     _signal_after(monkeypatch, txlog.Client, "commit", 1)
     code, _, err = tool("produce", "orders", "--txn-every", "2", "-m", "a", "-m", "b", "-m", "c")
-    assert (code, err) == (130, "interrupted: 2 messages stored in orders; "
-                           "1 record of the input discarded\n")  # fmt: skip
+    assert (code, err) == (
+        130,
+        "interrupted: 2 messages stored in orders; 1 record of the input discarded\n",
+    )
     assert tool.ok("consume", "orders", "-f", "lines") == "a\nb\n"
 
     def refused(*args: Any) -> None:
@@ -617,8 +619,11 @@ def test_every_instant_that_is_stored_is_printed_read_back_and_queried(tool: Too
     assert tool.ok("consume", "again", "-f", "%d{event}\n") == "".join(lines)
     rows = tool.json("query", "SELECT event_time FROM copy ORDER BY event_time")
     assert [row["event_time"] for row in rows] == [
-        "-infinity", str(given[1]), str(given[2]), "infinity",
-    ]  # fmt: skip
+        "-infinity",
+        str(given[1]),
+        str(given[2]),
+        "infinity",
+    ]
     late = "event_time > '2020-01-01'"
     assert tool.json("query", f"SELECT count(*) AS n FROM copy WHERE {late}") == [{"n": 2}]
     assert tool.ok("consume", "copy", "--where", late, "-f", "%d{event}\n") == "".join(lines[2:])
@@ -627,8 +632,15 @@ def test_every_instant_that_is_stored_is_printed_read_back_and_queried(tool: Too
 def test_every_instant_of_a_sealed_file_is_queried_and_exported(tool: Tool, tmp_path: Path) -> None:
     """DuckDB's reader fails on an instant beyond the year 294246 and -290307: such files go by
     tables, plain views leave them to --complete, Delta has its ends, other exports the number."""
-    given = [0, -(1 << 63), -(10**17), -62_135_596_800_001, 253_402_300_800_000, 10**17,
-             (1 << 63) - 1]  # fmt: skip
+    given = [
+        0,
+        -(1 << 63),
+        -(10**17),
+        -62_135_596_800_001,
+        253_402_300_800_000,
+        10**17,
+        (1 << 63) - 1,
+    ]
     for at in given:
         tool.ok("produce", "orders", "-m", "x", "--event-time", str(at))
     with txlog.open(str(tool.path)) as client, client.transaction() as txn:
@@ -713,9 +725,13 @@ def test_a_name_is_told_as_it_was_written_or_stored(tool: Tool) -> None:
     ],
 )
 def test_a_variable_that_is_wrong_is_named(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, name: str,
-    word: str, words: list[str],
-) -> None:  # fmt: skip
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    word: str,
+    words: list[str],
+) -> None:
     """Nobody sees it in the command line, so the error says where the word comes from."""
     txlog.init(str(tmp_path / "s"))
     monkeypatch.setenv(name, word)

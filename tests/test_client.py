@@ -239,9 +239,12 @@ def test_a_read_only_client_reads(bench: Bench) -> None:
     assert [m.value for m in client.reader("t")] == [b"a"]
     assert client.topics()[0]["messages"] == 1
     assert client.transactions() == []
-    for call in (lambda: client.create_topic("x"), client.transaction,
-                 lambda: client.consumer("t", "s"),
-                 lambda: client.producer("t").send(b"x")):  # fmt: skip
+    for call in (
+        lambda: client.create_topic("x"),
+        client.transaction,
+        lambda: client.consumer("t", "s"),
+        lambda: client.producer("t").send(b"x"),
+    ):
         with pytest.raises(ReadOnlyStore):
             call()
     bench.client.create_subscription("t", "new")

@@ -121,10 +121,19 @@ def test_a_closed_client_says_so(bench: Bench) -> None:
     reader, producer, txn = client.reader("t"), client.producer("t"), client.transaction()
     client.close()
     for call in (
-        client.status, client.topics, lambda: client.producer("t"), lambda: [*client.read("t")],
-        client.transaction, client.checkpoint, client.expire, reader.read_next, txn.commit,
-        lambda: producer.send(b"x"), lambda: client.consumer("t", "s"), client.flush,
-    ):  # fmt: skip
+        client.status,
+        client.topics,
+        lambda: client.producer("t"),
+        lambda: [*client.read("t")],
+        client.transaction,
+        client.checkpoint,
+        client.expire,
+        reader.read_next,
+        txn.commit,
+        lambda: producer.send(b"x"),
+        lambda: client.consumer("t", "s"),
+        client.flush,
+    ):
         with pytest.raises(AlreadyClosed, match="the store is closed"):
             call()
 
@@ -162,9 +171,11 @@ def test_a_child_is_told_although_a_thread_of_its_parent_was_at_work(bench: Benc
         signal.alarm(20)
         failed = 0
         for call in (
-            client.status, consumer.receive, client.topics,
+            client.status,
+            consumer.receive,
+            client.topics,
             lambda: consumer.acknowledge(MessageId(1, 0)),
-        ):  # fmt: skip
+        ):
             try:
                 call()
                 failed += 1
@@ -207,9 +218,18 @@ def test_close_is_final(bench: Bench, kind: str) -> None:
     elif hasattr(handle, "read_next"):
         handle.read_next()
     handle.close()
-    known = {"what": message, "message": message, "to": MessageId(1, 0), "position": "earliest",
-             "value": b"x", "limit": 1, "max_messages": 1, "values": [b"x"], "txn": None,
-             "data": pa.table({"value": [b"x"]})}  # fmt: skip
+    known = {
+        "what": message,
+        "message": message,
+        "to": MessageId(1, 0),
+        "position": "earliest",
+        "value": b"x",
+        "limit": 1,
+        "max_messages": 1,
+        "values": [b"x"],
+        "txn": None,
+        "data": pa.table({"value": [b"x"]}),
+    }
     for name in [name for name in dir(type(handle)) if not name.startswith("_")]:
         if name in REMEMBERED or isinstance(getattr(type(handle), name), property):
             continue
@@ -217,9 +237,10 @@ def test_close_is_final(bench: Bench, kind: str) -> None:
         if not callable(call):
             continue
         wanted = [
-            one.name for one in inspect.signature(call).parameters.values()
+            one.name
+            for one in inspect.signature(call).parameters.values()
             if one.default is inspect.Parameter.empty
-        ]  # fmt: skip
+        ]
         if set(wanted) - set(known):
             assert set(wanted) & INSIDE, f"{name} {wanted}: say with what it is called here"
             continue

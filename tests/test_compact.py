@@ -61,11 +61,13 @@ def seen(client: Client) -> dict[str, Any]:
     topics = [{**row, "sidecar": None} for row in client.topics()]
     waiting = [replace(message, redelivery_count=0) for message in pending(client)]  # a look counts
     return {
-        "read": read(client), "pending": waiting, "topics": topics,
+        "read": read(client),
+        "pending": waiting,
+        "topics": topics,
         "subs": [{**row, "consumers": 0} for row in client.subscriptions()],
         "txns": client.transactions(all=True),
         "shown": [client.show_transaction(row["txn"]) for row in client.transactions(all=True)],
-    }  # fmt: skip
+    }
 
 
 def buffer_of(client: Client) -> Buffer:
@@ -151,12 +153,21 @@ def test_rows_stand_in_commit_order(tmp_path: Path) -> None:
     (first, _) = buffer_of(bench.client).ledgers
     table = bench.client._store.read(lambda view: view.ledger_table(first.ledger, 0, first.entries))
     assert [v.decode() for v in table.column("value").to_pylist()] == [
-        "s1", "f1", "f2", "f3", "last", "o1", "o2", "o3",
-    ]  # fmt: skip
+        "s1",
+        "f1",
+        "f2",
+        "f3",
+        "last",
+        "o1",
+        "o2",
+        "o3",
+    ]
     keys = list(
-        zip(*(table.column(n).to_pylist() for n in ("marker_ledger", "marker_entry", "txn_index")),
-            strict=True)
-    )  # fmt: skip
+        zip(
+            *(table.column(n).to_pylist() for n in ("marker_ledger", "marker_entry", "txn_index")),
+            strict=True,
+        )
+    )
     assert keys[:5] == sorted(keys[:5])
     assert keys[5:] == [(None, None, 1), (None, None, 2), (None, None, 3)]
     (file,) = bench.client._store.read(lambda view: view.files.of(first.ledger))
@@ -271,9 +282,7 @@ def test_a_ledger_that_was_dropped_meanwhile_refuses_the_switch(
     send_txn(bench.client, b"a")
     aborted(bench.client, b"x")
     other = bench.another()
-    answers = switching(
-        monkeypatch, lambda: void(other.admin.trim("t", END, force_unacked=True))
-    )  # fmt: skip
+    answers = switching(monkeypatch, lambda: void(other.admin.trim("t", END, force_unacked=True)))
     bench.client.admin.compact("t")
     assert answers == [False]
     assert values(bench.client) == values(other) == []
@@ -436,9 +445,13 @@ def test_previews_go_on_over_a_compaction(tmp_path: Path) -> None:
     aborted(client, b"x", b"y")
     put(client, one, b"3", b"4")
     assert dirty(client) == [
-        (b"1", "open"), (b"2", "open"), (b"x", "aborted"), (b"y", "aborted"), (b"3", "open"),
+        (b"1", "open"),
+        (b"2", "open"),
+        (b"x", "aborted"),
+        (b"y", "aborted"),
+        (b"3", "open"),
         (b"4", "open"),
-    ]  # fmt: skip
+    ]
     readers = [client.reader("t", isolation="uncommitted") for _ in range(3)]
     for count, reader in enumerate(readers, 2):
         assert reader.receive_batch(count).num_rows == count

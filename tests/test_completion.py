@@ -201,12 +201,17 @@ def test_verbs_are_completed_without_loading_commands() -> None:
         "print(sorted({'typer', 'pyarrow', 'duckdb'} & set(sys.modules)))"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code], env={"PYTHONPATH": str(SOURCE)}, capture_output=True,
-        text=True, check=True,
-    )  # fmt: skip
+        [sys.executable, "-c", code],
+        env={"PYTHONPATH": str(SOURCE)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     assert done.stdout.splitlines() == [
-        "commit\tcommit transactions", "connect\ttake a transaction key and print its epoch", "[]",
-    ]  # fmt: skip
+        "commit\tcommit transactions",
+        "connect\ttake a transaction key and print its epoch",
+        "[]",
+    ]
 
 
 @pytest.mark.parametrize("shell", SHELLS)
@@ -241,9 +246,13 @@ def on_path(tmp_path: Path, here: Path) -> dict[str, str]:
     """An environment with `txlog` on the path, one that starts at once."""
     ready.tool(tmp_path / "txlog")
     return {
-        "PATH": f"{tmp_path}{os.pathsep}{os.environ.get('PATH', os.defpath)}", "LC_ALL": "C.UTF-8",
-        "HOME": str(tmp_path), "TERM": "dumb", "PS1": "> ", "PYTHONPATH": str(SOURCE),
-    }  # fmt: skip
+        "PATH": f"{tmp_path}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
+        "LC_ALL": "C.UTF-8",
+        "HOME": str(tmp_path),
+        "TERM": "dumb",
+        "PS1": "> ",
+        "PYTHONPATH": str(SOURCE),
+    }
 
 
 def test_bash_replaces_what_it_should(on_path: dict[str, str], tmp_path: Path) -> None:
@@ -269,9 +278,12 @@ def test_bash_replaces_what_it_should(on_path: dict[str, str], tmp_path: Path) -
             'printf "%s\\t" "${COMPREPLY[@]}"; echo'
         )
     done = subprocess.run(
-        ["bash", "--norc", "-c", "\n".join(lines)], env=on_path, capture_output=True, text=True,
+        ["bash", "--norc", "-c", "\n".join(lines)],
+        env=on_path,
+        capture_output=True,
+        text=True,
         check=True,
-    )  # fmt: skip
+    )
     found = [sorted(line.split("\t")[:-1]) for line in done.stdout.splitlines()]
     assert dict(zip(cases, found, strict=True)) == {
         line: sorted(words) or [""] for line, words in cases.items()
@@ -283,10 +295,14 @@ def test_a_person_at_bash(on_path: dict[str, str], tmp_path: Path) -> None:
     """A real terminal: Tab completes behind a pipe, and what is completed runs."""
     (tmp_path / "script").write_text(script("bash"))
     shown = typed(
-        ["bash", "--norc", "--noprofile", "-i"], on_path,
-        [(f"source {tmp_path}/script\n", "> "), ("true | txlog top\tli\t-f na\t", "names "),
-         ("\n", "orders")],
-    )  # fmt: skip
+        ["bash", "--norc", "--noprofile", "-i"],
+        on_path,
+        [
+            (f"source {tmp_path}/script\n", "> "),
+            ("true | txlog top\tli\t-f na\t", "names "),
+            ("\n", "orders"),
+        ],
+    )
     assert "true | txlog topic list -f names" in shown
     assert "audit\r\norders" in shown
 
@@ -295,11 +311,16 @@ def test_a_person_at_bash(on_path: dict[str, str], tmp_path: Path) -> None:
 def test_a_person_at_zsh(on_path: dict[str, str], tmp_path: Path) -> None:
     (tmp_path / "_txlog").write_text(script("zsh"))
     shown = typed(
-        ["zsh", "-f", "-i"], on_path,
-        [(f"fpath=({tmp_path} $fpath); autoload -Uz compinit; compinit -u -D\n", "> "),
-         ("txlog top\tli\t-f na\t", "names"), ("\n", "orders"),
-         ("txlog topic describe --json or\t", "orders "), ("\n", '"partitions"')],
-    )  # fmt: skip
+        ["zsh", "-f", "-i"],
+        on_path,
+        [
+            (f"fpath=({tmp_path} $fpath); autoload -Uz compinit; compinit -u -D\n", "> "),
+            ("txlog top\tli\t-f na\t", "names"),
+            ("\n", "orders"),
+            ("txlog topic describe --json or\t", "orders "),
+            ("\n", '"partitions"'),
+        ],
+    )
     assert "audit\r\norders" in shown
     assert '"topic": "orders"' in shown or '"topic":"orders"' in shown
 
@@ -317,8 +338,11 @@ def test_fish_is_given_words_and_meanings(on_path: dict[str, str], tmp_path: Pat
 def test_the_answer_of_a_start_of_its_own(here: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "txlog", "__complete", "--line", "txlog consume o"],
-        env={"PYTHONPATH": str(SOURCE)}, capture_output=True, text=True, check=True,
-    )  # fmt: skip
+        env={"PYTHONPATH": str(SOURCE)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     assert (done.stdout, done.stderr) == ("orders\t2 partitions\n", "")
     assert completion.FILES not in done.stdout
 

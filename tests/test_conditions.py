@@ -139,8 +139,9 @@ def test_a_state_of_a_transaction(bench: Bench, monkeypatch: pytest.MonkeyPatch)
     client.commit(one)
     client.abort(two)
     assert now(bench, txns={one: "committed", two: "aborted"}) == [
-        (True, "committed"), (True, "aborted"),
-    ]  # fmt: skip
+        (True, "committed"),
+        (True, "aborted"),
+    ]
     assert now(bench, txns={one: "ended", two: "ended"})[0][0]
     meanwhile(monkeypatch)
     for state in ("open", "aborted", "committing", "aborting"):
@@ -167,8 +168,10 @@ def test_it_waits_until_all_hold_at_once(bench: Bench, monkeypatch: pytest.Monke
     answer = bench.client.wait(["t"], messages=3, watermark=9, txns={txn: "committed"})
     assert answer["met"]
     assert [row["name"] for row in answer["condition_list"]] == [
-        "messages:t", "watermark:t", f"txn:{txn}",
-    ]  # fmt: skip
+        "messages:t",
+        "watermark:t",
+        f"txn:{txn}",
+    ]
     assert [row["value"] for row in answer["condition_list"]][::2] == ["3", "committed"]
     assert pauses == sorted(pauses)
     assert pauses[0] < pauses[-1]

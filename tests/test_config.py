@@ -72,11 +72,16 @@ def test_show_has_every_setting_and_its_origin(
     found = rows(capfd, "--profile", "shop", "--utc", "config", "show")
     assert set(found) == {*USER_SETTINGS, *Settings().to_mapping()}
     assert {name: found[name]["origin"] for name in ("store", "color", "utc", "format")} == {
-        "store": "profile shop", "color": "config.toml", "utc": "--utc", "format": "built in",
-    }  # fmt: skip
+        "store": "profile shop",
+        "color": "config.toml",
+        "utc": "--utc",
+        "format": "built in",
+    }
     assert found["durability"] == {
-        "name": "durability", "value": "os", "origin": "TXLOG_DURABILITY",
-    }  # fmt: skip
+        "name": "durability",
+        "value": "os",
+        "origin": "TXLOG_DURABILITY",
+    }
     assert (found["coordinators"]["value"], found["coordinators"]["origin"]) == ("2", "store")
     assert found["checkpoint_bytes"]["origin"] == "built in"
     monkeypatch.setenv("NO_COLOR", "1")
@@ -98,9 +103,12 @@ def test_a_setting_of_the_store_holds_for_all_who_use_it(
         assert main(["config", "set", "txn_timeout_default_ms", "5m", "--json"]) == 0
         answer = json.loads(capfd.readouterr().out)
         assert answer == {
-            "name": "txn_timeout_default_ms", "value": "300000", "was": "60000", "changed": True,
+            "name": "txn_timeout_default_ms",
+            "value": "300000",
+            "was": "60000",
+            "changed": True,
             "dry_run": False,
-        }  # fmt: skip
+        }
         other.topics()  # an open store takes it with its next look
         assert other.begin()["timeout_ms"] == 300_000
         assert main(["config", "set", "txn_timeout_default_ms", "300000"]) == 0

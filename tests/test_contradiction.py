@@ -99,9 +99,14 @@ def test_a_frame_that_was_not_gone_on_from_is_moved_behind_the_others(tmp_path: 
     assert [(one["action"], one["done"]) for one in done["action_list"]] == [("move-frame", True)]
     client = bench.another()
     assert [(str(m.message_id), m.value) for m in read(client)] == [
-        ("1:0", b"a"), ("1:1", b"b"), ("1:2", b"c"), ("1:3", b"d"), ("1:4", b"e"),
-        ("1:5", b"unknown"), ("1:6", b"too"),
-    ]  # fmt: skip
+        ("1:0", b"a"),
+        ("1:1", b"b"),
+        ("1:2", b"c"),
+        ("1:3", b"d"),
+        ("1:4", b"e"),
+        ("1:5", b"unknown"),
+        ("1:6", b"too"),
+    ]
     assert str(send(client, b"f")[0]) == "1:7"
     client.checkpoint()
     assert values(bench.reopen())[-3:] == [b"unknown", b"too", b"f"]

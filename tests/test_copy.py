@@ -265,7 +265,7 @@ def test_copies_beside_four_writers_are_whole(tmp_path: Path) -> None:
                 [sys.executable, "-c", WRITER, str(number), path], stdout=subprocess.PIPE, cwd=ROOT
             )
             for number in range(4)
-        ]  # fmt: skip
+        ]
         try:
             for copy in range(4):
                 for writer in writers[: 4 - copy]:

@@ -82,9 +82,12 @@ def test_ids_do_not_widen_the_step() -> None:
 
 
 @given(
-    times=TIMES, step=st.integers(1, 200), ids_max=st.integers(-1, 9),
-    segments_max=st.integers(1, 12), cuts=st.lists(st.integers(0, 60), max_size=8),
-)  # fmt: skip
+    times=TIMES,
+    step=st.integers(1, 200),
+    ids_max=st.integers(-1, 9),
+    segments_max=st.integers(1, 12),
+    cuts=st.lists(st.integers(0, 60), max_size=8),
+)
 def test_pieces_cut_as_the_whole(
     times: list[int], step: int, ids_max: int, segments_max: int, cuts: list[int]
 ) -> None:

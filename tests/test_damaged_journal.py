@@ -141,16 +141,17 @@ def test_a_range_that_ends_before_it_is_no_error(bench: Bench) -> None:
     client = bench.another()
     first, last = places(client)
     behind = MessageId(last.ledger, last.entry + 1)
-    for stop, wanted in (
-        (first, []), (last, [b"old"]), (behind, [b"old", b"t1"]),
-    ):  # fmt: skip
+    for stop, wanted in ((first, []), (last, [b"old"]), (behind, [b"old", b"t1"])):
         for start in (START, Bound("skip", 0), Bound("id", first), Bound("time", 0)):
             given = Range(start, Bound("id", stop))
             assert values(client, range=given) == wanted, given
             assert values(client, range=given, isolation="uncommitted") == wanted
             assert values(client, range=given, partitions=[0]) == wanted
-    for end, wanted in ((Bound("skip", 2), [b"old", b"t1"]), (Bound("skip", 1), [b"old"]),
-                         (Bound("time", SECOND_MS), [b"old"])):  # fmt: skip
+    for end, wanted in (
+        (Bound("skip", 2), [b"old", b"t1"]),
+        (Bound("skip", 1), [b"old"]),
+        (Bound("time", SECOND_MS), [b"old"]),
+    ):
         assert values(client, range=Range(START, end), partitions=[0]) == wanted, end
         assert values(client, "t/0", range=Range(START, end)) == wanted, end
     bench.close()
@@ -457,8 +458,14 @@ def test_the_commands_say_so(bench: Bench) -> None:
     assert run(bench, "consume", "t", "--until", second, "-f", "%v\n")[:2] == (0, "old\n")
     place = str(read(bench.another(), limit=1)[0].message_id)
     assert run(bench, "peek", "t", "--at", place, "-f", "%v\n")[:2] == (0, "old\n")
-    for words in (["topic", "list"], ["query", "FROM t"], ["status"], ["consume", "t", "-s", "s"],
-                  ["produce", "t", "-m", "x"], ["inspect", "t"]):  # fmt: skip
+    for words in (
+        ["topic", "list"],
+        ["query", "FROM t"],
+        ["status"],
+        ["consume", "t", "-s", "s"],
+        ["produce", "t", "-m", "x"],
+        ["inspect", "t"],
+    ):
         code, out, said = run(bench, *words)
         assert (code, out) == (6, ""), words
         assert "is damaged at byte" in said, words

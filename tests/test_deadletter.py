@@ -46,10 +46,14 @@ def set_policies(client: Client, name: str = "t", **policies: int | str | None) 
     """Set policies of subscription s."""
     client._store.write(
         lambda view, now: Decision(
-            [SubscriptionPolicySet(found(view, name)[1].number, key, value)
-             for key, value in policies.items()], None, True,
+            [
+                SubscriptionPolicySet(found(view, name)[1].number, key, value)
+                for key, value in policies.items()
+            ],
+            None,
+            True,
         )
-    )  # fmt: skip
+    )
 
 
 def abort(client: Client, *ids: MessageId, name: str = "t") -> None:
@@ -79,16 +83,19 @@ def test_maximum_of_one_and_two_aborts_the_third_time_goes_there(bench: Bench) -
     with bench.client.consumer("t", "s") as consumer:
         for count in (0, 1):
             assert [(m.value, m.redelivery_count) for m in rows([consumer.receive_batch()])] == [
-                (b"a", count), (b"b", 0)
-            ]  # fmt: skip
+                (b"a", count),
+                (b"b", 0),
+            ]
             abort(bench.client, a)
         assert [m.value for m in rows([consumer.receive_batch()])] == [b"b"]
         assert consumer.receive() is None
     [copy] = read(bench.client, DLQ)
     assert copy.value == b"a"
     assert copy.properties == {
-        "REAL_TOPIC": "t", "REAL_SUBSCRIPTION": "s", "ORIGIN_MESSAGE_ID": str(a)
-    }  # fmt: skip
+        "REAL_TOPIC": "t",
+        "REAL_SUBSCRIPTION": "s",
+        "ORIGIN_MESSAGE_ID": str(a),
+    }
     assert unacked(bench.client) == [b"b"]
     assert [m.value for m in receive(bench.client)] == [b"b"]
     assert len(read(bench.client, DLQ)) == 1
@@ -191,8 +198,9 @@ def test_only_what_is_pending_is_due(bench: Bench) -> None:
         return deadletter.due(view, of, held, of.first_partition)
 
     assert bench.client._store.read(look) == [
-        (plain.ledger, plain.entry, plain.entry, 0, 0), (inner.ledger, inner.entry, inner.entry, 1,
-                                                        1)]  # fmt: skip
+        (plain.ledger, plain.entry, plain.entry, 0, 0),
+        (inner.ledger, inner.entry, inner.entry, 1, 1),
+    ]
 
 
 def test_decision_leaves_what_changed_since_it_was_read(bench: Bench) -> None:
@@ -365,8 +373,11 @@ def test_large_message_goes_in_chunks(large: Bench) -> None:
     copy, small = read(large.client, DLQ)
     assert (copy.value, copy.key, copy.event_time, small.value) == (value, b"k", 5, b"small")
     assert copy.properties == {
-        "a": "1", "REAL_TOPIC": "t", "REAL_SUBSCRIPTION": "s", "ORIGIN_MESSAGE_ID": str(one)
-    }  # fmt: skip
+        "a": "1",
+        "REAL_TOPIC": "t",
+        "REAL_SUBSCRIPTION": "s",
+        "ORIGIN_MESSAGE_ID": str(one),
+    }
     assert unacked(large.client) == []
     figures = large.client._store.read(
         lambda view: view.cursor(found(view)[1].number, found(view)[0].first_partition).figures
@@ -437,9 +448,13 @@ def test_reconsume_later_goes_to_the_retry_topic_and_comes_again(bench: Bench) -
     [copy] = receive(bench.client, RETRY)
     assert copy.deliver_at == bench.clock.now().wall_ms + 5000
     assert copy.properties == {
-        "why": "later", "REAL_TOPIC": "t", "REAL_SUBSCRIPTION": "s", "ORIGIN_MESSAGE_ID": str(a),
-        "RECONSUMETIMES": "1", "DELAY_TIME": "5000",
-    }  # fmt: skip
+        "why": "later",
+        "REAL_TOPIC": "t",
+        "REAL_SUBSCRIPTION": "s",
+        "ORIGIN_MESSAGE_ID": str(a),
+        "RECONSUMETIMES": "1",
+        "DELAY_TIME": "5000",
+    }
 
 
 def test_message_put_off_again_stays_on_the_retry_topic(bench: Bench) -> None:

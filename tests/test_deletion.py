@@ -161,9 +161,13 @@ def test_a_topic_in_use_is_refused(tmp_path: Path) -> None:
         client.admin.delete_topic("t")
     client.abort(txn)
     assert client.admin.delete_topic("t") == {
-        "topic": "t", "partitions": 2, "messages": 1, "size_bytes": 1, "subscriptions": 0,
+        "topic": "t",
+        "partitions": 2,
+        "messages": 1,
+        "size_bytes": 1,
+        "subscriptions": 0,
         "deleted": True,
-    }  # fmt: skip
+    }
     with pytest.raises(TopicNotFound):
         client.admin.delete_topic("t")
 
@@ -177,12 +181,19 @@ def test_a_deleted_topic_is_gone_for_every_handle(tmp_path: Path) -> None:
     txn = begin(client)
     client.admin.delete_topic("t", force=True)
     for call in (
-        lambda: producer.send(b"x"), lambda: producer.send(b"x", txn=txn), named.last_sequence_id,
-        reader.read_next, reader.has_message_available, consumer.receive_batch,
-        lambda: consumer.acknowledge(known), lambda: client.describe_topic("t"),
-        lambda: read(client), lambda: client.acknowledge("t", "s", [known]),
-        lambda: client.admin.trim("t"), lambda: client.admin.compact("t"),
-    ):  # fmt: skip
+        lambda: producer.send(b"x"),
+        lambda: producer.send(b"x", txn=txn),
+        named.last_sequence_id,
+        reader.read_next,
+        reader.has_message_available,
+        consumer.receive_batch,
+        lambda: consumer.acknowledge(known),
+        lambda: client.describe_topic("t"),
+        lambda: read(client),
+        lambda: client.acknowledge("t", "s", [known]),
+        lambda: client.admin.trim("t"),
+        lambda: client.admin.compact("t"),
+    ):
         with pytest.raises((TopicNotFound, SubscriptionNotFound, TxlogError)) as caught:
             call()
         assert caught.value.exit in (2, 3), caught.value
@@ -469,10 +480,12 @@ def test_random_histories(tmp_path: Path, seed: int) -> None:
 
 def seen(client: Client) -> object:
     return (
-        client.topics(), client.subscriptions(), client.transactions(all=True),
+        client.topics(),
+        client.subscriptions(),
+        client.transactions(all=True),
         [values(client, row["topic"]) for row in client.topics()],
         [client.show_transaction(row["txn"]) for row in client.transactions(all=True)],
-    )  # fmt: skip
+    )
 
 
 # --- names that are refused by now ---------------------------------------------------------------

@@ -75,9 +75,11 @@ def test_more_files_than_a_process_may_have_open(bench: Bench) -> None:
     assert len(list(Path(path).rglob("*.parquet"))) >= LEDGERS - 1
     bench.close()
     done = subprocess.run(
-        [sys.executable, "-c", WORK, path, str(LEDGERS)], capture_output=True, text=True,
+        [sys.executable, "-c", WORK, path, str(LEDGERS)],
+        capture_output=True,
+        text=True,
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (LIMIT, LIMIT)),
-    )  # fmt: skip
+    )
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) <= LIMIT // 2
 

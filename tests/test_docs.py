@@ -90,9 +90,14 @@ def _run_tour(text: str, folder: Path) -> None:
     steps = tour(text)
     script = "\n".join(f"{command}\necho '{_MARK}'$?" for command, _ in steps)
     done = subprocess.run(
-        ["sh", "-c", script], cwd=folder, env=_environment(folder), text=True, check=False,
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-    )  # fmt: skip
+        ["sh", "-c", script],
+        cwd=folder,
+        env=_environment(folder),
+        text=True,
+        check=False,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
     outputs = re.split(rf"^{_MARK}(\d+)\n", done.stdout, flags=re.MULTILINE)
     assert len(outputs) == 2 * len(steps) + 1, done.stdout
     for number, (command, expected) in enumerate(steps):
@@ -107,9 +112,13 @@ def test_the_python_examples_run(name: str, tmp_path: Path) -> None:
     environment = _environment(tmp_path)
     for example, printed in zip(examples, PRINTED[name], strict=True):
         done = subprocess.run(
-            [sys.executable, "-W", "error", "-c", example], cwd=tmp_path, text=True, check=False,
-            env=environment, capture_output=True,
-        )  # fmt: skip
+            [sys.executable, "-W", "error", "-c", example],
+            cwd=tmp_path,
+            text=True,
+            check=False,
+            env=environment,
+            capture_output=True,
+        )
         assert done.returncode == 0, done.stderr
         assert re.fullmatch(printed, done.stdout), done.stdout
 
@@ -117,9 +126,7 @@ def test_the_python_examples_run(name: str, tmp_path: Path) -> None:
 def test_the_guide_to_the_library_names_what_there_is() -> None:
     """Each call of a table exists, and a handle has no call that is not in its row."""
     rows = re.findall(r"^\| (.*?) \| (.*?) \|$", _text("docs/python.md"), re.MULTILINE)
-    owners = {
-        "client": Client, "producer": Producer, "consumer": Consumer, "txlog": txlog,
-    }  # fmt: skip
+    owners = {"client": Client, "producer": Producer, "consumer": Consumer, "txlog": txlog}
     calls = 0
     for call, _ in rows:
         owner = None

@@ -34,9 +34,12 @@ def test_the_commands_of_the_example_give_the_totals_of_the_file(tmp_path: Path)
     program.chmod(0o755)
     path = os.pathsep.join([str(tmp_path), os.environ.get("PATH", os.defpath)])
     done = subprocess.run(
-        ["sh", "-e", "-c", script], cwd=ROOT, capture_output=True, text=True,
+        ["sh", "-e", "-c", script],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
         env={"PATH": path, "PYTHONPATH": str(SOURCE)},
-    )  # fmt: skip
+    )
     assert done.returncode == 0, done.stderr
     assert "EXCEPTION" in done.stdout
 
@@ -56,8 +59,9 @@ def test_the_commands_of_the_example_give_the_totals_of_the_file(tmp_path: Path)
     last = max(values)
     wanted = [
         {"day": day, "lines": lines[day], "value": str(values[day])}
-        for day in sorted(values) if day != last
-    ]  # fmt: skip
+        for day in sorted(values)
+        if day != last
+    ]
     with txlog.open(store) as client:
         assert [json.loads(m.value or b"") for m in client.reader("days")] == wanted
         assert sum(1 for _ in client.reader("returns")) == returns > 0

@@ -49,14 +49,16 @@ def in_table(path: Path) -> list[tuple[object, ...]]:
     rows = DeltaTable(str(path)).to_pyarrow_table().to_pylist()
     return sorted(
         (
-            (row["marker_ledger"] or row["ledger"],
-             row["entry"] if row["marker_entry"] is None else row["marker_entry"],
-             row["txn_index"] or 0),
+            (
+                row["marker_ledger"] or row["ledger"],
+                row["entry"] if row["marker_entry"] is None else row["marker_entry"],
+                row["txn_index"] or 0,
+            ),
             row["visible_time"] or row["publish_time"],
             *(plain(row[name]) for name in SAME),
         )
         for row in rows
-    )  # fmt: skip
+    )
 
 
 def in_topic(client: Client, topic: str) -> list[tuple[object, ...]]:
@@ -64,11 +66,12 @@ def in_topic(client: Client, topic: str) -> list[tuple[object, ...]]:
     rows = [row for table in client.read(topic) for row in table.to_pylist()]
     return sorted(
         (
-            (row["ledger"], row["entry"], row["index"] or 0), row["visible_time"],
+            (row["ledger"], row["entry"], row["index"] or 0),
+            row["visible_time"],
             *(plain(row[name]) for name in SAME),
         )
         for row in rows
-    )  # fmt: skip
+    )
 
 
 def plain(value: Any) -> object:
@@ -221,9 +224,10 @@ def test_export_killed_anywhere_is_done_once(client: Client, tmp_path: Path) -> 
         client.checkpoint(roll_all=True)
         client.producer("orders").send(b"more %d" % at)
         done = subprocess.run(
-            [sys.executable, "-c", KILLED, client.path, path, str(at)], check=False,
+            [sys.executable, "-c", KILLED, client.path, path, str(at)],
+            check=False,
             env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-        )  # fmt: skip
+        )
         assert done.returncode == -signal.SIGKILL
         answer = export_delta(client, "orders", path, Local())
         assert answer["already"] is (at == 5)

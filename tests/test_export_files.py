@@ -34,11 +34,12 @@ def fill(client: Client, count: int, seed: int) -> None:
         txn = begin(client)
         for number in range(draw.randint(1, 3)):
             client.producer("t").send(
-                draw.choice(NASTY), key=draw.choice([None, b"k", b"\xfe", b"a/b=c"]),
+                draw.choice(NASTY),
+                key=draw.choice([None, b"k", b"\xfe", b"a/b=c"]),
                 properties={"p": "x\ny", "n": str(at)} if draw.random() < 0.5 else None,
                 event_time=draw.choice([None, 1_600_000_000_123]),
                 txn=txn if number or at % 2 else None,
-            )  # fmt: skip
+            )
         if at % 3:
             client.commit(txn)
         else:
@@ -58,7 +59,7 @@ def shown(client: Client, topic: str = "t", wanted: Range | None = None) -> list
     return [
         (str(one.message_id), one.key, one.value, dict(one.properties), one.event_time)
         for one in client.reader(topic)
-    ]  # fmt: skip
+    ]
 
 
 def rows_of(path: Path) -> list[tuple[Any, ...]]:
@@ -121,10 +122,12 @@ def test_csv_and_ndjson_say_every_byte(tool: Tool, tmp_path: Path) -> None:
     assert len(rows) == len(want)
     for row, (key, value, properties, _) in zip(rows, want, strict=True):
         for said, encoding, have in (
-            (row["key"], row["key_encoding"], key), (row["value"], row["value_encoding"], value),
-        ):  # fmt: skip
-            assert encoding == ("" if have is None else "base64" if b"\xff" in have or b"\xfe" in
-                                have else "utf8")  # fmt: skip
+            (row["key"], row["key_encoding"], key),
+            (row["value"], row["value_encoding"], value),
+        ):
+            assert encoding == (
+                "" if have is None else "base64" if b"\xff" in have or b"\xfe" in have else "utf8"
+            )
             assert said == "" if have is None else True
             if encoding == "utf8":
                 assert have is not None and said == have.decode()
@@ -164,12 +167,13 @@ def test_a_directory_is_parted_by_values(tmp_path: Path) -> None:
     dates = (none, "2020-09-13")
     assert found == {
         f"key={key}/event_date={date}" for key in (none, "k", "%FE", "a%2Fb%3Dc") for date in dates
-    }  # fmt: skip
+    }
     assert "key" not in pq.ParquetFile(next(out.rglob("*.parquet"))).schema_arrow.names
     ids = [
-        one for file in out.rglob("*.parquet")
+        one
+        for file in out.rglob("*.parquet")
         for one in pq.ParquetFile(file).read(["message_id"])["message_id"].to_pylist()
-    ]  # fmt: skip
+    ]
     assert sorted(ids) == sorted(row[0] for row in shown(bench.client))
 
 

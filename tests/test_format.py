@@ -62,8 +62,13 @@ def test_sizes_in_the_text_are_those_of_the_code() -> None:
 
 
 def test_magic_words() -> None:
-    for magic in (frame.MAGIC, journal_file._MAGIC, witness._MAGIC, manifest._MAGIC,
-                  view.STATE_MAGIC):  # fmt: skip
+    for magic in (
+        frame.MAGIC,
+        journal_file._MAGIC,
+        witness._MAGIC,
+        manifest._MAGIC,
+        view.STATE_MAGIC,
+    ):
         assert f"`{magic.decode()}`" in TEXT
 
 
@@ -77,8 +82,13 @@ def test_the_columns_are_those_of_the_schema() -> None:
 
 
 def test_the_bits_of_a_frames_columns() -> None:
-    for bit in (schema.KEY, schema.PROPERTIES, schema.EVENT_TIME, schema.DELIVER_AT,
-                schema.SEQUENCE):  # fmt: skip
+    for bit in (
+        schema.KEY,
+        schema.PROPERTIES,
+        schema.EVENT_TIME,
+        schema.DELIVER_AT,
+        schema.SEQUENCE,
+    ):
         name = schema.frame_schema(bit).names[1]
         assert re.search(rf"\b{bit}\s+`{name}`", TEXT), f"{bit} {name}"
 
@@ -129,11 +139,22 @@ def test_the_identity_in_the_text_is_written_like_that() -> None:
 def test_the_example_decodes_by_the_ruler() -> None:
     """Field by field at the offsets of the table, with nothing of the decoder."""
     data = _example()
-    numbers = [
-        int.from_bytes(data[at : at + size], "little") for at, size in _ruler("frame")
-    ]  # fmt: skip
-    (_, version, columns, header_bytes, lsn, durable_lsn, time_ms, offset, ops_bytes, rows_bytes,
-     _, previous_crc, crc) = numbers  # fmt: skip
+    numbers = [int.from_bytes(data[at : at + size], "little") for at, size in _ruler("frame")]
+    (
+        _,
+        version,
+        columns,
+        header_bytes,
+        lsn,
+        durable_lsn,
+        time_ms,
+        offset,
+        ops_bytes,
+        rows_bytes,
+        _,
+        previous_crc,
+        crc,
+    ) = numbers
     assert (version, columns, header_bytes) == (1, 0, 64)
     assert (lsn, durable_lsn, time_ms, offset) == (7, 6, 1_700_000_000_000, 512)
     assert (ops_bytes, rows_bytes) == (15, 176)
@@ -155,10 +176,16 @@ def test_the_example_is_what_the_encoder_makes() -> None:
     decoded = ops.decode_ops(data[ops_at:rows_at], lsn=7)
     assert decoded == [ops.Appended(1, 1, 0, 0, 1, 5)]
     parts, total, _ = frame.encode(
-        lsn=7, durable_lsn=6, time_ms=1_700_000_000_000, offset=512, ops=ops.encode_ops(decoded),
-        rows=data[rows_at : rows_at + 176], columns=0, salt=bytes.fromhex("0011223344556677"),
+        lsn=7,
+        durable_lsn=6,
+        time_ms=1_700_000_000_000,
+        offset=512,
+        ops=ops.encode_ops(decoded),
+        rows=data[rows_at : rows_at + 176],
+        columns=0,
+        salt=bytes.fromhex("0011223344556677"),
         previous_crc=0xCAFEF00D,
-    )  # fmt: skip
+    )
     assert (frame.joined(parts), total) == (data, len(data))
     header = frame.decode_header(data)
     assert header is not None
@@ -190,8 +217,9 @@ def test_a_store_of_format_1_goes_on_after_a_reboot(tmp_path: Path) -> None:
         assert client.connect("k")["epoch"] == 2
     expected = _expected()
     assert [row[3] for row in shown["topics"]["orders"]] == [
-        *(row[3] for row in expected["topics"]["orders"]), "after",
-    ]  # fmt: skip
+        *(row[3] for row in expected["topics"]["orders"]),
+        "after",
+    ]
     states = {txn: (state, reason) for txn, state, reason in shown["transactions"]}
     for txn, state, reason in expected["transactions"]:
         assert states[txn] == (("aborted", "recovery") if state == "open" else (state, reason))

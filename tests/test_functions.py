@@ -81,15 +81,24 @@ def test_bytes_text_and_dicts_take_key_and_event_time_of_the_input(client: txlog
     """CLI.md 8.3: what a function may return."""
     client.producer("in").send(b"x", key=b"ana", event_time=MS)
     given: list[object] = [
-        b"bytes", "text", {"a": [1]}, Output(b"o"), Output("k", key="bo", event_time=None), None,
+        b"bytes",
+        "text",
+        {"a": [1]},
+        Output(b"o"),
+        Output("k", key="bo", event_time=None),
+        None,
         Output(None, key=None, properties={"p": "q"}),
-    ]  # fmt: skip
+    ]
     assert run(client, lambda message: given).produced == 6
     got = [(m.value, m.key, m.event_time, m.properties) for m in messages(client)]
     assert got == [
-        (b"bytes", b"ana", MS, {}), (b"text", b"ana", MS, {}), (b'{"a":[1]}', b"ana", MS, {}),
-        (b"o", b"ana", MS, {}), (b"k", b"bo", None, {}), (None, None, MS, {"p": "q"}),
-    ]  # fmt: skip
+        (b"bytes", b"ana", MS, {}),
+        (b"text", b"ana", MS, {}),
+        (b'{"a":[1]}', b"ana", MS, {}),
+        (b"o", b"ana", MS, {}),
+        (b"k", b"bo", None, {}),
+        (None, None, MS, {"p": "q"}),
+    ]
 
 
 def test_none_produces_nothing_and_acknowledges(client: txlog.Client) -> None:
@@ -120,19 +129,41 @@ def test_context_says_what_a_function_is_called_for(client: txlog.Client) -> Non
 
     def look(message: Message, context: Context) -> None:
         assert context.message is message
-        seen.extend([
-            context.function_name, context.instance_id, context.input_topics, context.output_topic,
-            context.subscription, context.message_key, context.message_properties,
-            context.message_eventtime, context.current_message_topic_name, context.attempt,
-            context.logger.name, context.window,
-        ])  # fmt: skip
+        seen.extend(
+            [
+                context.function_name,
+                context.instance_id,
+                context.input_topics,
+                context.output_topic,
+                context.subscription,
+                context.message_key,
+                context.message_properties,
+                context.message_eventtime,
+                context.current_message_topic_name,
+                context.attempt,
+                context.logger.name,
+                context.window,
+            ]
+        )
         assert str(context.message_id) == str(message.message_id)
         context.publish("other", {"n": 1}, properties={"x": "y"})
 
     run(client, look)
     name = "look@in/s"
-    assert seen == [name, 0, ("in",), "out", "s", b"k", {"a": "b"}, MS, "in", 1,
-                    f"txlog.function.{name}", None]  # fmt: skip
+    assert seen == [
+        name,
+        0,
+        ("in",),
+        "out",
+        "s",
+        b"k",
+        {"a": "b"},
+        MS,
+        "in",
+        1,
+        f"txlog.function.{name}",
+        None,
+    ]
     [published] = messages(client, "other")
     assert (published.value, published.key, published.properties) == (b'{"n":1}', b"k", {"x": "y"})
     assert isinstance(logging.getLogger(f"txlog.function.{name}"), logging.Logger)
@@ -212,10 +243,13 @@ def test_a_poison_message_goes_to_the_dead_letter_topic(client: txlog.Client) ->
     [letter], [good] = messages(client, "bad"), messages(client)
     assert (letter.value, letter.key, letter.event_time) == (b"bad", b"k", MS)
     assert letter.properties == {
-        "a": "b", "REAL_TOPIC": "in", "REAL_SUBSCRIPTION": "s", "RECONSUMETIMES": "2",
+        "a": "b",
+        "REAL_TOPIC": "in",
+        "REAL_SUBSCRIPTION": "s",
+        "RECONSUMETIMES": "2",
         "ORIGIN_MESSAGE_ID": letter.properties["ORIGIN_MESSAGE_ID"],
         "EXCEPTION": "ValueError: poison",
-    }  # fmt: skip
+    }
     assert letter.txn == good.txn
     assert [event for event, _ in told] == ["started", "retry", "dead-lettered"]
     assert backlog(client) == 0
@@ -242,9 +276,14 @@ def test_a_batch_is_halved_until_the_poison_is_alone(client: txlog.Client) -> No
     """Guards: good neighbours go through, each once and in order."""
     fill(client, 50)
     done = run(
-        client, poisoned(b"7", b"8", b"33"), batch=True, on_error="dead-letter",
-        dead_letter_topic="bad", retries=1, txn_size=20,
-    )  # fmt: skip
+        client,
+        poisoned(b"7", b"8", b"33"),
+        batch=True,
+        on_error="dead-letter",
+        dead_letter_topic="bad",
+        retries=1,
+        txn_size=20,
+    )
     assert values(client, "bad") == [b"7", b"8", b"33"]
     good = [str(n).encode() for n in range(50) if n not in (7, 8, 33)]
     assert values(client) == good
@@ -394,15 +433,22 @@ def test_outputs_that_only_the_store_refuses_are_searched_for(
     client: txlog.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Guards the way behind the checks of the outbox: the batch is halved."""
-    monkeypatch.setattr("txlog.functions.outputs._COLUMNS", {"value": pa.binary(),
-                        "key": pa.binary(), "properties": pa.map_(pa.string(), pa.string()),
-                        "event_time": pa.timestamp("ms", "UTC"),
-                        "deliver_at": pa.timestamp("ms", "UTC"),
-                        "deliver_after": pa.int64()})  # fmt: skip
+    monkeypatch.setattr(
+        "txlog.functions.outputs._COLUMNS",
+        {
+            "value": pa.binary(),
+            "key": pa.binary(),
+            "properties": pa.map_(pa.string(), pa.string()),
+            "event_time": pa.timestamp("ms", "UTC"),
+            "deliver_at": pa.timestamp("ms", "UTC"),
+            "deliver_after": pa.int64(),
+        },
+    )
     fill(client, 4)
     long = b"k" * 70_000  # above the largest key, below the largest message
-    done = run(client, lambda m: Output(m.value, key=long if m.value == b"2" else None),
-               on_error="skip")  # fmt: skip
+    done = run(
+        client, lambda m: Output(m.value, key=long if m.value == b"2" else None), on_error="skip"
+    )
     assert (values(client), done.skipped, backlog(client)) == ([b"0", b"1", b"3"], 1, 0)
 
 
@@ -472,9 +518,13 @@ def test_limit_and_several_inputs(client: txlog.Client) -> None:
     fill(client, 4, topic="other")
     seen: list[str] = []
     functions.run(
-        client, lambda m: seen.append(m.topic), ["in", "other"], None, "s",
+        client,
+        lambda m: seen.append(m.topic),
+        ["in", "other"],
+        None,
+        "s",
         FunctionOptions(txn_size=2),
-    )  # fmt: skip
+    )
     assert seen == ["in", "in", "other", "other"] * 2  # none waits until the other is empty
     with pytest.raises(InvalidArgument, match="each of them once"):
         functions.run(client, lambda m: m.value, ["in", "in"], "out", "s")
@@ -679,8 +729,14 @@ def test_topics_that_do_not_exist_are_told_before_anything_is_fenced(client: txl
     with pytest.raises(TopicNotFound):
         functions.run(client, len, "in", "no", "s")
     with pytest.raises(TopicNotFound):
-        functions.run(client, len, "in", "out", "s", FunctionOptions(
-            on_error="dead-letter", dead_letter_topic="no"))  # fmt: skip
+        functions.run(
+            client,
+            len,
+            "in",
+            "out",
+            "s",
+            FunctionOptions(on_error="dead-letter", dead_letter_topic="no"),
+        )
     assert client.admin.transaction_keys() == []
     with pytest.raises(NotFound):
         functions.run(client, len, "in", "out", "no")
@@ -774,9 +830,14 @@ class F:
     stop_after=st.integers(0, 4),
 )
 def test_every_input_ends_once_in_its_place(
-    counts: list[int], poison: set[int], size: int, retries: int, batch: bool, stop_after: int,
+    counts: list[int],
+    poison: set[int],
+    size: int,
+    retries: int,
+    batch: bool,
+    stop_after: int,
     tmp_path_factory: pytest.TempPathFactory,
-) -> None:  # fmt: skip
+) -> None:
     """Guards: good ones in out, poison in bad, order by partition kept, also over a restart."""
     path = str(tmp_path_factory.mktemp("f") / "store")
     txlog.init(path, coordinators=1)
@@ -789,9 +850,11 @@ def test_every_input_ends_once_in_its_place(
             texts = [b"%d:%d" % (partition, n) for n in range(count)]
             wanted.append(texts)
             if texts:
-                client.producer("in").send_batch(pa.table({
-                    "value": pa.array(texts, pa.binary()), "partition": [partition] * count,
-                }))  # fmt: skip
+                client.producer("in").send_batch(
+                    pa.table(
+                        {"value": pa.array(texts, pa.binary()), "partition": [partition] * count}
+                    )
+                )
         bad = {b"%d:%d" % (p, n) for n in poison for p in (0, 1)}
 
         def one(message: Message) -> bytes | None:
@@ -809,13 +872,18 @@ def test_every_input_ends_once_in_its_place(
                 raise KeyboardInterrupt
 
         options = FunctionOptions(
-            batch=batch, txn_size=size, retries=retries, on_error="dead-letter",
-            dead_letter_topic="bad", name="f",
-        )  # fmt: skip
+            batch=batch,
+            txn_size=size,
+            retries=retries,
+            on_error="dead-letter",
+            dead_letter_topic="bad",
+            name="f",
+        )
         for _ in range(2):
             try:
-                functions.run(client, function, "in", "out", "s", options,
-                              Hooks(committed=committed))  # fmt: skip
+                functions.run(
+                    client, function, "in", "out", "s", options, Hooks(committed=committed)
+                )
             except KeyboardInterrupt:
                 continue
         good, dead = values(client), values(client, "bad")

@@ -138,6 +138,10 @@ def test_markup_is_shown_as_text() -> None:
 def test_markup_as_mdoc_escapes_what_would_be_a_macro() -> None:
     page = markup.parse("x(7): a-b\n\n# SECTION\n.txlog \\n `b c`\nd - e :: .f", {})
     assert markup.as_mdoc(page, "November 22, 2026").splitlines()[6:] == [
-        ".Sh SECTION", r"\&.txlog \en \fBb c\fR", ".Bl -tag -width indent", r'.It "d \- e"',
-        r"\&.f", ".El",
-    ]  # fmt: skip
+        ".Sh SECTION",
+        r"\&.txlog \en \fBb c\fR",
+        ".Bl -tag -width indent",
+        r'.It "d \- e"',
+        r"\&.f",
+        ".El",
+    ]

@@ -34,10 +34,11 @@ COMMANDS = [(path, each) for path in catalogue.COMMANDS for each in load(path).e
 TOLD = [(f"TXL-{code}", told.example) for code, told in CODES.items()] + [
     (topic, line)
     for topic in topics.TOPICS
-    for heading, blocks in topics.read(topic).sections if heading == "EXAMPLES"
+    for heading, blocks in topics.read(topic).sections
+    if heading == "EXAMPLES"
     for block in blocks
     for line in block.lines
-]  # fmt: skip
+]
 ALL = [(path, example) for example, path in {each: path for path, each in COMMANDS + TOLD}.items()]
 
 # What has to be so before an example, by the command it begins with or by its text.
@@ -124,11 +125,20 @@ def fill(folder: Path) -> None:
     (folder / "days" / "1.csv.gz").write_bytes(gzip.compress(b"id,amount\n1,2\n", mtime=0))
     (folder / "nine.txt").write_text("".join(f"{number}\n" for number in range(9)))
     now = parse_time(NOW, 0)
-    (folder / "many.ndjson").write_text("".join(
-        json.dumps({"value": str(number), "value_encoding": "utf8", "event_time": now - 60_000,
-                    "deliver_at": now + 60_000 * number if number % 50 == 7 else None}) + "\n"
-        for number in range(1000)
-    ))  # fmt: skip
+    (folder / "many.ndjson").write_text(
+        "".join(
+            json.dumps(
+                {
+                    "value": str(number),
+                    "value_encoding": "utf8",
+                    "event_time": now - 60_000,
+                    "deliver_at": now + 60_000 * number if number % 50 == 7 else None,
+                }
+            )
+            + "\n"
+            for number in range(1000)
+        )
+    )
     fillers = [f"produce filler/{number} -m x" for number in range(16)]  # ledgers 1 to 16
     begun = ["txn begin -c 0 --timeout 1h"] * 42  # 0:0 was that of three.txt
     ended = [f"txn abort {' '.join(f'0:{number}' for number in range(1, 42))}", "admin checkpoint"]
@@ -296,8 +306,13 @@ def test_the_examples_of_the_first_page_run_in_order(world: Path) -> None:
     """txlog(1) begins with nothing: its examples are one session, as those of the root help."""
     ready.tool(world / "txlog")
     page = topics.read("txlog")
-    lines = [line for heading, blocks in page.sections if heading == "EXAMPLES"
-             for block in blocks for line in block.lines]  # fmt: skip
+    lines = [
+        line
+        for heading, blocks in page.sections
+        if heading == "EXAMPLES"
+        for block in blocks
+        for line in block.lines
+    ]
     shown = catalogue.ROOT_HELP.splitlines()
     begin = next(n for n, line in enumerate(shown) if "txlog init shop" in line)
     roots = [line.partition("      ")[0].strip() for line in shown[begin : begin + 3]]
@@ -309,9 +324,12 @@ def test_the_examples_of_the_first_page_run_in_order(world: Path) -> None:
         if number == 0:
             environment["TXLOG_STORE"] = "shop"
         done = subprocess.run(
-            ["bash", "--norc", "-c", script], cwd=place, env=environment, capture_output=True,
+            ["bash", "--norc", "-c", script],
+            cwd=place,
+            env=environment,
+            capture_output=True,
             text=True,
-        )  # fmt: skip
+        )
         assert done.returncode == 0, done.stderr
         assert '"value":"3"' in done.stdout
 

@@ -57,15 +57,20 @@ def test_a_log_is_the_same_before_and_after_checkpoints(bench: Bench) -> None:
     client.commit(txn)
     before = client.admin.transaction_log(txn)
     assert [list(row) for row in before] == [KEYS] * 5
-    assert [(row["op"], row["topic"], row["partition"], row["subscription"], row["count"])
-            for row in before] == [
-        ("TxnOpened", None, None, None, None), ("PartitionAdded", "t", 1, None, None),
-        ("SubscriptionAdded", "t", 0, "s", None), ("StatusUpdated", None, None, None, 1),
+    assert [
+        (row["op"], row["topic"], row["partition"], row["subscription"], row["count"])
+        for row in before
+    ] == [
+        ("TxnOpened", None, None, None, None),
+        ("PartitionAdded", "t", 1, None, None),
+        ("SubscriptionAdded", "t", 0, "s", None),
+        ("StatusUpdated", None, None, None, 1),
         ("StatusUpdated", None, None, None, None),
-    ]  # fmt: skip
+    ]
     assert [row["detail"] for row in before[3:]] == [
-        "OPEN to COMMITTING, acks 1", "COMMITTING to COMMITTED",
-    ]  # fmt: skip
+        "OPEN to COMMITTING, acks 1",
+        "COMMITTING to COMMITTED",
+    ]
     lsns = [row["lsn"] for row in before]
     assert lsns == sorted(lsns) and lsns[3] == lsns[4]
     assert before[4]["time"] == before[0]["time"] + 7
@@ -225,5 +230,9 @@ def test_a_part_is_plain_arrow(bench: Bench) -> None:
         rows = reader.read_all()
     assert rows.schema == history.HISTORY
     assert set(rows.column("op").to_pylist()) == {
-        "IdsReserved", "TxnOpened", "PartitionAdded", "SubscriptionAdded", "StatusUpdated",
-    }  # fmt: skip
+        "IdsReserved",
+        "TxnOpened",
+        "PartitionAdded",
+        "SubscriptionAdded",
+        "StatusUpdated",
+    }

@@ -130,9 +130,10 @@ def trial(
         elif name in WAITS:
             given[name] = 0
     positional = [
-        given.pop(name) for name, one in signature.parameters.items()
+        given.pop(name)
+        for name, one in signature.parameters.items()
         if one.kind is one.POSITIONAL_ONLY and name in given
-    ]  # fmt: skip
+    ]
     try:
         answer = call(*positional, **given)
         if inspect.isgenerator(answer):
@@ -228,13 +229,22 @@ def message_fields(message: Message) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("value", "kind", "is_right"),
     [
-        (1, int, True), (True, int, False), (1 << 63, int, False), (1, float, True),
-        ("a", str, True), ("\ud800", str, False), (b"a", bytes | None, True),
-        (None, bytes | None, True), ("a", list[str], False), (["a"], list[str], True),
-        ([1], list[str], False), ({"a": 1}, Mapping[str, str], False),
+        (1, int, True),
+        (True, int, False),
+        (1 << 63, int, False),
+        (1, float, True),
+        ("a", str, True),
+        ("\ud800", str, False),
+        (b"a", bytes | None, True),
+        (None, bytes | None, True),
+        ("a", list[str], False),
+        (["a"], list[str], True),
+        ([1], list[str], False),
+        ({"a": 1}, Mapping[str, str], False),
         ((1, "a"), tuple[int, str], True),
-        ((1, 2), tuple[int, str], False), (object(), Any, True),
+        ((1, 2), tuple[int, str], False),
+        (object(), Any, True),
     ],
-)  # fmt: skip
+)
 def test_what_fits_a_type(value: object, kind: Any, is_right: bool) -> None:
     assert fits(value, kind) is is_right

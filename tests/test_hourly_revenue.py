@@ -74,10 +74,14 @@ def test_the_seed_decides_all_of_it(plans: ModuleType, plan: Any) -> None:
 def hours(plans: ModuleType, late: list[int]) -> list[dict[str, object]]:
     """What a right run gives."""
     return [
-        {"start": start, "end": start + 3_600_000, "lines": lines,
-         "revenue": f"{worth // 1000}.{worth % 1000:03}"}
+        {
+            "start": start,
+            "end": start + 3_600_000,
+            "lines": lines,
+            "revenue": f"{worth // 1000}.{worth % 1000:03}",
+        }
         for start, (lines, worth) in plans._wanted(LINES, late).items()
-    ]  # fmt: skip
+    ]
 
 
 FAULTS = {
@@ -146,9 +150,12 @@ def demonstrate(tmp_path: Path, *options: str) -> dict[str, str]:
     """Run the command; what it says, line by line."""
     done = subprocess.run(
         [sys.executable, "-W", "error", str(EXAMPLES / "hourly_revenue.py"), *options],
-        capture_output=True, text=True, cwd=tmp_path, timeout=600,
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        timeout=600,
         env={"PATH": os.environ.get("PATH", os.defpath), "PYTHONPATH": str(SOURCE)},
-    )  # fmt: skip
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     return dict(re.split(r"\s{2,}", line.strip(), maxsplit=1) for line in done.stdout.splitlines())
 

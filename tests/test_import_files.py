@@ -58,8 +58,9 @@ def test_columns_of_packed_lines_are_chosen(tmp_path: Path) -> None:
         import_files(bench.client, chosen, "t")
     import_files(bench.client, source(*files, key="id", values=("id", "n")), "t")
     assert [(row[1], row[2]) for row in shown(bench.client)] == [
-        (b"a", b'{"id":"a","n":""}'), (b"b", b'{"id":"b","n":""}'),
-    ]  # fmt: skip
+        (b"a", b'{"id":"a","n":""}'),
+        (b"b", b'{"id":"b","n":""}'),
+    ]
     import_files(bench.client, source(files[0], value="n"), "t", key="other")
     assert shown(bench.client)[2][2] == b""
     for wrong in ({"values": ("no",)}, {"key": "no"}):

@@ -52,13 +52,18 @@ def test_preview_stands_behind_the_committed_in_append_order(bench: Bench) -> No
     client.abort(second)
     committed = [(b"a", None, True), (b"b", None, True)]
     assert dirty(client) == [
-        *committed, (b"x1", "open", False), (b"y1", "aborted", False), (b"x2", "open", False),
-    ]  # fmt: skip
+        *committed,
+        (b"x1", "open", False),
+        (b"y1", "aborted", False),
+        (b"x2", "open", False),
+    ]
     client.commit(first)
     assert dirty(client) == [
-        *committed, (b"x1", "committed", True), (b"x2", "committed", True),
+        *committed,
+        (b"x1", "committed", True),
+        (b"x2", "committed", True),
         (b"y1", "aborted", False),
-    ]  # fmt: skip
+    ]
     assert [m.value for m in rows(client.read("t"))] == [b"a", b"b", b"x1", b"x2"]
 
 

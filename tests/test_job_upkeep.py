@@ -53,8 +53,11 @@ class Other(Local):
                 for name in ("txn_most", "txn_least"):
                     one = one.filter(pc.equal(one.column(name), place[name]))
                 index = one.column("txn_index")
-                one = one.filter(pc.and_(pc.greater_equal(index, place["first"]),
-                                         pc.less_equal(index, place["last"])))  # fmt: skip
+                one = one.filter(
+                    pc.and_(
+                        pc.greater_equal(index, place["first"]), pc.less_equal(index, place["last"])
+                    )
+                )
                 pieces.append(one.sort_by("txn_index"))
             out = pa.concat_tables([other.slice(0, 0), *pieces])
             self.rows += out.num_rows
@@ -69,10 +72,15 @@ class Other(Local):
         out = {}
         for index, (number, end) in enumerate(zip(numbers, ends, strict=True)):
             found = [
-                (round(r["deliver_at"].timestamp() * 1000), r["ledger"], r["entry"],
-                 r["index"] or 0)
-                for r in rows if r["partition"] == index and r["deliver_at"] is not None
-            ]  # fmt: skip
+                (
+                    round(r["deliver_at"].timestamp() * 1000),
+                    r["ledger"],
+                    r["entry"],
+                    r["index"] or 0,
+                )
+                for r in rows
+                if r["partition"] == index and r["deliver_at"] is not None
+            ]
             columns = list(zip(*found, strict=True)) or [()] * 4
             arrays = [pa.array(c, f.type) for c, f in zip(columns, IDS, strict=True)]
             self.found[number] = pa.Table.from_arrays(arrays, schema=IDS)
@@ -117,10 +125,13 @@ def test_compaction_by_another_reader_gives_the_same_files(tmp_path: Path, seed:
             answers.append(compact(client, "t", engine))
             assert in_topic(client, "t") == wanted
             assert audit(client, ["t"], Local())["failed"] == 0
-            files.append([
-                (row["role"], row["clean"], _read(Path(path, row["file"]), MESSAGE).to_pylist())
-                for row in client.segments() if row.get("file", "").endswith(".parquet")
-            ])  # fmt: skip
+            files.append(
+                [
+                    (row["role"], row["clean"], _read(Path(path, row["file"]), MESSAGE).to_pylist())
+                    for row in client.segments()
+                    if row.get("file", "").endswith(".parquet")
+                ]
+            )
     assert answers[0] == answers[1]
     assert files[0] == files[1]
     assert answers[0]["messages"] == 0 or other.rows > 0
@@ -177,6 +188,8 @@ def test_index_by_another_reader_is_the_same(tmp_path: Path, seed: int) -> None:
         for one in (local, answer):
             assert (one["indexed"], one["missing"], one["surplus"]) == (local["indexed"], 0, 0)
         assert client.topic("t").delayed(limit=500) == before
-        broken = {number: looked_up(rows.slice(1), (1 << 40, 0, 0))
-                  for number, rows in other.found.items()}  # fmt: skip
+        broken = {
+            number: looked_up(rows.slice(1), (1 << 40, 0, 0))
+            for number, rows in other.found.items()
+        }
         assert client.topic("t").rebuild(searches=broken)["surplus"] > 0

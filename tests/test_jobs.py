@@ -50,8 +50,9 @@ def acknowledge(history: History, rng: random.Random) -> None:
     tables = list(history.client.read("t"))
     ids = [
         txlog.MessageId(row["ledger"], row["entry"], row["index"] or 0)
-        for table in tables for row in table.to_pylist()
-    ]  # fmt: skip
+        for table in tables
+        for row in table.to_pylist()
+    ]
     history.client.create_subscription("t", "s", if_not_exists=True)
     if ids:
         chosen = rng.sample(ids, k=min(len(ids), 5))
@@ -85,9 +86,19 @@ def test_nothing_is_wrong_whatever_happened(tmp_path: Path) -> None:
     for seed in range(FIRST, FIRST + 5):
         seen |= audited(tmp_path, str(seed))
     assert seen == {
-        "bytes", "files", "entries", "transactions", "large", "acks", "messages", "markers",
-        "places", "ids", "sequences", "digest",
-    }  # fmt: skip
+        "bytes",
+        "files",
+        "entries",
+        "transactions",
+        "large",
+        "acks",
+        "messages",
+        "markers",
+        "places",
+        "ids",
+        "sequences",
+        "digest",
+    }
 
 
 @pytest.mark.slow
@@ -138,28 +149,44 @@ def test_each_check_finds_what_it_is_for(client: Client) -> None:
     claim = tampered_ref(ref, rows=ref.rows + 1)
     changed: dict[str, tuple[Stored, set[str]]] = {
         "a file has a row less": (
-            tampered(held, claims=[(index, file, claim), *held.claims[1:]]), {"files"}),
+            tampered(held, claims=[(index, file, claim), *held.claims[1:]]),
+            {"files"},
+        ),
         "a ledger has an entry less": (
-            tampered(held, ledgers=with_value(held.ledgers, "entries", 0, 9)), {"entries"}),
+            tampered(held, ledgers=with_value(held.ledgers, "entries", 0, 9)),
+            {"entries"},
+        ),
         "a row is stored twice": (
             tampered(held, rows=pa.concat_tables([held.rows, held.rows.slice(0, 1)])),
-            {"entries", "messages", "ids", "sequences"}),
-        "a marker is unknown": (
-            tampered(held, markers=held.markers.slice(1)), {"markers"}),
+            {"entries", "messages", "ids", "sequences"},
+        ),
+        "a marker is unknown": (tampered(held, markers=held.markers.slice(1)), {"markers"}),
         "a marker counts another number": (
-            tampered(held, markers=with_value(held.markers, "messages", 0, 7)), {"markers"}),
+            tampered(held, markers=with_value(held.markers, "messages", 0, 7)),
+            {"markers"},
+        ),
         "a marker stands elsewhere": (
-            tampered(held, markers=with_value(held.markers, "entry", 0, 7)), {"markers"}),
+            tampered(held, markers=with_value(held.markers, "entry", 0, 7)),
+            {"markers"},
+        ),
         "a message of a transaction is missing": (
-            tampered(held, large=held.large.slice(1)), {"transactions", "messages"}),
+            tampered(held, large=held.large.slice(1)),
+            {"transactions", "messages"},
+        ),
         "a chunk is missing": (
-            tampered(held, large=with_value(held.large, "value_bytes", 0, 1001)), {"large"}),
+            tampered(held, large=with_value(held.large, "value_bytes", 0, 1001)),
+            {"large"},
+        ),
         "the topic counts one more": (tampered(held, counts=[6, 6]), {"messages"}),
         "an entry is acknowledged that is not there": (
-            tampered(held, acks=acks(held, last=99)), {"acks"}),
+            tampered(held, acks=acks(held, last=99)),
+            {"acks"},
+        ),
         "a message of a marker is acknowledged that is not there": (
-            tampered(held, acks=acks(held, index_last=4)), {"acks"}),
-    }  # fmt: skip
+            tampered(held, acks=acks(held, index_last=4)),
+            {"acks"},
+        ),
+    }
     assert held.counts == [6, 5]
     for what, (wrong, names) in changed.items():
         assert set(checked(client, wrong)) == names, what

@@ -401,9 +401,13 @@ def test_a_tombstone_keeps_its_epoch(bench: Bench) -> None:
     txn = old.begin()["txn"]
     answer = client.admin.delete_transaction_key("k")
     assert answer == {
-        "transaction_key": "k", "owner": "ana", "owner_uid": 1000, "epoch": 0, "deleted": True,
+        "transaction_key": "k",
+        "owner": "ana",
+        "owner_uid": 1000,
+        "epoch": 0,
+        "deleted": True,
         "aborted_list": [txn],
-    }  # fmt: skip
+    }
     calls: list[Callable[[], object]] = [
         lambda: client.admin.delete_transaction_key("k"),
         lambda: client.admin.transaction_key("k"),
@@ -450,8 +454,9 @@ def test_the_same_key_of_another_owner_is_another_key(bench: Bench, users: Users
     assert client.commit(mine["txn"])["state"] == "committed"
     assert client.admin.transaction_key("k")["epoch"] == 0
     assert [(row["owner"], row["epoch"]) for row in client.admin.transaction_keys()] == [
-        ("ana", 0), ("ben", 1)
-    ]  # fmt: skip
+        ("ana", 0),
+        ("ben", 1),
+    ]
     assert [row["epoch"] for row in client.admin.transaction_keys(owner="ben")] == [1]
     assert [row["epoch"] for row in client.admin.transaction_keys(owner=1000)] == [0]
 
@@ -469,10 +474,12 @@ def test_only_root_may_name_another_owner(bench: Bench, users: Users) -> None:
     txn = bench.client.begin(key="k")["txn"]
     other, root = users.let(bench.another(), BEN), users.let(bench.another(), ROOT)
     calls: list[Callable[[], object]] = [
-        lambda: other.connect("k", owner="ana"), lambda: other.begin(key="k", owner=1000),
+        lambda: other.connect("k", owner="ana"),
+        lambda: other.begin(key="k", owner=1000),
         lambda: other.admin.delete_transaction_key("k", "ana"),
-        lambda: other.admin.transaction_key("k", "ana"), lambda: other.commit(txn),
-    ]  # fmt: skip
+        lambda: other.admin.transaction_key("k", "ana"),
+        lambda: other.commit(txn),
+    ]
     for call in calls:
         with pytest.raises(NotAllowed):
             call()
@@ -671,8 +678,11 @@ def test_keys_survive_checkpoints_and_processes(bench: Bench) -> None:
     known = client._store.read(lambda view: keys.find(view.keys(txn.coordinator), 1000, "k"))
     assert known is not None
     assert (known.sequence, known.ended_count, known.open_ms_sum, known.recent_ms) == (
-        txn.sequence, 1, 250, [250]
-    )  # fmt: skip
+        txn.sequence,
+        1,
+        250,
+        [250],
+    )
     assert client.connect("k")["fenced_txn"] == txn
 
 
@@ -718,11 +728,19 @@ def test_what_is_told_of_a_key(bench: Bench) -> None:
     bench.clock.advance(200)
     (row,) = client.admin.transaction_keys()
     assert row == {
-        "transaction_key": "k", "owner": "ana", "owner_uid": 1000, "epoch": 0, "txn": txn,
-        "txn_state": "open", "coordinator": txn.coordinator, "deleted": False,
-        "connected_time": connected, "last_used_time": connected + 500, "age_ms": 200,
+        "transaction_key": "k",
+        "owner": "ana",
+        "owner_uid": 1000,
+        "epoch": 0,
+        "txn": txn,
+        "txn_state": "open",
+        "coordinator": txn.coordinator,
+        "deleted": False,
+        "connected_time": connected,
+        "last_used_time": connected + 500,
+        "age_ms": 200,
         "topic_list": ["t"],
-    }  # fmt: skip
+    }
     client.commit(txn)
     assert client.admin.transaction_keys()[0]["txn"] is None
 
@@ -847,8 +865,12 @@ def test_what_is_overdue_is_ended_before_keys_are_shown(bench: Bench) -> None:
 def test_a_late_end_leaves_the_newer_transaction_bound() -> None:
     """10: one that was COMMITTING when the next began ends later; the figures count it."""
     state = keys.FOLD.new()
-    ops: list[Op] = [KeyConnected(3, 1000, "ana", "k", 0), KeyBound(3, 1000, "k", 0, 7),
-                     KeyBound(3, 1000, "k", 0, 9), KeyReleased(3, 1000, "k", 7, 50)]  # fmt: skip
+    ops: list[Op] = [
+        KeyConnected(3, 1000, "ana", "k", 0),
+        KeyBound(3, 1000, "k", 0, 7),
+        KeyBound(3, 1000, "k", 0, 9),
+        KeyReleased(3, 1000, "k", 7, 50),
+    ]
     for number, op in enumerate(ops):
         keys.FOLD.apply(state, number, 100 + number, op)
     known = keys.find(state, 1000, "k")
@@ -859,17 +881,25 @@ def test_a_late_end_leaves_the_newer_transaction_bound() -> None:
 @pytest.mark.parametrize(
     "op",
     [
-        KeyConnected(3, 1000, "ana", "k", 0), KeyConnected(3, 1000, "ana", "k", 2),
-        KeyConnected(3, 1000, "ana", "new", 1), KeyBound(3, 1000, "k", 1, 7),
-        KeyBound(3, 1001, "k", 0, 7), KeyBound(3, 1000, "gone", 0, 7), KeyDeleted(3, 1000, "gone"),
-        KeyDeleted(3, 1000, "new"), KeyReleased(3, 1000, "new", 1, 1),
+        KeyConnected(3, 1000, "ana", "k", 0),
+        KeyConnected(3, 1000, "ana", "k", 2),
+        KeyConnected(3, 1000, "ana", "new", 1),
+        KeyBound(3, 1000, "k", 1, 7),
+        KeyBound(3, 1001, "k", 0, 7),
+        KeyBound(3, 1000, "gone", 0, 7),
+        KeyDeleted(3, 1000, "gone"),
+        KeyDeleted(3, 1000, "new"),
+        KeyReleased(3, 1000, "new", 1, 1),
     ],
-)  # fmt: skip
+)
 def test_the_fold_refuses_what_cannot_be(op: Op) -> None:
     """I-1, I-16: an epoch given twice, a skipped one, a bind without the newest is Corruption."""
     state = keys.FOLD.new()
-    for known in (KeyConnected(3, 1000, "ana", "k", 0), KeyConnected(3, 1000, "ana", "gone", 0),
-                  KeyDeleted(3, 1000, "gone")):  # fmt: skip
+    for known in (
+        KeyConnected(3, 1000, "ana", "k", 0),
+        KeyConnected(3, 1000, "ana", "gone", 0),
+        KeyDeleted(3, 1000, "gone"),
+    ):
         keys.FOLD.apply(state, 1, 1, known)
     before = keys.FOLD.dump(state)
     with pytest.raises(Corruption):

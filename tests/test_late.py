@@ -85,8 +85,11 @@ def test_a_process_decodes_what_it_uses(bench: Bench) -> None:
     def look(view: View) -> list[int]:
         known = view.catalog
         kept: tuple[Any, ...] = (
-            known.topics, known.subscriptions, view.coordinator(0).ended, view.manifest.files,
-        )  # fmt: skip
+            known.topics,
+            known.subscriptions,
+            view.coordinator(0).ended,
+            view.manifest.files,
+        )
         return [len(decoded(one)) for one in kept]
 
     topics, subscriptions, ended, files = other._store.read(look)

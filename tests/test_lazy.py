@@ -111,9 +111,12 @@ idle = ("api.consuming.consumer", "relation.build", "api.admin", "engine.upkeep.
 print(sorted(ran & {"pyarrow.compute", "pyarrow.parquet", *(f"txlog.{one}" for one in idle)}))
 """
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60,
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        timeout=60,
         env={"PYTHONPATH": str(SOURCE)},
-    )  # fmt: skip
+    )
     assert (done.stdout, done.stderr) == ("[]\n", "")
 
 
@@ -132,9 +135,12 @@ heavy = {"typer", "rich", "inspect", "dataclasses", "importlib.metadata", "pathl
 print(code, sorted(heavy & set(sys.modules)), "msgspec" in sys.modules)
 """
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60,
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        timeout=60,
         env={"PYTHONPATH": str(SOURCE), "TXLOG_STORE": str(tmp_path / "s")},
-    )  # fmt: skip
+    )
     assert (done.stdout, done.stderr) == ("0 [] True\n", "")
 
 

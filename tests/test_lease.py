@@ -247,8 +247,10 @@ def test_a_rewind_does_not_go_below_what_was_returned(bench: Bench) -> None:
         consumer.negative_acknowledge([ids[1]])
         again = [consumer.receive() for _ in range(4)]
         assert [(m.value, m.redelivery_count) for m in again if m] == [
-            (b"b", 1), (b"c", 0), (b"d", 0)
-        ]  # fmt: skip
+            (b"b", 1),
+            (b"c", 0),
+            (b"d", 0),
+        ]
 
 
 def test_a_stale_cumulative_acknowledgement_loses_nothing(bench: Bench) -> None:

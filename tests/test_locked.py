@@ -35,8 +35,9 @@ def test_a_lock_error_names_the_holder(
         assert main(["-S", str(tmp_path / "shop"), "admin", "checkpoint"]) == 0
     with subprocess.Popen(
         [sys.executable, "-c", HOLD, str(tmp_path / "shop" / lock)],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-    ) as holder:  # fmt: skip
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as holder:
         assert holder.stdout is not None
         assert holder.stdout.readline() == b"held\n"
         where = ["-S", str(tmp_path / "shop"), "--lock-timeout", "50ms"]

@@ -89,9 +89,13 @@ class EngineAgainstDicts(RuleBasedStateMachine):
     @initialize(entries=st.integers(2, 9))
     def make(self, entries: int) -> None:
         self.bench = Bench(
-            f"{self.folder}/store", ledger_entries_max=entries, coordinators=3,
-            txn_ids_reserved=3, reader_grace_ms=0, max_message_bytes=MESSAGE_BYTES,
-        )  # fmt: skip
+            f"{self.folder}/store",
+            ledger_entries_max=entries,
+            coordinators=3,
+            txn_ids_reserved=3,
+            reader_grace_ms=0,
+            max_message_bytes=MESSAGE_BYTES,
+        )
         self.clients = [self.bench.client, self.bench.another()]
         self.clients[0].create_topic("t", PARTITIONS)
         for name in SUBSCRIPTIONS:
@@ -124,9 +128,10 @@ class EngineAgainstDicts(RuleBasedStateMachine):
     def holders(self, name: str, number: int) -> dict[MessageId, ModelTxn]:
         return {
             one: txn
-            for txn in self.txns if txn.state == OPEN
+            for txn in self.txns
+            if txn.state == OPEN
             for one in txn.held.get((name, number), ())
-        }  # fmt: skip
+        }
 
     def append(self, number: int, where: MessageId, value: bytes) -> None:
         known = self.log[number]
@@ -138,9 +143,10 @@ class EngineAgainstDicts(RuleBasedStateMachine):
         if picked.index:
             return [picked]
         return [
-            one for one, _ in self.log[number]
+            one
+            for one, _ in self.log[number]
             if (one.ledger, one.entry) == (picked.ledger, picked.entry)
-        ]  # fmt: skip
+        ]
 
     def pick(self, number: int, at: int, whole: bool) -> MessageId:
         one = self.log[number][at % len(self.log[number])][0]
@@ -174,8 +180,12 @@ class EngineAgainstDicts(RuleBasedStateMachine):
             assert receipt.message_id is not None and not receipt.duplicate
             self.append(number, receipt.message_id, value)
 
-    @rule(who=clients_by_number, number=partitions, name=st.sampled_from("ab"),
-          sequence=st.integers(0, 12))  # fmt: skip
+    @rule(
+        who=clients_by_number,
+        number=partitions,
+        name=st.sampled_from("ab"),
+        sequence=st.integers(0, 12),
+    )
     def send_numbered(self, who: int, number: int, name: str, sequence: int) -> None:
         """I-13; a sequence skipped by a gap is a duplicate without an original."""
         value = self.value()
@@ -207,8 +217,14 @@ class EngineAgainstDicts(RuleBasedStateMachine):
         return recent[at % len(recent)]
 
     @precondition(lambda self: self.txns)
-    @rule(who=clients_by_number, at=anything, number=partitions, count=st.integers(1, 3),
-          name=st.sampled_from((None, None, "a")), sequence=st.integers(0, 4))  # fmt: skip
+    @rule(
+        who=clients_by_number,
+        at=anything,
+        number=partitions,
+        count=st.integers(1, 3),
+        name=st.sampled_from((None, None, "a")),
+        sequence=st.integers(0, 4),
+    )
     def send_in_txn(
         self, who: int, at: int, number: int, count: int, name: str | None, sequence: int
     ) -> None:
@@ -293,8 +309,13 @@ class EngineAgainstDicts(RuleBasedStateMachine):
         key.epoch, key.is_deleted = key.epoch + 1, False
         assert (answer["epoch"], answer["fenced_txn"]) == (key.epoch, fenced)
 
-    @rule(who=clients_by_number, name=st.sampled_from(KEYS), timeout=st.integers(1000, 6000),
-          epoch=st.none() | st.integers(0, 6), newest=st.booleans())  # fmt: skip
+    @rule(
+        who=clients_by_number,
+        name=st.sampled_from(KEYS),
+        timeout=st.integers(1000, 6000),
+        epoch=st.none() | st.integers(0, 6),
+        newest=st.booleans(),
+    )
     def begin_under_key(
         self, who: int, name: str, timeout: int, epoch: int | None, newest: bool
     ) -> None:
@@ -348,8 +369,11 @@ class EngineAgainstDicts(RuleBasedStateMachine):
         dropped = {pair for pair in wanted if pair[1] in self.holders(name, pair[0])}
         new = {one for _, one in wanted - old - dropped}
         assert answer == {
-            "acked": len(new), "already": len(old), "dropped": len(dropped), "txn": None
-        }  # fmt: skip
+            "acked": len(new),
+            "already": len(old),
+            "dropped": len(dropped),
+            "txn": None,
+        }
         self.deleted[name] |= new
 
     @precondition(lambda self: all(self.log) and self.txns)
@@ -387,8 +411,13 @@ class EngineAgainstDicts(RuleBasedStateMachine):
             txn.held.setdefault((name, number), set()).add(one)
 
     @precondition(lambda self: all(self.log))
-    @rule(who=clients_by_number, name=subscriptions, number=partitions, at=anything,
-          which=st.none() | anything)  # fmt: skip
+    @rule(
+        who=clients_by_number,
+        name=subscriptions,
+        number=partitions,
+        at=anything,
+        which=st.none() | anything,
+    )
     def acknowledge_cumulative(
         self, who: int, name: str, number: int, at: int, which: int | None
     ) -> None:
@@ -402,8 +431,9 @@ class EngineAgainstDicts(RuleBasedStateMachine):
             answer = self.clients[who].acknowledge("t", name, [target], cumulative=True)
             new = {o for o in through if o not in self.deleted[name] and o not in holders}
             assert (answer["acked"], answer["dropped"]) == (
-                len(new), sum(one in holders for one in through)
-            )  # fmt: skip
+                len(new),
+                sum(one in holders for one in through),
+            )
             self.deleted[name] |= new
             return
         txn = self.txn_at(which)
@@ -479,8 +509,13 @@ class EngineAgainstDicts(RuleBasedStateMachine):
                         del txn.cumulative[pair]
 
     @precondition(lambda self: any(self.log))
-    @rule(who=clients_by_number, name=subscriptions, number=partitions, at=anything,
-          force=st.booleans())  # fmt: skip
+    @rule(
+        who=clients_by_number,
+        name=subscriptions,
+        number=partitions,
+        at=anything,
+        force=st.booleans(),
+    )
     def seek(self, who: int, name: str, number: int, at: int, force: bool) -> None:
         """What lies before is deleted, nothing from there on; who holds something is in the way."""
         self.expire()
@@ -515,10 +550,13 @@ class EngineAgainstDicts(RuleBasedStateMachine):
         skipped: set[MessageId] = set()
         for number in range(PARTITIONS):
             holders = self.holders(name, number)
-            skipped.update([
-                one for one, _ in self.log[number]
-                if one not in self.deleted[name] and one not in holders
-            ][:count])  # fmt: skip
+            skipped.update(
+                [
+                    one
+                    for one, _ in self.log[number]
+                    if one not in self.deleted[name] and one not in holders
+                ][:count]
+            )
         assert self.clients[who].subscription("t", name).skip(count)["skipped"] == len(skipped)
         self.deleted[name] |= skipped
 
@@ -583,11 +621,16 @@ class EngineAgainstDicts(RuleBasedStateMachine):
         self.settle(self.clients[taker.who])
         away = {one for other in self.hands for _, one in other.hand}
         ready = [
-            [one for one, _ in self.log[number]
-             if one not in self.deleted[SHARED] and one not in self.holders(SHARED, number)
-             and one not in away and self.waiting.get(one, 0) <= self.now]
+            [
+                one
+                for one, _ in self.log[number]
+                if one not in self.deleted[SHARED]
+                and one not in self.holders(SHARED, number)
+                and one not in away
+                and self.waiting.get(one, 0) <= self.now
+            ]
             for number in range(PARTITIONS)
-        ]  # fmt: skip
+        ]
         found = rows([taker.real.receive_batch(count)])
         assert len(found) == min(count, sum(map(len, ready)))
         for number in range(PARTITIONS):
@@ -640,8 +683,13 @@ class EngineAgainstDicts(RuleBasedStateMachine):
         self.compare(self.clients[who])
 
     @precondition(lambda self: all(self.log))
-    @rule(who=clients_by_number, number=partitions, start=anything, stop=anything,
-          batch=st.integers(1, 5))  # fmt: skip
+    @rule(
+        who=clients_by_number,
+        number=partitions,
+        start=anything,
+        stop=anything,
+        batch=st.integers(1, 5),
+    )
     def read_range(self, who: int, number: int, start: int, stop: int, batch: int) -> None:
         known = self.log[number]
         low, high = sorted((start % len(known), stop % len(known)))
@@ -663,9 +711,10 @@ class EngineAgainstDicts(RuleBasedStateMachine):
             assert [
                 (m.message_id, m.value, m.redelivery_count) for m in found if m.partition == number
             ] == [
-                (one, value, self.counts.get((name, one), 0)) for one, value in self.log[number]
+                (one, value, self.counts.get((name, one), 0))
+                for one, value in self.log[number]
                 if one not in self.deleted[name] and one not in holders
-            ]  # fmt: skip
+            ]
         for message in found:  # it closed with them in hand
             assert message.message_id is not None
             key = (name, message.message_id)
@@ -703,10 +752,14 @@ class EngineAgainstDicts(RuleBasedStateMachine):
             row["transaction_key"]: (row["epoch"], row["deleted"], row["txn"])
             for row in client.admin.transaction_keys(deleted=True)
         } == {
-            name: (key.epoch, key.is_deleted, key.bound.number
-                   if key.bound is not None and key.bound.state == OPEN else None)
-            for name, key in self.keys.items() if key.epoch >= 0
-        }  # fmt: skip
+            name: (
+                key.epoch,
+                key.is_deleted,
+                key.bound.number if key.bound is not None and key.bound.state == OPEN else None,
+            )
+            for name, key in self.keys.items()
+            if key.epoch >= 0
+        }
         total = sum(map(len, self.log))
         assert client.topics()[0]["messages"] == total
         for row in client.subscriptions("t"):

@@ -32,9 +32,15 @@ def test_there_is_a_page_for_each_command_noun_and_topic() -> None:
     dashed = {f"txlog-{path.replace(' ', '-')}.1" for path in [*PATHS, *catalogue.NOUNS]}
     assert dashed < set(NAMES)
     assert set(NAMES) - dashed == {
-        "txlog.1", "txlog-format.5", "txlog-offsets.7", "txlog-transactions.7",
-        "txlog-formatting.7", "txlog-sql.7", "txlog-environment.7", "txlog-exit-codes.7",
-    }  # fmt: skip
+        "txlog.1",
+        "txlog-format.5",
+        "txlog-offsets.7",
+        "txlog-transactions.7",
+        "txlog-formatting.7",
+        "txlog-sql.7",
+        "txlog-environment.7",
+        "txlog-exit-codes.7",
+    }
 
 
 def test_what_is_written_by_hand_belongs_to_a_page() -> None:
@@ -85,8 +91,10 @@ def test_no_page_gives_a_warning() -> None:
     pages = sorted(str(path) for path in (ROOT / "man").glob("*/*"))
     done = subprocess.run(
         ["groff", "-z", "-ww", "-mandoc", "-Tutf8", *pages],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert (done.returncode, done.stderr) == (0, "")
 
 

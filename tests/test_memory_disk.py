@@ -27,8 +27,15 @@ class TestFaults:
         disk.step = lambda op, path, **info: seen.append(op)
         disk.publish("m/1", [b"x"])
         assert seen == [
-            "mkdir", "sync_dir", "create", "pwrite", "datasync", "link", "sync_dir", "unlink",
-        ]  # fmt: skip
+            "mkdir",
+            "sync_dir",
+            "create",
+            "pwrite",
+            "datasync",
+            "link",
+            "sync_dir",
+            "unlink",
+        ]
         seen.clear()
         lock = disk.lock_file("lock")
         lock.acquire(0)

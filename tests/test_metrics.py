@@ -98,9 +98,15 @@ def scan(items: Items, coordinators: int) -> Values:
     for number in range(coordinators):
         for name in ("created", "committed", "aborted", "timeout", "append_log"):
             counts[f"pulsar_txn_{name}_total", labels(coordinator_id=number)] = 0
-    log = {op_types.IdsReserved, op_types.CounterRaised, op_types.TxnOpened,
-           op_types.PartitionAdded, op_types.SubscriptionAdded, op_types.StatusUpdated,
-           op_types.TxnsForgotten}  # fmt: skip
+    log = {
+        op_types.IdsReserved,
+        op_types.CounterRaised,
+        op_types.TxnOpened,
+        op_types.PartitionAdded,
+        op_types.SubscriptionAdded,
+        op_types.StatusUpdated,
+        op_types.TxnsForgotten,
+    }
     for _, time_ms, op in items:
         if type(op) in log:
             one = labels(coordinator_id=op.coordinator)  # type: ignore[union-attr]
@@ -111,8 +117,10 @@ def scan(items: Items, coordinators: int) -> Values:
             for index in range(op.partitions):
                 places[op.first_partition + index] = labels(topic=short, partition=index)
         elif isinstance(op, op_types.PartitionsAdded):
-            known = sum(label in places.values() for label in (
-                labels(topic=names[op.topic], partition=at) for at in range(99)))  # fmt: skip
+            known = sum(
+                label in places.values()
+                for label in (labels(topic=names[op.topic], partition=at) for at in range(99))
+            )
             for index in range(op.partitions):
                 places[op.first_partition + index] = labels(
                     topic=names[op.topic], partition=known + index
@@ -204,9 +212,10 @@ class Hands:
 
     def take(self, consumer: int, runs: list[op_types.Run] | None) -> int:
         gone = [
-            one for one, who in self.of.items()
+            one
+            for one, who in self.of.items()
             if who == consumer and (runs is None or any(one in each(run) for run in runs))
-        ]  # fmt: skip
+        ]
         for one in gone:
             del self.of[one]
         return len(gone)
@@ -214,9 +223,11 @@ class Hands:
     def settle(self, runs: list[op_types.Run], mark: op_types.Mark | None) -> None:
         for ledger, first, last, low, high in runs:
             for one in list(self.of):
-                if one[0] == ledger and first <= one[1] <= last and (
-                    not low or low <= one[2] <= high
-                ):  # fmt: skip
+                if (
+                    one[0] == ledger
+                    and first <= one[1] <= last
+                    and (not low or low <= one[2] <= high)
+                ):
                     del self.of[one]
         for one in list(self.of):
             if mark is not None and covers(mark, one):
@@ -225,17 +236,19 @@ class Hands:
 
 def ended_pairs(items: Items) -> set[tuple[int, int]]:
     return {
-        (op.coordinator, op.sequence) for _, _, op in items
+        (op.coordinator, op.sequence)
+        for _, _, op in items
         if isinstance(op, op_types.StatusUpdated) and op.status in ("COMMITTED", "ABORTED")
-    }  # fmt: skip
+    }
 
 
 @pytest.mark.parametrize("seed", graded(range(4), 3))
 def test_metrics_are_what_a_scan_gives(tmp_path: Path, recorded: Items, seed: int) -> None:
     """I-22: also after checkpoints and in another process; kills a figure a dump forgets."""
     print(f"seed {seed}")
-    bench = Bench(tmp_path / "store", ledger_entries_max=7, coordinators=2,
-                  txn_ended_retention_count=5)  # fmt: skip
+    bench = Bench(
+        tmp_path / "store", ledger_entries_max=7, coordinators=2, txn_ended_retention_count=5
+    )
     random_history(bench, seed, checkpoints=bool(seed % 2))
     for act in ("live", "reopened", "checkpoint", "reopened"):
         if act == "checkpoint":
@@ -312,13 +325,26 @@ def test_the_histogram_has_a_bucket_for_each_bound(tmp_path: Path) -> None:
     found = scraped(client)
     committed = labels(status="committed")
     buckets = {
-        dict(key[1])["le"]: value for key, value in found.items()
+        dict(key[1])["le"]: value
+        for key, value in found.items()
         if key[0] == "txlog_txn_duration_seconds_bucket" and committed <= key[1]
-    }  # fmt: skip
+    }
     assert buckets == {
-        "0.01": 1, "0.02": 2, "0.05": 2, "0.1": 2, "0.5": 2, "1": 2, "5": 2, "15": 2, "30": 2,
-        "60": 3, "300": 3, "1500": 3, "3000": 3, "+Inf": 4,
-    }  # fmt: skip
+        "0.01": 1,
+        "0.02": 2,
+        "0.05": 2,
+        "0.1": 2,
+        "0.5": 2,
+        "1": 2,
+        "5": 2,
+        "15": 2,
+        "30": 2,
+        "60": 3,
+        "300": 3,
+        "1500": 3,
+        "3000": 3,
+        "+Inf": 4,
+    }
     assert found["txlog_txn_duration_seconds_count", committed] == 4
     assert found["txlog_txn_duration_seconds_sum", committed] == pytest.approx(3060.022)
 
@@ -347,8 +373,12 @@ def test_random_is_not_all_zero(tmp_path: Path, recorded: Items) -> None:
     bench = Bench(tmp_path / "store", coordinators=2)
     random_history(bench, 5, checkpoints=False)
     found = scan(recorded, 2)
-    for name in ("pulsar_txn_committed_total", "pulsar_txn_aborted_total",
-                 "pulsar_txn_tp_aborted_count_total", "txlog_redelivered_total"):  # fmt: skip
+    for name in (
+        "pulsar_txn_committed_total",
+        "pulsar_txn_aborted_total",
+        "pulsar_txn_tp_aborted_count_total",
+        "txlog_redelivered_total",
+    ):
         assert sum(value for (n, _), value in found.items() if n == name) > 0, name
 
 

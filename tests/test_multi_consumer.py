@@ -259,9 +259,14 @@ def test_pattern_matches_whole_names_in_every_form(bench: Bench) -> None:
     bench.client.create_topic("x/y/a")
     bench.client.create_topic("aa")
     for pattern, names in (
-        ("a", ["a"]), ("[ab]", ["a", "b"]), (".*a", ["a", "aa", "x/y/a"]), ("x/y/.*", ["x/y/a"]),
-        ("public/default/a+", ["a", "aa"]), ("persistent://public/default/c", ["c"]), ("z", []),
-    ):  # fmt: skip
+        ("a", ["a"]),
+        ("[ab]", ["a", "b"]),
+        (".*a", ["a", "aa", "x/y/a"]),
+        ("x/y/.*", ["x/y/a"]),
+        ("public/default/a+", ["a", "aa"]),
+        ("persistent://public/default/c", ["c"]),
+        ("z", []),
+    ):
         with of_pattern(bench, pattern) as consumer:
             assert consumer.topics == names
 

@@ -35,8 +35,12 @@ def test_receives_from_its_start_and_writes_nothing(bench: Bench) -> None:
     ids = send(bench.client, b"1", b"2", b"3")
     seen = bench.client._store.refresh()
     for start, left in (
-        (None, 3), ("latest", 0), (ids[1], 2), (Bound("last", 1), 1), (START_MS + 1, 0)
-    ):  # fmt: skip
+        (None, 3),
+        ("latest", 0),
+        (ids[1], 2),
+        (Bound("last", 1), 1),
+        (START_MS + 1, 0),
+    ):
         with opened(bench, start) as consumer:
             assert len(taken(consumer)) == left
             assert taken(consumer) == []
@@ -188,9 +192,11 @@ def test_deleted_topic_is_not_found(bench: Bench) -> None:
         assert message is not None
         bench.client.admin.delete_topic("t")
         for call in (
-            consumer.receive, consumer.redeliver_unacknowledged_messages,
-            lambda: consumer.acknowledge(message), consumer.get_last_message_ids,
-        ):  # fmt: skip
+            consumer.receive,
+            consumer.redeliver_unacknowledged_messages,
+            lambda: consumer.acknowledge(message),
+            consumer.get_last_message_ids,
+        ):
             with pytest.raises(TopicNotFound):
                 call()
 

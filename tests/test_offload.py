@@ -268,9 +268,7 @@ def test_gc_leaves_what_is_named(client: Client, archive: Path) -> None:
     listed = client.admin.gc(False, 0)["file_list"]
     assert [(row["path"], row["size_bytes"]) for row in listed] == [(f"file://{orphan}", 24)]
     client.admin.gc(True, 0)
-    assert there(archive) == sorted(
-        [*named, other / "ledger-000000000001.0000000001.parquet"]
-    )  # fmt: skip
+    assert there(archive) == sorted([*named, other / "ledger-000000000001.0000000001.parquet"])
 
 
 @pytest.mark.parametrize(
@@ -306,7 +304,9 @@ def test_addresses() -> None:
         "s3://bucket/a/b/u/topics/x/ledger.parquet?endpoint_override=h:1&region=eu-1&scheme=http"
     )
     assert dict(parse_qsl(at.partition("?")[2])) == {
-        "endpoint_override": "h:1", "region": "eu-1", "scheme": "http",
-    }  # fmt: skip
+        "endpoint_override": "h:1",
+        "region": "eu-1",
+        "scheme": "http",
+    }
     assert far.place_of("file:///a%20b/", "u") == "file:///a b/u"
     assert far.address("file:///a/u", "topics/x") == "file:///a/u/topics/x"

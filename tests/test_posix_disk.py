@@ -355,10 +355,18 @@ class TestPosix:
         file = disk.open("d/f", write=True)
         lock = disk.lock_file("lock")
         for owner, call in (
-            (os, "open"), (os, "pread"), (os, "pwrite"), (os, "pwritev"), (os, "stat"),
-            (os, "fstat"), (os, "fstatvfs"), (os, "unlink"), (os, "fsync"), (os, "mkdir"),
+            (os, "open"),
+            (os, "pread"),
+            (os, "pwrite"),
+            (os, "pwritev"),
+            (os, "stat"),
+            (os, "fstat"),
+            (os, "fstatvfs"),
+            (os, "unlink"),
+            (os, "fsync"),
+            (os, "mkdir"),
             (fcntl, "flock"),
-        ):  # fmt: skip
+        ):
             monkeypatch.setattr(owner, call, _failing(number))
         reading = (
             lambda: disk.open("d/f"),

@@ -73,9 +73,14 @@ def test_everything_of_a_message_comes_back(bench: Bench) -> None:
     client = bench.client
     producer = client.producer("t", "me")
     producer.send(
-        b"\x00\xff", key=b"k", properties={"a": "1", "ü": ""}, event_time=5, deliver_at=7,
-        sequence_id=3, partition=0,
-    )  # fmt: skip
+        b"\x00\xff",
+        key=b"k",
+        properties={"a": "1", "ü": ""},
+        event_time=5,
+        deliver_at=7,
+        sequence_id=3,
+        partition=0,
+    )
     producer.send(None, partition=0)
     producer.send(b"", partition=0)
     bench.clock.advance(10)
@@ -119,10 +124,14 @@ def test_a_repeated_sequence_is_stored_once(bench: Bench) -> None:
 def test_bytes_are_of_what_was_stored(bench: Bench) -> None:
     """A receipt counts the keys and values that are new, whatever partition they go to."""
     producer = bench.client.producer("t", "p")
-    table = pa.table({
-        "value": [b"1", b"22", b"333", None], "key": [b"k", None, None, None],
-        "partition": [2, 0, 2, 0], "sequence_id": [5, 5, 6, 6],
-    })  # fmt: skip
+    table = pa.table(
+        {
+            "value": [b"1", b"22", b"333", None],
+            "key": [b"k", None, None, None],
+            "partition": [2, 0, 2, 0],
+            "sequence_id": [5, 5, 6, 6],
+        }
+    )
     assert producer.send_batch(table.slice(0, 2)).bytes == 4
     receipt = producer.send_batch(table)
     assert (receipt.messages, receipt.duplicates, receipt.bytes) == (2, 2, 3)
@@ -134,9 +143,11 @@ def test_older_sequences_answer_with_their_ids_for_ever(bench: Bench) -> None:
     client = bench.client
     known: dict[int, MessageId | None] = {}
     for number in range(12):
-        known[number] = client.producer("t", "p").send(
-            b"%d" % number, sequence_id=number, partition=0
-        ).message_id  # fmt: skip
+        known[number] = (
+            client.producer("t", "p")
+            .send(b"%d" % number, sequence_id=number, partition=0)
+            .message_id
+        )
         send(client, b"noise")
         if number in (3, 7):
             client.checkpoint(roll_all=number == 3)
@@ -190,8 +201,9 @@ def test_sequences_must_rise_within_a_batch(bench: Bench) -> None:
     """What a batch says of itself must be consistent; nothing of it is stored."""
     producer = bench.client.producer("t", "p")
     for wrong in ([1, 1], [2, 1], [1, None], [-1, 0]):
-        table = pa.table({"value": [b"a", b"b"], "partition": [0, 0],
-                          "sequence_id": pa.array(wrong, pa.int64())})  # fmt: skip
+        table = pa.table(
+            {"value": [b"a", b"b"], "partition": [0, 0], "sequence_id": pa.array(wrong, pa.int64())}
+        )
         with pytest.raises(InvalidMessage):
             producer.send_batch(table)
     assert values(bench.client) == []
@@ -247,8 +259,11 @@ def test_a_transaction_holds_so_many(bench: Bench, monkeypatch: pytest.MonkeyPat
 def test_batches_of_a_wrong_shape(bench: Bench) -> None:
     """Columns are named and typed; an empty batch is success."""
     producer = bench.client.producer("t")
-    for table in (pa.table({"key": [b"a"]}), pa.table({"value": [b"a"], "colour": [1]}),
-                  pa.table({"value": [1]})):  # fmt: skip
+    for table in (
+        pa.table({"key": [b"a"]}),
+        pa.table({"value": [b"a"], "colour": [1]}),
+        pa.table({"value": [1]}),
+    ):
         with pytest.raises(InvalidArgument):
             producer.send_batch(table)
     receipt = producer.send_batch(pa.table({"value": pa.array([], pa.binary())}))

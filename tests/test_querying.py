@@ -67,9 +67,13 @@ class History:
         rng = random.Random(f"{seed}:start")
         self.path = str(folder / f"store-{seed}")
         txlog.init(
-            self.path, durability="os", free_bytes_min=0, reader_grace_ms=0,
-            max_message_bytes=LARGE_BYTES, ledger_entries_max=rng.choice((3, 7, 20, 1000)),
-        )  # fmt: skip
+            self.path,
+            durability="os",
+            free_bytes_min=0,
+            reader_grace_ms=0,
+            max_message_bytes=LARGE_BYTES,
+            ledger_entries_max=rng.choice((3, 7, 20, 1000)),
+        )
         self.client = self._open()
         self.client.create_topic("t", rng.choice((1, 2)))
         self.client.create_topic("another/one/t")
@@ -99,8 +103,9 @@ class History:
                 properties=rng.choice((None, {"a": "b", "c": ""})),
                 event_time=rng.choice((None, at)),
                 deliver_at=rng.choice((None, None, 32_503_680_000_000 + self.sent)),
-                partition=rng.randrange(self.partitions), txn=txn,
-            )  # fmt: skip
+                partition=rng.randrange(self.partitions),
+                txn=txn,
+            )
         producer.close()
 
     def send(self, rng: random.Random) -> None:
@@ -114,13 +119,23 @@ class History:
         staged = [
             one
             for task in range(rng.choice((1, 2)))
-            for one in bulk.stage([pa.table({
-                "value": [b"%d" % self.sent, rng.choice((b"", None))],
-                "key": pa.array([rng.choice((None, b"a")), None], pa.binary()),
-                "deliver_at": at, "partition": [rng.randrange(self.partitions), 0],
-                "properties": pa.array([[("a", "b")], None], pa.map_(pa.string(), pa.string())),
-            })], task)
-        ]  # fmt: skip
+            for one in bulk.stage(
+                [
+                    pa.table(
+                        {
+                            "value": [b"%d" % self.sent, rng.choice((b"", None))],
+                            "key": pa.array([rng.choice((None, b"a")), None], pa.binary()),
+                            "deliver_at": at,
+                            "partition": [rng.randrange(self.partitions), 0],
+                            "properties": pa.array(
+                                [[("a", "b")], None], pa.map_(pa.string(), pa.string())
+                            ),
+                        }
+                    )
+                ],
+                task,
+            )
+        ]
         bulk.commit(staged)
         self.trace.append("load")
 
@@ -136,10 +151,12 @@ class History:
     def send_large(self, rng: random.Random) -> None:
         self.sent += 1
         self.client.producer("t", chunking=True).send(
-            (b"\x00\xff%d" % self.sent) * LARGE_BYTES, key=b"large", properties={"l": "1"},
+            (b"\x00\xff%d" % self.sent) * LARGE_BYTES,
+            key=b"large",
+            properties={"l": "1"},
             partition=rng.randrange(self.partitions),
             txn=rng.choice([None, *self.txns]),
-        )  # fmt: skip
+        )
 
     def assert_time(self, rng: random.Random) -> None:
         txn = rng.choice([None, *self.txns])
@@ -216,8 +233,12 @@ class History:
         assert Counter(tuple(row[name] for name in names) for row in found) == wanted
         self.seen.update(f"state {row['txn_state']}" for row in found)
         everything = asked(self.client, "FROM messages_all")
-        assert Counter(tuple(row[name] for name in names) for row in everything
-                       if row["kind"] == "message") == wanted  # fmt: skip
+        assert (
+            Counter(
+                tuple(row[name] for name in names) for row in everything if row["kind"] == "message"
+            )
+            == wanted
+        )
         places = Counter((row["stored_ledger"], row["stored_entry"]) for row in everything)
         assert set(places.values()) <= {1}, "a row twice, or two at one place"
         of_messages = {row["message_id"]: row["txn"] for row in everything if row["message_id"]}
@@ -262,12 +283,25 @@ def test_sql_sees_what_a_reader_sees(tmp_path: Path) -> None:
     for seed in range(FIRST, FIRST + 6):
         seen += run(tmp_path, str(seed)).seen
     assert set(seen) >= {
-        "direct", "unclean", "open", "large_files", "tail", "markers",
-        "state None", "state committed", "state aborted", "state open",
-        "kind message None", "kind txn_commit committed", "kind txn_abort aborted",
-        "kind w_set None", "kind w_set open", "kind w_set committed", "kind w_set aborted",
+        "direct",
+        "unclean",
+        "open",
+        "large_files",
+        "tail",
+        "markers",
+        "state None",
+        "state committed",
+        "state aborted",
+        "state open",
+        "kind message None",
+        "kind txn_commit committed",
+        "kind txn_abort aborted",
+        "kind w_set None",
+        "kind w_set open",
+        "kind w_set committed",
+        "kind w_set aborted",
         "kind w_snapshot None",
-    }  # fmt: skip
+    }
 
 
 @pytest.mark.parametrize("seed", graded(range(FIRST, FIRST + 3), 1))
@@ -515,14 +549,16 @@ def test_acknowledgements_are_rows(client: Client) -> None:
         ]
         held = asked(client, f"SELECT {names}, txn, since FROM pending_acks ORDER BY entry")
         assert [(row["message_id"], row["txn"]) for row in held] == [
-            ("1:3", str(holder.id)), ("1:4:3", str(holder.id)),
-        ]  # fmt: skip
+            ("1:3", str(holder.id)),
+            ("1:4:3", str(holder.id)),
+        ]
         [begun] = asked(client, "SELECT begin_time FROM transactions WHERE state = 'open'")
         assert {row["since"] for row in held} == {begun["begin_time"]}
     left = "SELECT message_id FROM orders ANTI JOIN acks USING (message_id)"
     assert asked(client, f"{left} WHERE NOT (ledger, entry) <= (1, 0) ORDER BY 1") == [
-        {"message_id": "1:1"}, {"message_id": "1:4:1"},
-    ]  # fmt: skip
+        {"message_id": "1:1"},
+        {"message_id": "1:4:1"},
+    ]
 
 
 def test_frames_are_those_that_journals_still_have(client: Client) -> None:
@@ -552,8 +588,9 @@ def test_watermarks_are_those_of_producers_everywhere(client: Client) -> None:
     till = {"producer": "till", "holds": True, "w": 1_700_000_000_000}
     assert rows == [
         {"subscription": subscription, "partition": partition, **till}
-        for subscription in ("billing", None) for partition in (0, 1)
-    ]  # fmt: skip
+        for subscription in ("billing", None)
+        for partition in (0, 1)
+    ]
 
 
 def test_partitions_that_are_away_are_named_when_they_are_left_out(client: Client) -> None:
@@ -574,8 +611,10 @@ def test_a_condition_on_topic_or_partition_leaves_files_out(client: Client) -> N
         client.producer(topic).send(b"x", partition=partition)
     client.checkpoint(roll_all=True)
     for where, pruned in (
-        ("true", 0), ("topic = 'a.b/ns/Ü_1'", 2), ("topic = 'orders' AND partition = 1", 2),
-    ):  # fmt: skip
+        ("true", 0),
+        ("topic = 'a.b/ns/Ü_1'", 2),
+        ("topic = 'orders' AND partition = 1", 2),
+    ):
         with Query(client, f"SELECT count(*) AS n FROM messages WHERE {where}") as query:
             assert (query.files, query.pruned()) == (3, pruned)
             assert query.rows().read_all().to_pylist() == [{"n": 3 - pruned}]

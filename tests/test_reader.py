@@ -159,11 +159,14 @@ def test_seek_refuses_what_is_no_position(bench: Bench) -> None:
 @pytest.mark.parametrize(
     ("position", "left"),
     [
-        (None, [b"1", b"2", b"3"]), (Bound("start"), [b"1", b"2", b"3"]), (Bound("end"), []),
-        (Bound("last", 1), [b"3"]), (Bound("skip", 1), [b"2", b"3"]),
+        (None, [b"1", b"2", b"3"]),
+        (Bound("start"), [b"1", b"2", b"3"]),
+        (Bound("end"), []),
+        (Bound("last", 1), [b"3"]),
+        (Bound("skip", 1), [b"2", b"3"]),
         (Bound("time", START_MS + 1000), [b"2", b"3"]),
     ],
-)  # fmt: skip
+)
 def test_subscription_begins_at_its_position(
     bench: Bench, position: Bound | None, left: list[bytes]
 ) -> None:

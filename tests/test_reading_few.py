@@ -89,8 +89,10 @@ def test_a_sealed_ledger_decodes_each_group_once(
     client = bench.reopen()
     assert take(bench, SPREAD).equals(table.take(SPREAD))
     assert client.reading() == {
-        "rows_read": len(SPREAD), "row_groups_decoded": ROWS // GROUP, "handed_out": 0,
-    }  # fmt: skip
+        "rows_read": len(SPREAD),
+        "row_groups_decoded": ROWS // GROUP,
+        "handed_out": 0,
+    }
     take(bench, [5, 7])
     assert client.reading()["row_groups_decoded"] == ROWS // GROUP + 1
 

@@ -203,8 +203,9 @@ def test_what_is_lost_is_refused_counted_and_recorded(tmp_path: Path) -> None:
     assert any(one["code"] == "loss" and f"{lost} messages" in one["message"] for one in problems)
     warned = txlog.verify(bench.path, deep=True, clock=bench.clock)
     assert (warned["errors"], [one["code"] for one in warned["problem_list"]]) == (
-        0, ["quarantine", "loss"],
-    )  # fmt: skip
+        0,
+        ["quarantine", "loss"],
+    )
     assert send(client, b"goes on")
     bench.close()
 
@@ -461,8 +462,17 @@ def test_real_processes_killed_amid_a_repair(tmp_path: Path) -> None:
     for turn in range(12):
         path = tmp_path / f"copy{turn}"
         shutil.copytree(bench.path, path)
-        command = [sys.executable, "-m", "txlog", "-S", str(path), "admin", "repair", "--apply",
-                   "--accept-loss"]  # fmt: skip
+        command = [
+            sys.executable,
+            "-m",
+            "txlog",
+            "-S",
+            str(path),
+            "admin",
+            "repair",
+            "--apply",
+            "--accept-loss",
+        ]
         for _ in range(3):
             process = subprocess.Popen(
                 command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL

@@ -88,8 +88,14 @@ def test_what_ended_while_a_file_was_compacted_is_right_in_what_replaces_it(
     ledger = int(path.name[7:19])
     table = bench.client._store.read(lambda view: view.ledger_table(ledger, 0, 8))
     marked = table.column("marker_ledger").is_valid().to_pylist()
-    assert marked == {"commit": [True] * 8, "abort": [True] * 5 + [False] * 3,
-                      "trim": [False] * 5 + [True] * 3}[ends]  # fmt: skip
+    assert (
+        marked
+        == {
+            "commit": [True] * 8,
+            "abort": [True] * 5 + [False] * 3,
+            "trim": [False] * 5 + [True] * 3,
+        }[ends]
+    )
     bench.client.admin.compact("t")
     assert seen(bench.client) == before
     bench.close()
@@ -124,9 +130,7 @@ def of_large(client: Client) -> list[tuple[bytes | None, Any, str]]:
     return [(m.value, m.key, str(m.message_id)) for m in read(client)]
 
 
-@pytest.mark.parametrize(
-    "at", ["first", "last", pytest.param("whole", marks=pytest.mark.slow)]
-)  # fmt: skip
+@pytest.mark.parametrize("at", ["first", "last", pytest.param("whole", marks=pytest.mark.slow)])
 def test_a_large_message_that_lost_a_chunk_is_lost_and_nothing_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: str
 ) -> None:

@@ -89,8 +89,9 @@ def test_figures_are_those_of_the_other_answers(
         history = client.topic("orders").watermarks.history(partition=0)
         assert [(move["time"], move["event_time"]) for move in row["move_list"]] == [
             (move["publish_time"], move["event_time"])
-            for move in history if move["marker_type"] != "snapshot"
-        ]  # fmt: skip
+            for move in history
+            if move["marker_type"] != "snapshot"
+        ]
     sums: dict[str, int] = {}
     for row in found["throughput"]["row_list"]:
         sums[row["topic"]] = sums.get(row["topic"], 0) + row["messages"]
@@ -170,9 +171,13 @@ def test_a_time_to_begin_and_a_span_are_kept(store: tuple[str, ManualClock]) -> 
             figures(client, by_ms=999)
     invoices = [row for row in known["row_list"] if row["topic"] == "invoices"]
     assert invoices == [
-        {"topic": "invoices", "from_time": since, "messages": HOURS - 24,
-         "size_bytes": 7 * (HOURS - 24)}
-    ]  # fmt: skip
+        {
+            "topic": "invoices",
+            "from_time": since,
+            "messages": HOURS - 24,
+            "size_bytes": 7 * (HOURS - 24),
+        }
+    ]
 
 
 def test_a_partition_that_is_away_is_named(tmp_path: Path) -> None:
@@ -329,8 +334,9 @@ def test_a_column_is_as_high_as_its_number() -> None:
     one = charts.Series("one", 1, [1, 5], ["a", "b"])
     two = charts.Series("two", 2, [1, 0], ["c", "d"])
     drawn = charts.columns([one, two], ["x", "y"], "test")
-    rects = re.findall(r'class="t(\d)" x="[\d.]+" y="([\d.]+)" width="[\d.]+" height="([\d.]+)"',
-                       drawn)  # fmt: skip
+    rects = re.findall(
+        r'class="t(\d)" x="[\d.]+" y="([\d.]+)" width="[\d.]+" height="([\d.]+)"', drawn
+    )
     assert rects == [("1", "80", "20"), ("2", "60", "20"), ("1", "0", "100")]
     assert re.findall(r"<span>(.*?)</span>", drawn) == ["5", "", "0", "x", "y"]
 
@@ -338,8 +344,9 @@ def test_a_column_is_as_high_as_its_number() -> None:
 def test_a_watermark_is_level_until_the_next_and_ends_when_idle() -> None:
     """Kills: a slope between two assertions, a line that goes on behind an idle."""
     points = [(0.0, 0.0), (50.0, 10.0), (80.0, None), (90.0, 5.0), (100.0, 5.0)]
-    drawn = charts.lines([charts.Line("p", 1, points, "p")], (0, 10), (0, 100), ["10", "0"],
-                         ["a", "b"], "test")  # fmt: skip
+    drawn = charts.lines(
+        [charts.Line("p", 1, points, "p")], (0, 10), (0, 100), ["10", "0"], ["a", "b"], "test"
+    )
     assert re.findall(r'class="line s1" d="(.*?)"', drawn) == ["M0 100H500V0H800M900 50H1000V50"]
 
 
@@ -360,9 +367,14 @@ def test_a_producer_that_is_done_does_not_stretch_the_chart() -> None:
         for at, event in ((0, START_MS), (1000, START_MS + 500), (2000, EVENT_TIME_MAX))
     ]
     row: Mapping[str, Any] = {
-        "topic": "t", "status": "active", "watermark": EVENT_TIME_MAX, "lag_ms": None,
-        "holder": "p", "partition": 0, "move_list": moves,
-    }  # fmt: skip
+        "topic": "t",
+        "status": "active",
+        "watermark": EVENT_TIME_MAX,
+        "lag_ms": None,
+        "holder": "p",
+        "partition": 0,
+        "move_list": moves,
+    }
     text = sections.watermarks({"time": START_MS + 3000, "watermark_list": [row]})
     assert "the end" in text
     assert "later" not in text
@@ -372,15 +384,23 @@ def test_a_producer_that_is_done_does_not_stretch_the_chart() -> None:
 @pytest.mark.parametrize(
     ("said", "expected"),
     [
-        (words.size(0), "0 B"), (words.size(1023), "1023 B"), (words.size(1 << 20), "1.0 MiB"),
-        (words.brief(999), "999"), (words.brief(1_234_000), "1.23M"),
-        (words.duration(999), "999 ms"), (words.duration(90_000), "1.5 min"),
-        (words.duration(-HOUR_MS), "−1 h"), (words.spans(HOUR_MS), "hour"),
-        (words.spans(10_000), "10 seconds"), (words.spans(1500), "1500 ms"),
-        (words.tick(START_MS, 1000), "00:00:00"), (words.tick(START_MS, HOUR_MS), "20 Nov 00:00"),
-        (words.tick(EVENT_TIME_MAX, HOUR_MS), "later"), (words.instant(None), ""),
+        (words.size(0), "0 B"),
+        (words.size(1023), "1023 B"),
+        (words.size(1 << 20), "1.0 MiB"),
+        (words.brief(999), "999"),
+        (words.brief(1_234_000), "1.23M"),
+        (words.duration(999), "999 ms"),
+        (words.duration(90_000), "1.5 min"),
+        (words.duration(-HOUR_MS), "−1 h"),
+        (words.spans(HOUR_MS), "hour"),
+        (words.spans(10_000), "10 seconds"),
+        (words.spans(1500), "1500 ms"),
+        (words.tick(START_MS, 1000), "00:00:00"),
+        (words.tick(START_MS, HOUR_MS), "20 Nov 00:00"),
+        (words.tick(EVENT_TIME_MAX, HOUR_MS), "later"),
+        (words.instant(None), ""),
     ],
-)  # fmt: skip
+)
 def test_values_read_well(said: str, expected: str) -> None:
     assert said == expected
 
@@ -402,9 +422,12 @@ def test_the_command_writes_one_file_and_replaces_none(
     answer = json.loads(capfd.readouterr().out)
     data = target.read_bytes()
     assert answer == {
-        "path": str(target), "topics": 4, "messages": answer["messages"], "problems": 0,
+        "path": str(target),
+        "topics": 4,
+        "messages": answer["messages"],
+        "problems": 0,
         "size_bytes": len(data),
-    }  # fmt: skip
+    }
     assert sorted(file.name for file in tmp_path.iterdir()) == ["shop.html"]
     assert main(["report", "-S", path, "-", "--read-only", *now]) == 0
     assert capfd.readouterr().out.encode() == data
@@ -431,9 +454,13 @@ def test_a_file_that_comes_meanwhile_is_not_replaced(
      (["--out", ""], 2)],
 )  # fmt: skip
 def test_the_command_refuses_what_it_cannot_do(
-    args: list[str], code: int, store: tuple[str, ManualClock], tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
+    args: list[str],
+    code: int,
+    store: tuple[str, ManualClock],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
     monkeypatch.chdir(tmp_path)
     assert main(["report", "-S", store[0], *args]) == code
     assert capfd.readouterr().out == ""

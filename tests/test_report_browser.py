@@ -116,12 +116,25 @@ def seen(reports: list[str], folder: Path, *options: str) -> list[dict[str, Any]
     text = HARNESS.format(measure=MEASURE, reports=encoded, widths=list(WIDTHS))
     file.write_text(text, encoding="utf-8")
     done = subprocess.run(
-        [browser(), "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage",
-         f"--user-data-dir={folder / 'profile'}", "--host-resolver-rules=MAP * ~NOTFOUND",
-         "--window-size=1300,2000", "--virtual-time-budget=20000", *options, "--dump-dom",
-         file.as_uri()],
-        capture_output=True, text=True, check=False, timeout=120,
-    )  # fmt: skip
+        [
+            browser(),
+            "--headless",
+            "--no-sandbox",
+            "--disable-gpu",
+            "--disable-dev-shm-usage",
+            f"--user-data-dir={folder / 'profile'}",
+            "--host-resolver-rules=MAP * ~NOTFOUND",
+            "--window-size=1300,2000",
+            "--virtual-time-budget=20000",
+            *options,
+            "--dump-dom",
+            file.as_uri(),
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
     match = re.search(r'<pre id="found">(.*?)</pre>', done.stdout, re.DOTALL)
     assert match is not None, done.stdout[-2000:] + done.stderr[-2000:]
     found: list[dict[str, Any]] = json.loads(html.unescape(match[1]))
@@ -174,9 +187,19 @@ def test_a_report_prints_on_pages_with_everything_open(reports: list[str], tmp_p
     file, printed = tmp_path / "report.html", tmp_path / "report.pdf"
     file.write_text(reports[0], encoding="utf-8")
     subprocess.run(
-        [browser(), "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage",
-         f"--user-data-dir={tmp_path / 'profile'}", f"--print-to-pdf={printed}", file.as_uri()],
-        capture_output=True, check=True, timeout=120,
-    )  # fmt: skip
+        [
+            browser(),
+            "--headless",
+            "--no-sandbox",
+            "--disable-gpu",
+            "--disable-dev-shm-usage",
+            f"--user-data-dir={tmp_path / 'profile'}",
+            f"--print-to-pdf={printed}",
+            file.as_uri(),
+        ],
+        capture_output=True,
+        check=True,
+        timeout=120,
+    )
     pages = re.findall(rb"/Type\s*/Page\b", printed.read_bytes())
     assert 2 <= len(pages) <= 6

@@ -76,8 +76,12 @@ def ids(rows: list[Row]) -> list[tuple[int, int, int, int]]:
 
 def some_range(rng: random.Random, rows: list[Row]) -> Range:
     """A range of any kind that has a meaning for these rows."""
-    bounds = [Bound("start"), Bound("end"), Bound("skip", rng.randrange(9)),
-              Bound("last", rng.randrange(9))]  # fmt: skip
+    bounds = [
+        Bound("start"),
+        Bound("end"),
+        Bound("skip", rng.randrange(9)),
+        Bound("last", rng.randrange(9)),
+    ]
     if rows:
         row = rng.choice(rows)
         instant = row["visible_time"]
@@ -157,8 +161,15 @@ def test_scans_have_what_a_reader_has(tmp_path: Path) -> None:
     for seed in range(5):
         seen += run(tmp_path, f"scan-{seed}")
     assert {name for name, count in seen.items() if count} == {
-        "ranges", "part", "left out", "direct", "unclean", "open", "large_files", "tail",
-    }  # fmt: skip
+        "ranges",
+        "part",
+        "left out",
+        "direct",
+        "unclean",
+        "open",
+        "large_files",
+        "tail",
+    }
 
 
 @pytest.mark.slow

@@ -101,10 +101,18 @@ def test_bounds_of_every_kind(tmp_path: Path) -> None:
     handle = client.subscription("t", "s")
     client.create_subscription("t", "other", position=Bound("skip", 5))
     for bound, first in (
-        (END, 9), (START, 0), (Bound("skip", 4), 4), (Bound("last", 4), 5), (Bound("skip", 99), 9),
-        (Bound("last", 99), 0), (Bound("time", at_ms), 3), (Bound("time", at_ms + 1), 6),
-        (Bound("time", 0), 0), (Bound("time", at_ms + 5000), 9), (Bound("sub", "other"), 5),
-    ):  # fmt: skip
+        (END, 9),
+        (START, 0),
+        (Bound("skip", 4), 4),
+        (Bound("last", 4), 5),
+        (Bound("skip", 99), 9),
+        (Bound("last", 99), 0),
+        (Bound("time", at_ms), 3),
+        (Bound("time", at_ms + 1), 6),
+        (Bound("time", 0), 0),
+        (Bound("time", at_ms + 5000), 9),
+        (Bound("sub", "other"), 5),
+    ):
         handle.seek(bound)
         assert left(client) == digits(first), bound
     handle.seek(at_ms)
@@ -134,8 +142,11 @@ def test_ids_that_do_not_exist(tmp_path: Path) -> None:
     bench = bench_of(tmp_path)
     client, known = bench.client, fill(bench.client)
     inner = known[4]
-    for wrong in (MessageId(99, 0), MessageId(inner.ledger, inner.entry, 4),
-                  MessageId(known[0].ledger, 0, 2)):  # fmt: skip
+    for wrong in (
+        MessageId(99, 0),
+        MessageId(inner.ledger, inner.entry, 4),
+        MessageId(known[0].ledger, 0, 2),
+    ):
         with pytest.raises(MessageNotFound):
             client.subscription("t", "s").seek(wrong)
     client.create_topic("u")
@@ -299,8 +310,9 @@ def test_random_seeks_against_a_set(tmp_path: Path, seed: int) -> None:
                 answer = handle.seek(known[to], force=force)
                 expected = set(range(to, len(known)))
                 assert (answer["redeliver"], answer["skip"]) == (
-                    len(expected - unacked), len(unacked - expected)
-                )  # fmt: skip
+                    len(expected - unacked),
+                    len(unacked - expected),
+                )
                 held.clear()
                 unacked = expected
             elif act == 6:

@@ -21,9 +21,7 @@ def rows(bench: Bench, what: str, wanted: str | None = None) -> list[tuple[int, 
     """(kind, entry) of what cat prints."""
     asked = None if wanted is None else parse_range(wanted, 0)
     _, batches = segments.stored(bench.client, what, None, asked)
-    return [
-        (row["kind"], row["entry"]) for batch in batches for row in batch.to_pylist()
-    ]  # fmt: skip
+    return [(row["kind"], row["entry"]) for batch in batches for row in batch.to_pylist()]
 
 
 def test_messages_add_up_over_all_files(tmp_path: Path) -> None:
@@ -155,11 +153,16 @@ def test_files_of_changes_are_listed_and_shown(tmp_path: Path) -> None:
         schema, batches = segments.stored(client, row["file"])
         assert sum(batch.num_rows for batch in batches) == ref.rows and "change" in schema.names
     assert {row["log"] for row in listed if row["topic"] is None} == {
-        "transaction_key_log", "cursor_log", "catalog_log",
-    }  # fmt: skip
+        "transaction_key_log",
+        "cursor_log",
+        "catalog_log",
+    }
     assert {(row["topic"], row["partition"]) for row in listed if row["topic"] is not None} == {
-        ("t", 0), ("t", 1), ("u", 0), ("u", 1),
-    }  # fmt: skip
+        ("t", 0),
+        ("t", 1),
+        ("u", 0),
+        ("u", 1),
+    }
     own = [row for row in segments.listed(client, "t", 1) if row["log"] is not None]
     assert [(row["topic"], row["partition"], row["log"]) for row in own] == [("t", 1, "cursor_log")]
     with pytest.raises(InvalidArgument):
@@ -169,8 +172,10 @@ def test_files_of_changes_are_listed_and_shown(tmp_path: Path) -> None:
     status = client.status()
     size = sum(ref.bytes for ref in refs.values())
     assert status["change_logs"] == {
-        "files": len(refs), "rows": sum(ref.rows for ref in refs.values()), "size_bytes": size,
-    }  # fmt: skip
+        "files": len(refs),
+        "rows": sum(ref.rows for ref in refs.values()),
+        "size_bytes": size,
+    }
     ledgers = sum(row["size_bytes"] for row in segments.listed(client, None) if not row["log"])
     assert status["store"]["size_bytes"] == status["journal"]["size_bytes"] + ledgers + size
     newest = max(Path(bench.path, "manifest").iterdir())

@@ -50,10 +50,16 @@ def shell(
 
 def test_a_script_runs_verbs_and_sql_in_one_process(shell: Shell) -> None:
     code, out, _ = shell.run(
-        "# a remark", "", "produce orders -m 'one two'   # at the end", "txlog produce orders -m b",
-        "SELECT count(*) AS n FROM orders;", "from orders select text(value) AS v order by v",
-        "topic list \\", "  -f names", flags=("-q",),
-    )  # fmt: skip
+        "# a remark",
+        "",
+        "produce orders -m 'one two'   # at the end",
+        "txlog produce orders -m b",
+        "SELECT count(*) AS n FROM orders;",
+        "from orders select text(value) AS v order by v",
+        "topic list \\",
+        "  -f names",
+        flags=("-q",),
+    )
     assert (code, out) == (0, "n\n2\nv\nb\none two\norders\n")
 
 
@@ -71,9 +77,13 @@ def test_a_script_ends_with_its_first_error(shell: Shell) -> None:
 
 def test_commands_between_begin_and_commit_join_the_transaction(shell: Shell) -> None:
     code, out, err = shell.run(
-        "begin --timeout 5m", "produce orders -m a", "consume orders -f %v", "produce orders -m b",
-        "commit", "consume orders -f '%x{state}:%v '",
-    )  # fmt: skip
+        "begin --timeout 5m",
+        "produce orders -m a",
+        "consume orders -f %v",
+        "produce orders -m b",
+        "commit",
+        "consume orders -f '%x{state}:%v '",
+    )
     assert (code, out) == (0, "committed:a committed:b ")
     assert "began 0:0" in err
     assert os.environ["TXLOG_TXN"] == ""  # as it was before
@@ -117,10 +127,16 @@ def test_a_transaction_that_ended_elsewhere_is_let_go(shell: Shell) -> None:
 
 def test_another_store_and_variables(shell: Shell) -> None:
     code, out, _ = shell.run(
-        "init other", "begin", "use other", "topic create audit", "topic list -f names",
-        "set TXLOG_FORMAT=csv", "topic list --columns topic", "unset TXLOG_FORMAT",
+        "init other",
+        "begin",
+        "use other",
+        "topic create audit",
+        "topic list -f names",
+        "set TXLOG_FORMAT=csv",
+        "topic list --columns topic",
+        "unset TXLOG_FORMAT",
         "!echo ${TXLOG_STORE##*/} $TXLOG_FORMAT",
-    )  # fmt: skip
+    )
     assert (code, out) == (0, "audit\ntopic\naudit\nother\n")
     assert shell.run("txn list --all -f csv --columns state", flags=("-S", "shop"))[1] == (
         "state\naborted\n"  # that of the store before: `use` ended it
@@ -133,8 +149,12 @@ def test_the_flags_of_the_shell_are_those_of_its_commands(shell: Shell) -> None:
     )
     sent, listed, made = map(json.loads, out.splitlines())
     assert (code, sent["messages"], listed, made["created"], err) == (
-        0, 1, [{"topic": "orders"}], True, "",
-    )  # fmt: skip
+        0,
+        1,
+        [{"topic": "orders"}],
+        True,
+        "",
+    )
     assert shell.run("topic create y", flags=("--read-only",))[0] == 4
     code, out, _ = shell.run(
         "topic list --columns topic", "produce orders -m a", flags=("-f", "csv")
@@ -152,9 +172,12 @@ def test_commands_do_not_eat_the_script(shell: Shell, tmp_path: Path) -> None:
     """What comes by stdin is the script; `produce` there has no input."""
     ready.tool(tmp_path / "txlog")
     done = subprocess.run(
-        [str(tmp_path / "txlog"), "shell"], input="produce orders\ntopic list -f names\n",
-        env={**os.environ, "TXLOG_STORE": str(tmp_path / "shop")}, capture_output=True, text=True,
-    )  # fmt: skip
+        [str(tmp_path / "txlog"), "shell"],
+        input="produce orders\ntopic list -f names\n",
+        env={**os.environ, "TXLOG_STORE": str(tmp_path / "shop")},
+        capture_output=True,
+        text=True,
+    )
     assert (done.returncode, done.stdout) == (0, "orders\n")
     assert "0 messages" in done.stderr
 
@@ -172,16 +195,27 @@ def test_a_person_at_the_shell(tmp_path: Path, shell: Shell) -> None:
     """A real terminal and readline: Tab, a prompt with the transaction, Ctrl-C, Ctrl-D."""
     shown = typed(
         [sys.executable, "-m", "txlog", "shell"],
-        {"PYTHONPATH": str(SOURCE), "TERM": "dumb", "TXLOG_STORE": str(tmp_path / "shop"),
-         "HOME": str(tmp_path), "PATH": os.defpath, "COLUMNS": "200"},
-        [("topic li\t", "list "), ("-f names\n", "orders\r\nshop> "),
-         ("begin\n", "\r\nshop 0:0> "),
-         ("produce or\t-m a\n", "\r\nshop 0:0> "),
-         ("half a line", "half a line"), ("\x03", "\r\nshop 0:0> "),
-         ("commit\n", "\r\nshop> "),
-         ("select text(value) as v from orders\n", "1 row"), ("nothing\n", "no command"),
-         ("\x04", "")],
-    )  # fmt: skip
+        {
+            "PYTHONPATH": str(SOURCE),
+            "TERM": "dumb",
+            "TXLOG_STORE": str(tmp_path / "shop"),
+            "HOME": str(tmp_path),
+            "PATH": os.defpath,
+            "COLUMNS": "200",
+        },
+        [
+            ("topic li\t", "list "),
+            ("-f names\n", "orders\r\nshop> "),
+            ("begin\n", "\r\nshop 0:0> "),
+            ("produce or\t-m a\n", "\r\nshop 0:0> "),
+            ("half a line", "half a line"),
+            ("\x03", "\r\nshop 0:0> "),
+            ("commit\n", "\r\nshop> "),
+            ("select text(value) as v from orders\n", "1 row"),
+            ("nothing\n", "no command"),
+            ("\x04", ""),
+        ],
+    )
     assert "began 0:0" in shown
     # the table, then what is said of it
     assert shown.index("\r\na\r\n") < shown.index("1 row")

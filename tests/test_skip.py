@@ -202,9 +202,12 @@ def test_a_partition_that_is_away(tmp_path: Path) -> None:
 def test_what_may_be_asked_for(tmp_path: Path) -> None:
     handle = bench_of(tmp_path).client.subscription("t", "s")
     for call in (
-        handle.skip, lambda: handle.skip(1, all=True), lambda: handle.skip(0),
-        lambda: handle.skip(older_than_ms=-1), lambda: handle.backlog("size"),
+        handle.skip,
+        lambda: handle.skip(1, all=True),
+        lambda: handle.skip(0),
+        lambda: handle.skip(older_than_ms=-1),
+        lambda: handle.backlog("size"),
         lambda: handle.backlog("age", 0),
-    ):  # fmt: skip
+    ):
         with pytest.raises(InvalidArgument):
             call()

@@ -37,7 +37,7 @@ def view_of(ledgers: dict[int, dict[int, int]], sizes: dict[int, int]) -> View:
         SimpleNamespace(
             topic=lambda _: topic, buffer=lambda _: buffer, watermark=lambda _: watermark
         ),
-    )  # fmt: skip
+    )
 
 
 def ids_of(ledgers: dict[int, dict[int, int]], sizes: dict[int, int]) -> list[Id]:
@@ -56,10 +56,12 @@ def ids_of(ledgers: dict[int, dict[int, int]], sizes: dict[int, int]) -> list[Id
 def planned(found: Plan) -> list[Id]:
     """The messages of a plan."""
     return [
-        (one.ledger, one.entry, one.index + step) if one.marker
+        (one.ledger, one.entry, one.index + step)
+        if one.marker
         else (one.ledger, one.entry + step, 0)
-        for one in found.pieces for step in range(one.rows)
-    ]  # fmt: skip
+        for one in found.pieces
+        for step in range(one.rows)
+    ]
 
 
 def some(chance: random.Random, ids: list[Id], ledgers: dict[int, dict[int, int]]) -> IdSet:
@@ -104,9 +106,10 @@ def test_a_plan_is_the_walk_over_all_ids(seed: int) -> None:
         stop = chance.choice([None, None, *ids])
         limit = chance.choice((1, 2, 3, 1000))
         wanted = [
-            one for one in ids
+            one
+            for one in ids
             if not covers(behind, one) and (stop is None or one < stop) and not is_in(one, skip)
-        ]  # fmt: skip
+        ]
         found = plan(view, 1, behind, limit, skip, stop)
         assert planned(found) == wanted[:limit]
         assert found.messages == len(wanted[:limit])

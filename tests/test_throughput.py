@@ -31,10 +31,9 @@ def test_each_message_counts_when_it_became_visible_and_a_transaction_once(tmp_p
     bench.client.abort(lost)
     send(bench.client, b"x", topic="t", partition=1)
     rows = bench.client.topic("t").stats(HOUR_MS, START_MS)
-    assert [(row["from_time"], row["messages"], row["size_bytes"], row["transactions"])
-            for row in rows] == [
-        (first, 2, 3, 0), (first + HOUR_MS, 0, 0, 0), (first + 2 * HOUR_MS, 6, 16, 1),
-    ]  # fmt: skip
+    assert [
+        (row["from_time"], row["messages"], row["size_bytes"], row["transactions"]) for row in rows
+    ] == [(first, 2, 3, 0), (first + HOUR_MS, 0, 0, 0), (first + 2 * HOUR_MS, 6, 16, 1)]
     of_one = bench.client.topic("t/1").stats(HOUR_MS, START_MS)
     assert [row["messages"] for row in of_one] == [0, 0, 3]
     late = bench.client.topic("t").stats(HOUR_MS, first + 2 * HOUR_MS)

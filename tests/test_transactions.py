@@ -77,8 +77,9 @@ def test_markers_complete_the_ids(bench: Bench) -> None:
     assert [rows[n]["messages"] for n in (0, 1)] == [1, 2]
     one = rows[1]["marker"]
     assert [(m.message_id, m.value) for m in read(client, partitions=[1])] == [
-        (MessageId(one.ledger, one.entry, 1), b"a"), (MessageId(one.ledger, one.entry, 2), b"c")
-    ]  # fmt: skip
+        (MessageId(one.ledger, one.entry, 1), b"a"),
+        (MessageId(one.ledger, one.entry, 2), b"c"),
+    ]
 
 
 def test_an_empty_transaction_ends_with_success(bench: Bench) -> None:
@@ -100,9 +101,13 @@ def test_an_empty_transaction_ends_with_success(bench: Bench) -> None:
     ],
 )
 def test_the_decision_table_of_an_end(
-    bench: Bench, ended: str, commit: type[Exception] | None, abort: type[Exception] | None,
-    use: type[Exception], fresh: bool,
-) -> None:  # fmt: skip
+    bench: Bench,
+    ended: str,
+    commit: type[Exception] | None,
+    abort: type[Exception] | None,
+    use: type[Exception],
+    fresh: bool,
+) -> None:
     """5, EndTxn table; I-14: the same from every process and after every restart."""
     client = bench.client
     (known,) = send(client, b"in")

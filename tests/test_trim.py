@@ -224,11 +224,17 @@ def test_bounds_count_what_is_left(tmp_path: Path) -> None:
     bench.client.admin.trim("t", Bound("id", known[3]), force_unacked=True)
     left = known[3:]
     for bound, expected in (
-        (START, left), (Bound("skip", 2), left[2:]), (Bound("last", 2), left[-2:]),
-        (Bound("last", 99), left), (Bound("id", known[0]), left), (Bound("id", known[4]), left[1:]),
-        (Bound("time", middle), left), (Bound("time", 0), left), (END, []),
+        (START, left),
+        (Bound("skip", 2), left[2:]),
+        (Bound("last", 2), left[-2:]),
+        (Bound("last", 99), left),
+        (Bound("id", known[0]), left),
+        (Bound("id", known[4]), left[1:]),
+        (Bound("time", middle), left),
+        (Bound("time", 0), left),
+        (END, []),
         (Bound("sub", "s"), left),
-    ):  # fmt: skip
+    ):
         assert ids(bench.client, range=Range(start=bound, stop=END)) == expected, bound
         bench.client.create_subscription(
             "t", f"at-{bound.kind}", position=bound, if_not_exists=True
@@ -252,8 +258,11 @@ def test_acknowledging_what_is_gone(tmp_path: Path) -> None:
                 bench.client.acknowledge("t", name, [known[1]], cumulative=cumulative, txn=txn)
             assert caught.value.fields["holder"] == "deleted"
     assert bench.client.acknowledge("t", "s", [known[1], known[6]]) == {
-        "acked": 1, "already": 1, "dropped": 0, "txn": None,
-    }  # fmt: skip
+        "acked": 1,
+        "already": 1,
+        "dropped": 0,
+        "txn": None,
+    }
     with pytest.raises(MessageNotFound):
         bench.client.acknowledge("t", "s", [MessageId(999, 0)])
     assert [m.message_id for m in pending(bench.client)] == known[7:]

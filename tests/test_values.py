@@ -56,9 +56,13 @@ def test_they_are_made_as_dataclasses_are() -> None:
     point: Any = Point
     named: Any = Named
     wrong: list[tuple[Any, tuple[object, ...], dict[str, object]]] = [
-        (point, (), {}), (point, (1, 2, 3), {}), (point, (1,), {"z": 2}), (point, (1,), {"x": 1}),
-        (named, ("a",), {}), (named, (), {}),
-    ]  # fmt: skip
+        (point, (), {}),
+        (point, (1, 2, 3), {}),
+        (point, (1,), {"z": 2}),
+        (point, (1,), {"x": 1}),
+        (named, ("a",), {}),
+        (named, (), {}),
+    ]
     for made, given, by_name in wrong:
         with pytest.raises(TypeError):
             made(*given, **by_name)

@@ -61,9 +61,10 @@ def test_a_sound_store_has_no_findings(tmp_path: Path, seed: int) -> None:
     assert contents(bench.path) == before
     waiting = waiting_for_their_end(bench)
     on_disk = sum(
-        len(data) for path, data in before.items()
+        len(data)
+        for path, data in before.items()
         if path not in waiting and "/_stage/" not in path  # of no batch yet
-    )  # fmt: skip
+    )
     assert found["size_bytes"] >= on_disk * 0.9, "not every file was read"
     bench.close()
 
@@ -227,8 +228,9 @@ def _ended(state: Coordinator) -> None:
 
 def _markers_of_txn(state: Coordinator) -> None:
     for txn in state.ended.values():
-        txn.markers = [(number, ledger, entry, count + 1)
-                       for number, ledger, entry, count in txn.markers]  # fmt: skip
+        txn.markers = [
+            (number, ledger, entry, count + 1) for number, ledger, entry, count in txn.markers
+        ]
 
 
 def _bound(state: Keys) -> None:
@@ -290,9 +292,12 @@ def full_store(bench: Bench) -> None:
 
 @pytest.mark.parametrize(("kind", "a", "change", "message"), DISAGREE)
 def test_components_that_disagree_are_found(
-    made: tuple[Bench, dict[str, bytes]], kind: str, a: int | None, change: Callable[[Any], None],
+    made: tuple[Bench, dict[str, bytes]],
+    kind: str,
+    a: int | None,
+    change: Callable[[Any], None],
     message: str,
-) -> None:  # fmt: skip
+) -> None:
     """A state that is not what the rows, the journal or another state says; Laws 1 and 4."""
     bench = restored(made)
     edited(bench, kind, a, change)
@@ -330,8 +335,9 @@ def test_rows_that_are_others_are_found(made: tuple[Bench, dict[str, bytes]]) ->
     file = disk.open(ref.path)
     table = SegmentReader(file, ref).rows(0, ref.rows)
     file.close()
-    turned = pa.concat_tables([table.slice(0, 1), table.slice(2, 1), table.slice(1, 1),
-                               table.slice(3)])  # fmt: skip
+    turned = pa.concat_tables(
+        [table.slice(0, 1), table.slice(2, 1), table.slice(1, 1), table.slice(3)]
+    )
     buffers = encode_part(turned)
     Path(bench.path, ref.path).write_bytes(b"".join(buffers))
     manifest.files[1][0] = make_ref(ref.path, 1, buffers, turned, form="part")

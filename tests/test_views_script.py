@@ -53,9 +53,11 @@ class Bare:
 
     def __init__(self) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-I", "-c", BARE], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            [sys.executable, "-I", "-c", BARE],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
             text=True,
-        )  # fmt: skip
+        )
 
     def ask(self, script: str, query: str, folder: str = "/") -> list[dict[str, Any]]:
         """Return the rows of a query over the views of a script or database."""
@@ -290,7 +292,10 @@ def test_the_script_is_made_without_duckdb(tmp_path: Path) -> None:
     )
     source = str(Path(txlog.__file__).parents[1])
     done = subprocess.run(
-        [sys.executable, "-c", program], env={**os.environ, "PYTHONPATH": source},
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        [sys.executable, "-c", program],
+        env={**os.environ, "PYTHONPATH": source},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert (done.returncode, done.stdout[:3]) == (0, "-- "), done.stderr

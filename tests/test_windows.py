@@ -36,12 +36,14 @@ def client(tmp_path: Path) -> Iterator[txlog.Client]:
 def send(client: txlog.Client, times: list[int], partition: int = 0) -> None:
     """Send messages with these event times, whose payloads are the times."""
     client.producer("in").send_batch(
-        pa.table({
-            "value": pa.array([str(at).encode() for at in times], pa.binary()),
-            "event_time": pa.array(times, pa.timestamp("ms", "UTC")),
-            "partition": pa.repeat(pa.scalar(partition, pa.int32()), len(times)),
-        })
-    )  # fmt: skip
+        pa.table(
+            {
+                "value": pa.array([str(at).encode() for at in times], pa.binary()),
+                "event_time": pa.array(times, pa.timestamp("ms", "UTC")),
+                "partition": pa.repeat(pa.scalar(partition, pa.int32()), len(times)),
+            }
+        )
+    )
 
 
 def summed(messages: list[Message], context: Context) -> dict[str, object]:
@@ -50,9 +52,10 @@ def summed(messages: list[Message], context: Context) -> dict[str, object]:
     assert window is not None
     assert window.messages == len(messages)
     return {
-        "start": window.start, "end": window.end,
+        "start": window.start,
+        "end": window.end,
         "values": [m.value.decode() for m in messages if m.value is not None],
-    }  # fmt: skip
+    }
 
 
 def run(client: txlog.Client, function: Any, hooks: Hooks | None = None, **options: Any) -> Summary:
@@ -85,8 +88,10 @@ def test_windows_by_count_hold_what_does_not_fill_one(client: txlog.Client) -> N
     send(client, [10, 11])
     assert run(client, tumbling(count=4)(summed)).consumed == 4
     assert results(client) == [
-        (None, ["0", "1", "2", "3"]), (None, ["4", "5", "6", "7"]), (None, ["8", "9", "10", "11"]),
-    ]  # fmt: skip
+        (None, ["0", "1", "2", "3"]),
+        (None, ["4", "5", "6", "7"]),
+        (None, ["8", "9", "10", "11"]),
+    ]
 
 
 def test_a_window_of_time_closes_when_a_message_is_behind_its_end(client: txlog.Client) -> None:
@@ -122,8 +127,11 @@ def test_times_before_1970_and_no_time_at_all(client: txlog.Client) -> None:
     send(client, [-100, -1, -101, -250, 0, 100])
     run(client, tumbling(duration_ms=100)(summed))
     assert results(client) == [
-        (-300, ["-250"]), (-200, ["-101"]), (-100, ["-100", "-1"]), (0, ["0"]),
-    ]  # fmt: skip
+        (-300, ["-250"]),
+        (-200, ["-101"]),
+        (-100, ["-100", "-1"]),
+        (0, ["0"]),
+    ]
     client.producer("in").send(b"now")
     run(client, tumbling(duration_ms=100)(summed))
     assert results(client)[4:] == [(100, ["100"])]
@@ -135,8 +143,10 @@ def test_a_partition_read_ahead_closes_nothing_while_more_is_waiting(client: txl
     send(client, [2, 102, 202, 302], 1)
     run(client, tumbling(duration_ms=100)(summed), txn_size=2)
     assert [(start, sorted(values)) for start, values in results(client)] == [
-        (0, ["1", "2"]), (100, ["101", "102"]), (200, ["201", "202"]),
-    ]  # fmt: skip
+        (0, ["1", "2"]),
+        (100, ["101", "102"]),
+        (200, ["201", "202"]),
+    ]
 
 
 def test_what_is_complete_goes_out_when_nothing_is_waiting(client: txlog.Client) -> None:
@@ -224,9 +234,13 @@ def test_a_function_of_windows_can_be_called_and_has_a_name() -> None:
     lateness=st.sampled_from([0, 30, 2000]),
 )
 def test_every_message_is_in_one_window_also_over_restarts(
-    times: list[tuple[int, int]], size: int, by_count: bool, deaths: list[int], lateness: int,
+    times: list[tuple[int, int]],
+    size: int,
+    by_count: bool,
+    deaths: list[int],
+    lateness: int,
     tmp_path_factory: pytest.TempPathFactory,
-) -> None:  # fmt: skip
+) -> None:
     """Guards: what was acknowledged is what was produced, each message once, in its window."""
     path = str(tmp_path_factory.mktemp("w") / "store")
     txlog.init(path, coordinators=1)

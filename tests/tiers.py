@@ -11,7 +11,8 @@ import pytest
 def graded(values: Iterable[Any], quick: int | Collection[Any]) -> list[Any]:
     """Parameters of which the first ones, or those that are named, are quick."""
     return [
-        value if (n < quick if isinstance(quick, int) else value in quick)
+        value
+        if (n < quick if isinstance(quick, int) else value in quick)
         else pytest.param(value, marks=pytest.mark.deep)
         for n, value in enumerate(values)
-    ]  # fmt: skip
+    ]

@@ -96,7 +96,8 @@ def __getattr__(name: str) -> Any:
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module txlog has no attribute {name!r}")
-    found = getattr(importlib.import_module(f"txlog.{home}"), "open_store" if name == "open"
-                    else name)  # fmt: skip
+    found = getattr(
+        importlib.import_module(f"txlog.{home}"), "open_store" if name == "open" else name
+    )
     globals()[name] = found
     return found

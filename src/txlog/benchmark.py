@@ -32,9 +32,15 @@ _AHEAD: Final = 50  # operations that a source is filled for, at once
 
 
 def bench(
-    folder: str, mode: str = "mixed", *, message_bytes: int = 100, duration_ms: int = 10_000,
-    txn_size: int = 100, durability: str = "sync", operations_max: int | None = None,
-) -> Answer:  # fmt: skip
+    folder: str,
+    mode: str = "mixed",
+    *,
+    message_bytes: int = 100,
+    duration_ms: int = 10_000,
+    txn_size: int = 100,
+    durability: str = "sync",
+    operations_max: int | None = None,
+) -> Answer:
     """Measure one mode below a directory that exists; nothing is left there.
 
     message_bytes:  of payload of a message
@@ -48,8 +54,9 @@ def bench(
     if mode not in MODES:
         raise InvalidArgument(f"mode is {', '.join(MODES)}, not {mode}")
     for name, value, most in (
-        ("size", message_bytes, MESSAGE_BYTES_MAX), ("txn-size", txn_size, BATCH_MAX),
-    ):  # fmt: skip
+        ("size", message_bytes, MESSAGE_BYTES_MAX),
+        ("txn-size", txn_size, BATCH_MAX),
+    ):
         if not 1 <= value <= most:
             raise InvalidArgument(f"{name} is {value}, it is from 1 to {most}", code=203)
     own = tempfile.mkdtemp(prefix=".txlog-bench-", dir=folder)
@@ -76,12 +83,15 @@ def _measured(mode: str, made: _Bench, duration_ms: int, most: int | None) -> An
         spent += took[-1]
     took.sort()
     return {
-        "mode": mode, "operations": len(took),
+        "mode": mode,
+        "operations": len(took),
         "per_second": round(len(took) * 1e9 / spent, 1) if spent else 0.0,
-        "p50_us": took[len(took) // 2] // 1000, "p99_us": took[len(took) * 99 // 100] // 1000,
-        "max_us": took[-1] // 1000, "size_bytes": messages * made.message_bytes,
+        "p50_us": took[len(took) // 2] // 1000,
+        "p99_us": took[len(took) * 99 // 100] // 1000,
+        "max_us": took[-1] // 1000,
+        "size_bytes": messages * made.message_bytes,
         "messages": messages,
-    }  # fmt: skip
+    }
 
 
 class _Bench:

@@ -40,10 +40,17 @@ def bulk(
             one
             for task, made in enumerate(tasks)
             for one in batch.stage(
-                [pa.table({"value": [value.encode() for value, _ in made],
-                           "partition": [at for _, at in made]})], task
+                [
+                    pa.table(
+                        {
+                            "value": [value.encode() for value, _ in made],
+                            "partition": [at for _, at in made],
+                        }
+                    )
+                ],
+                task,
             )
-        ]  # fmt: skip
+        ]
         answer = batch.commit(staged)
         assert (answer["already"], str(answer["txn"])) == (False, expected)
         work.txn_ids.append(expected)

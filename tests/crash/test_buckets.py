@@ -45,9 +45,13 @@ STRIDE = int(os.environ.get("TXLOG_STRIDE", "12"))
 THOROUGH_SHARE = 0.2
 HOUR_MS = 3_600_000
 SETTINGS = Settings(
-    coordinators=1, txn_ids_reserved=2, reader_grace_ms=0, mutable_ids_max=3, max_num_buckets=0,
+    coordinators=1,
+    txn_ids_reserved=2,
+    reader_grace_ms=0,
+    mutable_ids_max=3,
+    max_num_buckets=0,
     max_indexes_per_snapshot_segment=2,
-)  # fmt: skip
+)
 
 
 class Work:

@@ -142,10 +142,11 @@ def left_over(disk: MemoryDisk, client: Client) -> set[str]:
     home = topic_dir(TopicName.parse("t").full)
     logs = (*(f"{one}/" for one in changelog.DIRECTORIES.values()), f"{home}/")
     found = {
-        path for path in disk.files()
+        path
+        for path in disk.files()
         if path.startswith(logs[:-1])
         or (path.startswith(home) and f"/{changelog.CURSORS_DIR}/" in path)
-    }  # fmt: skip
+    }
     return found - {ref.path for ref in refs_of(client)}
 
 

@@ -22,11 +22,26 @@ def test_consumers_that_are_killed_lose_and_double_nothing(tmp_path: Path, kind:
     """9.1, I-9, I-12, K10: each message once; with Key_Shared in the order of its key."""
     print("seed", SEED)
     done = subprocess.run(
-        [sys.executable, "bench/consumers.py", "--types", kind, "--seconds", "4", "--no-figures",
-         "--rate", "300", "--seed", str(SEED), "--where", str(tmp_path / "torture")],
-        cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT / "src")}, capture_output=True,
+        [
+            sys.executable,
+            "bench/consumers.py",
+            "--types",
+            kind,
+            "--seconds",
+            "4",
+            "--no-figures",
+            "--rate",
+            "300",
+            "--seed",
+            str(SEED),
+            "--where",
+            str(tmp_path / "torture"),
+        ],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
+        capture_output=True,
         text=True,
-    )  # fmt: skip
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     found = json.loads(done.stdout.splitlines()[-1])[kind]
     assert found["messages"] > 0

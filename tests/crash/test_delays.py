@@ -74,8 +74,14 @@ def observe(client: Client) -> Seen:
 
     found = [(m.value or b"", m.deliver_at) for m in read_messages(client, "t")]
     policies = client.admin.get_delayed_policies("t")
-    return sorted(found), sorted(client._store.read(indexed)), {**policies["policies"],
-            **{f"{name} of": origin for name, origin in policies["origins"].items()}}  # fmt: skip
+    return (
+        sorted(found),
+        sorted(client._store.read(indexed)),
+        {
+            **policies["policies"],
+            **{f"{name} of": origin for name, origin in policies["origins"].items()},
+        },
+    )
 
 
 def test_every_crash_leaves_a_state_that_was_answered_or_under_way() -> None:
@@ -114,7 +120,13 @@ def test_every_crash_leaves_a_state_that_was_answered_or_under_way() -> None:
         found.clear()
         before = behind
     assert [value[:11] for value, _ in before[0]] == [
-        b"fixed", b"fixed------", b"large------", b"last", b"plain", b"txn", b"txn later",
+        b"fixed",
+        b"fixed------",
+        b"large------",
+        b"last",
+        b"plain",
+        b"txn",
+        b"txn later",
         b"txn--------",
-    ]  # fmt: skip
+    ]
     assert tried > 200

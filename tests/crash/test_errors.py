@@ -120,9 +120,13 @@ def check_error(fault: Fault, error: TxlogError, where: str) -> None:
 
 
 def check_after(
-    disk: MemoryDisk, work: Workload, step: str, act: tuple[Model, object], error: TxlogError,
+    disk: MemoryDisk,
+    work: Workload,
+    step: str,
+    act: tuple[Model, object],
+    error: TxlogError,
     where: str,
-) -> None:  # fmt: skip
+) -> None:
     """The same handle works, the store is what the error says, a repeat does it."""
     before, model = work.models[-1], act[0]
     allowed = [before, before.recovered()]
@@ -185,8 +189,9 @@ def test_each_call_of_a_batch_fails_once(name: str) -> None:
     """Staging and adopting: nothing of the batch is there unless the error says it may be."""
     stride = 2 * STRIDE
     at = 1 + SEED % stride
-    while run_with(Fault(at, getattr(errno, name), written=at % 90), is_read=False,
-                   steps=BULK_STEPS):  # fmt: skip
+    while run_with(
+        Fault(at, getattr(errno, name), written=at % 90), is_read=False, steps=BULK_STEPS
+    ):
         at += stride
     assert at > 100  # calls
 

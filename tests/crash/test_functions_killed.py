@@ -114,8 +114,10 @@ def test_a_death_at_any_step_repeats_and_loses_nothing(
     while not codes or codes[-1]:
         child = subprocess.run(
             [*ready.python(), "-c", WORKER, path, step, str(nth), mode],
-            env={**os.environ, "PYTHONPATH": str(SOURCE)}, capture_output=True, text=True,
-        )  # fmt: skip
+            env={**os.environ, "PYTHONPATH": str(SOURCE)},
+            capture_output=True,
+            text=True,
+        )
         assert child.returncode in (0, -signal.SIGKILL), child.stderr
         codes.append(child.returncode)
         if step == "closing" or len(codes) == 2:

@@ -400,9 +400,11 @@ def test_another_process_goes_on_behind_an_exception(step: int, tmp_path: Path) 
         producer.send(b"counted")
     total = len(injection.places)
     with subprocess.Popen(
-        [sys.executable, "-c", OTHER, bench.path], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        [sys.executable, "-c", OTHER, bench.path],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
         text=True,
-    ) as other:  # fmt: skip
+    ) as other:
         assert other.stdin is not None and other.stdout is not None
         for nth in range(1, total + 1, step):
             error = (KeyboardInterrupt, Alarm)[nth % 2]
@@ -495,7 +497,9 @@ def test_a_storm_of_interrupts(tmp_path: Path) -> None:
     bench.close()
     print("seed", SEED)
     done = subprocess.run(
-        [sys.executable, "-c", STORM, bench.path, str(SEED), "4000"], capture_output=True,
-        text=True, check=False,
-    )  # fmt: skip
+        [sys.executable, "-c", STORM, bench.path, str(SEED), "4000"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert (done.stdout, done.returncode) == ("0 0 4000\n", 0), done.stderr

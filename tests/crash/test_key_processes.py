@@ -105,9 +105,11 @@ class Task:
     def __init__(self, store: Path, name: str) -> None:
         self.process = subprocess.Popen(
             [sys.executable, "-c", TASK, str(store), name, str(TIMEOUT_MS)],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
             env={**os.environ, "PYTHONPATH": str(SOURCE)},
-        )  # fmt: skip
+        )
 
     def line(self) -> dict[str, Any]:
         """The next thing it tells."""
@@ -206,8 +208,10 @@ def test_a_task_that_hangs_is_fenced_by_the_next(store: Path, tasks: dict[str, T
         key = client.admin.transaction_key("nightly")
         assert key["epoch"] == 1
         assert [(row["state"], row["reason"]) for row in key["txn_list"]] == [
-            ("open", None), ("committed", None), ("aborted", "fenced"),
-        ]  # fmt: skip
+            ("open", None),
+            ("committed", None),
+            ("aborted", "fenced"),
+        ]
 
 
 def test_a_task_that_was_killed_is_fenced_too(store: Path, tasks: dict[str, Task]) -> None:
@@ -230,10 +234,12 @@ class Worker:
 
     def __init__(self, store: Path) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, "-c", WORK, str(store)], text=True,
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            [sys.executable, "-c", WORK, str(store)],
+            text=True,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
             env={**os.environ, "PYTHONPATH": str(SOURCE)},
-        )  # fmt: skip
+        )
         self.said = self._hear()
 
     def _hear(self) -> str:

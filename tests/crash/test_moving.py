@@ -66,8 +66,9 @@ def where(client: Client) -> dict[str, list[bytes]]:
     there = [row["topic"] for row in client.topics()]
     return {
         name: [m.value or b"" for m in read_messages(client, name, wanted)]
-        for name, wanted in (("t", UNACKED), (RETRY, UNACKED), (DLQ, None)) if name in there
-    }  # fmt: skip
+        for name, wanted in (("t", UNACKED), (RETRY, UNACKED), (DLQ, None))
+        if name in there
+    }
 
 
 def check_once(client: Client, sent: list[bytes], label: str) -> dict[str, list[bytes]]:
@@ -123,9 +124,12 @@ def start(path: str, move: str, aim: str, *given: str) -> subprocess.Popen[str]:
     """A process that dies at its aim."""
     return subprocess.Popen(
         [*ready.python(), "-m", "tests.crash.killing", path, move, *aim.split(), "0", "0", *given],
-        cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
         env={**os.environ, "PYTHONPATH": os.pathsep.join([str(SOURCE), str(ROOT)])},
-    )  # fmt: skip
+    )
 
 
 def test_every_crash_of_a_large_move_leaves_the_message_once(
@@ -217,8 +221,10 @@ def test_processes_that_give_everything_back_and_die_lose_and_double_nothing(
         for value in sent[len(SENT) :]:
             producer.send(value, key=value)
     for _ in range(3):
-        aims = [f"pwrite .journal {rng.randrange(1, 25)} {rng.choice(('before', 'after', '40'))}"
-                for _ in range(2)]  # fmt: skip
+        aims = [
+            f"pwrite .journal {rng.randrange(1, 25)} {rng.choice(('before', 'after', '40'))}"
+            for _ in range(2)
+        ]
         both = [start(path, "grind", aim) for aim in aims]
         outs = [process.communicate() for process in both]
         for process, (out, errors) in zip(both, outs, strict=True):

@@ -74,9 +74,11 @@ def start(script: str, store: Path, name: str, count: int) -> subprocess.Popen[s
     """A process that runs a script and prints a line a step."""
     return subprocess.Popen(
         [sys.executable, "-c", script, str(store), name, str(count)],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
         env={**os.environ, "PYTHONPATH": str(SOURCE)},
-    )  # fmt: skip
+    )
 
 
 def lines_of(process: subprocess.Popen[str], kill_after: int | None) -> list[str]:
@@ -150,9 +152,13 @@ def test_killed_processes_lose_nothing_and_double_nothing(store: Path) -> None:
     for turn in range(2):
         plan = []
         for script, name, count in (
-            (PRODUCE, "a", 60), (PRODUCE, "b", 60), (TRANSACT, f"x{turn}", 25),
-            (TRANSACT, f"y{turn}", 25), (CONSUME, "c", 30), (CHECKPOINT, "m", 6),
-        ):  # fmt: skip
+            (PRODUCE, "a", 60),
+            (PRODUCE, "b", 60),
+            (TRANSACT, f"x{turn}", 25),
+            (TRANSACT, f"y{turn}", 25),
+            (CONSUME, "c", 30),
+            (CHECKPOINT, "m", 6),
+        ):
             kill = rng.randrange(1, count) if rng.random() < 0.8 else None
             plan.append((script, name, count, kill))
         jobs = [(start(s, store, name, count), kill) for s, name, count, kill in plan]
@@ -242,8 +248,10 @@ def test_threads_share_flushes(store: Path) -> None:
             thread.join()
         found = {
             m.value.decode(): m.message_id
-            for table in client.read("t") for m in messages(table) if m.value is not None
-        }  # fmt: skip
+            for table in client.read("t")
+            for m in messages(table)
+            if m.value is not None
+        }
         assert found == places
         assert len(found) == threads_of * each
         for name in range(threads_of):
@@ -266,9 +274,12 @@ with txlog.open(sys.argv[1]) as client:
 def test_a_lock_that_is_not_had_in_time_names_its_holder(store: Path) -> None:
     """Exit 5, with the pid; it is free the moment its holder is killed."""
     holder = subprocess.Popen(
-        [sys.executable, "-c", HOLD, str(store)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-        text=True, env={**os.environ, "PYTHONPATH": str(SOURCE)},
-    )  # fmt: skip
+        [sys.executable, "-c", HOLD, str(store)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(SOURCE)},
+    )
     assert holder.stdout is not None
     assert holder.stdin is not None
     assert holder.stdout.readline() == "held\n"

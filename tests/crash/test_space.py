@@ -79,9 +79,13 @@ def store(tmp_path: Path) -> Path:
     """A store that keeps no file for older readers and rolls over often."""
     path = tmp_path / "store"
     txlog.init(
-        str(path), checkpoint_frames=60, coordinators=2, reader_grace_ms=0, ledger_entries_max=9,
+        str(path),
+        checkpoint_frames=60,
+        coordinators=2,
+        reader_grace_ms=0,
+        ledger_entries_max=9,
         durability="os",
-    )  # fmt: skip
+    )
     with txlog.open(str(path)) as client:
         client.create_topic("t", 2)
         client.create_subscription("t", "s")
@@ -114,15 +118,20 @@ def test_space_is_given_back_while_others_work(store: Path, killed: bool) -> Non
         with client.consumer("t", "s") as consumer:
             while (table := consumer.receive_batch(50)).num_rows:
                 consumer.acknowledge(table)
-                taken.append(" ".join(
-                    f"{m.message_id}={(m.value or b'').decode().strip()}" for m in messages(table)
-                ))  # fmt: skip
+                taken.append(
+                    " ".join(
+                        f"{m.message_id}={(m.value or b'').decode().strip()}"
+                        for m in messages(table)
+                    )
+                )
         assert client.subscriptions("t")[0]["backlog"] == 0
     got = pairs(taken)
     expected = [
         f"{name}:{number}:{part}"
-        for name in "xy" for number in range(1, count + 1, 2) for part in range(4)
-    ]  # fmt: skip
+        for name in "xy"
+        for number in range(1, count + 1, 2)
+        for part in range(4)
+    ]
     assert sorted(value for _, value in got) == sorted(expected), f"seed {SEED}"
     place = {value: message_id for message_id, value in got}
     assert len(set(place.values())) == len(place)

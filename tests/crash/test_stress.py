@@ -19,10 +19,21 @@ def test_eight_processes_and_a_killer_lose_nothing(tmp_path: Path) -> None:
     seed = random.SystemRandom().randrange(1 << 32)
     print("seed", seed)
     done = subprocess.run(
-        [sys.executable, "bench/stress.py", "--seconds", "15", "--seed", str(seed),
-         "--where", str(tmp_path / "stress")],
-        cwd=ROOT, env={"PYTHONPATH": str(ROOT / "src")}, capture_output=True, text=True,
-    )  # fmt: skip
+        [
+            sys.executable,
+            "bench/stress.py",
+            "--seconds",
+            "15",
+            "--seed",
+            str(seed),
+            "--where",
+            str(tmp_path / "stress"),
+        ],
+        cwd=ROOT,
+        env={"PYTHONPATH": str(ROOT / "src")},
+        capture_output=True,
+        text=True,
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     found = json.loads(done.stdout.splitlines()[-1])
     assert found["committed"] > 0

@@ -495,8 +495,12 @@ def test_the_newest_manifest_is_bad(kind: str) -> None:
     disk, generation = checkpointed()
     path = manifest_path(generation)
     data = disk.read(path)
-    bad = {"flipped": data[:40] + b"\xff" + data[41:], "missing": None, "cut": data[:-1],
-           "empty": b""}[kind]  # fmt: skip
+    bad = {
+        "flipped": data[:40] + b"\xff" + data[41:],
+        "missing": None,
+        "cut": data[:-1],
+        "empty": b"",
+    }[kind]
     disk.damage(path, bad)
     reader = open_client(disk)
     assert values(reader) == expected(6)

@@ -46,12 +46,30 @@ def traced(store: Path, command: tuple[str, ...], *options: str) -> tuple[int, l
     """(exit code, the calls that were traced) of a command; 137: it was killed."""
     out = store.with_name("trace")
     done = subprocess.run(
-        ["strace", "-f", "-qq", "-o", str(out), *options, sys.executable, "-m", "txlog", "-S",
-         str(store), *command],
-        input=b"1\n2\n3\n", capture_output=True, check=False,
-        env={"PATH": os.environ["PATH"], "PYTHONPATH": str(SOURCE), "HOME": str(store.parent),
-             "PYTHONDONTWRITEBYTECODE": "1"},
-    )  # fmt: skip
+        [
+            "strace",
+            "-f",
+            "-qq",
+            "-o",
+            str(out),
+            *options,
+            sys.executable,
+            "-m",
+            "txlog",
+            "-S",
+            str(store),
+            *command,
+        ],
+        input=b"1\n2\n3\n",
+        capture_output=True,
+        check=False,
+        env={
+            "PATH": os.environ["PATH"],
+            "PYTHONPATH": str(SOURCE),
+            "HOME": str(store.parent),
+            "PYTHONDONTWRITEBYTECODE": "1",
+        },
+    )
     return done.returncode, out.read_text(errors="replace").splitlines()
 
 

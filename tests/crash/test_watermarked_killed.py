@@ -82,8 +82,10 @@ def work(path: str, step: str, nth: int) -> bool:
     """Run a process; returns whether it was killed."""
     child = subprocess.run(
         [*ready.python(), "-c", WORKER, path, step, str(nth)],
-        env={**os.environ, "PYTHONPATH": str(SOURCE)}, capture_output=True, text=True,
-    )  # fmt: skip
+        env={**os.environ, "PYTHONPATH": str(SOURCE)},
+        capture_output=True,
+        text=True,
+    )
     assert child.returncode in (0, -signal.SIGKILL), child.stderr
     return child.returncode != 0
 
@@ -113,11 +115,13 @@ def fill(path: str, chance: random.Random) -> dict[int, int]:
 
 def table(numbers: list[int], times: list[int]) -> pa.Table:
     """Numbers as messages."""
-    return pa.table({
-        "value": pa.array([b"%d" % number for number in numbers], pa.binary()),
-        "key": pa.array([b"%d" % (number % 7) for number in numbers], pa.binary()),
-        "event_time": pa.array(times, pa.timestamp("ms", "UTC")),
-    })  # fmt: skip
+    return pa.table(
+        {
+            "value": pa.array([b"%d" % number for number in numbers], pa.binary()),
+            "key": pa.array([b"%d" % (number % 7) for number in numbers], pa.binary()),
+            "event_time": pa.array(times, pa.timestamp("ms", "UTC")),
+        }
+    )
 
 
 def found(client: txlog.Client) -> dict[int, set[int]]:

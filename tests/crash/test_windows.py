@@ -59,9 +59,14 @@ class Stage:
         return txn
 
     def die(
-        self, op: str, part: str, nth: int = 1, *, written: int = 0,
+        self,
+        op: str,
+        part: str,
+        nth: int = 1,
+        *,
+        written: int = 0,
         at_death: Callable[[], None] = lambda: None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Let the process die before the nth call of this kind, within it if some is written."""
         count = 0
 
@@ -165,9 +170,12 @@ def test_k2_written_and_not_flushed(at: tuple[str, str]) -> None:
     stage = Stage()
     txn = stage.fill()
     readers: list[bool] = []
-    stage.die(*at, at_death=lambda: readers.append(
-        any(m.value == b"out0" for m in read_messages(stage.other(read_only=True), "t"))
-    ))  # fmt: skip
+    stage.die(
+        *at,
+        at_death=lambda: readers.append(
+            any(m.value == b"out0" for m in read_messages(stage.other(read_only=True), "t"))
+        ),
+    )
     with pytest.raises(Killed):
         stage.client.commit(txn)
     assert readers == [False]  # visible is at most what is durable
@@ -383,8 +391,13 @@ def test_k7_a_client_dies_with_an_open_transaction() -> None:
 
 def test_k8_decided_and_waiting() -> None:
     """K8: through any death of the coming back: all of its frame or nothing, and it is repeated."""
-    points = [("pwrite", ".journal", 0), ("pwrite", ".journal", 150), ("datasync", ".journal", 0),
-              ("pwrite", "witness", 0), ("unlock", "lock", 0)]  # fmt: skip
+    points = [
+        ("pwrite", ".journal", 0),
+        ("pwrite", ".journal", 150),
+        ("datasync", ".journal", 0),
+        ("pwrite", "witness", 0),
+        ("unlock", "lock", 0),
+    ]
     for op, part, written in points:
         stage = Stage()
         txn = stage.fill()

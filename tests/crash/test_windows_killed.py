@@ -73,11 +73,21 @@ class Scene:
     def die(self, scenario: str, aim: str, *given: object, killed: bool = True) -> list[str]:
         """Run a process that dies at its aim, `op part nth when`; returns the lines it printed."""
         done = subprocess.run(
-            [*ready.python(), "-m", "tests.crash.killing", self.path, scenario, *aim.split(),
-             *map(str, given)],
-            cwd=ROOT, capture_output=True, text=True, check=False,
+            [
+                *ready.python(),
+                "-m",
+                "tests.crash.killing",
+                self.path,
+                scenario,
+                *aim.split(),
+                *map(str, given),
+            ],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            check=False,
             env={**os.environ, "PYTHONPATH": os.pathsep.join([str(SOURCE), str(ROOT)])},
-        )  # fmt: skip
+        )
         code = -signal.SIGKILL if killed else 0
         assert done.returncode == code, f"{scenario} {aim}: {done.returncode} {done.stderr}"
         return done.stdout.split("\n")[:-1]
@@ -262,9 +272,10 @@ def test_k9_a_checkpoint_is_killed(scene: Scene, aim: str) -> None:
             named |= {ref.path for refs in kept.files.values() for ref in refs}
             named |= {path for path, _ in kept.dropped}
         found = {
-            str(path.relative_to(scene.path)) for path in Path(scene.path, "topics").rglob("*.*")
+            str(path.relative_to(scene.path))
+            for path in Path(scene.path, "topics").rglob("*.*")
             if path.is_file()
-        }  # fmt: skip
+        }
         assert found <= named
 
 

@@ -42,9 +42,12 @@ def new_disk(settings: Settings = SETTINGS, clock: ManualClock | None = None) ->
 def open_client(disk: MemoryDisk, clock: ManualClock | None = None) -> Client:
     """A client of the store on this disk, as a process of its own would have it."""
     store = Store(
-        disk, clock or ManualClock(START_MS), read_identity(disk), lock_timeout_ms=0,
+        disk,
+        clock or ManualClock(START_MS),
+        read_identity(disk),
+        lock_timeout_ms=0,
         durability=None,
-    )  # fmt: skip
+    )
     client = Client(store, disk)  # any Disk will do
     client.checkpoint_automatically = False
     return client
@@ -114,12 +117,15 @@ class Model:
             "subs": sorted(self.subs),
             "log": {n: part for n, part in self.log.items() if part},
             "unacked": {
-                n: left for n, part in self.log.items()
+                n: left
+                for n, part in self.log.items()
                 if (left := [value for value in part if value not in self.acked])
-            } if self.subs else {},
+            }
+            if self.subs
+            else {},
             "txns": dict(self.txns),
             "keys": [] if self.epoch < 0 else [(KEY, self.epoch, self.deleted, self.holding())],
-        }  # fmt: skip
+        }
 
 
 def read_messages(client: Client, topic: str, wanted: Range | None = None) -> list[Message]:
@@ -273,10 +279,12 @@ class Workload:
         model.held.setdefault(txn, []).append((partition, value + LARGE))
         return model, lambda: void(
             self.client.producer(TOPIC, PRODUCER, chunking=True).send(
-                (value + LARGE).encode(), partition=partition, sequence_id=sequence,
+                (value + LARGE).encode(),
+                partition=partition,
+                sequence_id=sequence,
                 txn=TxnId.parse(txn),
             )
-        )  # fmt: skip
+        )
 
     def sweep(self, model: Model, rng: random.Random) -> tuple[Model, Callable[[], None]] | None:
         """Remove the files that nobody names."""

@@ -21,19 +21,25 @@ DAY_MS = 86_400_000
 
 
 def delay(
-    client: Client, *after_ms: int | None, topic: str = "t", partition: int = 0,
-    txn: TxnId | None = None, since_ms: int = START_MS,
-) -> None:  # fmt: skip
+    client: Client,
+    *after_ms: int | None,
+    topic: str = "t",
+    partition: int = 0,
+    txn: TxnId | None = None,
+    since_ms: int = START_MS,
+) -> None:
     """Send one batch of messages that are due so long after the start of the test."""
     times = [None if after is None else since_ms + after for after in after_ms]
     client.producer(topic).send_batch(
-        pa.table({
-            "value": pa.array([b"x"] * len(times), pa.binary()),
-            "deliver_at": pa.array(times, pa.timestamp("ms", "UTC")),
-            "partition": pa.array([partition] * len(times), pa.int32()),
-        }),
+        pa.table(
+            {
+                "value": pa.array([b"x"] * len(times), pa.binary()),
+                "deliver_at": pa.array(times, pa.timestamp("ms", "UTC")),
+                "partition": pa.array([partition] * len(times), pa.int32()),
+            }
+        ),
         txn=txn,
-    )  # fmt: skip
+    )
 
 
 def delay_txn(client: Client, *after_ms: int | None, since_ms: int = START_MS) -> None:
@@ -121,8 +127,9 @@ def bucket_files(client: Client) -> list[str]:
 
     return sorted(
         f"{directory}/{name}"
-        for directory in store.read(directories) for name in store.disk.listdir(directory)
-    )  # fmt: skip
+        for directory in store.read(directories)
+        for name in store.disk.listdir(directory)
+    )
 
 
 def named_files(client: Client) -> list[str]:

@@ -102,9 +102,10 @@ class History(Clients):
 
             return call
 
-        with patch.object(Store, "write", dying(Store.write)), patch.object(
-            PosixDisk, "publish", dying(PosixDisk.publish)
-        ):  # fmt: skip
+        with (
+            patch.object(Store, "write", dying(Store.write)),
+            patch.object(PosixDisk, "publish", dying(PosixDisk.publish)),
+        ):
             try:
                 self.note(f"{who} {self.upkeep(rng, who)}")
                 return

@@ -51,9 +51,15 @@ class Clients(Model):
             "strays_max": rng.choice((1, 3, *[100_000] * 6)),
         }
         txlog.init(
-            self.path, clock=self.clocks[0], durability="os", free_bytes_min=0, reader_grace_ms=0,
-            txn_timeout_default_ms=86_400_000, max_message_bytes=MESSAGE_BYTES, **self.settings,
-        )  # fmt: skip
+            self.path,
+            clock=self.clocks[0],
+            durability="os",
+            free_bytes_min=0,
+            reader_grace_ms=0,
+            txn_timeout_default_ms=86_400_000,
+            max_message_bytes=MESSAGE_BYTES,
+            **self.settings,
+        )
         self.clients: list[Client] = [self._client(0), self._client(1)]
         self.partitions = rng.choice((1, 1, 2))
         self.clients[0].create_topic("t", self.partitions)
@@ -83,21 +89,22 @@ class Clients(Model):
             out.append((self.some_time(rng, who), rng.choice(KEYS), b"%d" % self.sent))
         return out
 
-    def send_rows(
-        self, who: int, partition: int, rows: list[Sent],
-        txn: Txn | None = None,
-    ) -> Any:  # fmt: skip
+    def send_rows(self, who: int, partition: int, rows: list[Sent], txn: Txn | None = None) -> Any:
         # some say how long they wait: that is counted from the clock of who sends them
         after = [row for row in rows if row[0] is not None and row[0] >= self.wall(who)][::2]
-        waits = [at - self.wall(who) if (at, key, value) in after and at is not None else None
-                 for at, key, value in rows]  # fmt: skip
-        table = pa.table({
-            "deliver_at": pa.array([None if row in after else row[0] for row in rows], INSTANT),
-            "deliver_after": pa.array(waits, pa.int64()),
-            "key": pa.array([key for _, key, _ in rows], pa.binary()),
-            "value": pa.array([value for _, _, value in rows], pa.binary()),
-            "partition": pa.array([partition] * len(rows), pa.int32()),
-        })  # fmt: skip
+        waits = [
+            at - self.wall(who) if (at, key, value) in after and at is not None else None
+            for at, key, value in rows
+        ]
+        table = pa.table(
+            {
+                "deliver_at": pa.array([None if row in after else row[0] for row in rows], INSTANT),
+                "deliver_after": pa.array(waits, pa.int64()),
+                "key": pa.array([key for _, key, _ in rows], pa.binary()),
+                "value": pa.array([value for _, _, value in rows], pa.binary()),
+                "partition": pa.array([partition] * len(rows), pa.int32()),
+            }
+        )
         producer = self.clients[who].producer("t")
         return producer.send_batch(table, txn=None if txn is None else txn.id)
 
@@ -105,8 +112,10 @@ class Clients(Model):
         who, partition = rng.randrange(2), rng.randrange(self.partitions)
         rows = self.some_rows(rng, who)
         receipts = self.send_rows(who, partition, rows).receipts()
-        ones = [Known(partition, receipt.message_id, *row) for receipt, row in
-                zip(receipts, rows, strict=True)]  # fmt: skip
+        ones = [
+            Known(partition, receipt.message_id, *row)
+            for receipt, row in zip(receipts, rows, strict=True)
+        ]
         self.log.update(((partition, one.id), one) for one in ones)
         self.note(f"{who} sends {self.texts(ones)}")
 
@@ -114,9 +123,11 @@ class Clients(Model):
         """In chunks: a file of its own, and a marker with one message."""
         who, partition = rng.randrange(2), rng.randrange(self.partitions)
         [(at, key, value), *_] = self.some_rows(rng, who)
-        receipt = self.clients[who].producer("t", chunking=True).send(
-            value * MESSAGE_BYTES, key=key, deliver_at=at, partition=partition
-        )  # fmt: skip
+        receipt = (
+            self.clients[who]
+            .producer("t", chunking=True)
+            .send(value * MESSAGE_BYTES, key=key, deliver_at=at, partition=partition)
+        )
         assert receipt.message_id is not None
         one = Known(partition, receipt.message_id, at, key, value * MESSAGE_BYTES)
         self.log[partition, one.id] = one

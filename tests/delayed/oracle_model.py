@@ -214,10 +214,11 @@ class Model:
             waiting = {one for one, due_ms in sub.waiting.items() if due_ms > self.boot.ms}
             held_keys = {one.key for one in sub.in_hand() | waiting | sub.held.keys()}
         return [
-            one for one in sorted(self.log.values())
-            if not self.why_not(sub, one, cutoff_ms) and (
-                sub.kind != "key-shared" or one.key not in held_keys)
-        ]  # fmt: skip
+            one
+            for one in sorted(self.log.values())
+            if not self.why_not(sub, one, cutoff_ms)
+            and (sub.kind != "key-shared" or one.key not in held_keys)
+        ]
 
     def delayed(self, sub: Sub, cutoff_ms: int) -> int:
         """How many of the unacknowledged messages are not due."""

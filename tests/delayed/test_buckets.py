@@ -34,8 +34,11 @@ HOUR_MS = 3_600_000
 def bench_of(folder: Path, **settings: int | float) -> Bench:
     """A store with a topic of one partition and a shared subscription."""
     given: dict[str, Any] = {
-        "coordinators": 1, "reader_grace_ms": 0, "mutable_ids_max": 4, **settings,
-    }  # fmt: skip
+        "coordinators": 1,
+        "reader_grace_ms": 0,
+        "mutable_ids_max": 4,
+        **settings,
+    }
     bench = Bench(folder / "store", **given)
     bench.client.create_topic("t")
     bench.client.create_subscription("t", "s", type="shared")

@@ -64,8 +64,15 @@ def test_next_looks_at_the_whole_store(bench: Bench, capfd: pytest.CaptureFixtur
     client.producer("u").send(b"x", deliver_at=1_700_000_001_500)
     assert run(bench, "delay", "next", "-n", "3", "--columns", "topic,due_in_ms") == 0
     assert capfd.readouterr().out.split() == [
-        "topic", "due_in_ms", "t", "1000", "u", "1500", "t", "2000",
-    ]  # fmt: skip
+        "topic",
+        "due_in_ms",
+        "t",
+        "1000",
+        "u",
+        "1500",
+        "t",
+        "2000",
+    ]
     assert run(bench, "delay", "next", "-s", "only-here", "--columns", "topic,due_in_ms") == 0
     assert capfd.readouterr().out.split()[2:] == ["u", "1500"]
 
@@ -105,8 +112,12 @@ def test_exit_codes(
 
 def test_ids_come_from_stdin(bench: Bench, tmp_path: Path) -> None:
     """`txlog delay list T -f names | txlog delay cancel T -`."""
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "TXLOG_STORE": bench.path,
-                   "TXLOG_NOW": NOW}  # fmt: skip
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(ROOT / "src"),
+        "TXLOG_STORE": bench.path,
+        "TXLOG_NOW": NOW,
+    }
     txlog = f"{sys.executable} -m txlog"
     command = f"{txlog} delay list t --limit 2 -f names | {txlog} delay cancel t - -y --json"
     done = subprocess.run(
@@ -119,8 +130,13 @@ def test_ids_come_from_stdin(bench: Bench, tmp_path: Path) -> None:
 
 def test_a_terminal_gets_bars_and_readable_times(bench: Bench) -> None:
     primary, secondary = pty.openpty()
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "TXLOG_NOW": NOW, "COLUMNS": "90",
-                   "NO_COLOR": "1"}  # fmt: skip
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(ROOT / "src"),
+        "TXLOG_NOW": NOW,
+        "COLUMNS": "90",
+        "NO_COLOR": "1",
+    }
     words = [sys.executable, "-m", "txlog", "delay", "list", "t", "--histogram", "-S", bench.path]
     subprocess.run(words, env=environment, stdout=secondary, timeout=120, check=True)
     os.close(secondary)

@@ -61,13 +61,15 @@ def test_what_is_stored_for_what_was_given(
 
 def test_every_row_of_a_batch_has_its_own_time(bench: Bench) -> None:
     """2: over partitions, with nulls, and with rows that were there already."""
-    table = pa.table({
-        "value": [b"%d" % n for n in range(6)],
-        "deliver_at": pa.array([5, None, None, None, 6, None], INSTANT),
-        "deliver_after": pa.array([None, 10, 20, None, None, 0], pa.int64()),
-        "partition": [0, 1, 0, 1, 0, 1],
-        "sequence_id": [1, 1, 2, 2, 3, 3],
-    })  # fmt: skip
+    table = pa.table(
+        {
+            "value": [b"%d" % n for n in range(6)],
+            "deliver_at": pa.array([5, None, None, None, 6, None], INSTANT),
+            "deliver_after": pa.array([None, 10, 20, None, None, 0], pa.int64()),
+            "partition": [0, 1, 0, 1, 0, 1],
+            "sequence_id": [1, 1, 2, 2, 3, 3],
+        }
+    )
     wanted: dict[int, list[int | None]] = {
         0: [5, START_MS + 20, 6],
         1: [START_MS + 10, None, START_MS],
@@ -141,14 +143,17 @@ def test_bad_input_is_refused_and_nothing_is_written(bench: Bench, given: dict[s
     assert not read(client)
 
 
-@pytest.mark.parametrize("columns", [
-    {"deliver_after": pa.array([1, -1])},
-    {"deliver_after": pa.array([1, None]), "deliver_at": pa.array([1, 2], INSTANT)},
-    {"deliver_after": pa.array([1.5, 2.0])},
-    {"deliver_after": pa.array([1 << 63, 1], pa.uint64())},
-    {"deliver_after": pa.array(["1", "x"])},
-    {"deliver_at": pa.array([1.5, 2.0])},
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "columns",
+    [
+        {"deliver_after": pa.array([1, -1])},
+        {"deliver_after": pa.array([1, None]), "deliver_at": pa.array([1, 2], INSTANT)},
+        {"deliver_after": pa.array([1.5, 2.0])},
+        {"deliver_after": pa.array([1 << 63, 1], pa.uint64())},
+        {"deliver_after": pa.array(["1", "x"])},
+        {"deliver_at": pa.array([1.5, 2.0])},
+    ],
+)
 def test_one_bad_row_refuses_its_batch(bench: Bench, columns: dict[str, pa.Array]) -> None:
     """11: nothing of the batch is appended."""
     table = pa.table({"value": [b"a", b"b"], **columns})
@@ -172,8 +177,10 @@ def test_a_builder_says_everything_that_send_does(bench: Bench) -> None:
     [one] = read(client)
     assert (one.value, one.key, one.event_time, one.sequence_id) == (b"v", b"k", 4, 8)
     assert (one.properties, one.deliver_at, one.partition) == (
-        {"a": "1", "b": "2"}, START_MS + 50, 1,
-    )  # fmt: skip
+        {"a": "1", "b": "2"},
+        START_MS + 50,
+        1,
+    )
     assert one.txn is not None
     again = producer.new_message().value(None)
     assert again.send().message_id != again.send().message_id
@@ -197,10 +204,14 @@ def test_a_batch_of_any_size_is_resolved_alike(bench: Bench, rows: int) -> None:
     choices = [None, 0, 7, WORD_MAX, INSTANT_MS_MAX, 90_000]
     given = [choices[at % 6] for at in range(rows)]
     asked = [START_MS + at if at % 12 == 0 else None for at in range(rows)]
-    table = pa.table({
-        "value": [b"x"] * rows, "partition": [0] * rows,
-        "deliver_after": pa.array(given, pa.int64()), "deliver_at": pa.array(asked, INSTANT),
-    })  # fmt: skip
+    table = pa.table(
+        {
+            "value": [b"x"] * rows,
+            "partition": [0] * rows,
+            "deliver_after": pa.array(given, pa.int64()),
+            "deliver_at": pa.array(asked, INSTANT),
+        }
+    )
     bench.client.producer("t").send_batch(table)
     assert delivery(bench.client) == [
         at if at is not None else None if after is None else min(START_MS + after, INSTANT_MS_MAX)

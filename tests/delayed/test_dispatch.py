@@ -385,9 +385,13 @@ def test_what_comes_back_is_released(shop: Shop, how: str) -> None:
     shop.set(0)
     other, _ = shop.process(0)
     consumer = other.consumer(
-        "t", "s", create=True, type="shared", position="earliest",
+        "t",
+        "s",
+        create=True,
+        type="shared",
+        position="earliest",
         ack_timeout_ms=1000 if how == "timeout" else None,
-    )  # fmt: skip
+    )
     a = shop.send(b"a", 100)
     b = shop.send(b"b", 5000)
     other._store.clock.set_wall(T0 + 100)  # type: ignore[attr-defined]  # a ManualClock

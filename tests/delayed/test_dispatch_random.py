@@ -250,9 +250,10 @@ class World:
             for process in self.processes:
                 now = process.clock.now().wall_ms
                 left = [
-                    one for one in self.times
+                    one
+                    for one in self.times
                     if self.is_free(sub, one) and self.is_due(sub, one, now)
-                ]  # fmt: skip
+                ]
                 stray = len(self.places(process, name)) >= 3
                 assert not left or stray, f"left at {now}: {left} of {self.times}"
 
@@ -262,10 +263,17 @@ class World:
 
     def step(self) -> None:
         deeds = (
-            (self.send, 5), (self.send_in_txn, 3), (self.move, 5), (self.receive, 6),
-            (self.settle, 6), (self.end, 2), (self.seek, 0.3), (self.restart, 0.4),
-            (self.upkeep, 3), (self.full_cycle, 2),
-        )  # fmt: skip
+            (self.send, 5),
+            (self.send_in_txn, 3),
+            (self.move, 5),
+            (self.receive, 6),
+            (self.settle, 6),
+            (self.end, 2),
+            (self.seek, 0.3),
+            (self.restart, 0.4),
+            (self.upkeep, 3),
+            (self.full_cycle, 2),
+        )
         [deed] = self.chance.choices([one for one, _ in deeds], [weight for _, weight in deeds])
         self.last = deed.__name__
         deed()

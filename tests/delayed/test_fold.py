@@ -55,8 +55,11 @@ def test_a_row_that_is_due_by_the_clock_of_its_frame_does_not_enter() -> None:
     assert state.passed_ms == 100
     apply(state, 2, 100, appended(7, 4, 150, 140))
     assert [row[:1] + row[2:] for row in round_trip(state).mutable] == [
-        (101, 0, 0), (300, 3, 0), (150, 4, 0), (140, 5, 0),
-    ]  # fmt: skip
+        (101, 0, 0),
+        (300, 3, 0),
+        (150, 4, 0),
+        (140, 5, 0),
+    ]
 
 
 def test_rows_of_a_transaction_enter_at_its_commit_by_the_clock_of_that_frame() -> None:
@@ -85,8 +88,12 @@ def test_an_aborted_transaction_leaves_nothing() -> None:
 def test_sealing_takes_a_prefix_and_later_ids_stay() -> None:
     state = Delayed()
     apply(state, 1, 0, appended(7, 0, 10, 20, 30))
-    apply(state, 2, 0, BucketSealed(1, "seal", (7, 0, 0), (7, 1, 0), 5, bucket(1, (7, 0, 0),
-          (7, 1, 0))))  # fmt: skip
+    apply(
+        state,
+        2,
+        0,
+        BucketSealed(1, "seal", (7, 0, 0), (7, 1, 0), 5, bucket(1, (7, 0, 0), (7, 1, 0))),
+    )
     assert list(state.mutable) == [(30, 7, 2, 0)]
     assert (state.cuts, state.cutoff_ms, state.passed_ms, state.next_gen) == (1, 5, 5, 2)
     apply(state, 3, 0, appended(7, 3, 40))
@@ -158,8 +165,9 @@ def test_trimming_takes_ids_and_ranges_of_the_ledger() -> None:
 def test_what_is_left_of_a_range() -> None:
     whole = [((1, 0, 0), (1, 9, 0))]
     assert without(whole, (1, 3, 0), (1, 5, 0)) == [
-        ((1, 0, 0), (1, 2, (1 << 31) - 1)), ((1, 5, 1), (1, 9, 0)),
-    ]  # fmt: skip
+        ((1, 0, 0), (1, 2, (1 << 31) - 1)),
+        ((1, 5, 1), (1, 9, 0)),
+    ]
     assert without(whole, (1, 0, 0), (1, 9, 0)) == []
     assert without(whole, (1, 10, 0), (2, 0, 0)) == whole
 

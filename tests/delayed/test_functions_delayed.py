@@ -41,6 +41,10 @@ def test_an_output_may_be_delayed(bench: Bench) -> None:
 
     functions.run(client, function, "in", "out", "s")
     assert [(m.value, m.deliver_at) for m in read(client, topic="out")] == [
-        (b"a", START_MS + 5), (b"b", 7), (b"c", None), (b"d", None), (b"e", START_MS + 6),
-    ]  # fmt: skip
+        (b"a", START_MS + 5),
+        (b"b", 7),
+        (b"c", None),
+        (b"d", None),
+        (b"e", START_MS + 6),
+    ]
     assert [m.deliver_at for m in read(client, topic="aside")] == [START_MS + 9] * 3

@@ -150,10 +150,12 @@ def test_instants_beyond_a_calendar_are_listed(tmp_path: Path) -> None:
     far = (1 << 63) - 1
     client.producer("t").send_batch(
         pa.record_batch(
-            {"value": pa.array([b"x"], pa.binary()),
-             "deliver_at": pa.array([far], pa.int64()).cast(pa.timestamp("ms", "UTC"))}
+            {
+                "value": pa.array([b"x"], pa.binary()),
+                "deliver_at": pa.array([far], pa.int64()).cast(pa.timestamp("ms", "UTC")),
+            }
         )
-    )  # fmt: skip
+    )
     assert client.topic("t").next_delayed() is not None
     assert client.topic("t").histogram()[-1]["messages"] == 1
 
@@ -241,8 +243,10 @@ def world(chance: random.Random, bench: Bench, partitions: int) -> None:
         (client.abort if chance.random() < 0.2 else client.commit)(txn)
     elif act == "seal":
         seal(client, partition, chance.randrange(1, 8))
-    elif act == "lose" and any(row["state"] == "sealed" and row["partition"] == partition
-                               for row in client.topic("t").buckets()):  # fmt: skip
+    elif act == "lose" and any(
+        row["state"] == "sealed" and row["partition"] == partition
+        for row in client.topic("t").buckets()
+    ):
         lose(client, partition)
     elif act == "ack" and (known := ids(client)):
         client.acknowledge("t", "s", chance.sample(known, chance.randrange(1, len(known) + 1)))

@@ -45,6 +45,9 @@ def test_messages_that_no_op_told_of_wait(
             consumer.acknowledge(table)
             bench.clock.advance(300)
     assert seen == [[b"now"], [], [b"later"], [b"new", b"last"]] or seen == [
-        [b"now"], [], [b"later"], [b"last", b"new"],
-    ]  # fmt: skip
+        [b"now"],
+        [],
+        [b"later"],
+        [b"last", b"new"],
+    ]
     bench.close()

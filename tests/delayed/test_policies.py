@@ -63,14 +63,21 @@ def test_a_topic_inherits_from_its_namespace_and_that_from_the_store(bench: Benc
     for _ in range(2):
         found = bench.client.admin.get_delayed_policies("acme/jobs/t")
         assert found["policies"] == {
-            "active": False, "tick_time_ms": 7, "strict": False, "max_delivery_delay_ms": 9,
-            "fixed_delivery_delay_ms": 0, "ttl_from": "deliver_at",
-        }  # fmt: skip
+            "active": False,
+            "tick_time_ms": 7,
+            "strict": False,
+            "max_delivery_delay_ms": 9,
+            "fixed_delivery_delay_ms": 0,
+            "ttl_from": "deliver_at",
+        }
         assert found["origins"] == {
-            "active": "topic", "tick_time_ms": "topic", "strict": "store",
-            "max_delivery_delay_ms": "namespace", "fixed_delivery_delay_ms": "store",
+            "active": "topic",
+            "tick_time_ms": "topic",
+            "strict": "store",
+            "max_delivery_delay_ms": "namespace",
+            "fixed_delivery_delay_ms": "store",
             "ttl_from": "topic",
-        }  # fmt: skip
+        }
         other = bench.client.admin.get_delayed_policies("t")["policies"]
         assert (other["tick_time_ms"], other["strict"], other["active"]) == (5, False, True)
         space = bench.client.admin.get_delayed_policies(namespace="acme/jobs")
@@ -131,12 +138,16 @@ def test_policies_go_with_their_topic(bench: Bench) -> None:
     admin.set_delayed_policies("t", fixed_delivery_delay_ms=3, strict=False, ttl_from="publish")
     assert bench.client.set_policies("t", ttl_ms=5) == {"ttl_ms": 5}
     assert admin.update_topic("t", retention_acked=1)["policies"] == {
-        "ttl_ms": 5, "retention_acked": 1,
-    }  # fmt: skip
+        "ttl_ms": 5,
+        "retention_acked": 1,
+    }
     assert bench.client.describe_topic("t")["policies"] == {
-        "ttl_ms": 5, "retention_acked": 1, "fixed_delivery_delay_ms": 3, "strict": False,
+        "ttl_ms": 5,
+        "retention_acked": 1,
+        "fixed_delivery_delay_ms": 3,
+        "strict": False,
         "ttl_from": "publish",
-    }  # fmt: skip
+    }
     bench.client.admin.delete_topic("t")
     bench.client.create_topic("t")
     assert bench.client.admin.get_delayed_policies("t")["policies"] == DEFAULTS
@@ -194,9 +205,12 @@ def test_a_fixed_delay_counts_whatever_was_given(bench: Bench) -> None:
     client.admin.set_delayed_policies("t", fixed_delivery_delay_ms=100, max_delivery_delay_ms=10)
     producer = client.producer("t", chunking=True)
     cases: list[dict[str, Any]] = [
-        {}, {"deliver_at": 5}, {"deliver_after": 9}, {"deliver_at": START_MS + DAY},
+        {},
+        {"deliver_at": 5},
+        {"deliver_after": 9},
+        {"deliver_at": START_MS + DAY},
         {"deliver_after": DAY},
-    ]  # fmt: skip
+    ]
     for given in cases:
         for value in (b"x", LARGE):
             producer.send(value, partition=0, **given)
@@ -264,8 +278,10 @@ def test_a_delay_above_the_maximum_is_refused(bench: Bench, how: str, name: str)
         if name == "deliver_after" and over > 1:
             value = INSTANT_MS_MAX - START_MS - 7
         assert (fields["setting"], fields["limit"], fields["value"]) == (
-            "max_delivery_delay_ms", DAY, value,
-        )  # fmt: skip
+            "max_delivery_delay_ms",
+            DAY,
+            value,
+        )
         assert not read(client)
         assert not list(Path(bench.path).glob("topics/**/*.parquet"))[files:]
     assert client.describe_topic("t")["messages"] == 0
@@ -289,8 +305,9 @@ def test_refusals_are_counted_by_message(bench: Bench) -> None:
     client = bench.client
     client.admin.set_delayed_policies("t", max_delivery_delay_ms=5)
     producer = client.producer("t", chunking=True)
-    table = pa.table({"value": [b"x"] * 5, "deliver_after": [1, 6, 7, None, 8],
-                      "partition": [0, 0, 1, 1, 1]})  # fmt: skip
+    table = pa.table(
+        {"value": [b"x"] * 5, "deliver_after": [1, 6, 7, None, 8], "partition": [0, 0, 1, 1, 1]}
+    )
     with pytest.raises(InvalidMessage):
         producer.send_batch(table)
     with client.transaction() as txn:
@@ -319,8 +336,10 @@ def test_what_was_stored_already_is_not_refused(bench: Bench) -> None:
     """A repetition is answered with the original, whatever the policy has become."""
     client = bench.client
     producer = client.producer("t", "me", chunking=True)
-    first = [producer.send(value, deliver_after=50, sequence_id=at, partition=0)
-             for at, value in enumerate((b"a", LARGE))]  # fmt: skip
+    first = [
+        producer.send(value, deliver_after=50, sequence_id=at, partition=0)
+        for at, value in enumerate((b"a", LARGE))
+    ]
     client.admin.set_delayed_policies("t", max_delivery_delay_ms=5)
     for at, value in enumerate((b"a", LARGE)):
         again = producer.send(value, deliver_after=50, sequence_id=at, partition=0)

@@ -79,20 +79,29 @@ def test_what_a_record_says_counts_before_the_flag(bench: Bench, tmp_path: Path)
         assert main(["produce", "t", form[0], "--in", form, "--deliver-after", "9ms"]) == 0
         assert main(["produce", "t", form[0], "--in", form, "--deliver-at", "1970-01-03"]) == 0
         assert delivery(bench) == [
-            given, START_MS + 8, None,
-            given, START_MS + 8, START_MS + 9,
-            given, START_MS + 8, 2 * 86_400_000,
-        ]  # fmt: skip
+            given,
+            START_MS + 8,
+            None,
+            given,
+            START_MS + 8,
+            START_MS + 9,
+            given,
+            START_MS + 8,
+            2 * 86_400_000,
+        ]
         bench.client.admin.delete_topic("t")
         bench.client.create_topic("t")
 
 
-@pytest.mark.parametrize("columns", [
-    {},
-    {"deliver_at": pa.array([None, 5], INSTANT)},
-    {"deliver_after": pa.array([None, 6], pa.int64())},
-    {"deliver_at": pa.array([None, None], INSTANT), "deliver_after": pa.array([None, 6])},
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "columns",
+    [
+        {},
+        {"deliver_at": pa.array([None, 5], INSTANT)},
+        {"deliver_after": pa.array([None, 6], pa.int64())},
+        {"deliver_at": pa.array([None, None], INSTANT), "deliver_after": pa.array([None, 6])},
+    ],
+)
 def test_a_flag_fills_only_what_says_nothing(columns: dict[str, Any]) -> None:
     table = pa.table({"value": [b"a", b"b"], **columns})
     said = bool(columns)
@@ -105,11 +114,15 @@ def test_a_flag_fills_only_what_says_nothing(columns: dict[str, Any]) -> None:
         assert got[0] == value
         rows = [{key: out[key].cast(pa.int64())[at].as_py() for key in columns} for at in range(2)]
         assert got[1] == value if not said else any(rows[1].values())
-        both = [out[key].is_valid() for key in ("deliver_at", "deliver_after")
-                if key in out.column_names]  # fmt: skip
+        both = [
+            out[key].is_valid()
+            for key in ("deliver_at", "deliver_after")
+            if key in out.column_names
+        ]
         assert [sum(pair) for pair in zip(*(one.to_pylist() for one in both), strict=True)] == [
-            1, 1,
-        ]  # fmt: skip
+            1,
+            1,
+        ]
 
 
 @pytest.mark.parametrize(("form", "text"), [
@@ -158,7 +171,21 @@ def test_what_transform_writes_may_be_delayed(bench: Bench) -> None:
     script = (
         """printf '{"value":"y","value_encoding":"utf8","deliver_after":50}\\n'; cat > /dev/null"""
     )
-    code = main(["transform", "t", "out", "-s", "s", "--create", "--out-format", "envelope",
-                 "--", "sh", "-c", script])  # fmt: skip
+    code = main(
+        [
+            "transform",
+            "t",
+            "out",
+            "-s",
+            "s",
+            "--create",
+            "--out-format",
+            "envelope",
+            "--",
+            "sh",
+            "-c",
+            script,
+        ]
+    )
     assert code == 0
     assert [m.deliver_at for m in read(bench.client, topic="out")] == [START_MS + 50]

@@ -57,9 +57,13 @@ def test_promoted_messages_are_released_where_they_wait(tmp_path: Path) -> None:
     a, b, c = later(client, 300, 100, 200)
     answer = client.topic("t").promote([a, c])
     assert answer == {
-        "topic": "t", "subscription": None, "promoted": 2, "not_delayed": 0,
-        "first_at": START_MS + 200, "last_at": START_MS + 300,
-    }  # fmt: skip
+        "topic": "t",
+        "subscription": None,
+        "promoted": 2,
+        "not_delayed": 0,
+        "first_at": START_MS + 200,
+        "last_at": START_MS + 300,
+    }
     for name in ("shared", "key-shared"):
         assert released(client, name) == [a, c]
     for name in ("exclusive", "failover"):
@@ -310,8 +314,12 @@ def test_every_subscription_is_changed_alike(tmp_path: Path, seed: int) -> None:
             gone[name] |= {*some}
         else:
             told = client.topic("t").cancel(before=limit)["cancelled"]
-            assert told == sum(any(i not in known for known in [*gone.values(), gone.setdefault(
-                "failover", set())]) for i in early)  # fmt: skip
+            assert told == sum(
+                any(
+                    i not in known for known in [*gone.values(), gone.setdefault("failover", set())]
+                )
+                for i in early
+            )
             for known in gone.values():
                 known |= {*early}
         for held, known in gone.items():

@@ -40,9 +40,11 @@ def test_refunds_come_fourteen_days_later(tmp_path: Path) -> None:
     rows = pq.read_table(ROOT / "data" / "online-retail.parquet").slice(0, LINES).to_pylist()
     times = [datetime.fromisoformat(row["InvoiceDate"]).replace(tzinfo=UTC) for row in rows]
     assert seen.got == Counter(
-        " ".join((str(n), row["InvoiceNo"], row["StockCode"], row["Quantity"], row["UnitPrice"]))
-        .encode() for n, row in enumerate(rows)
-    )  # fmt: skip
+        " ".join(
+            (str(n), row["InvoiceNo"], row["StockCode"], row["Quantity"], row["UnitPrice"])
+        ).encode()
+        for n, row in enumerate(rows)
+    )
     back = [at for at, row in zip(times, rows, strict=True) if int(row["Quantity"]) < 0]
     assert (seen.refunds, seen.early) == (len(back), 0)
     assert seen.late_ms <= step // timedelta(milliseconds=1)

@@ -63,8 +63,10 @@ def test_what_is_put_off_enters_the_index(bench: Bench, value: bytes) -> None:
     put_off(client, value, 0)
     for _ in range(2):
         assert [m.deliver_at for m in read(bench.client, RETRY)] == [
-            START_MS + 5000, START_MS + 5010, None,
-        ]  # fmt: skip
+            START_MS + 5000,
+            START_MS + 5010,
+            None,
+        ]
         assert indexed(bench.client, RETRY) == [START_MS + 5000, START_MS + 5010]
         bench.client.checkpoint(roll_all=True)
         bench.reopen()
@@ -85,8 +87,10 @@ def test_a_delay_above_the_maximum_of_the_retry_topic_moves_nothing(
             with pytest.raises(InvalidMessage) as caught:
                 consumer.reconsume_later(message, 101)
             assert {name: caught.value.fields[name] for name in ("setting", "limit", "value")} == {
-                "setting": "max_delivery_delay_ms", "limit": 100, "value": 101,
-            }  # fmt: skip
+                "setting": "max_delivery_delay_ms",
+                "limit": 100,
+                "value": 101,
+            }
             assert unacked(client) == [value]
             is_there = RETRY in [row["topic"] for row in client.topics()]
             assert not (is_there and read(client, RETRY))

@@ -95,10 +95,13 @@ def test_what_expires_is_what_a_list_says(tmp_path: Path, seed: int) -> None:
     print("seed", seed)
     chance = random.Random(seed)
     bench = Bench(
-        tmp_path / "store", max_message_bytes=4096, ledger_entries_max=4,
-        mutable_ids_max=chance.choice((1, 3, 500_000)), max_num_buckets=chance.randint(1, 5),
+        tmp_path / "store",
+        max_message_bytes=4096,
+        ledger_entries_max=4,
+        mutable_ids_max=chance.choice((1, 3, 500_000)),
+        max_num_buckets=chance.randint(1, 5),
         ledger_step_per_bucket=chance.randint(0, 5),
-    )  # fmt: skip
+    )
     client = bench.client
     client.create_topic("t", ttl_ms=100)
     client.create_subscription("t", "s")
@@ -110,13 +113,14 @@ def test_what_expires_is_what_a_list_says(tmp_path: Path, seed: int) -> None:
         if act <= 2:
             now = bench.clock.now().wall_ms
             rows = chance.randint(1, 5)
-            times = [chance.choice((None, None, now + chance.randint(-50, 200)))
-                     for _ in range(rows)]  # fmt: skip
+            times = [
+                chance.choice((None, None, now + chance.randint(-50, 200))) for _ in range(rows)
+            ]
             names = [b"%05d" % (number + at) for at in range(rows)]
             number += rows
-            table = pa.table({
-                "value": names, "deliver_at": pa.array(times, pa.timestamp("ms", "UTC")),
-            })  # fmt: skip
+            table = pa.table(
+                {"value": names, "deliver_at": pa.array(times, pa.timestamp("ms", "UTC"))}
+            )
             if act == 2:
                 with client.transaction() as txn:
                     client.producer("t").send_batch(table, txn=txn)

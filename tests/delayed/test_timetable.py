@@ -62,10 +62,13 @@ def tended(shop: Shop) -> int:
 
 def random_shop(folder: Path, chance: random.Random) -> Shop:
     shop = Shop(
-        folder, ledger_entries_max=chance.choice((3, 7, 1000)), ledger_step_per_bucket=1,
-        mutable_ids_max=chance.choice((3, 9, 1000)), max_num_buckets=chance.choice((1, 3, -1)),
+        folder,
+        ledger_entries_max=chance.choice((3, 7, 1000)),
+        ledger_step_per_bucket=1,
+        mutable_ids_max=chance.choice((3, 9, 1000)),
+        max_num_buckets=chance.choice((1, 3, -1)),
         max_indexes_per_snapshot_segment=chance.choice((1, 3, -1)),
-    )  # fmt: skip
+    )
     shop.set(0)
     for _ in range(chance.randrange(1, 20)):
         given = [
@@ -238,9 +241,11 @@ def cut(path: Path) -> None:
 @pytest.mark.parametrize("type", ["shared", "key-shared"])
 @pytest.mark.parametrize("is_free", [True, False])
 def test_a_lost_bucket_costs_time_only(
-    sealed: tuple[Shop, list[MessageId], Path], harm: Callable[[Path], None], type: str,
+    sealed: tuple[Shop, list[MessageId], Path],
+    harm: Callable[[Path], None],
+    type: str,
     is_free: bool,
-) -> None:  # fmt: skip
+) -> None:
     """11: dropped, built again; while somebody else is at the upkeep, rows are looked at."""
     shop, ids, path = sealed
     consumer = shop.consumer(type=type)

@@ -51,9 +51,13 @@ def _fill(client: txlog.Client, step: int) -> None:
     producer = client.producer("orders", name="till")
     for number in range(3):
         producer.send(
-            b"plain %d.%d" % (step, number), key=b"k%d" % number, partition=number % 2,
-            properties={"step": str(step)}, event_time=START_MS - 1, sequence_id=10 * step + number,
-        )  # fmt: skip
+            b"plain %d.%d" % (step, number),
+            key=b"k%d" % number,
+            partition=number % 2,
+            properties={"step": str(step)},
+            event_time=START_MS - 1,
+            sequence_id=10 * step + number,
+        )
     other = client.producer("acme/eu/straße.1")
     with client.transaction() as txn:
         for number in range(2):
@@ -71,9 +75,14 @@ def show(client: txlog.Client) -> Shown:
         "topics": {
             topic: [
                 [
-                    message.partition, str(message.message_id), _text(message.key),
-                    _text(message.value), dict(message.properties), message.publish_time,
-                    message.event_time, None if message.txn is None else str(message.txn),
+                    message.partition,
+                    str(message.message_id),
+                    _text(message.key),
+                    _text(message.value),
+                    dict(message.properties),
+                    message.publish_time,
+                    message.event_time,
+                    None if message.txn is None else str(message.txn),
                 ]
                 for message in client.reader(topic)
             ]
@@ -83,7 +92,7 @@ def show(client: txlog.Client) -> Shown:
             [str(txn["txn"]), txn["state"], txn["reason"]] for txn in client.transactions(all=True)
         ),
         "backlog": [[sub["subscription"], sub["backlog"]] for sub in client.subscriptions()],
-    }  # fmt: skip
+    }
 
 
 def _text(data: bytes | None) -> str | None:

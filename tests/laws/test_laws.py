@@ -66,15 +66,27 @@ def plain(key: Component, blob: bytes) -> object:
     if key[0] != "cursor":
         return sort_dicts(msgspec.msgpack.decode(FOLDS[key[0]].dump(state)))
     return [
-        state.acked.runs(), state.held.runs(), state.hands.leased.runs(),
-        {number: (lease.ids.runs(), [(due, ids.runs()) for due, ids in lease.handouts])
-         for number, lease in sorted(state.hands.leases.items()) if lease.ids},
-        state.hands.waiting, state.hands.waiting_ids.runs(),
+        state.acked.runs(),
+        state.held.runs(),
+        state.hands.leased.runs(),
+        {
+            number: (lease.ids.runs(), [(due, ids.runs()) for due, ids in lease.handouts])
+            for number, lease in sorted(state.hands.leases.items())
+            if lease.ids
+        },
+        state.hands.waiting,
+        state.hands.waiting_ids.runs(),
         msgspec.msgpack.decode(blob, strict=False)[11],  # the rewinds as they were dumped
         sort_dicts(msgspec.to_builtins(state.pending, str_keys=False)),
-        state.mark_delete, state.redelivered, state.round, state.acked_count, state.last_ack_ms,
-        msgspec.to_builtins(state.figures), state.epoch, state.released.runs(),
-    ]  # fmt: skip
+        state.mark_delete,
+        state.redelivered,
+        state.round,
+        state.acked_count,
+        state.last_ack_ms,
+        msgspec.to_builtins(state.figures),
+        state.epoch,
+        state.released.runs(),
+    ]
 
 
 def sort_dicts(value: object) -> object:
@@ -175,15 +187,19 @@ def random_history(bench: Bench, seed: int, *, checkpoints: bool) -> None:
                 space = later.choice((None, "public/default")) if topic is None else None
                 client.admin.remove_delayed_policies([], topic, space)
                 client.admin.set_delayed_policies(
-                    topic, space, max_delivery_delay_ms=later.choice((0, 450)),
+                    topic,
+                    space,
+                    max_delivery_delay_ms=later.choice((0, 450)),
                     fixed_delivery_delay_ms=later.choice((0, 0, 200)),
                     ttl_from=later.choice(("publish", "deliver_at")),
-                )  # fmt: skip
+                )
                 client.admin.remove_watermark_policies([], topic, space)
                 client.admin.set_watermark_policies(
-                    topic, space, producer_idle_timeout_ms=later.choice((0, 600)),
+                    topic,
+                    space,
+                    producer_idle_timeout_ms=later.choice((0, 600)),
                     snapshot_markers_max=later.choice((2, 1000)),
-                )  # fmt: skip
+                )
                 client.admin.delete_topic(f"more-{chance.randrange(step + 1)}")
             elif act == 11 and chance.random() < 0.3:
                 client.create_topic(f"more-{step}", chance.randint(1, 2))
@@ -207,10 +223,18 @@ def bulk(bench: Bench, chance: random.Random) -> None:
         count = chance.randint(0, 4)
         times = [chance.choice((None, None, now + 500)) for _ in range(count)]
         keys = [chance.choice((None, b"%d" % chance.randrange(9))) for _ in range(count)]
-        staged += batch.stage([pa.table({
-            "value": pa.array([b"x"] * count, pa.binary()), "key": pa.array(keys, pa.binary()),
-            "deliver_at": pa.array(times, pa.timestamp("ms", "UTC")),
-        })], task)  # fmt: skip
+        staged += batch.stage(
+            [
+                pa.table(
+                    {
+                        "value": pa.array([b"x"] * count, pa.binary()),
+                        "key": pa.array(keys, pa.binary()),
+                        "deliver_at": pa.array(times, pa.timestamp("ms", "UTC")),
+                    }
+                )
+            ],
+            task,
+        )
     if chance.random() < 0.1:
         batch.abort()
     bench.clock.advance(chance.choice((0, 0, 300)))
@@ -250,9 +274,13 @@ def lease(
 
 def bench_of(folder: Path) -> Bench:
     return Bench(
-        folder / "store", ledger_entries_max=7, coordinators=2, txn_ids_reserved=2,
-        txn_ended_retention_count=5, max_message_bytes=64,
-    )  # fmt: skip
+        folder / "store",
+        ledger_entries_max=7,
+        coordinators=2,
+        txn_ids_reserved=2,
+        txn_ended_retention_count=5,
+        max_message_bytes=64,
+    )
 
 
 # --- Law 1 ------------------------------------------------------------------------------------
@@ -351,9 +379,10 @@ def check_agreement(view: View) -> None:
     known = view.known()
     unfinished = {
         (key[1], sequence): txn
-        for key in known if key[0] == "coordinator"
+        for key in known
+        if key[0] == "coordinator"
         for sequence, txn in view.coordinator(key[1]).unfinished.items()
-    }  # fmt: skip
+    }
     for kind, a, b in known:
         if kind == "buffer":
             state = view.buffer(a)
@@ -377,8 +406,9 @@ def check_agreement(view: View) -> None:
             for pair, pending in cursor.pending.items():
                 assert (a, b) in unfinished[pair].subscriptions  # I-17
                 for ledger, first, last, low, high in pending.runs:
-                    mine = {(ledger, e, i) for e in range(first, last + 1)
-                            for i in range(low, high + 1)}  # fmt: skip
+                    mine = {
+                        (ledger, e, i) for e in range(first, last + 1) for i in range(low, high + 1)
+                    }
                     assert not mine & seen  # I-9: exactly one holder
                     seen |= mine
             assert all(ledger >= cursor.mark_delete[0] for ledger in cursor.acked.entries)
@@ -389,8 +419,11 @@ def check_agreement(view: View) -> None:
         elif kind == "key":
             for uid, of_owner in view.keys(a).of.items():
                 for name, one in of_owner.items():
-                    left = {s: txn for (c, s), txn in unfinished.items()
-                            if (c, txn.owner_uid, txn.key) == (a, uid, name)}  # fmt: skip
+                    left = {
+                        s: txn
+                        for (c, s), txn in unfinished.items()
+                        if (c, txn.owner_uid, txn.key) == (a, uid, name)
+                    }
                     open_ones = [s for s, txn in left.items() if txn.status == "OPEN"]
                     assert open_ones in ([], [one.sequence])  # I-16
                     assert one.sequence < 0 or one.sequence in left
@@ -431,9 +464,11 @@ def check_dead_bytes(state: Buffer) -> None:
     for ledger, end in ends.items():
         assert end.payload_bytes - end.dead_bytes == live.get(ledger, 0)
         holders = [
-            1 for of in state.held.values() for held in of.values()
+            1
+            for of in state.held.values()
+            for held in of.values()
             if any(part[0] == ledger for part in held.ranges)
-        ]  # fmt: skip
+        ]
         assert end.open_txns == len(holders)
     assert state.dead_bytes == sum(end.dead_bytes for end in state.ledgers)
 
@@ -532,8 +567,11 @@ def test_group_commit_is_sequential(tmp_path: Path) -> None:
         if first.txn is not None and (first.value or b"").endswith(b"x"):
             assert second.txn == first.txn and (second.value or b"").endswith(b"z")
     for number in range(6):
-        mine = [int((m.value or b"").split(b":")[1]) for m in zero if m.txn
-                and (m.value or b"").startswith(b"%d:" % number)]  # fmt: skip
+        mine = [
+            int((m.value or b"").split(b":")[1])
+            for m in zero
+            if m.txn and (m.value or b"").startswith(b"%d:" % number)
+        ]
         assert mine == sorted(mine)
     live = live_dumps(client)
     with fresh(bench) as view:
@@ -592,8 +630,9 @@ def test_folds_see_no_clock_and_no_chance() -> None:
         if m.path.startswith("engine/model/") and m.path.endswith("ops")
     ]:
         for item in module.imports:
-            assert not any(item.target == name or item.target.startswith(f"{name}.")
-                           for name in OUTSIDE), (module.path, item.target)  # fmt: skip
+            assert not any(
+                item.target == name or item.target.startswith(f"{name}.") for name in OUTSIDE
+            ), (module.path, item.target)
             if module in folds:
                 assert "engine.folds" not in item.target, (module.path, item.target)
                 assert "engine.storage.disk" not in item.target, (module.path, item.target)
@@ -617,11 +656,13 @@ def test_every_op_has_a_tag_of_its_own_and_a_fold() -> None:
     tags = [kind.__struct_config__.tag for kind in ROUTES]  # type: ignore[attr-defined]
     assert len(set(tags)) == len(tags)
     every = {
-        kind for kind in vars(op_types).values()
-        if isinstance(kind, type) and issubclass(kind, msgspec.Struct)
+        kind
+        for kind in vars(op_types).values()
+        if isinstance(kind, type)
+        and issubclass(kind, msgspec.Struct)
         and kind.__struct_config__.tag is not None
         and kind.__module__.startswith("txlog.engine.model")
-    }  # fmt: skip
+    }
     assert set(ROUTES) == every
 
 

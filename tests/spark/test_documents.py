@@ -16,9 +16,11 @@ pytestmark = pytest.mark.spark
 
 
 def test_examples_print_what_they_should(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    spark: SparkSession,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
+) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(txlog.spark, "session", lambda master: spark)
     txlog.init("shop")

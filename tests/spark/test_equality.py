@@ -48,15 +48,18 @@ class Filling:
                 properties=rng.choice((None, {}, {"z": "b", "c": ""}, {"é": "\n"})),
                 event_time=rng.choice((None, at)),
                 deliver_at=rng.choice((None, None, 32_503_680_000_000 + self._sent)),
-                partition=rng.randrange(PARTITIONS), txn=txn,
-            )  # fmt: skip
+                partition=rng.randrange(PARTITIONS),
+                txn=txn,
+            )
 
     def large(self, txn: txlog.Transaction | None = None) -> None:
         self._sent += 1
         self._client.producer("orders", chunking=True).send(
-            (b"\x00\xff%d" % self._sent) * LARGE_BYTES, key=b"large", txn=txn,
+            (b"\x00\xff%d" % self._sent) * LARGE_BYTES,
+            key=b"large",
+            txn=txn,
             partition=self._rng.randrange(PARTITIONS),
-        )  # fmt: skip
+        )
 
     def transaction(self, *, commits: bool) -> None:
         txn = self._client.transaction()
@@ -71,9 +74,13 @@ class Filling:
 def client(tmp_path: Path) -> Iterator[Client]:
     """A client of a store in which everything has happened to `orders`."""
     txlog.init(
-        str(tmp_path / "store"), durability="os", free_bytes_min=0, reader_grace_ms=0,
-        max_message_bytes=LARGE_BYTES, ledger_entries_max=40,
-    )  # fmt: skip
+        str(tmp_path / "store"),
+        durability="os",
+        free_bytes_min=0,
+        reader_grace_ms=0,
+        max_message_bytes=LARGE_BYTES,
+        ledger_entries_max=40,
+    )
     with txlog.open(str(tmp_path / "store")) as opened:
         opened.checkpoint_automatically = False
         opened.create_topic("orders", partitions=PARTITIONS)
@@ -125,10 +132,15 @@ def by_api(client: Client) -> list[Row]:
 def by_stream(spark: SparkSession, path: str, limit: int) -> list[Row]:
     """All of it in micro-batches."""
     query = (
-        spark.readStream.format("txlog").option("topic", "orders")
-        .option("maxRowsPerTrigger", limit).load(path)
-        .writeStream.format("memory").queryName("streamed").trigger(availableNow=True).start()
-    )  # fmt: skip
+        spark.readStream.format("txlog")
+        .option("topic", "orders")
+        .option("maxRowsPerTrigger", limit)
+        .load(path)
+        .writeStream.format("memory")
+        .queryName("streamed")
+        .trigger(availableNow=True)
+        .start()
+    )
     query.awaitTermination()
     assert len(query.recentProgress) > 2
     return in_order(spark.table("streamed"))

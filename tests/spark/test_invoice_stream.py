@@ -39,10 +39,12 @@ def test_invoice_is_what_an_order_is_worth(spark: SparkSession) -> None:
     """By Spark and by hand, for the first orders; kills a value that is rounded."""
     example = loaded()
     rows = example.orders(60)
-    table = pa.table({
-        "key": [row["invoice"].encode() for row in rows],
-        "value": [json.dumps(row).encode() for row in rows],
-    })  # fmt: skip
+    table = pa.table(
+        {
+            "key": [row["invoice"].encode() for row in rows],
+            "value": [json.dumps(row).encode() for row in rows],
+        }
+    )
     found = example.invoices(spark.createDataFrame(table)).toArrow().to_pylist()
     assert [row["key"].decode() for row in found] == [row["invoice"] for row in rows]
     for order, row in zip(rows, found, strict=True):
@@ -55,10 +57,12 @@ def test_invoice_is_what_an_order_is_worth(spark: SparkSession) -> None:
 def start(*words: str) -> subprocess.Popen[bytes]:
     """The example as a program, in a process group of its own."""
     return subprocess.Popen(
-        [sys.executable, str(PROGRAM), *words], start_new_session=True,
+        [sys.executable, str(PROGRAM), *words],
+        start_new_session=True,
         env={**os.environ, "PYTHONPATH": str(SOURCE)},
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-    )  # fmt: skip
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
 
 
 @pytest.mark.slow
@@ -83,6 +87,7 @@ def test_totals_are_exact_when_the_driver_is_killed_three_times(tmp_path: Path) 
     check = start("check", store)
     said = check.communicate()[0].decode()
     assert (check.returncode, said) == (
-        0, f"{ORDERS} invoices of {ORDERS} orders, worth 9747747.934: exact\n"
-    )  # fmt: skip
+        0,
+        f"{ORDERS} invoices of {ORDERS} orders, worth 9747747.934: exact\n",
+    )
     assert list(Path(store).glob("topics/**/_stage/*")) == []

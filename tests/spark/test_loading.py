@@ -41,22 +41,45 @@ def messages(count: int = COUNT) -> pa.Table:
     """Messages with everything that a column may hold, the partition named."""
     return pa.table(
         {
-            "key": pa.array([None if n % 5 == 0 else b"" if n % 7 == 0 else b"k\xff%d" % (n % 9)
-                             for n in range(count)], pa.binary()),
-            "value": pa.array([None if n % 11 == 0 else b"" if n % 13 == 0 else b"\0v%d" % n
-                               for n in range(count)], pa.binary()),
-            "properties": pa.array([None if n % 3 == 0 else [] if n % 4 == 0 else
-                                    [("ä", f"ö{n}"), ("none", None), ("", "")]
-                                    for n in range(count)], MESSAGE.field("properties").type),
-            "event_time": pa.array([None if n % 6 == 0 else (n - 200) * 1_000_003 + n
-                                    for n in range(count)], pa.timestamp("us", "UTC")),
-            "deliver_at": pa.array([None if n % 4 else 1_700_000_000_000_000 + n
-                                    for n in range(count)], pa.timestamp("us", "UTC")),
-            "sequence_id": pa.array([None if n % 2 else (1 << 60) + n for n in range(count)],
-                                    pa.int64()),
+            "key": pa.array(
+                [
+                    None if n % 5 == 0 else b"" if n % 7 == 0 else b"k\xff%d" % (n % 9)
+                    for n in range(count)
+                ],
+                pa.binary(),
+            ),
+            "value": pa.array(
+                [
+                    None if n % 11 == 0 else b"" if n % 13 == 0 else b"\0v%d" % n
+                    for n in range(count)
+                ],
+                pa.binary(),
+            ),
+            "properties": pa.array(
+                [
+                    None
+                    if n % 3 == 0
+                    else []
+                    if n % 4 == 0
+                    else [("ä", f"ö{n}"), ("none", None), ("", "")]
+                    for n in range(count)
+                ],
+                MESSAGE.field("properties").type,
+            ),
+            "event_time": pa.array(
+                [None if n % 6 == 0 else (n - 200) * 1_000_003 + n for n in range(count)],
+                pa.timestamp("us", "UTC"),
+            ),
+            "deliver_at": pa.array(
+                [None if n % 4 else 1_700_000_000_000_000 + n for n in range(count)],
+                pa.timestamp("us", "UTC"),
+            ),
+            "sequence_id": pa.array(
+                [None if n % 2 else (1 << 60) + n for n in range(count)], pa.int64()
+            ),
             "partition": pa.array([n * 2 // count for n in range(count)], pa.int32()),
         }
-    )  # fmt: skip
+    )
 
 
 def held(client: Client, topic: str) -> list[dict[str, Any]]:
@@ -96,9 +119,14 @@ def test_messages_are_those_that_a_producer_stores(
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             answer = bulk_load(
-                frame, client.path, "t", txn_key="k", batch_id="1", shuffle=shuffle,
+                frame,
+                client.path,
+                "t",
+                txn_key="k",
+                batch_id="1",
+                shuffle=shuffle,
                 order_by=[F.coalesce("value", F.lit(b""))] if shuffle else (),
-            )  # fmt: skip
+            )
     finally:
         spark.conf.unset(layout)
     small = [one for one in caught if "files of this batch" in str(one.message)]
@@ -137,8 +165,14 @@ def test_producer_is_in_every_row(spark: SparkSession, client: Client) -> None:
     found = read(spark, client.path, "t").groupBy("producer").count().collect()
     assert [(row["producer"], row["count"]) for row in found] == [("nightly", COUNT)]
     with pytest.raises(InvalidArgument, match="sequence_id"):
-        bulk_load(frame.withColumn("sequence_id", F.lit(1)), client.path, "t", txn_key="k",
-                  batch_id="2", producer="nightly")  # fmt: skip
+        bulk_load(
+            frame.withColumn("sequence_id", F.lit(1)),
+            client.path,
+            "t",
+            txn_key="k",
+            batch_id="2",
+            producer="nightly",
+        )
     assert stages(client) == []
 
 
@@ -195,11 +229,13 @@ def test_refusal_takes_back_what_another_task_staged(spark: SparkSession, client
 
 
 def test_delays_count_from_the_job(spark: SparkSession, client: Client) -> None:
-    table = pa.table({
-        "value": [b"none", b"soon", b"never", b"at"],
-        "deliver_after": pa.array([None, 5000, 1 << 62, None], pa.int64()),
-        "deliver_at": pa.array([None, None, None, 7_000_000], pa.timestamp("us", "UTC")),
-    })  # fmt: skip
+    table = pa.table(
+        {
+            "value": [b"none", b"soon", b"never", b"at"],
+            "deliver_after": pa.array([None, 5000, 1 << 62, None], pa.int64()),
+            "deliver_at": pa.array([None, None, None, 7_000_000], pa.timestamp("us", "UTC")),
+        }
+    )
     bulk_load(spark.createDataFrame(table), client.path, "t", txn_key="k", batch_id="1")
     found = {}
     for rows in client.read("t"):
@@ -230,5 +266,6 @@ def test_tasks_have_files_of_their_own_when_these_are_large(
     ordered = bulk_load(frame, client.path, "t", txn_key="k", batch_id="4", order_by=["value"])
     assert ordered["files"] == 2
     with pytest.raises(InvalidArgument):
-        bulk_load(frame, client.path, "t", txn_key="k", batch_id="5", order_by=["value"],
-                  shuffle=False)  # fmt: skip
+        bulk_load(
+            frame, client.path, "t", txn_key="k", batch_id="5", order_by=["value"], shuffle=False
+        )

@@ -276,8 +276,9 @@ def test_names_of_stores_and_topics_are_no_patterns(spark: SparkSession, tmp_pat
         client.checkpoint(roll_all=True)
     rows = in_order(read(spark, path, "a.b/ns/Orders-1"))
     assert [(row["topic"], row["partition"], row["value"]) for row in rows] == [
-        ("a.b/ns/Orders-1", 0, b"in"), ("a.b/ns/Orders-1", 0, b"plain"),
-    ]  # fmt: skip
+        ("a.b/ns/Orders-1", 0, b"in"),
+        ("a.b/ns/Orders-1", 0, b"plain"),
+    ]
 
 
 def test_what_does_not_exist_is_named(spark: SparkSession, client: Client, tmp_path: Path) -> None:
@@ -390,8 +391,10 @@ def test_what_is_not_committed_has_a_state(spark: SparkSession, client: Client) 
     client.producer("orders").send(b"plain")
     rows = in_order(read(spark, client.path, "orders", isolation="uncommitted"))
     assert {(row["value"], row["txn_state"], row["message_id"] is None) for row in rows} == {
-        (b"open", "open", True), (b"in", "committed", False), (b"plain", None, False),
-    }  # fmt: skip
+        (b"open", "open", True),
+        (b"in", "committed", False),
+        (b"plain", None, False),
+    }
     assert read(spark, client.path, "orders", isolation="uncommitted", end="-1").count() == 1
 
 

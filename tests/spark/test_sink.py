@@ -181,9 +181,10 @@ class TestBulkLoad:
 
     def test_frame_is_cast_routed_sorted(self, spark: SparkSession, client: Client) -> None:
         frame = spark.range(COUNT, numPartitions=3).select(
-            F.col("id").alias("value"), (F.col("id") % 17).alias("key"),
+            F.col("id").alias("value"),
+            (F.col("id") % 17).alias("key"),
             (F.col("id").cast("double")).cast("timestamp").alias("event_time"),
-        )  # fmt: skip
+        )
         answer = bulk_load(
             frame, client.path, "orders", txn_key="k", batch_id="1", order_by=["event_time"]
         )
@@ -195,8 +196,9 @@ class TestBulkLoad:
         again = bulk_load(frame, client.path, "orders", txn_key="k", batch_id="1")
         assert again == {**answer, "already": True}
         with pytest.raises(InvalidArgument):
-            bulk_load(frame.withColumn("x", F.lit(1)), client.path, "orders", txn_key="k",
-                      batch_id="2")  # fmt: skip
+            bulk_load(
+                frame.withColumn("x", F.lit(1)), client.path, "orders", txn_key="k", batch_id="2"
+            )
 
     def test_empty_frame_stores_nothing(self, spark: SparkSession, client: Client) -> None:
         frame = orders(spark, 0)

@@ -78,9 +78,14 @@ def rows_of(
 
 
 def _full_schema() -> StructType:
-    kinds = {"string": StringType(), "int": IntegerType(), "bigint": LongType(),
-             "binary": BinaryType(), "timestamp": TimestampType(),
-             "map<string,string>": MapType(StringType(), StringType())}  # fmt: skip
+    kinds = {
+        "string": StringType(),
+        "int": IntegerType(),
+        "bigint": LongType(),
+        "binary": BinaryType(),
+        "timestamp": TimestampType(),
+        "map<string,string>": MapType(StringType(), StringType()),
+    }
     schema = StructType()
     for column in SCHEMA.split(", "):
         name, kind = column.split(" ", 1)
@@ -227,8 +232,10 @@ def test_what_is_not_committed_has_a_state(spark: SparkSession, client: Client) 
     client.producer("orders").send(b"plain")
     rows = load(spark, client.path, isolation="uncommitted").toArrow().to_pylist()
     assert {(row["value"], row["txn_state"], row["message_id"] is None) for row in rows} == {
-        (b"open", "open", True), (b"in", "committed", False), (b"plain", None, False),
-    }  # fmt: skip
+        (b"open", "open", True),
+        (b"in", "committed", False),
+        (b"plain", None, False),
+    }
     assert load(spark, client.path).count() == 2
 
 

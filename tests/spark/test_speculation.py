@@ -97,10 +97,15 @@ def daemon(environment: dict[str, str], *words: str) -> Iterator[str]:
     """A master or worker; gives the address that a master logs, or "" when a worker has joined."""
     started = re.compile(r"Starting Spark master at (\S+)|Successfully registered with master")
     process = subprocess.Popen(
-        [str(Path(sys.executable).with_name("spark-class")),
-         *(f"org.apache.spark.deploy.{words[0]}", "--host", *words[1:], "--webui-port", "0")],
-        stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True, env=environment,
-    )  # fmt: skip
+        [
+            str(Path(sys.executable).with_name("spark-class")),
+            *(f"org.apache.spark.deploy.{words[0]}", "--host", *words[1:], "--webui-port", "0"),
+        ],
+        stderr=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        text=True,
+        env=environment,
+    )
     assert process.stderr is not None
     log = process.stderr
     found = next((found for line in log if (found := started.search(line))), None)
@@ -128,42 +133,73 @@ def test_speculative_duplicates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     job.write_text(JOB)
     java = environment_for(find_java(os.environ, bundled_java()), cache_directory(os.environ))
     environment = {
-        **os.environ, **java, "SPARK_DAEMON_MEMORY": "256m",
-        "PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable,
-    }  # fmt: skip
+        **os.environ,
+        **java,
+        "SPARK_DAEMON_MEMORY": "256m",
+        "PYSPARK_PYTHON": sys.executable,
+        "PYSPARK_DRIVER_PYTHON": sys.executable,
+    }
     environment.pop("PYTHONPATH", None)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     settings = {
-        "spark.speculation": "true", "spark.speculation.interval": "100ms",
-        "spark.speculation.quantile": "0.5", "spark.speculation.multiplier": "1.1",
-        "spark.speculation.efficiency.enabled": "false", "spark.executor.memory": "512m",
-        "spark.eventLog.enabled": "true", "spark.eventLog.dir": events.as_uri(),
-        "spark.eventLog.rolling.enabled": "false", "spark.eventLog.compress": "false",
+        "spark.speculation": "true",
+        "spark.speculation.interval": "100ms",
+        "spark.speculation.quantile": "0.5",
+        "spark.speculation.multiplier": "1.1",
+        "spark.speculation.efficiency.enabled": "false",
+        "spark.executor.memory": "512m",
+        "spark.eventLog.enabled": "true",
+        "spark.eventLog.dir": events.as_uri(),
+        "spark.eventLog.rolling.enabled": "false",
+        "spark.eventLog.compress": "false",
         "spark.log.level": "ERROR",
-    }  # fmt: skip
+    }
     with ExitStack() as cluster:
         master = cluster.enter_context(
             daemon(environment, "master.Master", "127.0.0.1", "--port", "0")
         )
         for host in ("127.0.0.1", "127.0.0.2"):
             cluster.enter_context(
-                daemon(environment, "worker.Worker", host, "--cores", "1", "--memory", "1g",
-                       "--work-dir", str(tmp_path / host), master)
-            )  # fmt: skip
+                daemon(
+                    environment,
+                    "worker.Worker",
+                    host,
+                    "--cores",
+                    "1",
+                    "--memory",
+                    "1g",
+                    "--work-dir",
+                    str(tmp_path / host),
+                    master,
+                )
+            )
         done = subprocess.run(
-            [str(Path(sys.executable).with_name("spark-submit")), "--master", master,
-             "--driver-memory", "512m", *submit_args(),
-             *(word for item in settings.items() for word in ("--conf", "=".join(item))),
-             str(job), store, str(pipe), str(COUNT)],
-            check=False, text=True, capture_output=True, cwd=tmp_path,
+            [
+                str(Path(sys.executable).with_name("spark-submit")),
+                "--master",
+                master,
+                "--driver-memory",
+                "512m",
+                *submit_args(),
+                *(word for item in settings.items() for word in ("--conf", "=".join(item))),
+                str(job),
+                store,
+                str(pipe),
+                str(COUNT),
+            ],
+            check=False,
+            text=True,
+            capture_output=True,
+            cwd=tmp_path,
             env={**environment, "SPARK_LOCAL_IP": "127.0.0.1"},
-        )  # fmt: skip
+        )
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
     with txlog.open(store) as client:
         values = [
-            text.decode().split() for table in client.read("orders")
+            text.decode().split()
+            for table in client.read("orders")
             for text in table["value"].to_pylist()
-        ]  # fmt: skip
+        ]
     half = COUNT // 2  # what each task has; attempt 1 is the speculative one
     assert sorted((int(number), int(attempt)) for number, attempt in values) == sorted(
         (number, int(number < half)) for number in range(COUNT) for _ in range(2)
@@ -173,8 +209,11 @@ def test_speculative_duplicates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     names = [name for each in staged for name in each]
     assert (len(staged), len(names), len({*names})) == (3, 3, 3)  # both attempts, and task 1
     # The end of the first attempt of the last batch may come when the log is closed.
-    done_by = [(is_speculative, attempt) for is_speculative, attempt, how in ends(events)
-               if how != "TaskKilled"]  # fmt: skip
+    done_by = [
+        (is_speculative, attempt)
+        for is_speculative, attempt, how in ends(events)
+        if how != "TaskKilled"
+    ]
     assert done_by == [(True, 1)] * 2
 
 
@@ -183,8 +222,11 @@ def ends(events: Path) -> list[tuple[bool, int, str]]:
     (log,) = events.iterdir()
     lines: list[dict[str, Any]] = [json.loads(line) for line in log.read_text().splitlines()]
     return sorted(
-        (line["Task Info"]["Speculative"], line["Task Info"]["Attempt"],
-         line["Task End Reason"]["Reason"])
+        (
+            line["Task Info"]["Speculative"],
+            line["Task Info"]["Attempt"],
+            line["Task End Reason"]["Reason"],
+        )
         for line in lines
         if line["Event"] == "SparkListenerTaskEnd" and line["Task Info"]["Index"] == 0
-    )  # fmt: skip
+    )

@@ -31,9 +31,12 @@ from txlog.spark.streaming import Offset, StreamReader, reader
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 SCHEMA = (
-    StructType().add("message_id", StringType()).add("partition", IntegerType())
-    .add("lsn", LongType()).add("value", BinaryType())
-)  # fmt: skip
+    StructType()
+    .add("message_id", StringType())
+    .add("partition", IntegerType())
+    .add("lsn", LongType())
+    .add("value", BinaryType())
+)
 ALL = ReadAllAvailable()
 Row = dict[str, Any]
 
@@ -165,8 +168,12 @@ def test_frame_above_the_limit_is_cut_between_markers_and_plain_messages(client:
         [(row["partition"], row["value"]) for row in rows] for rows in stream.rest(ReadMaxRows(2))
     ]
     assert sizes == [
-        [(0, b"t")] * 3, [(1, b"t")] * 2, [(0, b"p")] * 2, [(0, b"p")] * 2, [(0, b"p")],
-    ]  # fmt: skip
+        [(0, b"t")] * 3,
+        [(1, b"t")] * 2,
+        [(0, b"p")] * 2,
+        [(0, b"p")] * 2,
+        [(0, b"p")],
+    ]
     stream.reader.stop()
 
 
@@ -344,8 +351,9 @@ def test_files_of_a_batch_stay_until_the_next(client: Client) -> None:
         client.producer("orders").send(b"y", partition=0)
         client.checkpoint(roll_all=True)
     assert Path(client.path, source.ref.path).exists()
-    rows = [row for share in shares for batch in stream.reader.read(share) for row in
-            batch.to_pylist()]  # fmt: skip
+    rows = [
+        row for share in shares for batch in stream.reader.read(share) for row in batch.to_pylist()
+    ]
     assert values(rows) == {b"x"}
     stream.reader.stop()
     client.checkpoint(roll_all=True)
@@ -377,12 +385,16 @@ def test_spark_streams_each_message_once(
     def run() -> list[int]:
         """The rows of each batch of one run."""
         query = (
-            spark.readStream.format("txlog").option("topic", "orders")
-            .option("maxRowsPerTrigger", 4).load(client.path)
-            .writeStream.format("parquet").option("path", folders["out"])
+            spark.readStream.format("txlog")
+            .option("topic", "orders")
+            .option("maxRowsPerTrigger", 4)
+            .load(client.path)
+            .writeStream.format("parquet")
+            .option("path", folders["out"])
             .option("checkpointLocation", folders["checkpoint"])
-            .trigger(availableNow=True).start()
-        )  # fmt: skip
+            .trigger(availableNow=True)
+            .start()
+        )
         query.awaitTermination()
         print([one["durationMs"] for one in query.recentProgress])
         return [one["numInputRows"] for one in query.recentProgress if one["numInputRows"]]

@@ -94,26 +94,49 @@ def test_a_cluster_of_two_workers(tmp_path: Path) -> None:
     cache = tmp_path / "cache"
     java = environment_for(find_java(os.environ, bundled_java()), cache_directory(os.environ))
     environment = {
-        **{name: value for name, value in os.environ.items() if name != "PYTHONPATH"}, **java,
-        "XDG_CACHE_HOME": str(cache), "SPARK_WORKER_DIR": str(tmp_path / "work"),
+        **{name: value for name, value in os.environ.items() if name != "PYTHONPATH"},
+        **java,
+        "XDG_CACHE_HOME": str(cache),
+        "SPARK_WORKER_DIR": str(tmp_path / "work"),
         "PYSPARK_PYTHON": sys.executable,
-        "PYSPARK_DRIVER_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1",
-    }  # fmt: skip
+        "PYSPARK_DRIVER_PYTHON": sys.executable,
+        "SPARK_LOCAL_IP": "127.0.0.1",
+    }
     made = subprocess.run(
-        [sys.executable, "-m", "txlog", "spark", "submit-args"], check=True, text=True,
-        stdout=subprocess.PIPE, env={**environment, "PYTHONPATH": str(ROOT / "src")},
-    )  # fmt: skip
+        [sys.executable, "-m", "txlog", "spark", "submit-args"],
+        check=True,
+        text=True,
+        stdout=subprocess.PIPE,
+        env={**environment, "PYTHONPATH": str(ROOT / "src")},
+    )
     submit = str(Path(sys.executable).with_name("spark-submit"))
     done = subprocess.run(
-        [submit, "--master", "local-cluster[2,1,1024]", "--driver-memory", "512m",
-         "--conf", "spark.sql.shuffle.partitions=2", "--conf", "spark.log.level=ERROR",
-         *shlex.split(made.stdout), str(job), path],
-        check=False, text=True, capture_output=True, cwd=tmp_path,
+        [
+            submit,
+            "--master",
+            "local-cluster[2,1,1024]",
+            "--driver-memory",
+            "512m",
+            "--conf",
+            "spark.sql.shuffle.partitions=2",
+            "--conf",
+            "spark.log.level=ERROR",
+            *shlex.split(made.stdout),
+            str(job),
+            path,
+        ],
+        check=False,
+        text=True,
+        capture_output=True,
+        cwd=tmp_path,
         env=environment,
-    )  # fmt: skip
+    )
     assert done.returncode == 0, done.stdout[-4000:]
     lines = [line for line in done.stdout.splitlines() if line]
     assert lines == [
-        "orders 0 5 10046", "orders 1 5 60", "source orders 10", "source copies 10",
+        "orders 0 5 10046",
+        "orders 1 5 60",
+        "source orders 10",
+        "source copies 10",
         "source copies 19",
-    ], done.stderr[-4000:]  # fmt: skip
+    ], done.stderr[-4000:]

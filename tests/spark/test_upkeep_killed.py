@@ -61,8 +61,11 @@ with txlog.open(store) as client:
 
 def files(store: str) -> set[str]:
     """Every file of topics, below the store."""
-    return {str(path.relative_to(store)) for path in Path(store, "topics").rglob("*.*")
-            if path.is_file()}  # fmt: skip
+    return {
+        str(path.relative_to(store))
+        for path in Path(store, "topics").rglob("*.*")
+        if path.is_file()
+    }
 
 
 def fill(client: Client) -> None:
@@ -97,9 +100,12 @@ def test_driver_that_is_killed_amid_its_work(tmp_path: Path, job: str, moment: s
         delayed = client.topic("t").delayed(limit=500)
     before = files(store)
     done = subprocess.run(
-        [sys.executable, "-c", JOB, store, job, moment], check=False, capture_output=True,
-        text=True, start_new_session=True,
-    )  # fmt: skip
+        [sys.executable, "-c", JOB, store, job, moment],
+        check=False,
+        capture_output=True,
+        text=True,
+        start_new_session=True,
+    )
     assert done.returncode == -signal.SIGKILL, done.stderr[-3000:]
     new = files(store) - before
     assert bool(new) == (moment == "behind") and new <= {done.stdout.strip()}

@@ -41,22 +41,32 @@ def read(client: txlog.Client, isolation: str = "committed") -> Counter[tuple[ob
     tables = list(client.read("t", isolation=isolation))
     return Counter(
         (
-            None if row["ledger"] is None
+            None
+            if row["ledger"] is None
             else str(MessageId(row["ledger"], row["entry"], row["index"] or 0)),
-            row["value"], row["key"], row["visible_time"], row["producer"],
+            row["value"],
+            row["key"],
+            row["visible_time"],
+            row["producer"],
             str(sorted(row["properties"] or ())),
         )
         for row in (pa.concat_tables(tables).to_pylist() if tables else [])
-    )  # fmt: skip
+    )
 
 
 def found(rows: list[dict[str, Any]]) -> Counter[tuple[object, ...]]:
     """The same of rows that Spark gave."""
     return Counter(
-        (row["message_id"], row["value"], row["key"], row["visible_time"], row["producer"],
-         str(sorted(row["properties"] or ())))
+        (
+            row["message_id"],
+            row["value"],
+            row["key"],
+            row["visible_time"],
+            row["producer"],
+            str(sorted(row["properties"] or ())),
+        )
         for row in rows
-    )  # fmt: skip
+    )
 
 
 def test_a_program_sees_what_txlog_sees(

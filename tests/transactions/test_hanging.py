@@ -55,9 +55,13 @@ def test_waiting_for_a_partition(bench: Bench) -> None:
     assert client.admin.find_hanging(1000) == []
     (row,) = client.admin.find_hanging(999)
     assert row == {
-        "txn": txn, "state": "committing", "age_ms": 1000, "cause": "unavailable",
-        "repair": "txlog admin online t/1", "waiting_list": ["t/1"],
-    }  # fmt: skip
+        "txn": txn,
+        "state": "committing",
+        "age_ms": 1000,
+        "cause": "unavailable",
+        "repair": "txlog admin online t/1",
+        "waiting_list": ["t/1"],
+    }
     assert client.admin.find_hanging(0, ["t"]) == [row]
     assert client.admin.find_hanging(0, ["u"]) == []
     with pytest.raises(TopicNotFound):
@@ -84,8 +88,11 @@ def test_committed_with_rows_and_no_marker(bench: Bench) -> None:
     txn = begin(client)
     client.producer("t").send(b"x", partition=1, txn=txn)
     pair = (txn.coordinator, txn.sequence)
-    write(bench, StatusUpdated(*pair, "OPEN", "COMMITTING", None, 1, 0),
-          StatusUpdated(*pair, "COMMITTING", "COMMITTED"))  # fmt: skip
+    write(
+        bench,
+        StatusUpdated(*pair, "OPEN", "COMMITTING", None, 1, 0),
+        StatusUpdated(*pair, "COMMITTING", "COMMITTED"),
+    )
     assert corrupt(bench) == [(txn, "committed")]
     assert client.admin.find_hanging(0, ["u"]) == []
     write(bench, TxnsForgotten(txn.coordinator, [txn.sequence]))
@@ -137,8 +144,11 @@ def test_nothing_is_repaired(bench: Bench) -> None:
     txn = begin(client)
     client.producer("t").send(b"x", partition=1, txn=txn)
     pair = (txn.coordinator, txn.sequence)
-    write(bench, StatusUpdated(*pair, "OPEN", "ABORTING", "user", 1, 0),
-          StatusUpdated(*pair, "ABORTING", "ABORTED"))  # fmt: skip
+    write(
+        bench,
+        StatusUpdated(*pair, "OPEN", "ABORTING", "user", 1, 0),
+        StatusUpdated(*pair, "ABORTING", "ABORTED"),
+    )
     before = client.wait_for_change(0)
     for _ in range(2):
         assert corrupt(bench) == [(txn, "aborted")]

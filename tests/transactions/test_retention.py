@@ -73,9 +73,11 @@ def test_zero_switches_remembering_off(tmp_path: Path, name: str) -> None:
 
 def test_age_counts_from_the_end_and_strictly(tmp_path: Path) -> None:
     bench = Bench(
-        tmp_path / "store", coordinators=1, txn_ended_retention_ms=1000,
+        tmp_path / "store",
+        coordinators=1,
+        txn_ended_retention_ms=1000,
         txn_ended_retention_count=-1,
-    )  # fmt: skip
+    )
     txn = begin(bench.client)
     bench.clock.advance(5000)
     bench.client.commit(txn)

@@ -72,9 +72,11 @@ def check_reads(bench: Bench, sent: Sent, away: set[tuple[str, int]]) -> None:
                 continue
             seen = [m.value for m in read(bench.client, topic, partitions=[partition])]
             expected = [
-                value for txn, values in sent.items() for t, p, value in values
+                value
+                for txn, values in sent.items()
+                for t, p, value in values
                 if (t, p) == (topic, partition) and rows[txn] in ("committed", "committing")
-            ]  # fmt: skip
+            ]
             assert sorted(seen) == sorted(expected)  # type: ignore[type-var]
 
 

@@ -97,7 +97,7 @@ class Player:
         do = self.chance.choices(
             (self.begin, self.send, self.ack, self.commit, self.abort, self.go, self.crash),
             (4, 8, 4, 4, 1, 1, 1),
-        )[0]  # fmt: skip
+        )[0]
         do()
         self.lsns.append(self.bench.clients[0]._store.refresh())
 
@@ -179,8 +179,11 @@ class Player:
             one.lsn = shown["decision_lsn"]
         end = client._store.read(lambda view: view)
         for number in range(1, PARTITIONS + 1):
-            known = [m for ledger in sorted(end.buffer(number).markers)
-                     for m in end.buffer(number).markers[ledger]]  # fmt: skip
+            known = [
+                m
+                for ledger in sorted(end.buffer(number).markers)
+                for m in end.buffer(number).markers[ledger]
+            ]
             history.markers[number] = [TxnId(m.coordinator, m.sequence) for m in known]
             for ledger, markers in end.buffer(number).markers.items():
                 for marker in markers:

@@ -146,8 +146,12 @@ def test_expire_ends_all_of_them(tmp_path: Path) -> None:
     client = bench.reopen()
     assert bench.another(dry_run=True).expire()["expired"] == 40
     assert client.expire() == {
-        "expired": 40, "rolled_forward": 0, "rolled_back": 0, "forgotten": 0, "waiting_list": []
-    }  # fmt: skip
+        "expired": 40,
+        "rolled_forward": 0,
+        "rolled_back": 0,
+        "forgotten": 0,
+        "waiting_list": [],
+    }
     assert client.expire()["expired"] == 0
     assert [row["txn"] for row in client.transactions()] == [young]
     assert {client.show_transaction(txn)["reason"] for txn in late} == {"timeout"}

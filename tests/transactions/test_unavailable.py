@@ -66,8 +66,12 @@ def test_calls_on_an_offline_partition(bench: Bench) -> None:
     (here,) = send(client, b"a", partition=0)
     (there,) = send(client, b"b", partition=1)
     assert client.admin.set_offline("t", 1) == {
-        "topic": "t", "partition": 1, "online": False, "changed": True, "finished_list": []
-    }  # fmt: skip
+        "topic": "t",
+        "partition": 1,
+        "online": False,
+        "changed": True,
+        "finished_list": [],
+    }
     assert client.admin.set_offline("t/1")["changed"] is False
     lsn = client.wait_for_change(0)
     txn = begin(client)
@@ -208,12 +212,17 @@ def test_coming_back_is_one_frame_in_order_of_decision(bench: Bench) -> None:
     ops = last_frame(client)
     assert isinstance(ops[-1], PartitionAvailable)
     assert names(ops) == [
-        *(f"{kind} {txn.sequence}" for txn in order
-          for kind in ("CommitMarker", "BufferCommitted", "PendingCommitted", "StatusUpdated")),
-        *(f"{kind} {txns[1].sequence}" for kind in ("BufferAborted", "PendingAborted",
-                                                    "StatusUpdated")),
+        *(
+            f"{kind} {txn.sequence}"
+            for txn in order
+            for kind in ("CommitMarker", "BufferCommitted", "PendingCommitted", "StatusUpdated")
+        ),
+        *(
+            f"{kind} {txns[1].sequence}"
+            for kind in ("BufferAborted", "PendingAborted", "StatusUpdated")
+        ),
         "PartitionAvailable",
-    ]  # fmt: skip
+    ]
     shown = [m.value for m in read(client, partitions=[1])]
     assert shown[6:] == [b"out2", b"out0"]
     assert [m.value for m in read(client, partitions=[0])] == [b"out2", b"out0"]
@@ -333,8 +342,12 @@ def test_the_sweep_drives_on_what_a_frame_left(bench: Bench) -> None:
     found = reader.admin.find_hanging(-1)
     assert [row["cause"] for row in found] == ["overdue", "overdue"]
     assert client.expire() == {
-        "expired": 0, "rolled_forward": 1, "rolled_back": 1, "forgotten": 0, "waiting_list": []
-    }  # fmt: skip
+        "expired": 0,
+        "rolled_forward": 1,
+        "rolled_back": 1,
+        "forgotten": 0,
+        "waiting_list": [],
+    }
     assert {row["state"] for row in reader.transactions(all=True)} == {"committed", "aborted"}
     assert values(client, partitions=[1]) == [b"in", b"y"]
     assert [m.redelivery_count for m in pending(client) if m.value == b"in"] == [1]

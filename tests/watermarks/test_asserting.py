@@ -132,9 +132,11 @@ def test_a_transaction_that_has_ended_takes_none(bench: Bench) -> None:
     bench.clock.advance(2000)
     unknown = type(ended)(0, 10_000)
     wanted: list[tuple[object, type[TxlogError]]] = [
-        (ended, InvalidTxnStatus), (gone, InvalidTxnStatus), (late, TransactionTimedOut),
+        (ended, InvalidTxnStatus),
+        (gone, InvalidTxnStatus),
+        (late, TransactionTimedOut),
         (unknown, TransactionNotFound),
-    ]  # fmt: skip
+    ]
     for txn, error in wanted:
         with pytest.raises(error):
             producer.new_watermark(txn).event_time(5).send()  # type: ignore[arg-type]
@@ -249,9 +251,11 @@ def test_ahead_of_ones_own_open_transaction_is_counted(bench: Bench) -> None:
 def test_refused_ahead_of_an_open_transaction(tmp_path: Path, way: str) -> None:
     """2: refuse names the transaction, its least event time and t; nothing is appended."""
     bench = Bench(
-        tmp_path / "store", watermark_open_transaction_check=1, max_message_bytes=1000,
+        tmp_path / "store",
+        watermark_open_transaction_check=1,
+        max_message_bytes=1000,
         max_chunked_message_bytes=10_000,
-    )  # fmt: skip
+    )
     client = bench.client
     client.create_topic("t", 3)
     producer = client.producer("t", name="A", chunking=True)

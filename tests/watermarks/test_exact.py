@@ -51,9 +51,11 @@ class Wild(Honest):
 
     def post(self, client: Client, txn: TxnId | None) -> None:
         client.producer(self.topic).send(
-            b"", event_time=self.chance.choice((None, *range(1, 60, 7))), txn=txn,
+            b"",
+            event_time=self.chance.choice((None, *range(1, 60, 7))),
+            txn=txn,
             partition=self.chance.randrange(self.partitions),
-        )  # fmt: skip
+        )
 
     def say(self, client: Client, txn: TxnId | None) -> None:
         time = None if self.chance.random() < 0.25 else self.chance.randrange(1, 60)
@@ -89,8 +91,9 @@ def folded(view: View, number: int, position: Position) -> Raw:
                 elif kind == W_SNAPSHOT and not seen:
                     known = read_snapshot(value)
                     assert known is not None
-                    effects = [(who, False, one.event_time)
-                               for who, one in known.state.active.items()]  # fmt: skip
+                    effects = [
+                        (who, False, one.event_time) for who, one in known.state.active.items()
+                    ]
                     seen = known.state.seen
                 for who, is_idle, to in effects:
                     seen = True
@@ -149,9 +152,10 @@ class Follower:
         self.client, self.kind, self.chance = client, kind, chance
         where = chance.choice(("earliest", "latest"))
         self.handle: Reader | NonDurableConsumer = (
-            client.reader("t", where, enable_watermarking=True) if kind == "reader" else
-            client.consumer("t", "m", durable=False, start=where, enable_watermarking=True)
-        )  # fmt: skip
+            client.reader("t", where, enable_watermarking=True)
+            if kind == "reader"
+            else client.consumer("t", "m", durable=False, start=where, enable_watermarking=True)
+        )
         self.done: dict[int, set[MessageId]] = {}
         if where == "latest":
             self.done = everything(client, "t")
@@ -199,9 +203,10 @@ class Follower:
             assert one is not None
             self.handle.seek(one)
             self.done[index] = {
-                other for other in everything(self.client, "t").get(index, ())
+                other
+                for other in everything(self.client, "t").get(index, ())
                 if (other.ledger, other.entry, other.index) < (one.ledger, one.entry, one.index)
-            }  # fmt: skip
+            }
             self.clamps.pop(("t", index), None)
         else:
             where = self.chance.choice(("earliest", "latest"))
@@ -257,9 +262,10 @@ def happen(honest: Honest, client: Client, act: float) -> bool:
 
 def made(tmp_path: Path, chance: random.Random) -> Bench:
     return Bench(
-        tmp_path / "store", ledger_entries_max=chance.choice((10, 1000)),
+        tmp_path / "store",
+        ledger_entries_max=chance.choice((10, 1000)),
         watermark_snapshot_markers_max=chance.choice((1, 5)),
-    )  # fmt: skip
+    )
 
 
 @pytest.mark.parametrize("kind", ["reader", "in memory"])
@@ -312,9 +318,13 @@ class Several:
     """
 
     def __init__(
-        self, client: Client, kind: str, chance: random.Random, clamps: dict[Place, int],
+        self,
+        client: Client,
+        kind: str,
+        chance: random.Random,
+        clamps: dict[Place, int],
         acked: dict[str, dict[int, set[MessageId]]],
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.client, self.kind, self.chance = client, kind, chance
         self.clamps, self.acked = clamps, acked
         self.open()
@@ -331,9 +341,10 @@ class Several:
         """Receive once, as the model says; returns whether there was anything."""
         topics, consumer = self.consumer.topics, self.consumer
         standings = {
-            (topic, at): one for topic in topics
+            (topic, at): one
+            for topic in topics
             for at, one in raws(self.client, topic, self.acked[topic]).items()
-        }  # fmt: skip
+        }
         want = expected(standings, self.clamps, self.last)
         limit = self.chance.choice((None, None, 1, 3, 100))
         if limit is not None:

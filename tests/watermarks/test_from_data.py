@@ -101,8 +101,9 @@ def test_idle_at_the_end(store: Path) -> None:
     flags = ("--watermark-from", "event-time", "--idle-on-close")
     assert produce(store, [10**12], *flags, "--txn", "--producer", "A") == 0
     assert [(row["marker_type"], row["txn"] is None) for row in history(store, "A")] == [
-        ("set", False), ("idle", True),
-    ]  # fmt: skip
+        ("set", False),
+        ("idle", True),
+    ]
     assert produce(store, [], "--idle-on-close", "--producer", "B") == 0
     assert [row["by"] for row in history(store, "B")] == ["producer"]
     with txlog.open(str(store)) as client:

@@ -51,9 +51,12 @@ class Honest:
             held = self.open[txn]
             held[who] = min(held.get(who, time), time)
         client.producer(self.topic).send(
-            b"%d" % self.sent, event_time=time, txn=txn, properties={"by": who},
+            b"%d" % self.sent,
+            event_time=time,
+            txn=txn,
+            properties={"by": who},
             partition=self.chance.randrange(self.partitions),
-        )  # fmt: skip
+        )
         self.sent += 1
 
     def say(self, client: Client, txn: TxnId | None) -> None:
@@ -126,9 +129,10 @@ def test_no_message_of_an_honest_producer_is_late(tmp_path: Path, kind: str, num
     print("seed", SEED, kind, number)
     chance = random.Random(f"{SEED} {kind} {number}")
     bench = Bench(
-        tmp_path / "store", ledger_entries_max=chance.choice((10, 1000)),
+        tmp_path / "store",
+        ledger_entries_max=chance.choice((10, 1000)),
         watermark_snapshot_markers_max=chance.choice((1, 5)),
-    )  # fmt: skip
+    )
     bench.client.create_topic("t", partitions=PARTITIONS)
     bench.client.create_subscription("t", "s", type=kind)
     honest, most = Honest(chance), dict[int, int]()

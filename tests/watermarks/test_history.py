@@ -80,9 +80,10 @@ def test_states_and_positions_are_those_of_a_full_fold(tmp_path: Path, seed: int
     print("seed", seed)
     chance = random.Random(seed)
     bench = Bench(
-        tmp_path / "store", ledger_entries_max=chance.choice((7, 20, 1000)),
+        tmp_path / "store",
+        ledger_entries_max=chance.choice((7, 20, 1000)),
         watermark_snapshot_markers_max=chance.choice((1, 3, 50)),
-    )  # fmt: skip
+    )
     client = bench.client
     client.create_topic("t")
     client.create_subscription("t", "s", type="shared")

@@ -96,8 +96,9 @@ def test_a_silent_producer_is_declared_idle_in_every_partition(bench: Bench) -> 
     assert idles(bench) == [(n, name, "timeout") for name in "AB" for n in (1, 2)]
     rows = bench.client._store.read(lambda view: view.ledger_table(1, 0, 3))
     assert (rows["producer"].to_pylist(), rows["value"].to_pylist()) == (
-        ["A", "B", "A"], [None, None, b"timeout"],
-    )  # fmt: skip
+        ["A", "B", "A"],
+        [None, None, b"timeout"],
+    )
     say(bench.client, "A", 5)
     assert active(bench.client) == [["A"]] * 2
 

@@ -120,8 +120,15 @@ def test_history_says_what_took_effect(bench: Bench) -> None:
     assert [row for row in short(found) if row[0] == 0] == in_0
     assert [row["partition"] for row in found[:4]] == [0, 1, 0, 1]  # by frame
     assert [row["txn"] for row in found if row["partition"] == 0] == [
-        None, None, txn, txn, txn, None, None, None,
-    ]  # fmt: skip
+        None,
+        None,
+        txn,
+        txn,
+        txn,
+        None,
+        None,
+        None,
+    ]
     assert {row["txn_state"] for row in found if row["txn"] is not None} == {"committed"}
     assert [row["by"] for row in found if row["marker_type"] == IDLE] == [
         None,
@@ -194,8 +201,11 @@ def test_random_histories_equal_a_walk(
     print(f"seed {seed}")
     chance = random.Random(seed)
     monkeypatch.setattr(watermark_rows, "ROWS_AT_ONCE", chance.choice([1, 3, 7, 100_000]))
-    bench = Bench(tmp_path / "store", ledger_entries_max=chance.choice([9, 50, 1_000_000]),
-                  watermark_snapshot_markers_max=chance.choice([2, 1000]))  # fmt: skip
+    bench = Bench(
+        tmp_path / "store",
+        ledger_entries_max=chance.choice([9, 50, 1_000_000]),
+        watermark_snapshot_markers_max=chance.choice([2, 1000]),
+    )
     client = bench.client
     client.create_topic("t", 2)
     client.create_subscription("t", "s", type="shared")
@@ -239,8 +249,11 @@ def check_walk(bench: Bench, index: int) -> None:
         entry = (at.ledger, at.entry)
         if entry not in seen:
             before = _before(bench, index, entry)
-            seen[entry] = None if before is None else watermarks.show(
-                at=MessageId(*before), lateness=False)["watermark"]  # fmt: skip
+            seen[entry] = (
+                None
+                if before is None
+                else watermarks.show(at=MessageId(*before), lateness=False)["watermark"]
+            )
         value, time = seen[entry], message.event_time
         if time is not None:
             greatest = time if greatest is None else max(greatest, time)

@@ -47,31 +47,40 @@ def test_a_topic_inherits_from_its_namespace_and_that_from_the_store(bench: Benc
     """11: topic, else namespace, else store; over a checkpoint and a restart."""
     admin = bench.client.admin
     assert admin.get_watermark_policies("acme/jobs/t") == {
-        "topic": "acme/jobs/t", "namespace": None, "policies": DEFAULTS,
+        "topic": "acme/jobs/t",
+        "namespace": None,
+        "policies": DEFAULTS,
         "origins": dict.fromkeys(DEFAULTS, "store"),
-    }  # fmt: skip
+    }
     assert admin.set_watermark_policies(producers_max=5, open_transaction_check="off")["changed"]
     admin.set_watermark_policies(
-        namespace="acme/jobs", producers_max=6, snapshot_entries_max=7,
+        namespace="acme/jobs",
+        producers_max=6,
+        snapshot_entries_max=7,
         open_transaction_check="refuse",
-    )  # fmt: skip
+    )
     admin.set_watermark_policies("acme/jobs/t", producers_max=0, open_transaction_check="count")
     for _ in range(2):
         admin = bench.client.admin
         found = admin.get_watermark_policies("acme/jobs/t")
         assert found["policies"] == {
-            **DEFAULTS, "producers_max": 0, "snapshot_entries_max": 7,
+            **DEFAULTS,
+            "producers_max": 0,
+            "snapshot_entries_max": 7,
             "open_transaction_check": "count",
-        }  # fmt: skip
+        }
         assert found["origins"] == {
-            **dict.fromkeys(DEFAULTS, "store"), "producers_max": "topic",
-            "snapshot_entries_max": "namespace", "open_transaction_check": "topic",
-        }  # fmt: skip
+            **dict.fromkeys(DEFAULTS, "store"),
+            "producers_max": "topic",
+            "snapshot_entries_max": "namespace",
+            "open_transaction_check": "topic",
+        }
         other = admin.get_watermark_policies("t")["policies"]
         assert other == {**DEFAULTS, "producers_max": 5, "open_transaction_check": "off"}
         assert bench.client.describe_topic("acme/jobs/t")["policies"] == {
-            "producers_max": 0, "open_transaction_check": "count",
-        }  # fmt: skip
+            "producers_max": 0,
+            "open_transaction_check": "count",
+        }
         bench.client.checkpoint()
         bench.reopen()
     admin = bench.client.admin
@@ -79,9 +88,11 @@ def test_a_topic_inherits_from_its_namespace_and_that_from_the_store(bench: Benc
     gone = admin.remove_watermark_policies(["producers_max"], "acme/jobs/t")
     assert (gone["policies"]["producers_max"], gone["changed"]) == (6, True)
     assert admin.remove_watermark_policies([], "acme/jobs/t")["policies"] == {
-        **DEFAULTS, "producers_max": 6, "snapshot_entries_max": 7,
+        **DEFAULTS,
+        "producers_max": 6,
+        "snapshot_entries_max": 7,
         "open_transaction_check": "refuse",
-    }  # fmt: skip
+    }
     assert not admin.remove_watermark_policies([], "acme/jobs/t")["changed"]
     admin.remove_watermark_policies(namespace="acme/jobs")
     assert admin.remove_watermark_policies()["policies"] == DEFAULTS
@@ -99,9 +110,13 @@ def test_each_policy_does_what_it_says(bench: Bench, scope: dict[str, Any]) -> N
     producer = other.producer("t", name="A")
     admin = bench.client.admin
     admin.set_watermark_policies(
-        snapshot_markers_max=2, producers_max=2, emit_interval_ms=1000,
-        open_transaction_check="refuse", producer_idle_timeout_ms=5000, **scope,
-    )  # fmt: skip
+        snapshot_markers_max=2,
+        producers_max=2,
+        emit_interval_ms=1000,
+        open_transaction_check="refuse",
+        producer_idle_timeout_ms=5000,
+        **scope,
+    )
     txn = begin(other)
     producer.send(b"x", event_time=15, txn=txn)
     with pytest.raises(NotAllowed):

@@ -345,8 +345,13 @@ def test_in_memory_the_first_that_was_not_handed_out_counts_in_any_order(bench: 
         client.commit(txn)
         assert story(consumer, 1) == [14]
         consumer.redeliver_unacknowledged_messages()
-        consumer.acknowledge([message.message_id for message in read(client) if message.message_id
-                              and message.event_time != 20])  # fmt: skip
+        consumer.acknowledge(
+            [
+                message.message_id
+                for message in read(client)
+                if message.message_id and message.event_time != 20
+            ]
+        )
         assert story(consumer) == [20, "=22"]
 
 

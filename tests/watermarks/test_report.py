@@ -116,18 +116,27 @@ def test_what_set_answers(bench: Bench) -> None:
     client = bench.client
     watermarks = client.topic("t").watermarks
     assert watermarks.set(50, "A") == {
-        "topic": "t", "producer": "A", "event_time": 50, "regressed": False, "txn": None,
+        "topic": "t",
+        "producer": "A",
+        "event_time": 50,
+        "regressed": False,
+        "txn": None,
         "partition_list": [
             {"partition": 0, "position": Position(1, 0)},
             {"partition": 1, "position": Position(2, 0)},
         ],
-    }  # fmt: skip
+    }
     assert watermarks.set(50, "A")["regressed"] is False
     assert watermarks.set(49, "A")["regressed"] is True
     txn = begin(client)
     steps: list[tuple[int | None, bool]] = [
-        (40, True), (60, False), (55, True), (None, True), (3, False), (2, True),
-    ]  # fmt: skip
+        (40, True),
+        (60, False),
+        (55, True),
+        (None, True),
+        (3, False),
+        (2, True),
+    ]
     for time, wanted in steps:
         if time is None:
             assert watermarks.idle("A", txn=txn)["was_active"] is wanted
@@ -152,14 +161,21 @@ def test_producers_where_a_subscription_is(bench: Bench) -> None:
     client.flush()
     watermarks = client.topic("t").watermarks
     assert [picked(row, *names) for row in watermarks.producers()] == [
-        (index, *row) for index in (0, 1) for row in (
-            ("A", 50, False, False, 0), ("B", 20, True, False, 0), ("C", None, False, True, 1),
+        (index, *row)
+        for index in (0, 1)
+        for row in (
+            ("A", 50, False, False, 0),
+            ("B", 20, True, False, 0),
+            ("C", None, False, True, 1),
         )
-    ]  # fmt: skip
+    ]
     assert [picked(row, *names)[1:4] for row in watermarks.producers("s")] == [
-        ("A", 50, False), ("B", 20, True), ("C", None, False),
-        ("A", 50, True), ("C", None, False),
-    ]  # fmt: skip
+        ("A", 50, False),
+        ("B", 20, True),
+        ("C", None, False),
+        ("A", 50, True),
+        ("C", None, False),
+    ]
     client.abort(txn)
     assert len(watermarks.producers()) == 4
 
@@ -256,8 +272,9 @@ def test_the_columns_of_status_and_describe_say_what_show_says(bench: Bench) -> 
         (row,) = client.status()["topic_list"]
         assert row["watermark"] == show(client)["watermark"]
         for described, subscription in (
-            (client.describe_topic("t"), None), (client.subscription("t", "s").describe(), "s"),
-        ):  # fmt: skip
+            (client.describe_topic("t"), None),
+            (client.subscription("t", "s").describe(), "s"),
+        ):
             shown = show(client, subscription)["partition_list"]
             assert [one["watermark"] for one in described["partition_list"]] == [
                 one["watermark"] for one in shown

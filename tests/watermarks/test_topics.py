@@ -36,9 +36,12 @@ def watch(
     client: Client, *topics: str, pattern: str | None = None, kind: str = "exclusive"
 ) -> MultiTopicsConsumer:
     return client.consumer(
-        [*topics] if pattern is None else re.compile(pattern), "s", create=True, type=kind,
+        [*topics] if pattern is None else re.compile(pattern),
+        "s",
+        create=True,
+        type=kind,
         enable_watermarking=True,
-    )  # fmt: skip
+    )
 
 
 def post(client: Client, topic: str, *times: int, partition: int = 0) -> None:
@@ -84,8 +87,9 @@ def test_the_least_over_all_partitions_of_all_topics(bench: Bench) -> None:
         say(client, "A", 30, topic="one")
         values, got = drain(consumer)
         assert (values, sorted((m.topic, m.is_late) for m in got)) == (
-            [], [("one", False), ("two", False)]
-        )  # fmt: skip
+            [],
+            [("one", False), ("two", False)],
+        )
         consumer.acknowledge(got)
         assert drain(consumer)[0] == [20]
         say(client, "B", 40, topic="two")

@@ -170,9 +170,7 @@ def test_of_a_snapshot_that_cannot_be_read_the_one_before_serves(
         luck = random.Random(f"{way} {share}")
         if name == "bad":
             monkeypatch.setattr(Watermark, "payload", payload)
-        bench = Bench(
-            tmp_path / name, ledger_entries_max=25, watermark_snapshot_markers_max=3,
-        )  # fmt: skip
+        bench = Bench(tmp_path / name, ledger_entries_max=25, watermark_snapshot_markers_max=3)
         bench.client.create_topic("t", 2)
         history(bench.client, random.Random(7), 150, [])
         found.append(states(bench.client))

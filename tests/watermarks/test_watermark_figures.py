@@ -41,9 +41,10 @@ def figures(client: Client) -> dict[str, float]:
     client.flush()
     return {
         " ".join((family.name.removeprefix("txlog_watermark_") + suffix, *labels.values())): value
-        for family in client.admin.metrics() if family.name.startswith("txlog_watermark_")
+        for family in client.admin.metrics()
+        if family.name.startswith("txlog_watermark_")
         for suffix, labels, value in family.samples
-    }  # fmt: skip
+    }
 
 
 def test_names_and_types_are_those_of_the_specification(bench: Bench) -> None:
@@ -52,8 +53,9 @@ def test_names_and_types_are_those_of_the_specification(bench: Bench) -> None:
     families = bench.client.admin.metrics()
     found = {
         family.name.removeprefix("txlog_watermark_"): family.type
-        for family in families if family.name.startswith("txlog_watermark")
-    }  # fmt: skip
+        for family in families
+        if family.name.startswith("txlog_watermark")
+    }
     assert found == NAMES
     assert figures(bench.client) == {}
     known = bench.client._store.read(lambda view: {key[0] for key in view.known()})

@@ -49,12 +49,14 @@ def made(client: txlog.Client, type: str = "exclusive") -> None:
 def send(client: txlog.Client, *times: int, topic: str = "in", partition: int = 0) -> None:
     """Send messages with these event times, whose payloads are the times."""
     client.producer(topic).send_batch(
-        pa.table({
-            "value": pa.array([str(at).encode() for at in times], pa.binary()),
-            "event_time": pa.array(times, pa.timestamp("ms", "UTC")),
-            "partition": pa.repeat(pa.scalar(partition, pa.int32()), len(times)),
-        })
-    )  # fmt: skip
+        pa.table(
+            {
+                "value": pa.array([str(at).encode() for at in times], pa.binary()),
+                "event_time": pa.array(times, pa.timestamp("ms", "UTC")),
+                "partition": pa.repeat(pa.scalar(partition, pa.int32()), len(times)),
+            }
+        )
+    )
 
 
 def say(client: txlog.Client, event_time: int | None, who: str = "A", topic: str = "in") -> None:
@@ -69,9 +71,12 @@ def summed(messages: list[Message], context: Context) -> dict[str, object]:
     assert window is not None
     assert window.messages == len(messages)
     return {
-        "start": window.start, "end": window.end, "late": window.is_late,
-        "watermark": context.watermark, "values": [(m.value or b"").decode() for m in messages],
-    }  # fmt: skip
+        "start": window.start,
+        "end": window.end,
+        "late": window.is_late,
+        "watermark": context.watermark,
+        "values": [(m.value or b"").decode() for m in messages],
+    }
 
 
 WINDOWS = tumbling(duration_ms=100, watermarks=True, late_topic="late")(summed)
@@ -79,9 +84,12 @@ AGAIN = tumbling(duration_ms=100, watermarks=True)(summed)
 
 
 def run(
-    client: txlog.Client, function: Any = WINDOWS, hooks: Hooks | None = None,
-    inputs: list[str] | None = None, **options: Any,
-) -> Summary:  # fmt: skip
+    client: txlog.Client,
+    function: Any = WINDOWS,
+    hooks: Hooks | None = None,
+    inputs: list[str] | None = None,
+    **options: Any,
+) -> Summary:
     """Run a function from in to out."""
     given = FunctionOptions(take_over_ms=0, **options)
     return functions.run(client, function, inputs or ["in"], "out", "s", given, hooks)
@@ -150,8 +158,11 @@ def test_a_late_message_goes_to_its_topic_as_it_was(client: txlog.Client) -> Non
     assert (done.late, done.consumed, done.produced, backlog(client)) == (2, 3, 0, 0)
     first, second = client.reader("late")
     assert (first.value, first.key, first.properties, first.event_time) == (
-        b"x", b"k", {"a": "b", "c": "d"}, 7,
-    )  # fmt: skip
+        b"x",
+        b"k",
+        {"a": "b", "c": "d"},
+        7,
+    )
     assert (second.value, second.event_time) == (b"150", 150)
 
 
@@ -165,9 +176,11 @@ def test_without_a_late_topic_the_function_is_called_again(client: txlog.Client)
     done = run(client, AGAIN)
     assert (done.late, done.produced) == (4, 2)
     assert [(row["start"], row["values"], row["late"]) for row in results(client)] == [
-        (0, ["5"], False), (100, ["105"], False),
-        (0, ["6", "7"], True), (100, ["130", "110"], True),
-    ]  # fmt: skip
+        (0, ["5"], False),
+        (100, ["105"], False),
+        (0, ["6", "7"], True),
+        (100, ["130", "110"], True),
+    ]
 
 
 def test_open_windows_are_there_after_a_restart(client: txlog.Client) -> None:
@@ -200,8 +213,15 @@ def test_open_windows_are_there_after_a_restart(client: txlog.Client) -> None:
     for messages in seen:
         for message in messages:
             there = wanted[message.event_time]
-            for name in ("topic", "partition", "message_id", "value", "key", "properties",
-                         "publish_time"):  # fmt: skip
+            for name in (
+                "topic",
+                "partition",
+                "message_id",
+                "value",
+                "key",
+                "properties",
+                "publish_time",
+            ):
                 assert getattr(message, name) == getattr(there, name), name
             assert (message.producer, message.txn, message.visible_time) == (None, None, None)
 
@@ -297,8 +317,9 @@ def test_the_state_may_be_larger_than_what_may_be_in_hand(client: txlog.Client) 
     say(client, 200)
     assert run(client).produced == 2
     assert [sorted(map(int, values)) for _, values in windows(client)] == [
-        [*range(100)], [*range(100, 200)],
-    ]  # fmt: skip
+        [*range(100)],
+        [*range(100, 200)],
+    ]
 
 
 @pytest.mark.parametrize("on_error", ["stop", "skip", "dead-letter"])
@@ -346,9 +367,9 @@ def test_an_output_that_the_store_refuses_blames_its_window_alone(client: txlog.
         assert context.window is not None
         if context.window.start == 100:
             instant = pa.array([1], pa.timestamp("ms", "UTC"))
-            return pa.table({
-                "value": [b"x"], "deliver_at": instant, "deliver_after": pa.array([1], pa.int64())
-            })  # fmt: skip
+            return pa.table(
+                {"value": [b"x"], "deliver_at": instant, "deliver_after": pa.array([1], pa.int64())}
+            )
         return summed(messages, context)
 
     say(client, 1)
@@ -368,9 +389,7 @@ def test_a_message_that_the_state_cannot_hold_fails_as_in_a_function(tmp_path: P
         client.producer("in").send(b"x" * 1000, event_time=5)
         send(client, 6)
         say(client, 100)
-        given: list[dict[str, Any]] = [
-            {}, {"on_error": "dead-letter", "dead_letter_topic": "bad"},
-        ]  # fmt: skip
+        given: list[dict[str, Any]] = [{}, {"on_error": "dead-letter", "dead_letter_topic": "bad"}]
         for options in given:
             with pytest.raises(CommandFailed, match="max_message_bytes is 1000"):
                 run(client, **options)

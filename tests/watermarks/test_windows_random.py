@@ -70,16 +70,20 @@ STEPS = st.lists(
 @settings(max_examples=20)
 @given(steps=STEPS, lateness=st.sampled_from([0, 30]), to_topic=st.booleans())
 def test_every_message_is_in_its_window_or_late_once(
-    steps: list[tuple[str, int, Any]], lateness: int, to_topic: bool,
+    steps: list[tuple[str, int, Any]],
+    lateness: int,
+    to_topic: bool,
     tmp_path_factory: pytest.TempPathFactory,
-) -> None:  # fmt: skip
+) -> None:
     """Guards: over deaths behind any commit; a window is given once, whole, and not too early."""
     path = str(tmp_path_factory.mktemp("w") / "store")
     txlog.init(path, coordinators=1)
     function = tumbling(
-        duration_ms=100, lateness_ms=lateness, watermarks=True,
+        duration_ms=100,
+        lateness_ms=lateness,
+        watermarks=True,
         late_topic="late" if to_topic else None,
-    )(summed)  # fmt: skip
+    )(summed)
     model = Model()
     last: list[tuple[str, int, Any]] = [("say", END, "A"), ("say", END, "B"), ("run", 0, 100)]
     with txlog.open(path, durability="os") as client:

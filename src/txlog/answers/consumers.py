@@ -45,14 +45,21 @@ def consumers(view: View, held: Subscription, store: Store) -> list[Answer]:
     out: list[Answer] = []
     for one in catalogs.consumers_of(view.catalog, held.number):
         is_alive, pid, command = holder_of(store.disk, consumer_lock(one.number))
-        out.append({
-            "consumer": one.number, "name": one.name, "pid": pid, "command": command,
-            "alive": is_alive, "priority": one.priority,
-            "leased": sum(
-                view.cursor(held.number, number).hands.in_hand(one.number) for number in numbers
-            ),
-            "active_list": active.get(one.number, []), "since_time": one.since_ms,
-        })  # fmt: skip
+        out.append(
+            {
+                "consumer": one.number,
+                "name": one.name,
+                "pid": pid,
+                "command": command,
+                "alive": is_alive,
+                "priority": one.priority,
+                "leased": sum(
+                    view.cursor(held.number, number).hands.in_hand(one.number) for number in numbers
+                ),
+                "active_list": active.get(one.number, []),
+                "since_time": one.since_ms,
+            }
+        )
     return out
 
 
@@ -75,36 +82,37 @@ ROWS_AT_ONCE = 256
 def describe(view: View, store: Store, topic: Topic, held: Subscription) -> Answer:
     """One subscription; the fields of `txlog sub describe`."""
     (row,) = [
-        row for row in topics_and_txns.subscriptions(view, topic, store)
+        row
+        for row in topics_and_txns.subscriptions(view, topic, store)
         if row["subscription"] == held.name
-    ]  # fmt: skip
+    ]
     counts = DelayCounts(view, store)
     places = watermarks.standings(view, topic, range(topic.partitions), held)
     return {
-        **row, "policies": dict(sorted(held.policies.items())),
+        **row,
+        "policies": dict(sorted(held.policies.items())),
         "consumer_list": consumers(view, held, store),
         "partition_list": [
-            _partition(view, held, one, counts.of_cursor(topic, held, one.number))
-            for one in places
+            _partition(view, held, one, counts.of_cursor(topic, held, one.number)) for one in places
         ],
-    }  # fmt: skip
+    }
 
 
-def _partition(
-    view: View, held: Subscription, one: watermarks.Standing, delayed: int
-) -> Answer:  # fmt: skip
+def _partition(view: View, held: Subscription, one: watermarks.Standing, delayed: int) -> Answer:
     number = one.number
     cursor = view.cursor(held.number, number)
     mark = cursor.mark_delete
     return {
-        "partition": one.partition, "mark_delete": MessageId(*mark) if mark[1] >= 0 else None,
+        "partition": one.partition,
+        "mark_delete": MessageId(*mark) if mark[1] >= 0 else None,
         "backlog": (left := backlog(view, held.number, number)),
-        "acked_beyond": messages_in(view, number, cursor.acked.runs()), "delayed": delayed,
+        "acked_beyond": messages_in(view, number, cursor.acked.runs()),
+        "delayed": delayed,
         "backlog_no_delayed": left - delayed,
         "pending_acks": sum(pending.count for pending in cursor.pending.values()),
         "leased": sum(lease.count() for lease in cursor.hands.leases.values()),
         "watermark": one.value,
-    }  # fmt: skip
+    }
 
 
 def backlog_groups(
@@ -138,9 +146,14 @@ def backlog_groups(
     else:
         order = [age for age in (*(name for name, _ in AGES), OLDER) if age in found]
     return [
-        {"group": group, "messages": found[group][0], "size_bytes": found[group][1],
-         "oldest_time": found[group][2]} for group in order[:top]
-    ]  # fmt: skip
+        {
+            "group": group,
+            "messages": found[group][0],
+            "size_bytes": found[group][1],
+            "oldest_time": found[group][2],
+        }
+        for group in order[:top]
+    ]
 
 
 def _next(
@@ -169,9 +182,11 @@ def _next(
     return found.behind, pa.table(
         {
             "ledger": repeat_runs([piece.ledger for piece in found.pieces], ends, pa.int64()),
-            "key": stored.column("key"), "size": size, "time": times,
+            "key": stored.column("key"),
+            "size": size,
+            "time": times,
         }
-    )  # fmt: skip
+    )
 
 
 def _time(piece: Piece) -> int | None:

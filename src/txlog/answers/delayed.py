@@ -52,10 +52,11 @@ Answer = dict[str, Any]
 LISTED = pa.schema(
     [
         *(RECEIVED.field(name) for name in ("partition", "ledger", "entry", "index")),
-        *(RECEIVED.field(name) for name in ("deliver_at", "key")), ("size_bytes", pa.int64()),
+        *(RECEIVED.field(name) for name in ("deliver_at", "key")),
+        ("size_bytes", pa.int64()),
         *(RECEIVED.field(name) for name in ("txn_most", "txn_least")),
     ]
-)  # fmt: skip
+)
 WITHIN = (MINUTE_MS, 10 * MINUTE_MS, HOUR_MS, DAY_MS)
 ROWS_AT_ONCE = 1000  # messages that are looked at at once: their payloads are in memory
 _ORDER = [(name, "ascending") for name in ("deliver_at", "ledger", "entry", "index")]
@@ -220,9 +221,10 @@ INDEX_MAX = (1 << 31) - 1
 def buckets(view: View, scope: Scope) -> list[Answer]:
     """The buckets of each partition: sealed ones, the mutable one, what waits, what is missing."""
     return [
-        row for index in scope.indexes
+        row
+        for index in scope.indexes
         for row in _of_partition(view, scope, index, number_of(scope.topic, index))
-    ]  # fmt: skip
+    ]
 
 
 def in_memory(view: View, number: int) -> Loaded:
@@ -234,18 +236,27 @@ def in_memory(view: View, number: int) -> Loaded:
         copied, sealed = known.loaded()
         parts += [Loaded(0, 0, copied.bytes), *sealed.values()]
     return Loaded(
-        sum(part.segments for part in parts), sum(part.ids for part in parts),
+        sum(part.segments for part in parts),
+        sum(part.ids for part in parts),
         sum(part.bytes for part in parts),
-    )  # fmt: skip
+    )
 
 
 def _of_partition(view: View, scope: Scope, index: int, number: int) -> Iterator[Answer]:
     state = view.delayed(number)
     named = {"topic": TopicName.parse(scope.topic.name).short, "partition": index}
     empty = dict.fromkeys(
-        ("generation", "first", "last", "messages", "not_due", "min_deliver_at", "max_deliver_at",
-         "file")
-    )  # fmt: skip
+        (
+            "generation",
+            "first",
+            "last",
+            "messages",
+            "not_due",
+            "min_deliver_at",
+            "max_deliver_at",
+            "file",
+        )
+    )
     empty |= {"segments": 0, "loaded_segments": 0, "size_bytes": 0}
     known: Timetable | None = view.timetables.get(number)
     loaded = {} if known is None else known.loaded()[1]
@@ -267,11 +278,17 @@ def _sealed(view: View, scope: Scope, number: int, bucket: Bucket) -> Answer:
     except IntegrityError as error:
         scope.note(f"a bucket of delayed messages cannot be read: {error}")
     return {
-        "generation": bucket.gen, "first": _id(bucket.first), "last": _id(bucket.last),
-        "messages": bucket.count, "not_due": not_due, "segments": len(bucket.file.groups),
-        "size_bytes": bucket.file.bytes, "min_deliver_at": bucket.min_at,
-        "max_deliver_at": bucket.max_at, "file": bucket.file.path,
-    }  # fmt: skip
+        "generation": bucket.gen,
+        "first": _id(bucket.first),
+        "last": _id(bucket.last),
+        "messages": bucket.count,
+        "not_due": not_due,
+        "segments": len(bucket.file.groups),
+        "size_bytes": bucket.file.bytes,
+        "min_deliver_at": bucket.min_at,
+        "max_deliver_at": bucket.max_at,
+        "file": bucket.file.path,
+    }
 
 
 def _mutable(state: Delayed, now_ms: int) -> Answer:
@@ -280,19 +297,23 @@ def _mutable(state: Delayed, now_ms: int) -> Answer:
     return {
         "first": _id(mutable.place(0)) if mutable else None,
         "last": _id(mutable.place(-1)) if mutable else None,
-        "messages": len(mutable), "not_due": sum(one > now_ms for one in at),
-        "size_bytes": ROW_BYTES * len(mutable), "min_deliver_at": min(at, default=None),
+        "messages": len(mutable),
+        "not_due": sum(one > now_ms for one in at),
+        "size_bytes": ROW_BYTES * len(mutable),
+        "min_deliver_at": min(at, default=None),
         "max_deliver_at": max(at, default=None),
-    }  # fmt: skip
+    }
 
 
 def _pending(state: Delayed, now_ms: int) -> Answer:
     times = [at for one in state.pending.values() for at in one.at]
     return {
-        "messages": len(times), "not_due": sum(at > now_ms for at in times),
-        "size_bytes": PENDING_BYTES * len(times), "min_deliver_at": min(times, default=None),
+        "messages": len(times),
+        "not_due": sum(at > now_ms for at in times),
+        "size_bytes": PENDING_BYTES * len(times),
+        "min_deliver_at": min(times, default=None),
         "max_deliver_at": max(times, default=None),
-    }  # fmt: skip
+    }
 
 
 def _id(one: Id) -> MessageId:

@@ -141,8 +141,11 @@ def _filesystem(root: str) -> Answer:
     if sys.platform == "darwin":
         return _said(WARN, "durability is not verified on macOS", "use Linux for what must stay")
     if kind in NETWORK:
-        return _said(FAIL, f"{kind} is a network file system: locks and flushes cannot be relied "
-                     "on", "move the store to a local disk")  # fmt: skip
+        return _said(
+            FAIL,
+            f"{kind} is a network file system: locks and flushes cannot be relied on",
+            "move the store to a local disk",
+        )
     if kind in IN_MEMORY[:2]:
         return _said(WARN, f"nothing is durable here: {kind} is memory", "move it to a disk")
     return _said(OK, kind or "unknown")
@@ -188,15 +191,21 @@ def _space(store: Store, disk: Disk) -> Answer:
     detail = f"{free >> 20:,} MiB free, sends stop at {least >> 20} MiB"
     if free < least:
         return _said(FAIL, detail, "free space, or acknowledge and trim")
-    return _said(WARN if free < _FREE_TIMES * least else OK, detail,
-                 "free space" if free < _FREE_TIMES * least else None)  # fmt: skip
+    return _said(
+        WARN if free < _FREE_TIMES * least else OK,
+        detail,
+        "free space" if free < _FREE_TIMES * least else None,
+    )
 
 
 def _durability(store: Store) -> Answer:
     word = store.settings.durability
     if word == "os":
-        return _said(WARN, "os: what is answered survives processes, not a power cut",
-                     "txlog init --durability sync makes stores that flush")  # fmt: skip
+        return _said(
+            WARN,
+            "os: what is answered survives processes, not a power cut",
+            "txlog init --durability sync makes stores that flush",
+        )
     return _said(OK, "sync: what is answered is on the disk")
 
 
@@ -204,8 +213,11 @@ def _clock(store: Store, clock: Clock) -> Answer:
     last = store.read(lambda view: view.manifest.time_ms)
     ahead = last - clock.now().wall_ms
     if ahead > HOUR_MS:
-        return _said(WARN, f"the last checkpoint is {ahead // HOUR_MS} hours in the future",
-                     "set the clock: delays and retention go by it")  # fmt: skip
+        return _said(
+            WARN,
+            f"the last checkpoint is {ahead // HOUR_MS} hours in the future",
+            "set the clock: delays and retention go by it",
+        )
     return _said(OK, "no checkpoint is in the future")
 
 
@@ -223,8 +235,11 @@ def _partitions(view: View) -> Answer:
     for number in sorted(away):
         topic = topic_of(view.catalog, number)
         names.append(f"{TopicName.parse(topic.name).short}/{index_of(topic, number)}")
-    damaged = [name for name, why in zip(names, [away[n] for n in sorted(away)], strict=True)
-               if why.reason == "damage"]  # fmt: skip
+    damaged = [
+        name
+        for name, why in zip(names, [away[n] for n in sorted(away)], strict=True)
+        if why.reason == "damage"
+    ]
     if damaged:
         return _said(FAIL, f"quarantined: {', '.join(damaged)}", "txlog admin repair")
     if names:
@@ -245,14 +260,21 @@ def _transactions(view: View, clock: Clock) -> Answer:
 def _losses(view: View) -> Answer:
     lost = view.catalog.losses
     if lost:
-        return _said(WARN, f"{sum(one.messages for one in lost)} messages in {len(lost)} places "
-                     "were accepted as lost", "txlog status says where")  # fmt: skip
+        return _said(
+            WARN,
+            f"{sum(one.messages for one in lost)} messages in {len(lost)} places "
+            "were accepted as lost",
+            "txlog status says where",
+        )
     return _said(OK, "none was accepted")
 
 
 def _quarantine(disk: Disk) -> Answer:
     names = disk.listdir(DIRECTORY)
     if names:
-        return _said(WARN, f"{len(names)} of what recovery and repairs cut off",
-                     "look at them with txlog inspect, then remove them")  # fmt: skip
+        return _said(
+            WARN,
+            f"{len(names)} of what recovery and repairs cut off",
+            "look at them with txlog inspect, then remove them",
+        )
     return _said(OK, "empty")

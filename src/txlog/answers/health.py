@@ -47,9 +47,13 @@ NONE: Final = Bounds()
 
 
 def check(
-    view: View, store: Store, topics: Sequence[str], backlog: Bounds, txn_age_ms: Bounds,
+    view: View,
+    store: Store,
+    topics: Sequence[str],
+    backlog: Bounds,
+    txn_age_ms: Bounds,
     lag_ms: Bounds,
-) -> Answer:  # fmt: skip
+) -> Answer:
     """Look at a store, or at some topics of it.
 
     returns: {status, check_list: [{name, status, value, warn, crit, detail}]}; status is the worst
@@ -70,10 +74,14 @@ def check(
     rows.append(_txn_age(view, store, chosen, txn_age_ms))
     for topic in chosen:
         rows += [
-            _row(f"backlog {row['topic']}/{row['subscription']}", row["backlog"], backlog,
-                 f"{row['consumers']} consumers, {row['delayed']} delayed")
+            _row(
+                f"backlog {row['topic']}/{row['subscription']}",
+                row["backlog"],
+                backlog,
+                f"{row['consumers']} consumers, {row['delayed']} delayed",
+            )
             for row in topics_and_txns.subscriptions(view, topic, store)
-        ]  # fmt: skip
+        ]
         rows += _lag(view, store, topic, lag_ms)
     return {"status": worst(rows), "check_list": rows}
 
@@ -85,15 +93,23 @@ def worst(rows: Sequence[Answer]) -> str:
 
 
 def _row(name: str, value: int, bounds: Bounds, detail: str, status: str | None = None) -> Answer:
-    return {"name": name, "status": status or bounds.judge(value), "value": value,
-            "warn": bounds.warn, "crit": bounds.crit, "detail": detail}  # fmt: skip
+    return {
+        "name": name,
+        "status": status or bounds.judge(value),
+        "value": value,
+        "warn": bounds.warn,
+        "crit": bounds.crit,
+        "detail": detail,
+    }
 
 
 def _partitions(view: View, topics: Sequence[Topic]) -> Answer:
     away = {
-        number: why.reason for topic in topics for index in range(topic.partitions)
+        number: why.reason
+        for topic in topics
+        for index in range(topic.partitions)
         if (why := view.catalog.unavailable.get(number := number_of(topic, index))) is not None
-    }  # fmt: skip
+    }
     named = [
         f"{topics_and_txns.partition_name(view, number)} ({why})" for number, why in away.items()
     ]
@@ -123,14 +139,19 @@ def _txn_age(view: View, store: Store, topics: Sequence[Topic], bounds: Bounds) 
     names = {topics_and_txns.short(topic) for topic in topics}
     everything = len(topics) == len(view.catalog.topics)
     rows = [
-        row for row in topics_and_txns.transactions(view, store, False, None)
+        row
+        for row in topics_and_txns.transactions(view, store, False, None)
         if everything or names & {*row["topic_list"]}
-    ]  # fmt: skip
+    ]
     oldest = max(rows, key=lambda row: row["age_ms"], default=None)
     if oldest is None:
         return _row("txn-age", 0, bounds, "no unfinished transaction")
-    return _row("txn-age", oldest["age_ms"], bounds, f"{oldest['txn']} is {oldest['state']}, "
-                f"{len(rows)} unfinished")  # fmt: skip
+    return _row(
+        "txn-age",
+        oldest["age_ms"],
+        bounds,
+        f"{oldest['txn']} is {oldest['state']}, {len(rows)} unfinished",
+    )
 
 
 def _lag(view: View, store: Store, topic: Topic, bounds: Bounds) -> list[Answer]:

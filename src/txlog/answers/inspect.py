@@ -63,9 +63,10 @@ def inspect(view: View, store: Store, what: str | None) -> Answer:
         found.append(("file", {"kind": "file", "path": what}))
     if len(found) > 1:
         raise InvalidArgument(
-            f"{what} may be more than one thing", code=205,
+            f"{what} may be more than one thing",
+            code=205,
             hint=" or ".join(f"{kind}:{what}" for kind, _ in found),
-        )  # fmt: skip
+        )
     if not found:
         raise NotFoundHere(what)
     [(kind, answer)] = found
@@ -160,8 +161,14 @@ def _message(view: View, wanted: MessageId) -> Answer:
     if not wanted.index and piece.index:  # the id of a marker stands for all its messages
         marker = find_marker(view.buffer(owner[0]), wanted.ledger, wanted.entry)
         said["messages"] = 0 if marker is None else marker.count
-    return {"kind": "message", "record": table, **said, "acknowledged_list": done,
-            "file": file, "row": row}  # fmt: skip
+    return {
+        "kind": "message",
+        "record": table,
+        **said,
+        "acknowledged_list": done,
+        "file": file,
+        "row": row,
+    }
 
 
 def located(view: View, ids: Sequence[MessageId]) -> list[tuple[str | None, int | None]]:
@@ -213,13 +220,24 @@ def _ledger(view: View, number: int) -> Answer:
         status = "sealed" if end.sealed else "open" if open_one else "closed"
         rows = end.entries
     return {
-        "kind": "ledger", "ledger": number, "topic": topics_and_txns.short(topic),
-        "partition": catalogs.index_of(topic, owner[0]), "sidecar": owner[1] == "s",
-        "state": status, "rows": rows,
+        "kind": "ledger",
+        "ledger": number,
+        "topic": topics_and_txns.short(topic),
+        "partition": catalogs.index_of(topic, owner[0]),
+        "sidecar": owner[1] == "s",
+        "state": status,
+        "rows": rows,
         "size_bytes": topics_and_txns.file_bytes(view, [number]),
-        "file_list": [{"file": ref.path, "rows": ref.rows, "size_bytes": ref.bytes,
-                       "crc32c": f"{ref.crc:08x}"} for ref in view.files.of(number)],
-    }  # fmt: skip
+        "file_list": [
+            {
+                "file": ref.path,
+                "rows": ref.rows,
+                "size_bytes": ref.bytes,
+                "crc32c": f"{ref.crc:08x}",
+            }
+            for ref in view.files.of(number)
+        ],
+    }
 
 
 def _frame(view: View, lsn: int) -> Answer:
@@ -300,12 +318,13 @@ def _group(number: int, group: Any, names: list[str]) -> Answer:
     bounds = known if known is not None and known.has_min_max else None
     columns = [group.column(at) for at in range(group.num_columns)]
     return {
-        "row_group": number, "rows": group.num_rows,
+        "row_group": number,
+        "rows": group.num_rows,
         "size_bytes": sum(column.total_compressed_size for column in columns),
         "raw_bytes": group.total_byte_size,
         "first_entry": None if bounds is None else bounds.min,
         "last_entry": None if bounds is None else bounds.max,
-    }  # fmt: skip
+    }
 
 
 def hexdump(path: str, offset: int, length: int) -> Iterator[str]:

@@ -28,9 +28,13 @@ REBUILD = ("state", "delayed", "changes", "all")
 
 
 def verify(
-    path: str, *, deep: bool = False, topics: Sequence[str] = (), clock: Clock | None = None,
+    path: str,
+    *,
+    deep: bool = False,
+    topics: Sequence[str] = (),
+    clock: Clock | None = None,
     tell: Callable[[str, int], None] = silent,
-) -> Answer:  # fmt: skip
+) -> Answer:
     """Read every byte of a store and repair nothing; exported as txlog.verify.
 
     It works on a store that cannot be opened, takes no lock and writes nothing.
@@ -53,9 +57,13 @@ def verify(
 
 
 def verify_disk(
-    disk: Disk, clock: Clock, *, deep: bool = False, topics: Sequence[str] = (),
+    disk: Disk,
+    clock: Clock,
+    *,
+    deep: bool = False,
+    topics: Sequence[str] = (),
     tell: Callable[[str, int], None] = silent,
-) -> Answer:  # fmt: skip
+) -> Answer:
     """As verify, on a disk."""
     names = [TopicName.parse(name, allow_partition=True) for name in topics]
     findings = Findings(tell)
@@ -70,10 +78,13 @@ def verify_disk(
 def told(findings: Findings, view: View | None) -> Answer:
     """Findings as the fields of `txlog verify`."""
     return {
-        "files": findings.files, "size_bytes": findings.size_bytes, "frames": findings.frames,
-        "errors": findings.errors, "warnings": findings.warnings,
+        "files": findings.files,
+        "size_bytes": findings.size_bytes,
+        "frames": findings.frames,
+        "errors": findings.errors,
+        "warnings": findings.warnings,
         "problem_list": [_row(one, view) for one in findings.problems],
-    }  # fmt: skip
+    }
 
 
 def _row(problem: Problem, view: View | None) -> Answer:
@@ -85,11 +96,18 @@ def _row(problem: Problem, view: View | None) -> Answer:
         topic = TopicName.parse(found.name).short
         partition = index_of(found, number)
     return {
-        "code": problem.code, "severity": problem.severity, "path": problem.path, "topic": topic,
-        "partition": partition, "ledger": problem.ledger, "first": _id(problem.first),
-        "last": _id(problem.last), "offset": problem.offset, "message": problem.message,
+        "code": problem.code,
+        "severity": problem.severity,
+        "path": problem.path,
+        "topic": topic,
+        "partition": partition,
+        "ledger": problem.ledger,
+        "first": _id(problem.first),
+        "last": _id(problem.last),
+        "offset": problem.offset,
+        "message": problem.message,
         "hint": problem.hint,
-    }  # fmt: skip
+    }
 
 
 def _id(place: tuple[int, int] | None) -> MessageId | None:
@@ -97,9 +115,15 @@ def _id(place: tuple[int, int] | None) -> MessageId | None:
 
 
 def repair(
-    path: str, *, apply: bool = False, rebuild: str | None = None, ledger: int | None = None,
-    accept_loss: bool = False, lock_timeout_ms: int = 30_000, clock: Clock | None = None,
-) -> Answer:  # fmt: skip
+    path: str,
+    *,
+    apply: bool = False,
+    rebuild: str | None = None,
+    ledger: int | None = None,
+    accept_loss: bool = False,
+    lock_timeout_ms: int = 30_000,
+    clock: Clock | None = None,
+) -> Answer:
     """Say what a damaged store can be made to be again, or make it so; exported as txlog.repair.
 
     What the journal or older files still lead to is made again without loss. Of what they do not,
@@ -123,17 +147,28 @@ def repair(
     disk = PosixDisk(str(Path(path).absolute()), read_only=not apply)
     try:
         return repair_disk(
-            disk, clock or SystemClock(), apply=apply, rebuild=rebuild, ledger=ledger,
-            accept_loss=accept_loss, lock_timeout_ms=lock_timeout_ms,
-        )  # fmt: skip
+            disk,
+            clock or SystemClock(),
+            apply=apply,
+            rebuild=rebuild,
+            ledger=ledger,
+            accept_loss=accept_loss,
+            lock_timeout_ms=lock_timeout_ms,
+        )
     finally:
         disk.close()
 
 
 def repair_disk(
-    disk: Disk, clock: Clock, *, apply: bool, rebuild: str | None = None,
-    ledger: int | None = None, accept_loss: bool = False, lock_timeout_ms: int = 30_000,
-) -> Answer:  # fmt: skip
+    disk: Disk,
+    clock: Clock,
+    *,
+    apply: bool,
+    rebuild: str | None = None,
+    ledger: int | None = None,
+    accept_loss: bool = False,
+    lock_timeout_ms: int = 30_000,
+) -> Answer:
     """As repair, on a disk."""
     wanted: Collection[str] = REBUILD[:-1] if rebuild == "all" else [rebuild] if rebuild else []
     done: list[Action] = []
@@ -168,9 +203,10 @@ def _refuse(losing: Sequence[Action]) -> None:
     what = "; ".join(f"{one.action} {one.path}" for one in losing)
     raise Refused(
         f"it would lose {how_many}: {what}",
-        code=902, hint="restore the file from a copy of the store, or say --accept-loss",
+        code=902,
+        hint="restore the file from a copy of the store, or say --accept-loss",
         path=losing[0].path,
-    )  # fmt: skip
+    )
 
 
 def _sum_lost(actions: Sequence[Action]) -> int | None:
@@ -183,7 +219,4 @@ def _repaired(applied: bool, actions: Sequence[Action], left: Sequence[Action] =
     """What was done, then what is left to somebody else: a copy of the store, a consent."""
     rows = [{**asdict(one), "done": applied} for one in actions]
     rows += [{**asdict(one), "done": False} for one in left]
-    return {
-        "applied": applied, "messages_lost": _sum_lost(actions),
-        "action_list": rows,
-    }  # fmt: skip
+    return {"applied": applied, "messages_lost": _sum_lost(actions), "action_list": rows}

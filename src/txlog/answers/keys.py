@@ -35,9 +35,13 @@ Answer = dict[str, Any]
 def connected(answer: Connected) -> Answer:
     """The answer of connect."""
     return {
-        "transaction_key": answer.key, "owner": answer.owner, "owner_uid": answer.owner_uid,
-        "epoch": answer.epoch, "coordinator": answer.coordinator, "fenced_txn": answer.fenced,
-    }  # fmt: skip
+        "transaction_key": answer.key,
+        "owner": answer.owner,
+        "owner_uid": answer.owner_uid,
+        "epoch": answer.epoch,
+        "coordinator": answer.coordinator,
+        "fenced_txn": answer.fenced,
+    }
 
 
 def opened(view: View, answer: Opened, store: Store) -> Answer:
@@ -77,14 +81,21 @@ def transaction_key(
     state = view.coordinator(number)
     newest = _newest_unfinished(state.unfinished.values())
     mine = [
-        txn for pool in (state.unfinished, state.ended) for txn in pool.values()
+        txn
+        for pool in (state.unfinished, state.ended)
+        for txn in pool.values()
         if (txn.owner_uid, txn.key) == (holder[0], key)
-    ]  # fmt: skip
+    ]
     rows = [
-        {"txn": TxnId(number, txn.sequence), "state": txn.status.lower(), "reason": txn.reason,
-         "begin_time": txn.wall_ms, "end_time": txn.ended_ms or None}
+        {
+            "txn": TxnId(number, txn.sequence),
+            "state": txn.status.lower(),
+            "reason": txn.reason,
+            "begin_time": txn.wall_ms,
+            "end_time": txn.ended_ms or None,
+        }
         for txn in sorted(mine, key=lambda txn: -txn.sequence)
-    ]  # fmt: skip
+    ]
     txn = newest.get((holder[0], key))
     return {**_row(view, store, number, holder[0], key, known, txn), "txn_list": rows}
 
@@ -99,13 +110,19 @@ def _row(
 ) -> Answer:
     now = store.clock.now()
     return {
-        "transaction_key": key, "owner": known.owner, "epoch": known.epoch,
+        "transaction_key": key,
+        "owner": known.owner,
+        "epoch": known.epoch,
         "txn": None if txn is None else TxnId(number, txn.sequence),
-        "txn_state": None if txn is None else txn.status.lower(), "coordinator": number,
-        "last_used_time": known.used_ms, "owner_uid": uid, "age_ms": now.wall_ms - known.used_ms,
-        "connected_time": known.connected_ms, "deleted": known.deleted,
+        "txn_state": None if txn is None else txn.status.lower(),
+        "coordinator": number,
+        "last_used_time": known.used_ms,
+        "owner_uid": uid,
+        "age_ms": now.wall_ms - known.used_ms,
+        "connected_time": known.connected_ms,
+        "deleted": known.deleted,
         "topic_list": [] if txn is None else topics_of(view, txn),
-    }  # fmt: skip
+    }
 
 
 QUANTILES = (0.5, 0.9, 0.99)
@@ -133,20 +150,30 @@ def _living(view: View) -> Iterator[tuple[int, tuple[int, str], Key]]:
 def key_families(keys: dict[tuple[int, str], Key]) -> Iterator[Family]:
     """The metrics of these keys; a label is OWNER&KEY."""
     shown = [(labels, keys[pair]) for pair, labels in _labels(keys)]
-    yield Family("pulsar_txn_transaction_key_count", "gauge", "living transaction keys", [
-        ("", {}, len(keys))
-    ])  # fmt: skip
-    yield Family("pulsar_txn_transaction_key_epoch", "gauge", "newest epoch of the key", [
-        ("", labels, one.epoch) for labels, one in shown
-    ])  # fmt: skip
     yield Family(
-        "pulsar_txn_transaction_key_age", "summary",
+        "pulsar_txn_transaction_key_count",
+        "gauge",
+        "living transaction keys",
+        [("", {}, len(keys))],
+    )
+    yield Family(
+        "pulsar_txn_transaction_key_epoch",
+        "gauge",
+        "newest epoch of the key",
+        [("", labels, one.epoch) for labels, one in shown],
+    )
+    yield Family(
+        "pulsar_txn_transaction_key_age",
+        "summary",
         "seconds from begin to end of the transactions of the key",
         [sample for labels, one in shown for sample in _ages(labels, one)],
-    )  # fmt: skip
-    yield Family("txlog_transaction_key_last_used_seconds", "gauge", "when the key was last used", [
-        ("", labels, one.used_ms / 1000) for labels, one in shown
-    ])  # fmt: skip
+    )
+    yield Family(
+        "txlog_transaction_key_last_used_seconds",
+        "gauge",
+        "when the key was last used",
+        [("", labels, one.used_ms / 1000) for labels, one in shown],
+    )
 
 
 def _labels(

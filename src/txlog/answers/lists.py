@@ -32,11 +32,16 @@ ACKS: Final = pa.schema([*_OF, *_ID])
 PENDING_ACKS: Final = pa.schema([*_OF, *_ID, ("txn", pa.string()), ("since", INSTANT)])
 FRAMES: Final = pa.schema(
     [
-        ("lsn", pa.int64()), ("time", INSTANT), ("ops", pa.list_(pa.string())),
-        ("rows", pa.int64()), ("bytes", pa.int64()), ("durable", pa.bool_()),
-        ("journal", pa.string()), ("offset", pa.int64()),
+        ("lsn", pa.int64()),
+        ("time", INSTANT),
+        ("ops", pa.list_(pa.string())),
+        ("rows", pa.int64()),
+        ("bytes", pa.int64()),
+        ("durable", pa.bool_()),
+        ("journal", pa.string()),
+        ("offset", pa.int64()),
     ]
-)  # fmt: skip
+)
 _NO_BOOT: Final = ""  # frames up to a known LSN are read: which boot wrote them does not matter
 
 
@@ -61,9 +66,10 @@ def pending_acks(view: View) -> pa.Table:
         for (coordinator, sequence), pending in sorted(cursor.pending.items()):
             txn = view.coordinator(coordinator).unfinished.get(sequence)
             known = {
-                **of, "txn": str(TxnId(coordinator, sequence)),
+                **of,
+                "txn": str(TxnId(coordinator, sequence)),
                 "since": None if txn is None else txn.wall_ms,
-            }  # fmt: skip
+            }
             for run in pending.runs:
                 tables.append(_rows(PENDING_ACKS, known, _of_run(run)))
             if pending.cumulative is not None:
@@ -87,12 +93,15 @@ def frame_rows(found: list[RawFrame], durable_lsn: int | None) -> pa.Table:
         sum(op.rows for op in ops if isinstance(op, Appended | BufferAppended)) for ops in decoded
     ]
     columns: list[list[object]] = [
-        [raw.lsn for raw in found], [raw.time_ms for raw in found],
-        [[type(op).__name__ for op in ops] for ops in decoded], [*rows],
+        [raw.lsn for raw in found],
+        [raw.time_ms for raw in found],
+        [[type(op).__name__ for op in ops] for ops in decoded],
+        [*rows],
         [raw.total_bytes for raw in found],
         [None if durable_lsn is None else raw.lsn <= durable_lsn for raw in found],
-        [raw.journal.path for raw in found], [raw.offset for raw in found],
-    ]  # fmt: skip
+        [raw.journal.path for raw in found],
+        [raw.offset for raw in found],
+    ]
     arrays = [pa.array(values, f.type) for values, f in zip(columns, FRAMES, strict=True)]
     return pa.Table.from_arrays(arrays, schema=FRAMES)
 
@@ -162,9 +171,12 @@ def _ids(
         pa.scalar(str(ledger)), *(part.cast(pa.string()) for part in parts), ":"
     )
     return {
-        "message_id": text, "ledger": ledger, "entry": entries, "cumulative": False,
+        "message_id": text,
+        "ledger": ledger,
+        "entry": entries,
+        "cumulative": False,
         "txn_index": None if indexes is None else indexes.cast(pa.int32()),
-    }  # fmt: skip
+    }
 
 
 def _rows(schema: pa.Schema, of: dict[str, object], ids: dict[str, object]) -> pa.Table:

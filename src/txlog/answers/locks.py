@@ -34,11 +34,14 @@ def _row(
 ) -> Answer:
     found = holder(store, path)
     return {
-        "name": name, "path": path, "held": found is not None,
+        "name": name,
+        "path": path,
+        "held": found is not None,
         "pid": None if found is None else found[0],
         "command": None if found is None else found[1],
-        "since_time": since_ms if found is not None else None, "subscription": subscription,
-    }  # fmt: skip
+        "since_time": since_ms if found is not None else None,
+        "subscription": subscription,
+    }
 
 
 def holder(store: Store, path: str) -> tuple[int, str] | None:

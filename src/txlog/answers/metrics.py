@@ -78,52 +78,92 @@ _INDEX = "pulsar_delayed_message_index"
 def delay_families(view: View, store: Store, topics: list[Topic]) -> Iterator[Family]:
     """The metrics of these topics, in order."""
     counts = DelayCounts(view, store)
-    yield Family("pulsar_subscription_delayed", "gauge", "messages that are not due yet", [
-        ("", {"topic": _short(topic), "subscription": held.name},
-         counts.of_subscription(topic, held))
-        for topic in topics
-        for held in (view.catalog.subscriptions[number] for number in topic.subscriptions)
-    ])  # fmt: skip
+    yield Family(
+        "pulsar_subscription_delayed",
+        "gauge",
+        "messages that are not due yet",
+        [
+            (
+                "",
+                {"topic": _short(topic), "subscription": held.name},
+                counts.of_subscription(topic, held),
+            )
+            for topic in topics
+            for held in (view.catalog.subscriptions[number] for number in topic.subscriptions)
+        ],
+    )
     places = [
-        ({"topic": _short(topic), "partition": str(index)}, view.delayed(number),
-         in_memory(view, number))
+        (
+            {"topic": _short(topic), "partition": str(index)},
+            view.delayed(number),
+            in_memory(view, number),
+        )
         for topic in topics
         for index, number in enumerate(numbers(topic))
-    ]  # fmt: skip
-    yield Family(f"{_INDEX}_bucket_total", "gauge", "sealed buckets, and the mutable one", [
-        ("", labels, len(state.buckets) + 1) for labels, state, _ in places
-    ])  # fmt: skip
-    yield Family(f"{_INDEX}_loaded", "gauge", "delayed ids in the memory of this process", [
-        ("", labels, loaded.ids) for labels, _, loaded in places
-    ])  # fmt: skip
-    yield Family(f"{_INDEX}_size_bytes", "gauge", "memory that they take in this process", [
-        ("", labels, loaded.bytes) for labels, _, loaded in places
-    ])  # fmt: skip
-    yield Family(f"{_INDEX}_bucket_snapshot_size_bytes", "gauge", "files of sealed buckets", [
-        ("", labels, sum(bucket.file.bytes for bucket in state.buckets))
-        for labels, state, _ in places
-    ])  # fmt: skip
+    ]
+    yield Family(
+        f"{_INDEX}_bucket_total",
+        "gauge",
+        "sealed buckets, and the mutable one",
+        [("", labels, len(state.buckets) + 1) for labels, state, _ in places],
+    )
+    yield Family(
+        f"{_INDEX}_loaded",
+        "gauge",
+        "delayed ids in the memory of this process",
+        [("", labels, loaded.ids) for labels, _, loaded in places],
+    )
+    yield Family(
+        f"{_INDEX}_size_bytes",
+        "gauge",
+        "memory that they take in this process",
+        [("", labels, loaded.bytes) for labels, _, loaded in places],
+    )
+    yield Family(
+        f"{_INDEX}_bucket_snapshot_size_bytes",
+        "gauge",
+        "files of sealed buckets",
+        [
+            ("", labels, sum(bucket.file.bytes for bucket in state.buckets))
+            for labels, state, _ in places
+        ],
+    )
     yield from _bucket_ops(store.bucket_ops)
     yield from _delivery(store.bucket_ops.delivered)
-    yield Family("txlog_delayed_rows_read_total", "counter", "rows read, of whatever topic", [
-        ("", {}, store.tally.rows_read)
-    ])  # fmt: skip
-    yield Family("txlog_delayed_handed_out_total", "counter", "messages given to callers", [
-        ("", {}, store.tally.handed_out)
-    ])  # fmt: skip
+    yield Family(
+        "txlog_delayed_rows_read_total",
+        "counter",
+        "rows read, of whatever topic",
+        [("", {}, store.tally.rows_read)],
+    )
+    yield Family(
+        "txlog_delayed_handed_out_total",
+        "counter",
+        "messages given to callers",
+        [("", {}, store.tally.handed_out)],
+    )
 
 
 def _delivery(known: DelayTally) -> Iterator[Family]:
     """What the consumers of this process did."""
-    yield Family("txlog_delayed_strays", "gauge", "remembered as not due, not in the index", [
-        ("", {}, known.strays)
-    ])  # fmt: skip
-    yield Family("txlog_delayed_rewinds_total", "counter", "times that a consumer began again", [
-        ("", {}, known.rewinds)
-    ])  # fmt: skip
-    yield Family("txlog_delayed_popped_total", "counter", "handed out after they had waited", [
-        ("", {}, known.popped)
-    ])  # fmt: skip
+    yield Family(
+        "txlog_delayed_strays",
+        "gauge",
+        "remembered as not due, not in the index",
+        [("", {}, known.strays)],
+    )
+    yield Family(
+        "txlog_delayed_rewinds_total",
+        "counter",
+        "times that a consumer began again",
+        [("", {}, known.rewinds)],
+    )
+    yield Family(
+        "txlog_delayed_popped_total",
+        "counter",
+        "handed out after they had waited",
+        [("", {}, known.popped)],
+    )
     samples: list[Sample] = []
     so_far = 0
     for bound_ms, count in zip(LATENESS_BOUNDS_MS, known.lateness, strict=False):
@@ -133,18 +173,26 @@ def _delivery(known: DelayTally) -> Iterator[Family]:
     samples += [("_bucket", {"le": "+Inf"}, so_far), ("_count", {}, so_far)]
     samples.append(("_sum", {}, known.lateness_ms / 1000))
     yield Family(
-        "txlog_delayed_lateness_seconds", "histogram", "handed out so long after they were due",
+        "txlog_delayed_lateness_seconds",
+        "histogram",
+        "handed out so long after they were due",
         samples,
-    )  # fmt: skip
+    )
 
 
 def _bucket_ops(known: BucketOps) -> Iterator[Family]:
     """What this process did to buckets since it opened the store."""
     kinds = sorted({*KINDS, *(kind for kind, _ in known.counts)})
-    yield Family(f"{_INDEX}_bucket_op_count", "gauge", "steps of upkeep in this process", [
-        ("", {"type": kind, "state": state}, known.counts[(kind, state)])
-        for kind in kinds for state in (SUCCEEDED, FAILED)
-    ])  # fmt: skip
+    yield Family(
+        f"{_INDEX}_bucket_op_count",
+        "gauge",
+        "steps of upkeep in this process",
+        [
+            ("", {"type": kind, "state": state}, known.counts[(kind, state)])
+            for kind in kinds
+            for state in (SUCCEEDED, FAILED)
+        ],
+    )
     samples: list[Sample] = []
     for kind in kinds:
         samples.append(("_count", {"type": kind}, known.counts[(kind, SUCCEEDED)]))
@@ -178,23 +226,35 @@ def watermark_families(view: View, store: Store, topics: list[Topic]) -> Iterato
                 labels = {**_partition_labels(topic, one.partition), "subscription": held.name}
                 places.append((labels, one, 0 if clamp is None else clamp.emitted))
     yield from _of_subscriptions(places, store.clock.now().wall_ms)
-    yield Family(f"{_PREFIX}_late_messages_total", "counter", "handed out late by this process", [
-        ("", {"topic": topic, "partition": str(partition), "subscription": name}, count)
-        for (topic, partition, name), count in sorted(store.tally.late.items())
-    ])  # fmt: skip
-    yield from _of_partitions([
-        (_partition_labels(topic, index_of(topic, number)), view.watermark(number),
-         (store.tally.rows_folded[number], store.tally.ahead[topic.number]))
-        for topic in topics for number in used[topic.number]
-    ])  # fmt: skip
+    yield Family(
+        f"{_PREFIX}_late_messages_total",
+        "counter",
+        "handed out late by this process",
+        [
+            ("", {"topic": topic, "partition": str(partition), "subscription": name}, count)
+            for (topic, partition, name), count in sorted(store.tally.late.items())
+        ],
+    )
+    yield from _of_partitions(
+        [
+            (
+                _partition_labels(topic, index_of(topic, number)),
+                view.watermark(number),
+                (store.tally.rows_folded[number], store.tally.ahead[topic.number]),
+            )
+            for topic in topics
+            for number in used[topic.number]
+        ]
+    )
 
 
 def _used(view: View, topic: Topic) -> list[int]:
     """Partitions, by number, with any watermark; no state is made for others."""
     return [
-        number for number in numbers(topic)
+        number
+        for number in numbers(topic)
         if view.exists(("watermark", number, 0)) and view.watermark(number).is_used
-    ]  # fmt: skip
+    ]
 
 
 def _partition_labels(topic: Topic, index: int) -> Labels:
@@ -203,26 +263,46 @@ def _partition_labels(topic: Topic, index: int) -> Labels:
 
 def _of_subscriptions(places: list[tuple[Labels, Standing, int]], now_ms: int) -> Iterator[Family]:
     emitted = [(labels, one.emitted) for labels, one, _ in places if one.emitted is not None]
-    yield Family(f"{_PREFIX}_event_time_ms", "gauge", "the value handed to consumers", [
-        ("", labels, value) for labels, value in emitted
-    ])  # fmt: skip
-    yield Family(f"{_PREFIX}_materialized_ms", "gauge", "the value of what is acknowledged", [
-        ("", labels, one.value) for labels, one, _ in places if one.value is not None
-    ])  # fmt: skip
-    yield Family(f"{_PREFIX}_lag_seconds", "gauge", "from the value handed out until now", [
-        ("", labels, (now_ms - value) / 1000)
-        for labels, value in emitted if value != EVENT_TIME_MAX
-    ])  # fmt: skip
     yield Family(
-        f"{_PREFIX}_status", "gauge", "0 unknown, 1 active, 2 idle, 3 it cannot be read now",
+        f"{_PREFIX}_event_time_ms",
+        "gauge",
+        "the value handed to consumers",
+        [("", labels, value) for labels, value in emitted],
+    )
+    yield Family(
+        f"{_PREFIX}_materialized_ms",
+        "gauge",
+        "the value of what is acknowledged",
+        [("", labels, one.value) for labels, one, _ in places if one.value is not None],
+    )
+    yield Family(
+        f"{_PREFIX}_lag_seconds",
+        "gauge",
+        "from the value handed out until now",
+        [
+            ("", labels, (now_ms - value) / 1000)
+            for labels, value in emitted
+            if value != EVENT_TIME_MAX
+        ],
+    )
+    yield Family(
+        f"{_PREFIX}_status",
+        "gauge",
+        "0 unknown, 1 active, 2 idle, 3 it cannot be read now",
         [("", labels, STATUSES.index(one.status)) for labels, one, _ in places],
-    )  # fmt: skip
-    yield Family(f"{_PREFIX}_held", "gauge", "1 while a producer is below what was handed out", [
-        ("", labels, int(_is_held(one))) for labels, one, _ in places
-    ])  # fmt: skip
-    yield Family(f"{_PREFIX}_emitted_total", "counter", "values that were handed out", [
-        ("", labels, count) for labels, _, count in places
-    ])  # fmt: skip
+    )
+    yield Family(
+        f"{_PREFIX}_held",
+        "gauge",
+        "1 while a producer is below what was handed out",
+        [("", labels, int(_is_held(one))) for labels, one, _ in places],
+    )
+    yield Family(
+        f"{_PREFIX}_emitted_total",
+        "counter",
+        "values that were handed out",
+        [("", labels, count) for labels, _, count in places],
+    )
 
 
 def _is_held(one: Standing) -> bool:
@@ -231,21 +311,44 @@ def _is_held(one: Standing) -> bool:
 
 def _of_partitions(places: list[tuple[Labels, Watermark, tuple[int, int]]]) -> Iterator[Family]:
     stored: list[tuple[str, str, str, Callable[[Watermark], int]]] = [
-        ("active_producers", "gauge", "producers that are waited for",
-         lambda state: len(state.state.active)),
-        ("pending_transactions", "gauge", "open transactions with watermarks",
-         lambda state: len(state.pending)),
-        ("regressions_total", "counter", "times that fell, and changed nothing",
-         lambda state: state.figures.regressions),
-        ("snapshots_total", "counter", "snapshots in the log",
-         lambda state: state.figures.snapshots),
-        ("snapshot_bytes_total", "counter", "bytes of these",
-         lambda state: state.figures.snapshot_bytes),
-    ]  # fmt: skip
+        (
+            "active_producers",
+            "gauge",
+            "producers that are waited for",
+            lambda state: len(state.state.active),
+        ),
+        (
+            "pending_transactions",
+            "gauge",
+            "open transactions with watermarks",
+            lambda state: len(state.pending),
+        ),
+        (
+            "regressions_total",
+            "counter",
+            "times that fell, and changed nothing",
+            lambda state: state.figures.regressions,
+        ),
+        (
+            "snapshots_total",
+            "counter",
+            "snapshots in the log",
+            lambda state: state.figures.snapshots,
+        ),
+        (
+            "snapshot_bytes_total",
+            "counter",
+            "bytes of these",
+            lambda state: state.figures.snapshot_bytes,
+        ),
+    ]
     for name, kind, text, value in stored:
-        yield Family(f"{_PREFIX}_{name}", kind, text, [
-            ("", labels, value(state)) for labels, state, _ in places
-        ])  # fmt: skip
+        yield Family(
+            f"{_PREFIX}_{name}",
+            kind,
+            text,
+            [("", labels, value(state)) for labels, state, _ in places],
+        )
     counted = (
         ("rows_folded_total", "rows that this process read for values"),
         ("ahead_of_open_txn_total", "ahead of an open transaction of a producer of this process"),
@@ -279,8 +382,12 @@ def families(view: View, store: Store) -> list[Family]:
 def _clock_families(view: View, store: Store) -> Iterator[Family]:
     known = clock_trust.judge(view, store.settings, store.clock.now())
     jump_s = 0 if known.is_believed else known.ahead_ms // SECOND_MS
-    yield Family("txlog_clock_jump_seconds", "gauge", "the clock ahead of what was expected, if "
-                 "nothing expires by it; else 0", [("", {}, jump_s)])  # fmt: skip
+    yield Family(
+        "txlog_clock_jump_seconds",
+        "gauge",
+        "the clock ahead of what was expected, if nothing expires by it; else 0",
+        [("", {}, jump_s)],
+    )
 
 
 # --- coordinators ----------------------------------------------------------------------------
@@ -289,30 +396,47 @@ def _clock_families(view: View, store: Store) -> Iterator[Family]:
 def _coordinators(view: View, store: Store) -> list[tuple[int, Coordinator]]:
     known = view.known()
     return [
-        (number, view.coordinator(number) if ("coordinator", number, 0) in known
-         else Coordinator())
+        (number, view.coordinator(number) if ("coordinator", number, 0) in known else Coordinator())
         for number in range(store.settings.coordinators)
-    ]  # fmt: skip
+    ]
 
 
 def _coordinator_families(folds: list[tuple[int, Coordinator]]) -> Iterator[Family]:
     per_coordinator: list[tuple[str, str, str, Callable[[Coordinator], int]]] = [
-        ("active_count", "gauge", "open transactions",
-         lambda fold: sum(txn.status == OPEN for txn in fold.unfinished.values())),
+        (
+            "active_count",
+            "gauge",
+            "open transactions",
+            lambda fold: sum(txn.status == OPEN for txn in fold.unfinished.values()),
+        ),
         ("created_total", "counter", "transactions begun", lambda fold: fold.created_count),
-        ("committed_total", "counter", "transactions committed",
-         lambda fold: fold.committed_count),
-        ("aborted_total", "counter", "transactions aborted, for whatever reason",
-         lambda fold: fold.aborted_count),
-        ("timeout_total", "counter", "transactions aborted by their time-out",
-         lambda fold: fold.timed_out_count),
-        ("append_log_total", "counter", "ops in the log of the coordinator",
-         lambda fold: fold.log_ops),
-    ]  # fmt: skip
+        ("committed_total", "counter", "transactions committed", lambda fold: fold.committed_count),
+        (
+            "aborted_total",
+            "counter",
+            "transactions aborted, for whatever reason",
+            lambda fold: fold.aborted_count,
+        ),
+        (
+            "timeout_total",
+            "counter",
+            "transactions aborted by their time-out",
+            lambda fold: fold.timed_out_count,
+        ),
+        (
+            "append_log_total",
+            "counter",
+            "ops in the log of the coordinator",
+            lambda fold: fold.log_ops,
+        ),
+    ]
     for name, kind, text, value in per_coordinator:
-        yield Family(f"pulsar_txn_{name}", kind, text, [
-            ("", {"coordinator_id": str(number)}, value(fold)) for number, fold in folds
-        ])  # fmt: skip
+        yield Family(
+            f"pulsar_txn_{name}",
+            kind,
+            text,
+            [("", {"coordinator_id": str(number)}, value(fold)) for number, fold in folds],
+        )
 
 
 def _transaction_families(folds: list[tuple[int, Coordinator]], now_ms: int) -> Iterator[Family]:
@@ -321,16 +445,21 @@ def _transaction_families(folds: list[tuple[int, Coordinator]], now_ms: int) -> 
     for fold in states:
         for reason, count in fold.aborted_by.items():
             reasons[reason] = reasons.get(reason, 0) + count
-    yield Family("txlog_txn_aborted_by_reason_total", "counter", "aborts by their reason", [
-        ("", {"reason": reason}, count) for reason, count in reasons.items()
-    ])  # fmt: skip
     yield Family(
-        "txlog_recovery_rolled_total", "counter",
-        "ends completed later than they were decided, by a sweep or by recovery", [
+        "txlog_txn_aborted_by_reason_total",
+        "counter",
+        "aborts by their reason",
+        [("", {"reason": reason}, count) for reason, count in reasons.items()],
+    )
+    yield Family(
+        "txlog_recovery_rolled_total",
+        "counter",
+        "ends completed later than they were decided, by a sweep or by recovery",
+        [
             ("", {"direction": "forward"}, sum(fold.rolled_forward for fold in states)),
             ("", {"direction": "back"}, sum(fold.rolled_back for fold in states)),
         ],
-    )  # fmt: skip
+    )
     yield _durations(states)
     counts = dict.fromkeys((OPEN, COMMITTING, ABORTING), 0)
     opened: list[int] = []
@@ -339,16 +468,25 @@ def _transaction_families(folds: list[tuple[int, Coordinator]], now_ms: int) -> 
             counts[txn.status] += 1
             if txn.status == OPEN:
                 opened.append(txn.wall_ms)
-    yield Family("txlog_txn_unfinished", "gauge", "unfinished transactions by status", [
-        ("", {"status": status.lower()}, count) for status, count in counts.items()
-    ])  # fmt: skip
+    yield Family(
+        "txlog_txn_unfinished",
+        "gauge",
+        "unfinished transactions by status",
+        [("", {"status": status.lower()}, count) for status, count in counts.items()],
+    )
     oldest_ms = max(0, now_ms - min(opened, default=now_ms))
-    yield Family("txlog_txn_oldest_open_seconds", "gauge", "age of the oldest open transaction", [
-        ("", {}, oldest_ms / 1000)
-    ])  # fmt: skip
-    yield Family("txlog_txn_waiting", "gauge", "decided, but waiting for partitions", [
-        ("", {}, counts[COMMITTING] + counts[ABORTING])
-    ])  # fmt: skip
+    yield Family(
+        "txlog_txn_oldest_open_seconds",
+        "gauge",
+        "age of the oldest open transaction",
+        [("", {}, oldest_ms / 1000)],
+    )
+    yield Family(
+        "txlog_txn_waiting",
+        "gauge",
+        "decided, but waiting for partitions",
+        [("", {}, counts[COMMITTING] + counts[ABORTING])],
+    )
 
 
 def _durations(folds: list[Coordinator]) -> Family:
@@ -375,66 +513,114 @@ def _durations(folds: list[Coordinator]) -> Family:
 
 def _partition_families(view: View) -> Iterator[Family]:
     places = [
-        ({"topic": _short(topic), "partition": str(index)}, view.topic(number),
-         view.buffer(number))
+        ({"topic": _short(topic), "partition": str(index)}, view.topic(number), view.buffer(number))
         for topic in _topics(view)
         for index, number in enumerate(numbers(topic))
-    ]  # fmt: skip
-    yield Family("pulsar_txn_tb_active_total", "gauge", "open transactions with messages there", [
-        ("", labels, sum(map(len, side.held.values()))) for labels, _, side in places
-    ])  # fmt: skip
-    yield Family("txlog_sidecar_bytes", "gauge", "payload bytes of the sidecar", [
-        ("", {**labels, "state": state}, size)
-        for labels, _, side in places
-        for state, size in zip(("live", "garbage"), sidecar_bytes(side), strict=True)
-    ])  # fmt: skip
-    yield Family("pulsar_txn_tb_committed_total", "counter", "transactions committed there", [
-        ("", labels, side.committed_count) for labels, _, side in places
-    ])  # fmt: skip
-    yield Family("pulsar_txn_tb_aborted_total", "counter", "transactions aborted there", [
-        ("", labels, side.aborted_count) for labels, _, side in places
-    ])  # fmt: skip
-    yield Family("txlog_dedup_dropped_total", "counter", "messages there before, not stored", [
-        ("", labels, state.dedup_dropped) for labels, state, _ in places
-    ])  # fmt: skip
+    ]
+    yield Family(
+        "pulsar_txn_tb_active_total",
+        "gauge",
+        "open transactions with messages there",
+        [("", labels, sum(map(len, side.held.values()))) for labels, _, side in places],
+    )
+    yield Family(
+        "txlog_sidecar_bytes",
+        "gauge",
+        "payload bytes of the sidecar",
+        [
+            ("", {**labels, "state": state}, size)
+            for labels, _, side in places
+            for state, size in zip(("live", "garbage"), sidecar_bytes(side), strict=True)
+        ],
+    )
+    yield Family(
+        "pulsar_txn_tb_committed_total",
+        "counter",
+        "transactions committed there",
+        [("", labels, side.committed_count) for labels, _, side in places],
+    )
+    yield Family(
+        "pulsar_txn_tb_aborted_total",
+        "counter",
+        "transactions aborted there",
+        [("", labels, side.aborted_count) for labels, _, side in places],
+    )
+    yield Family(
+        "txlog_dedup_dropped_total",
+        "counter",
+        "messages there before, not stored",
+        [("", labels, state.dedup_dropped) for labels, state, _ in places],
+    )
     yield Family(
         "txlog_dedup_original_missing_total",
         "counter",
         "messages not stored, whose original was not found",
         [("", labels, state.dedup_missing) for labels, state, _ in places],
     )
-    yield Family("txlog_delayed_rejected_total", "counter", "messages refused for their delay", [
-        ("", labels, state.delays_refused) for labels, state, _ in places
-    ])  # fmt: skip
     yield Family(
-        "txlog_delayed_beyond_ttl_total", "counter", "stored to expire before they are due", [
-            ("", labels, state.delays_beyond_ttl) for labels, state, _ in places
-        ],
-    )  # fmt: skip
+        "txlog_delayed_rejected_total",
+        "counter",
+        "messages refused for their delay",
+        [("", labels, state.delays_refused) for labels, state, _ in places],
+    )
+    yield Family(
+        "txlog_delayed_beyond_ttl_total",
+        "counter",
+        "stored to expire before they are due",
+        [("", labels, state.delays_beyond_ttl) for labels, state, _ in places],
+    )
 
 
 def _subscription_families(view: View) -> Iterator[Family]:
     places = [(_labels(view, held), _cursors(view, held)) for held in _subscriptions(view)]
     per_cursor: list[tuple[str, str, str, Callable[[Cursor], int]]] = [
-        ("pulsar_txn_tp_committed_count_total", "counter", "commits with acknowledgements",
-         lambda cursor: cursor.figures.committed),
-        ("pulsar_txn_tp_aborted_count_total", "counter", "aborts with acknowledgements",
-         lambda cursor: cursor.figures.aborted),
-        ("txlog_pending_ack_messages", "gauge", "messages that open transactions acknowledged",
-         lambda cursor: sum(one.count for one in cursor.pending.values())),
-        ("txlog_ack_conflicts_total", "counter", "transactions aborted by a conflict",
-         lambda cursor: cursor.figures.conflicts),
-        ("txlog_ack_dropped_total", "counter", "acknowledged while a transaction held them",
-         lambda cursor: cursor.figures.dropped),
-        ("txlog_redelivered_total", "counter", "messages that were to come again",
-         lambda cursor: cursor.figures.redelivered),
-        ("txlog_dead_lettered_total", "counter", "messages moved to a dead-letter topic",
-         lambda cursor: cursor.figures.dead_lettered),
-    ]  # fmt: skip
+        (
+            "pulsar_txn_tp_committed_count_total",
+            "counter",
+            "commits with acknowledgements",
+            lambda cursor: cursor.figures.committed,
+        ),
+        (
+            "pulsar_txn_tp_aborted_count_total",
+            "counter",
+            "aborts with acknowledgements",
+            lambda cursor: cursor.figures.aborted,
+        ),
+        (
+            "txlog_pending_ack_messages",
+            "gauge",
+            "messages that open transactions acknowledged",
+            lambda cursor: sum(one.count for one in cursor.pending.values()),
+        ),
+        (
+            "txlog_ack_conflicts_total",
+            "counter",
+            "transactions aborted by a conflict",
+            lambda cursor: cursor.figures.conflicts,
+        ),
+        (
+            "txlog_ack_dropped_total",
+            "counter",
+            "acknowledged while a transaction held them",
+            lambda cursor: cursor.figures.dropped,
+        ),
+        (
+            "txlog_redelivered_total",
+            "counter",
+            "messages that were to come again",
+            lambda cursor: cursor.figures.redelivered,
+        ),
+        (
+            "txlog_dead_lettered_total",
+            "counter",
+            "messages moved to a dead-letter topic",
+            lambda cursor: cursor.figures.dead_lettered,
+        ),
+    ]
     for name, kind, text, value in per_cursor:
-        yield Family(name, kind, text, [
-            ("", labels, sum(map(value, cursors))) for labels, cursors in places
-        ])  # fmt: skip
+        yield Family(
+            name, kind, text, [("", labels, sum(map(value, cursors))) for labels, cursors in places]
+        )
 
 
 def _topics(view: View) -> list[Topic]:

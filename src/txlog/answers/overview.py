@@ -60,7 +60,8 @@ def overview(view: View, store: Store) -> Answer:
 
     waiting, moved = each(delayed), each(watermarks)
     return {
-        "time": store.clock.now().wall_ms, "lsn": view.lsn,
+        "time": store.clock.now().wall_ms,
+        "lsn": view.lsn,
         **{name: status[name] for name in ("store", "journal", "checkpoint", "txns")},
         "problem_list": [*status["problem_list"], *problems],
         "topic_list": [
@@ -71,7 +72,7 @@ def overview(view: View, store: Store) -> Answer:
         "delayed_list": waiting,
         "watermark_list": moved,
         "segment_list": build.segments(view),
-    }  # fmt: skip
+    }
 
 
 def problem(error: TxlogError) -> Answer:
@@ -91,14 +92,16 @@ def transactions(view: View, store: Store) -> Answer:
         {"state": "committed", "reason": None, "transactions": _sum(found[_COMMITTED])},
         *(
             {"state": "aborted", "reason": labels["reason"], "transactions": int(count)}
-            for _, labels, count in found[_REASONS] if count
+            for _, labels, count in found[_REASONS]
+            if count
         ),
-    ]  # fmt: skip
+    ]
     by_state = Counter(row["state"] for row in unfinished)
     states += [
         {"state": state, "reason": None, "transactions": by_state[state]}
-        for state in ("open", "committing", "aborting") if by_state[state]
-    ]  # fmt: skip
+        for state in ("open", "committing", "aborting")
+        if by_state[state]
+    ]
     return {
         "state_list": [row for row in states if row["transactions"]],
         "duration_list": _durations(found[_DURATIONS]),
@@ -157,14 +160,16 @@ def watermarks(view: View, store: Store, topic: Topic) -> list[Answer]:
             "partition": partition,
             "move_list": [
                 {
-                    "time": row["publish_time"], "producer": row["producer"],
-                    "event_time": row["event_time"], "idle": row["marker_type"] == "idle",
+                    "time": row["publish_time"],
+                    "producer": row["producer"],
+                    "event_time": row["event_time"],
+                    "idle": row["marker_type"] == "idle",
                 }
                 for row in moves
                 if row["producer"] is not None and not row["regressed"]
             ],
         }
-    ]  # fmt: skip
+    ]
 
 
 def _holding(partitions: Iterable[Mapping[str, Any]]) -> int:

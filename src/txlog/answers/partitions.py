@@ -61,13 +61,18 @@ def _buffer_row(view: View, store: Store, topic: Topic, index: int, txn_id: TxnI
     held = sum(map(len, side.held.values()))
     live, garbage = sidecar_bytes(side)
     row = {
-        "topic": TopicName.parse(topic.name).short, "partition": index, "state": state,
-        "ongoing_txn_size": held, "total_aborted_transactions": side.aborted_count,
-        "sidecar_live_bytes": live, "sidecar_garbage_bytes": garbage,
+        "topic": TopicName.parse(topic.name).short,
+        "partition": index,
+        "state": state,
+        "ongoing_txn_size": held,
+        "total_aborted_transactions": side.aborted_count,
+        "sidecar_live_bytes": live,
+        "sidecar_garbage_bytes": garbage,
         "max_read_position": None if last is None else MessageId(*last),
         "low_water_marks": _low_water_marks(view, [c for c, txns in side.held.items() if txns]),
-        "last_snapshot_time": view.manifest.time_ms or None, **_recovered(store),
-    }  # fmt: skip
+        "last_snapshot_time": view.manifest.time_ms or None,
+        **_recovered(store),
+    }
     if txn_id is not None:
         txn = lookup.transaction(view, txn_id, store.settings.coordinators)
         row |= transactions.in_buffer(view, txn, number)
@@ -97,9 +102,15 @@ def _recovered(store: Store) -> Answer:
 
 
 def pending_ack_stats(
-    view: View, store: Store, topic: TopicName, subscription: str, partition: int | None,
-    txn_id: TxnId | None, *, internal: bool,
-) -> list[Answer]:  # fmt: skip
+    view: View,
+    store: Store,
+    topic: TopicName,
+    subscription: str,
+    partition: int | None,
+    txn_id: TxnId | None,
+    *,
+    internal: bool,
+) -> list[Answer]:
     """What transactions hold of a subscription, in each partition or in one.
 
     raises: TopicNotFound, SubscriptionNotFound, TransactionNotFound
@@ -113,9 +124,14 @@ def pending_ack_stats(
 
 
 def _pending_row(
-    view: View, store: Store, topic: Topic, held: Subscription, index: int, txn_id: TxnId | None,
+    view: View,
+    store: Store,
+    topic: Topic,
+    held: Subscription,
+    index: int,
+    txn_id: TxnId | None,
     internal: bool,
-) -> Answer:  # fmt: skip
+) -> Answer:
     number = number_of(topic, index)
     cursor, state = Cursor(), NONE
     try:
@@ -127,12 +143,16 @@ def _pending_row(
     except Corruption:
         state = ERROR
     row: Answer = {
-        "topic": TopicName.parse(topic.name).short, "partition": index, "subscription": held.name,
-        "state": state, "ongoing_txn_size": len(cursor.pending),
+        "topic": TopicName.parse(topic.name).short,
+        "partition": index,
+        "subscription": held.name,
+        "state": state,
+        "ongoing_txn_size": len(cursor.pending),
         "pending_messages": sum(one.count for one in cursor.pending.values()),
         "low_water_marks": _low_water_marks(view, sorted({pair[0] for pair in cursor.pending})),
-        **_recovered(store), "log_stats": None,
-    }  # fmt: skip
+        **_recovered(store),
+        "log_stats": None,
+    }
     if internal:
         row["log_stats"] = transactions.ledger_stats(
             store, f"_cursors/{held.number}", ("cursor", held.number, number), cursor.figures.ops
@@ -156,8 +176,13 @@ def position_in_pending_ack(
     found = lookup.topic(view, topic)
     held = lookup.subscription(view, found, subscription)
     state, txn = _position_state(view, found, held, position)
-    return {"topic": TopicName.parse(found.name).short, "subscription": held.name,
-            "position": position, "state": state, "txn": txn}  # fmt: skip
+    return {
+        "topic": TopicName.parse(found.name).short,
+        "subscription": held.name,
+        "position": position,
+        "state": state,
+        "txn": txn,
+    }
 
 
 def _position_state(

@@ -68,9 +68,13 @@ def _partitions(store: Store, topic: str, partition: int | None) -> tuple[TopicN
 
 
 def compact(
-    store: Store, topic: str, partition: int | None, *, dry_run: bool,
+    store: Store,
+    topic: str,
+    partition: int | None,
+    *,
+    dry_run: bool,
     arrange: Arrange | None = None,
-) -> Answer:  # fmt: skip
+) -> Answer:
     """Compact the sidecars of a topic; the fields of `txlog admin compact`."""
     name, numbers = _partitions(store, topic, partition)
     report = CompactReport()
@@ -81,12 +85,20 @@ def compact(
         store.need_writable()
         with maintenance(store, wait=True):
             _compact(store, numbers, report, arrange)
-    names = ("transactions", "messages", "aborted_dropped", "size_before_bytes",
-             "size_after_bytes", "ledgers_before", "ledgers_after")  # fmt: skip
+    names = (
+        "transactions",
+        "messages",
+        "aborted_dropped",
+        "size_before_bytes",
+        "size_after_bytes",
+        "ledgers_before",
+        "ledgers_after",
+    )
     return {
-        "topic": name.topic.short, **{one: getattr(report, one) for one in names},
+        "topic": name.topic.short,
+        **{one: getattr(report, one) for one in names},
         "dry_run": dry_run,
-    }  # fmt: skip
+    }
 
 
 def _compact(
@@ -148,9 +160,15 @@ def offload(store: Store, topic: str, to: str, partition: int | None, *, dry_run
 
 
 def trim(
-    store: Store, topic: str, to: Bound | None, *, by_policy: bool, force_unacked: bool,
-    dry_run: bool, checkpoint: bool,
-) -> Answer:  # fmt: skip
+    store: Store,
+    topic: str,
+    to: Bound | None,
+    *,
+    by_policy: bool,
+    force_unacked: bool,
+    dry_run: bool,
+    checkpoint: bool,
+) -> Answer:
     """Trim a topic; the fields of `txlog admin trim`.
 
     checkpoint: write one, so that the files lose their names now and not with the next one
@@ -165,10 +183,13 @@ def trim(
         except TxlogError as error:  # the trim is done; its files go with the next checkpoint
             store.reports.append(f"a checkpoint failed and is due again: {error}")
     return {
-        "topic": answer.topic, "ledgers": answer.total("ledgers"),
-        "messages": answer.total("messages"), "size_bytes": answer.total("size_bytes"),
-        "partition_list": [_row(row) for row in answer.partitions], "dry_run": dry_run,
-    }  # fmt: skip
+        "topic": answer.topic,
+        "ledgers": answer.total("ledgers"),
+        "messages": answer.total("messages"),
+        "size_bytes": answer.total("size_bytes"),
+        "partition_list": [_row(row) for row in answer.partitions],
+        "dry_run": dry_run,
+    }
 
 
 def _row(row: TrimmedPartition) -> Answer:
@@ -192,10 +213,15 @@ def gc(store: Store, *, apply: bool, keep_ms: int) -> Answer:
             if apply:
                 size = (
                     unlink_free(store, [path])
-                    if reason == "replaced" or is_far(path) else unlink_unnamed(store, path)
-                )  # fmt: skip
+                    if reason == "replaced" or is_far(path)
+                    else unlink_unnamed(store, path)
+                )
                 if not size:
                     continue  # named, or pinned, meanwhile
             rows.append({"path": path, "size_bytes": size, "reason": reason})
-    return {"applied": apply, "files": len(rows), "file_list": rows,
-            "size_bytes": sum(row["size_bytes"] for row in rows)}  # fmt: skip
+    return {
+        "applied": apply,
+        "files": len(rows),
+        "file_list": rows,
+        "size_bytes": sum(row["size_bytes"] for row in rows),
+    }

@@ -101,27 +101,39 @@ def topic(view: View, found: Topic, store: Store) -> Answer:
     counts = DelayCounts(view, store)
     for index, number in enumerate(numbers(found)):
         state, side = view.topic(number), view.buffer(number)
-        rows.append({
-            "partition": index, "online": number not in view.catalog.unavailable,
-            "first": None if (first := first_entry(view, number)) is None else MessageId(*first),
-            "last": None if state.last_message is None else MessageId(*state.last_message),
-            "messages": state.messages, "size_bytes": state.payload_bytes,
-            "ledgers": len(state.ledgers), "open_ledger": state.ledgers[-1].ledger,
-            "open_txns": sum(map(len, side.held.values())),
-            "sidecar_bytes": sum(end.payload_bytes for end in side.ledgers),
-            "delayed": counts.of_partition(found, number),
-            "watermark": view.watermark(number).state.value,
-        })  # fmt: skip
+        rows.append(
+            {
+                "partition": index,
+                "online": number not in view.catalog.unavailable,
+                "first": None
+                if (first := first_entry(view, number)) is None
+                else MessageId(*first),
+                "last": None if state.last_message is None else MessageId(*state.last_message),
+                "messages": state.messages,
+                "size_bytes": state.payload_bytes,
+                "ledgers": len(state.ledgers),
+                "open_ledger": state.ledgers[-1].ledger,
+                "open_txns": sum(map(len, side.held.values())),
+                "sidecar_bytes": sum(end.payload_bytes for end in side.ledgers),
+                "delayed": counts.of_partition(found, number),
+                "watermark": view.watermark(number).state.value,
+            }
+        )
     held = [view.catalog.subscriptions[number] for number in found.subscriptions]
     return {
         **_topic_row(view, found, counts),
         "policies": own_policies(view, found),
         "subscription_list": [
-            {"subscription": one.name, "type": one.type, "backlog": _backlog(view, one),
-             "consumers": live_count(view, store, one)} for one in held
+            {
+                "subscription": one.name,
+                "type": one.type,
+                "backlog": _backlog(view, one),
+                "consumers": live_count(view, store, one),
+            }
+            for one in held
         ],
         "partition_list": rows,
-    }  # fmt: skip
+    }
 
 
 def _backlog(view: View, held: Subscription) -> int:
@@ -148,14 +160,22 @@ def subscriptions(view: View, of: Topic | None, store: Store) -> list[Answer]:
         mark = cursors[0].mark_delete
         last = max(cursor.last_ack_ms for cursor in cursors)
         left, delayed = _backlog(view, held), counts.of_subscription(found, held)
-        out.append({
-            "topic": short(found), "subscription": held.name, "type": held.type,
-            "backlog": left, "delayed": delayed, "backlog_no_delayed": left - delayed,
-            "pending_acks": sum(p.count for cursor in cursors for p in cursor.pending.values()),
-            "consumers": live_count(view, store, held), "isolation": held.isolation,
-            "mark_delete": MessageId(*mark) if len(cursors) == 1 and mark[1] >= 0 else None,
-            "last_ack_time": last or None, "created_time": held.created_ms,
-        })  # fmt: skip
+        out.append(
+            {
+                "topic": short(found),
+                "subscription": held.name,
+                "type": held.type,
+                "backlog": left,
+                "delayed": delayed,
+                "backlog_no_delayed": left - delayed,
+                "pending_acks": sum(p.count for cursor in cursors for p in cursor.pending.values()),
+                "consumers": live_count(view, store, held),
+                "isolation": held.isolation,
+                "mark_delete": MessageId(*mark) if len(cursors) == 1 and mark[1] >= 0 else None,
+                "last_ack_time": last or None,
+                "created_time": held.created_ms,
+            }
+        )
     return sorted(out, key=lambda row: (row["topic"], row["subscription"]))
 
 
@@ -166,33 +186,48 @@ def begun(view: View, txn_id: TxnId, store: Store) -> Answer:
     """The answer of begin."""
     txn = lookup.transaction(view, txn_id, store.settings.coordinators)
     return {
-        "txn": txn_id, "coordinator": txn.coordinator, "transaction_key": txn.key,
-        "owner": txn.owner, "owner_uid": txn.owner_uid,
-        "epoch": txn.epoch if txn.key is not None else None, "timeout_ms": txn.timeout_ms,
-        "begin_time": txn.wall_ms, "timeout_at": txn.wall_ms + txn.timeout_ms, "fenced_txn": None,
-    }  # fmt: skip
+        "txn": txn_id,
+        "coordinator": txn.coordinator,
+        "transaction_key": txn.key,
+        "owner": txn.owner,
+        "owner_uid": txn.owner_uid,
+        "epoch": txn.epoch if txn.key is not None else None,
+        "timeout_ms": txn.timeout_ms,
+        "begin_time": txn.wall_ms,
+        "timeout_at": txn.wall_ms + txn.timeout_ms,
+        "fenced_txn": None,
+    }
 
 
 def ended(view: View, answer: EndAnswer) -> Answer:
     """The answer of commit and abort."""
     return {
-        "txn": answer.txn_id, "state": answer.status.lower(), "already": answer.already,
-        "reason": answer.reason, "messages": answer.messages, "acks": answer.acks,
+        "txn": answer.txn_id,
+        "state": answer.status.lower(),
+        "already": answer.already,
+        "reason": answer.reason,
+        "messages": answer.messages,
+        "acks": answer.acks,
         "marker_list": [
-            _marker_row(view, marker) for marker in answer.markers
+            _marker_row(view, marker)
+            for marker in answer.markers
             if catalogs.has_partition(view.catalog, marker[0])
         ],
         "waiting_list": [place_name(view.catalog, place) for place in answer.waiting],
         "skipped_list": [place_name(view.catalog, place) for place in answer.skipped],
         "open_ms": answer.open_ms,
-    }  # fmt: skip
+    }
 
 
 def _marker_row(view: View, marker: tuple[int, int, int, int]) -> Answer:
     number, ledger, entry, count = marker
     found = catalogs.topic_of(view.catalog, number)
-    return {"topic": short(found), "partition": catalogs.index_of(found, number),
-            "marker": MessageId(ledger, entry), "messages": count}  # fmt: skip
+    return {
+        "topic": short(found),
+        "partition": catalogs.index_of(found, number),
+        "marker": MessageId(ledger, entry),
+        "messages": count,
+    }
 
 
 def waiting(view: View) -> list[Answer]:
@@ -244,20 +279,29 @@ def _txn_row(view: View, store: Store, txn: Txn) -> Answer:
     unfinished = not txn.ended_ms
     left = lookup.left_ms(txn, now)
     return {
-        "txn": txn_id, "state": txn.status.lower(), "transaction_key": txn.key,
+        "txn": txn_id,
+        "state": txn.status.lower(),
+        "transaction_key": txn.key,
         "age_ms": (txn.ended_ms or now.wall_ms) - txn.wall_ms,
         "expires_in_ms": left if txn.status == OPEN else None,
         "topic_list": topics_of(view, txn),
-        "messages": messages, "acks": acks, "owner": txn.owner, "owner_uid": txn.owner_uid,
-        "epoch": txn.epoch if txn.key is not None else None, "coordinator": txn.coordinator,
-        "overdue": lookup.is_overdue(txn, now), "reason": txn.reason,
+        "messages": messages,
+        "acks": acks,
+        "owner": txn.owner,
+        "owner_uid": txn.owner_uid,
+        "epoch": txn.epoch if txn.key is not None else None,
+        "coordinator": txn.coordinator,
+        "overdue": lookup.is_overdue(txn, now),
+        "reason": txn.reason,
         "subscription_list": sorted(
             {subscription_name(view, subscription) for subscription, _ in txn.subscriptions}
         ),
-        "size_bytes": size or 0, "begin_time": txn.wall_ms,
+        "size_bytes": size or 0,
+        "begin_time": txn.wall_ms,
         "timeout_at": txn.wall_ms + txn.timeout_ms,
-        "end_time": None if unfinished else txn.ended_ms, "waiting_list": waiting_list(view, txn),
-    }  # fmt: skip
+        "end_time": None if unfinished else txn.ended_ms,
+        "waiting_list": waiting_list(view, txn),
+    }
 
 
 def topics_of(view: View, txn: Txn) -> list[str]:
@@ -280,13 +324,16 @@ def transaction(view: View, store: Store, txn_id: TxnId) -> Answer:
         held = buffers.find_held(view.buffer(number), *_pair(txn))
         marker = markers.get(number)
         found = catalogs.topic_of(view.catalog, number)
-        partitions.append({
-            "topic": short(found), "partition": catalogs.index_of(found, number),
-            "messages": held.count if held else marker[3] if marker else 0,
-            "size_bytes": held.payload_bytes if held else 0,
-            "marker": MessageId(marker[1], marker[2]) if marker else None,
-            "done": decided and held is None,
-        })  # fmt: skip
+        partitions.append(
+            {
+                "topic": short(found),
+                "partition": catalogs.index_of(found, number),
+                "messages": held.count if held else marker[3] if marker else 0,
+                "size_bytes": held.payload_bytes if held else 0,
+                "marker": MessageId(marker[1], marker[2]) if marker else None,
+                "done": decided and held is None,
+            }
+        )
     acks: list[Answer] = []
     for subscription, number in sorted(txn.subscriptions):
         if subscription not in view.catalog.subscriptions:
@@ -294,20 +341,24 @@ def transaction(view: View, store: Store, txn_id: TxnId) -> Answer:
         pending = view.cursor(subscription, number).pending.get(_pair(txn))
         found = catalogs.topic_of(view.catalog, number)
         cumulative = pending.cumulative if pending else None
-        acks.append({
-            "topic": short(found), "partition": catalogs.index_of(found, number),
-            "subscription": view.catalog.subscriptions[subscription].name,
-            "acks": pending.count if pending else 0,
-            "cumulative": MessageId(*cumulative) if cumulative else None,
-            "done": decided and pending is None,
-        })  # fmt: skip
+        acks.append(
+            {
+                "topic": short(found),
+                "partition": catalogs.index_of(found, number),
+                "subscription": view.catalog.subscriptions[subscription].name,
+                "acks": pending.count if pending else 0,
+                "cumulative": MessageId(*cumulative) if cumulative else None,
+                "done": decided and pending is None,
+            }
+        )
     return {
-        **_txn_row(view, store, txn), "timeout_ms": txn.timeout_ms,
-        "decision_lsn": txn.decision_lsn or None, "partition_list": partitions, "ack_list": acks,
-        "skipped_list": [
-            place_name(view.catalog, place) for place in skipped_by(view, txn)
-        ],
-    }  # fmt: skip
+        **_txn_row(view, store, txn),
+        "timeout_ms": txn.timeout_ms,
+        "decision_lsn": txn.decision_lsn or None,
+        "partition_list": partitions,
+        "ack_list": acks,
+        "skipped_list": [place_name(view.catalog, place) for place in skipped_by(view, txn)],
+    }
 
 
 # --- the store -------------------------------------------------------------------------------
@@ -341,30 +392,55 @@ def status(view: View, store: Store) -> Answer:
     told = sum(ref.bytes for ref in logs)
     return {
         "store": {
-            "path": store.disk.description, "uuid": store.identity.uuid,
-            "format": store.identity.format, "size_bytes": size + segments + told,
-            "durability": store.durability, "created_time": store.identity.created_ms,
+            "path": store.disk.description,
+            "uuid": store.identity.uuid,
+            "format": store.identity.format,
+            "size_bytes": size + segments + told,
+            "durability": store.durability,
+            "created_time": store.identity.created_ms,
         },
-        "journal": {"lsn": view.lsn, "durable_lsn": view.journal.durable_lsn, "frames": frames,
-                    "size_bytes": size},
+        "journal": {
+            "lsn": view.lsn,
+            "durable_lsn": view.journal.durable_lsn,
+            "frames": frames,
+            "size_bytes": size,
+        },
         "checkpoint": {
-            "generation": view.manifest.generation, "lsn": view.manifest.cut_lsn,
+            "generation": view.manifest.generation,
+            "lsn": view.manifest.cut_lsn,
             "written_time": view.manifest.time_ms or None,
         },
         "change_logs": {
-            "files": len(logs), "rows": sum(ref.rows for ref in logs), "size_bytes": told,
+            "files": len(logs),
+            "rows": sum(ref.rows for ref in logs),
+            "size_bytes": told,
         },
         "writer": writer(store.disk),
         "txns": {**counts, "oldest_age_ms": oldest},
         "topic_list": [
-            {name: row[name] for name in ("topic", "partitions", "messages", "size_bytes",
-             "open_txns", "hidden_messages", "delayed", "backlog", "watermark")} for row in listed
+            {
+                name: row[name]
+                for name in (
+                    "topic",
+                    "partitions",
+                    "messages",
+                    "size_bytes",
+                    "open_txns",
+                    "hidden_messages",
+                    "delayed",
+                    "backlog",
+                    "watermark",
+                )
+            }
+            for row in listed
         ],
         "problem_list": [
             {"code": "recovery", "message": line, "hint": None} for line in store.reports
-        ] + [_problem(view, number) for number in sorted(view.catalog.unavailable)]
-        + [loss(view, one) for one in view.catalog.losses] + clock_problem(view, store),
-    }  # fmt: skip
+        ]
+        + [_problem(view, number) for number in sorted(view.catalog.unavailable)]
+        + [loss(view, one) for one in view.catalog.losses]
+        + clock_problem(view, store),
+    }
 
 
 def clock_problem(view: View, store: Store) -> list[Answer]:
@@ -377,8 +453,13 @@ def clock_problem(view: View, store: Store) -> list[Answer]:
         why = f"{ahead}: it was set; nothing expires or comes early by it"
     else:
         why = f"{ahead} since the reboot; nothing expires by it for {known.left_ms // SECOND_MS} s"
-    return [{"code": "clock", "message": why,
-             "hint": "set the clock, or `txlog admin accept-clock` if it is right"}]  # fmt: skip
+    return [
+        {
+            "code": "clock",
+            "message": why,
+            "hint": "set the clock, or `txlog admin accept-clock` if it is right",
+        }
+    ]
 
 
 def loss(view: View, one: catalogs.Loss) -> Answer:
@@ -393,7 +474,7 @@ def loss(view: View, one: catalogs.Loss) -> Answer:
         "code": "loss",
         "message": f"{one.messages} messages were accepted as lost in {where}: {one.reason}",
         "hint": None,
-    }  # fmt: skip
+    }
 
 
 def _problem(view: View, number: int) -> Answer:

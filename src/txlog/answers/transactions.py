@@ -33,10 +33,14 @@ def coordinators(view: View, store: Store) -> list[Answer]:
     out: list[Answer] = []
     for number in range(store.settings.coordinators):
         state, fold = coordinator_state(view, store, number, known)
-        out.append({
-            "coordinator": number, "state": state, "ongoing_txn_size": len(fold.unfinished),
-            "keys": keys[number],
-        })  # fmt: skip
+        out.append(
+            {
+                "coordinator": number,
+                "state": state,
+                "ongoing_txn_size": len(fold.unfinished),
+                "keys": keys[number],
+            }
+        )
     return out
 
 
@@ -85,13 +89,20 @@ def _coordinator_row(
             store, f"system/transaction_log/{number}", ("coordinator", number, 0), fold.log_ops
         )
     return {
-        "coordinator": number, "state": state, "least_sig_bits": max(0, fold.next_sequence - 1),
-        "low_water_mark": low_water_mark(fold), "ongoing_txn_size": len(fold.unfinished),
-        "next_sequence": fold.next_sequence, "committing_size": by_status[COMMITTING],
-        "aborting_size": by_status[ABORTING], "ended_size": len(fold.ended),
-        "oldest_open_time": min(opened, default=None), "recover_start_time": began_ms,
-        "recover_end_time": ended_ms, "log_stats": log,
-    }  # fmt: skip
+        "coordinator": number,
+        "state": state,
+        "least_sig_bits": max(0, fold.next_sequence - 1),
+        "low_water_mark": low_water_mark(fold),
+        "ongoing_txn_size": len(fold.unfinished),
+        "next_sequence": fold.next_sequence,
+        "committing_size": by_status[COMMITTING],
+        "aborting_size": by_status[ABORTING],
+        "ended_size": len(fold.ended),
+        "oldest_open_time": min(opened, default=None),
+        "recover_start_time": began_ms,
+        "recover_end_time": ended_ms,
+        "log_stats": log,
+    }
 
 
 def low_water_mark(fold: Coordinator) -> int:
@@ -108,22 +119,31 @@ def ledger_stats(store: Store, name: str, key: Component, added: int) -> Answer:
     """
     log = component_log(store, key)
     closed = [
-        {"path": ref.path, "entries": rows, "size": ref.bytes, "lsn_first": ref.lsn_first,
-         "lsn_last": ref.lsn_last}
+        {
+            "path": ref.path,
+            "entries": rows,
+            "size": ref.bytes,
+            "lsn_first": ref.lsn_first,
+            "lsn_last": ref.lsn_last,
+        }
         for ref, rows in log.parts
-    ]  # fmt: skip
+    ]
     kept = sum(int(str(piece["entries"])) for piece in closed) + log.tail_ops
     return {
         "managed_ledger_name": name,
         "managed_ledger_internal_stats": {
-            "entries_added_counter": added, "number_of_entries": kept,
+            "entries_added_counter": added,
+            "number_of_entries": kept,
             "total_size": sum(int(str(piece["size"])) for piece in closed) + log.tail_bytes,
-            "current_ledger_entries": log.tail_ops, "current_ledger_size": log.tail_bytes,
+            "current_ledger_entries": log.tail_ops,
+            "current_ledger_size": log.tail_bytes,
             "last_ledger_created_time": log.cut_ms or None,
-            "last_confirmed_entry": log.last_lsn or None, "state": "LedgerOpened",
-            "ledgers": closed, "cursors": {},
+            "last_confirmed_entry": log.last_lsn or None,
+            "state": "LedgerOpened",
+            "ledgers": closed,
+            "cursors": {},
         },
-    }  # fmt: skip
+    }
 
 
 # --- transactions ----------------------------------------------------------------------------
@@ -143,13 +163,29 @@ def transaction_metadata(view: View, store: Store, txn_id: TxnId) -> Answer:
         for number in topics_and_txns.there(view, txn.partitions)
     }
     return {
-        "txn": txn_id, "status": txn.status, "open_time": txn.wall_ms,
-        **{name: row[name] for name in (
-            "timeout_at", "timeout_ms", "owner", "owner_uid", "transaction_key", "epoch", "reason",
-            "overdue", "end_time", "decision_lsn", "waiting_list", "skipped_list",
-        )},
-        "produced_partitions": produced, "acked_partitions": acked,
-    }  # fmt: skip
+        "txn": txn_id,
+        "status": txn.status,
+        "open_time": txn.wall_ms,
+        **{
+            name: row[name]
+            for name in (
+                "timeout_at",
+                "timeout_ms",
+                "owner",
+                "owner_uid",
+                "transaction_key",
+                "epoch",
+                "reason",
+                "overdue",
+                "end_time",
+                "decision_lsn",
+                "waiting_list",
+                "skipped_list",
+            )
+        },
+        "produced_partitions": produced,
+        "acked_partitions": acked,
+    }
 
 
 def in_buffer(view: View, txn: Txn, partition: int) -> Answer:
@@ -166,8 +202,12 @@ def in_buffer(view: View, txn: Txn, partition: int) -> Answer:
         ranges, count = ([], marker[3]) if known is None else (known.ranges, marker[3])
     aborted = txn.status in (ABORTING, ABORTED)
     start = None if aborted or not ranges else MessageId(ranges[0][0], ranges[0][1])
-    return {"start_position": start, "aborted": aborted, "messages": count,
-            "marker": None if marker is None else MessageId(marker[1], marker[2])}  # fmt: skip
+    return {
+        "start_position": start,
+        "aborted": aborted,
+        "messages": count,
+        "marker": None if marker is None else MessageId(marker[1], marker[2]),
+    }
 
 
 def in_pending_ack(view: View, txn: Txn, subscription: int, partition: int) -> Answer:
@@ -180,8 +220,10 @@ def in_pending_ack(view: View, txn: Txn, subscription: int, partition: int) -> A
     mark = None if pending is None else pending.cumulative
     runs = [] if pending is None else pending.runs
     beside = [run for run in runs if mark is None or not covers(mark, (run[0], run[2], run[4]))]
-    return {"cumulative_ack_position": None if mark is None else MessageId(*mark),
-            "individual_acks": messages_in(view, partition, beside)}  # fmt: skip
+    return {
+        "cumulative_ack_position": None if mark is None else MessageId(*mark),
+        "individual_acks": messages_in(view, partition, beside),
+    }
 
 
 def log_row(view: View, row: Answer) -> Answer:
@@ -190,13 +232,17 @@ def log_row(view: View, row: Answer) -> Answer:
     is_there = number is not None and catalogs.has_partition(view.catalog, number)
     topic = catalogs.topic_of(view.catalog, number) if is_there else None
     return {
-        "lsn": row["lsn"], "time": row["time"], "op": row["op"],
+        "lsn": row["lsn"],
+        "time": row["time"],
+        "op": row["op"],
         "topic": None if topic is None else topics_and_txns.short(topic),
         "partition": None if topic is None else catalogs.index_of(topic, number),
-        "subscription": None if subscription is None
+        "subscription": None
+        if subscription is None
         else topics_and_txns.subscription_name(view, subscription),
-        "count": row["count"], "detail": row["detail"],
-    }  # fmt: skip
+        "count": row["count"],
+        "detail": row["detail"],
+    }
 
 
 def slow_transactions(
@@ -209,9 +255,10 @@ def slow_transactions(
     if coordinator is not None:
         lookup.check_coordinator(coordinator, store.settings.coordinators)
     return [
-        row for row in topics_and_txns.transactions(view, store, False, None)
+        row
+        for row in topics_and_txns.transactions(view, store, False, None)
         if row["age_ms"] > older_than_ms and coordinator in (None, row["coordinator"])
-    ]  # fmt: skip
+    ]
 
 
 def message_keys(view: View, store: Store, txn_id: TxnId) -> list[str]:

@@ -66,9 +66,12 @@ class Standing(NamedTuple):
 
 
 def show(
-    view: View, topic: Topic, found: Sequence[Standing], now_ms: int,
+    view: View,
+    topic: Topic,
+    found: Sequence[Standing],
+    now_ms: int,
     held: Subscription | None = None,
-) -> Answer:  # fmt: skip
+) -> Answer:
     """The watermark of a topic; the fields of `txlog watermark show`.
 
     found:   the standings of its partitions
@@ -81,14 +84,19 @@ def show(
     shown = value if held is None else emitted
     pending = {txn for one in found for txn in view.watermark(one.number).pending}
     return {
-        "topic": _short(topic), "subscription": None if held is None else held.name,
-        "status": status, "watermark": value, "emitted": emitted,
+        "topic": _short(topic),
+        "subscription": None if held is None else held.name,
+        "status": status,
+        "watermark": value,
+        "emitted": emitted,
         "lag_ms": None if shown is None or shown == EVENT_TIME_MAX else now_ms - shown,
         "holder": None if value is None or least is None else least.holder,
         "first_unacked": None if held is None else _first_unacked(view, held, found, least),
-        "max_event_time": None, "late_messages": None, "pending_txns": len(pending),
+        "max_event_time": None,
+        "late_messages": None,
+        "pending_txns": len(pending),
         "partition_list": [_partition(view, one) for one in found],
-    }  # fmt: skip
+    }
 
 
 def reached(found: Sequence[Standing]) -> int | None:
@@ -100,8 +108,10 @@ def reached(found: Sequence[Standing]) -> int | None:
     if status_of(found) in (UNAVAILABLE, "unknown"):
         return None
     active = [one for one in found if one.value is not None]
-    highest = [max([time for time in (one.value, one.emitted) if time is not None], default=None)
-               for one in active or found]  # fmt: skip
+    highest = [
+        max([time for time in (one.value, one.emitted) if time is not None], default=None)
+        for one in active or found
+    ]
     known = [time for time in highest if time is not None]
     return min(known) if len(known) == len(highest) and known else None
 
@@ -134,21 +144,26 @@ def producers(
             known = active.get(name)
             out.append(
                 {
-                    "topic": _short(topic), "partition": one.partition, "producer": name,
+                    "topic": _short(topic),
+                    "partition": one.partition,
+                    "producer": name,
                     "event_time": None if known is None else known.event_time,
                     "holds": known is not None and known.event_time == one.value,
                     "idle": known is None,
                     "position": None if known is None else _position((known.ledger, known.entry)),
                     "pending_txns": sum(name in effects for effects in pending),
                 }
-            )  # fmt: skip
+            )
     return out
 
 
 def standings(
-    view: View, topic: Topic, indexes: Sequence[int], held: Subscription | None = None,
+    view: View,
+    topic: Topic,
+    indexes: Sequence[int],
+    held: Subscription | None = None,
     at: MessageId | None = None,
-) -> Iterator[Standing]:  # fmt: skip
+) -> Iterator[Standing]:
     """Each partition where the subscription is, at the end of the log without one, or at a place.
 
     raises: MessageNotFound
@@ -224,10 +239,14 @@ def _first_unacked(
 
 def _partition(view: View, one: Standing) -> Answer:
     return {
-        "partition": one.partition, "status": one.status, "watermark": one.value,
-        "emitted": one.emitted, "holder": one.holder, "position": _position(one.place),
+        "partition": one.partition,
+        "status": one.status,
+        "watermark": one.value,
+        "emitted": one.emitted,
+        "holder": one.holder,
+        "position": _position(one.place),
         "snapshot_position": _snapshot(view, one),
-    }  # fmt: skip
+    }
 
 
 def _snapshot(view: View, one: Standing) -> Position | None:
@@ -255,9 +274,13 @@ _TYPES = {W_SET: "set", W_IDLE: "idle", W_SNAPSHOT: "snapshot"}
 
 
 def history(
-    view: View, topic: Topic, indexes: Sequence[int], producer: str | None = None,
-    since_ms: int | None = None, limit: int | None = None,
-) -> list[Answer]:  # fmt: skip
+    view: View,
+    topic: Topic,
+    indexes: Sequence[int],
+    producer: str | None = None,
+    since_ms: int | None = None,
+    limit: int | None = None,
+) -> list[Answer]:
     """The rows that moved a watermark, oldest first; the fields of `txlog watermark history`.
 
     limit: the last so many
@@ -298,12 +321,18 @@ def _of_partition(
     short = TopicName.parse(topic.name).short
     for row in read_rows(view, [(ledger, entry, entry + 1) for ledger, entry in places]):
         for answer in _answers(row, state):
-            yield row.lsn, {
-                "topic": short, "partition": index, "position": Position(*row.where), **answer,
-                "txn": None if row.txn is None else TxnId.from_halves(*row.txn),
-                "txn_state": None if row.txn is None else "committed",
-                "publish_time": row.time_ms,
-            }  # fmt: skip
+            yield (
+                row.lsn,
+                {
+                    "topic": short,
+                    "partition": index,
+                    "position": Position(*row.where),
+                    **answer,
+                    "txn": None if row.txn is None else TxnId.from_halves(*row.txn),
+                    "txn_state": None if row.txn is None else "committed",
+                    "publish_time": row.time_ms,
+                },
+            )
         if row.kind != W_SNAPSHOT:
             row.take(state)
 
@@ -326,6 +355,9 @@ def _answer(
     """state: None when the producer's time was forgotten just before."""
     known = None if state is None or producer is None else state.active.get(producer)
     return {
-        "marker_type": kind, "producer": producer, "event_time": event_time, "by": by,
+        "marker_type": kind,
+        "producer": producer,
+        "event_time": event_time,
+        "by": by,
         "regressed": event_time is not None and known is not None and event_time < known.event_time,
-    }  # fmt: skip
+    }

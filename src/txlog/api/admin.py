@@ -86,11 +86,17 @@ class PolicyAdmin:
     # --- delayed delivery --------------------------------------------------------------------
 
     def set_delayed_policies(
-        self, topic: str | None = None, namespace: str | None = None, *,
-        active: bool | None = None, tick_time_ms: int | None = None, strict: bool | None = None,
-        max_delivery_delay_ms: int | None = None, fixed_delivery_delay_ms: int | None = None,
+        self,
+        topic: str | None = None,
+        namespace: str | None = None,
+        *,
+        active: bool | None = None,
+        tick_time_ms: int | None = None,
+        strict: bool | None = None,
+        max_delivery_delay_ms: int | None = None,
+        fixed_delivery_delay_ms: int | None = None,
         ttl_from: str | None = None,
-    ) -> Answer:  # fmt: skip
+    ) -> Answer:
         """Say how messages wait for their delivery: of a topic, a namespace, else the store.
 
         active:     False: everybody gets everything at once
@@ -103,10 +109,13 @@ class PolicyAdmin:
         raises:     TopicNotFound, InvalidArgument, LimitExceeded
         """
         given = {
-            "active": active, "tick_time_ms": tick_time_ms, "strict": strict,
+            "active": active,
+            "tick_time_ms": tick_time_ms,
+            "strict": strict,
             "max_delivery_delay_ms": max_delivery_delay_ms,
-            "fixed_delivery_delay_ms": fixed_delivery_delay_ms, "ttl_from": ttl_from,
-        }  # fmt: skip
+            "fixed_delivery_delay_ms": fixed_delivery_delay_ms,
+            "ttl_from": ttl_from,
+        }
         return _change(self._store, DELAYED, topic, namespace, given)
 
     def get_delayed_policies(
@@ -124,11 +133,16 @@ class PolicyAdmin:
     # --- retention ---------------------------------------------------------------------------
 
     def set_retention_policies(
-        self, topic: str | None = None, namespace: str | None = None, *,
-        retention_ms: int | None = None, retention_bytes: int | None = None,
-        retention_acked: bool | None = None, ttl_ms: int | None = None,
+        self,
+        topic: str | None = None,
+        namespace: str | None = None,
+        *,
+        retention_ms: int | None = None,
+        retention_bytes: int | None = None,
+        retention_acked: bool | None = None,
+        ttl_ms: int | None = None,
         ttl_from: str | None = None,
-    ) -> Answer:  # fmt: skip
+    ) -> Answer:
         """Say what is kept, and for how long: of a topic, a namespace, else of the store.
 
         retention_ms, retention_bytes: ledgers whose newest message is older go, and those beyond
@@ -141,9 +155,12 @@ class PolicyAdmin:
         raises:     TopicNotFound, InvalidArgument, LimitExceeded
         """
         given = {
-            "retention_ms": retention_ms, "retention_bytes": retention_bytes,
-            "retention_acked": retention_acked, "ttl_ms": ttl_ms, "ttl_from": ttl_from,
-        }  # fmt: skip
+            "retention_ms": retention_ms,
+            "retention_bytes": retention_bytes,
+            "retention_acked": retention_acked,
+            "ttl_ms": ttl_ms,
+            "ttl_from": ttl_from,
+        }
         return _change(self._store, RETENTION, topic, namespace, given)
 
     def get_retention_policies(
@@ -161,12 +178,18 @@ class PolicyAdmin:
     # --- watermarks --------------------------------------------------------------------------
 
     def set_watermark_policies(
-        self, topic: str | None = None, namespace: str | None = None, *,
-        snapshot_bytes_max: int | None = None, snapshot_entries_max: int | None = None,
-        snapshot_markers_max: int | None = None, producers_max: int | None = None,
-        producer_idle_timeout_ms: int | None = None, open_transaction_check: str | None = None,
+        self,
+        topic: str | None = None,
+        namespace: str | None = None,
+        *,
+        snapshot_bytes_max: int | None = None,
+        snapshot_entries_max: int | None = None,
+        snapshot_markers_max: int | None = None,
+        producers_max: int | None = None,
+        producer_idle_timeout_ms: int | None = None,
+        open_transaction_check: str | None = None,
         emit_interval_ms: int | None = None,
-    ) -> Answer:  # fmt: skip
+    ) -> Answer:
         """Say how watermarks are kept and given: of a topic, a namespace, else the store.
 
         snapshot_…: appended since the last snapshot of a partition: then the next has one before it
@@ -181,11 +204,14 @@ class PolicyAdmin:
         raises:     TopicNotFound, InvalidArgument, LimitExceeded
         """
         given = {
-            "snapshot_bytes_max": snapshot_bytes_max, "snapshot_entries_max": snapshot_entries_max,
-            "snapshot_markers_max": snapshot_markers_max, "producers_max": producers_max,
+            "snapshot_bytes_max": snapshot_bytes_max,
+            "snapshot_entries_max": snapshot_entries_max,
+            "snapshot_markers_max": snapshot_markers_max,
+            "producers_max": producers_max,
             "producer_idle_timeout_ms": producer_idle_timeout_ms,
-            "open_transaction_check": open_transaction_check, "emit_interval_ms": emit_interval_ms,
-        }  # fmt: skip
+            "open_transaction_check": open_transaction_check,
+            "emit_interval_ms": emit_interval_ms,
+        }
         return _change(self._store, WATERMARK, topic, namespace, given)
 
     def get_watermark_policies(
@@ -208,9 +234,12 @@ def _get(store: Store, family: PolicyFamily, topic: str | None, namespace: str |
 
 
 def _change(
-    store: Store, family: PolicyFamily, topic: str | None, namespace: str | None,
+    store: Store,
+    family: PolicyFamily,
+    topic: str | None,
+    namespace: str | None,
     values: Mapping[str, PolicyValue | None],
-) -> Answer:  # fmt: skip
+) -> Answer:
     """Set policies, those that are not None; as get, and changed."""
     scope = scope_of(topic, namespace)
     given = {name: value for name, value in values.items() if value is not None}
@@ -242,8 +271,10 @@ def _answer(found: ScopedPolicies) -> Answer:
     scope: Scope = found.scope
     return {
         "topic": None if scope.topic is None else scope.topic.short,
-        "namespace": scope.namespace, "policies": found.policies, "origins": found.origins,
-    }  # fmt: skip
+        "namespace": scope.namespace,
+        "policies": found.policies,
+        "origins": found.origins,
+    }
 
 
 def listed(store: Store) -> list[Answer]:
@@ -252,19 +283,26 @@ def listed(store: Store) -> list[Answer]:
     return look(
         store,
         lambda _: [
-            {"name": name, "value": value,
-             "origin": "built in" if value == usual[name] else "store"}
+            {
+                "name": name,
+                "value": value,
+                "origin": "built in" if value == usual[name] else "store",
+            }
             for name, value in store.settings.to_mapping().items()
         ],
-    )  # fmt: skip
+    )
 
 
 def change(store: Store, name: str, value: Value) -> Answer:
     """Set a setting for all processes; {name, value, before, changed}."""
     answer = store.write(lambda view, now: set_setting(view, store.settings, now, name, value))
     assert isinstance(answer, ChangedSetting)
-    return {"name": name, "value": answer.value, "before": answer.before,
-            "changed": answer.value != answer.before}  # fmt: skip
+    return {
+        "name": name,
+        "value": answer.value,
+        "before": answer.before,
+        "changed": answer.value != answer.before,
+    }
 
 
 def change_topic(
@@ -278,8 +316,12 @@ def change_topic(
         )
     )
     assert isinstance(answer, UpdatedTopic)
-    return {"topic": answer.topic, "partitions": answer.partitions, "policies": answer.policies,
-            "changed": answer.changed}  # fmt: skip
+    return {
+        "topic": answer.topic,
+        "partitions": answer.partitions,
+        "policies": answer.policies,
+        "changed": answer.changed,
+    }
 
 
 def drop_topic(store: Store, name: str, *, force: bool, dry_run: bool) -> Answer:
@@ -295,9 +337,13 @@ def drop_topic(store: Store, name: str, *, force: bool, dry_run: bool) -> Answer
         answer = store.write(decide)
     assert isinstance(answer, DeletedTopic)
     return {
-        "topic": answer.topic, "partitions": answer.partitions, "messages": answer.messages,
-        "size_bytes": answer.size_bytes, "subscriptions": answer.subscriptions, "deleted": True,
-    }  # fmt: skip
+        "topic": answer.topic,
+        "partitions": answer.partitions,
+        "messages": answer.messages,
+        "size_bytes": answer.size_bytes,
+        "subscriptions": answer.subscriptions,
+        "deleted": True,
+    }
 
 
 Limits = tuple[int | None, int | None]
@@ -388,9 +434,11 @@ class Admin(PolicyAdmin):
         count = self._store.settings.coordinators
         look(self._store, lambda view: lookup.transaction(view, txn_id, count))
         raise TransactionNotFound(
-            f"the log of transaction {txn_id} is no longer kept", code=305, txn=txn_id,
+            f"the log of transaction {txn_id} is no longer kept",
+            code=305,
+            txn=txn_id,
             hint="txn_ended_retention_ms and txn_ended_retention_count say how long it is",
-        )  # fmt: skip
+        )
 
     # --- partitions --------------------------------------------------------------------------
 
@@ -405,9 +453,14 @@ class Admin(PolicyAdmin):
         )
 
     def pending_ack_stats(
-        self, topic: str, subscription: str, partition: int | None = None, *,
-        txn: TxnId | None = None, internal: bool = False,
-    ) -> list[Answer]:  # fmt: skip
+        self,
+        topic: str,
+        subscription: str,
+        partition: int | None = None,
+        *,
+        txn: TxnId | None = None,
+        internal: bool = False,
+    ) -> list[Answer]:
         """What transactions hold of a subscription. Raises SubscriptionNotFound and its kin."""
         name = TopicName.parse(topic, allow_partition=True)
         return look(
@@ -469,9 +522,13 @@ class Admin(PolicyAdmin):
         )
         assert isinstance(answer, Deleted)
         return {
-            "transaction_key": answer.key, "owner": answer.owner, "owner_uid": answer.owner_uid,
-            "epoch": answer.epoch, "deleted": True, "aborted_list": answer.aborted,
-        }  # fmt: skip
+            "transaction_key": answer.key,
+            "owner": answer.owner,
+            "owner_uid": answer.owner_uid,
+            "epoch": answer.epoch,
+            "deleted": True,
+            "aborted_list": answer.aborted,
+        }
 
     def scale_coordinators(self, count: int) -> Answer:
         """Have more transaction coordinators; {before, after}. Raises NotAllowed for fewer."""
@@ -570,9 +627,12 @@ class Admin(PolicyAdmin):
         answer = self._store.write(decide)
         assert isinstance(answer, Switched)
         return {
-            "topic": name.topic.short, "partition": name.partition or 0, "online": answer.online,
-            "changed": answer.changed, "finished_list": answer.finished,
-        }  # fmt: skip
+            "topic": name.topic.short,
+            "partition": name.partition or 0,
+            "online": answer.online,
+            "changed": answer.changed,
+            "finished_list": answer.finished,
+        }
 
     # --- transactions ------------------------------------------------------------------------
 
@@ -598,9 +658,13 @@ class Admin(PolicyAdmin):
         return self._store.read(look)
 
     def check(
-        self, topics: Sequence[str] = (), *, backlog: Limits = (None, None),
-        txn_age_ms: Limits = (None, None), lag_ms: Limits = (None, None),
-    ) -> Answer:  # fmt: skip
+        self,
+        topics: Sequence[str] = (),
+        *,
+        backlog: Limits = (None, None),
+        txn_age_ms: Limits = (None, None),
+        lag_ms: Limits = (None, None),
+    ) -> Answer:
         """Whether the store is well, or some topics; the fields of `txlog check`, see health.
 
         backlog, txn_age_ms, lag_ms: (warning, critical): above it; None: never
@@ -616,9 +680,13 @@ class Admin(PolicyAdmin):
     # --- space -------------------------------------------------------------------------------
 
     def compact(
-        self, topic: str, partition: int | None = None, *, dry_run: bool = False,
+        self,
+        topic: str,
+        partition: int | None = None,
+        *,
+        dry_run: bool = False,
         arrange: Arrange | None = None,
-    ) -> Answer:  # fmt: skip
+    ) -> Answer:
         """Rewrite the sidecars of a topic in commit order, without dead rows.
 
         arrange: who reads and sorts the rows, if not this process; jobs give Spark
@@ -649,17 +717,27 @@ class Admin(PolicyAdmin):
         return space.offload(self._store, topic, to, partition, dry_run=dry_run)
 
     def trim(
-        self, topic: str, to: Bound | None = None, *, by_policy: bool = False,
-        force_unacked: bool = False, dry_run: bool = False,
-    ) -> Answer:  # fmt: skip
+        self,
+        topic: str,
+        to: Bound | None = None,
+        *,
+        by_policy: bool = False,
+        force_unacked: bool = False,
+        dry_run: bool = False,
+    ) -> Answer:
         """Let whole ledgers go: those before a bound, or those the topic's policies let go.
 
         raises: Refused when unacknowledged messages would go and it is not forced
         """
         return space.trim(
-            self._store, topic, to, by_policy=by_policy, force_unacked=force_unacked,
-            dry_run=dry_run, checkpoint=self._automatic,
-        )  # fmt: skip
+            self._store,
+            topic,
+            to,
+            by_policy=by_policy,
+            force_unacked=force_unacked,
+            dry_run=dry_run,
+            checkpoint=self._automatic,
+        )
 
     def accept_clock(self) -> Answer:
         """Say that the wall clock of this machine is right, however far ahead: expiry goes by it.
@@ -681,10 +759,12 @@ def _row(view: View, one: Finding) -> Answer:
     first = places[0].partition(":")[0] if places else ""
     return {
         "txn": TxnId(one.coordinator, one.sequence),
-        "state": None if one.status is None else one.status.lower(), "age_ms": one.age_ms,
-        "cause": one.cause, "repair": _REPAIRS[one.cause].format(place=first, detail=one.detail),
+        "state": None if one.status is None else one.status.lower(),
+        "age_ms": one.age_ms,
+        "cause": one.cause,
+        "repair": _REPAIRS[one.cause].format(place=first, detail=one.detail),
         "waiting_list": places,
-    }  # fmt: skip
+    }
 
 
 def _partition(topic: str, partition: int | None) -> TopicName:

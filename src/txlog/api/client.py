@@ -142,9 +142,14 @@ class TransactionClient(RelationReader):
         )
 
     def begin(
-        self, timeout_ms: int | None = None, coordinator: int | None = None, *,
-        key: str | None = None, epoch: int | None = None, owner: str | int | None = None,
-    ) -> Answer:  # fmt: skip
+        self,
+        timeout_ms: int | None = None,
+        coordinator: int | None = None,
+        *,
+        key: str | None = None,
+        epoch: int | None = None,
+        owner: str | int | None = None,
+    ) -> Answer:
         """Begin a transaction that any process may use by its id; the fields of `txn begin`.
 
         key, epoch: as for `transaction`; the key decides the coordinator
@@ -176,9 +181,11 @@ class TransactionClient(RelationReader):
     def _new(self, timeout_ms: int | None, coordinator: int | None) -> NewTxn:
         settings = self._store.settings
         return enter.NewTxn(
-            self._disk.owner(), self._store.clock.now(), enter.check_timeout(settings, timeout_ms),
+            self._disk.owner(),
+            self._store.clock.now(),
+            enter.check_timeout(settings, timeout_ms),
             coordinator,
-        )  # fmt: skip
+        )
 
     def _begin(self, new: NewTxn) -> TxnId:
         txn_id = self._store.write(
@@ -247,8 +254,9 @@ class TransactionClient(RelationReader):
         except TxlogError as error:
             raise OutcomeUnknown(
                 f"transaction {txn_id} was changed, but cannot be shown: {error}",
-                hint=f"txlog txn show {txn_id}", txn=txn_id,
-            ) from error  # fmt: skip
+                hint=f"txlog txn show {txn_id}",
+                txn=txn_id,
+            ) from error
 
 
 READ_MESSAGES = 10_000
@@ -319,9 +327,11 @@ class Client(TransactionClient):
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None,
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
         trace: TracebackType | None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.close()
 
     # --- topics and subscriptions ------------------------------------------------------------
@@ -336,10 +346,15 @@ class Client(TransactionClient):
         topic = TopicName.parse(name)
         created = self._store.write(
             lambda view, now: admin.create_topic(
-                view, self._store.settings, now, topic, partitions, if_not_exists=if_not_exists,
+                view,
+                self._store.settings,
+                now,
+                topic,
+                partitions,
+                if_not_exists=if_not_exists,
                 policies=policies,
             )
-        )  # fmt: skip
+        )
         return bool(created)
 
     def set_policies(self, topic: str, **policies: int | None) -> dict[str, int]:
@@ -369,9 +384,16 @@ class Client(TransactionClient):
         )
 
     def create_subscription(
-        self, topic: str, name: str, *, type: str = "exclusive", isolation: str = "committed",
-        position: Where | None = None, if_not_exists: bool = False, **policies: int | str | None,
-    ) -> bool:  # fmt: skip
+        self,
+        topic: str,
+        name: str,
+        *,
+        type: str = "exclusive",
+        isolation: str = "committed",
+        position: Where | None = None,
+        if_not_exists: bool = False,
+        **policies: int | str | None,
+    ) -> bool:
         """Create a durable subscription; returns whether it was created.
 
         policies: as those of SubscriptionHandle.set_policies
@@ -380,9 +402,15 @@ class Client(TransactionClient):
         raises:   AlreadyExists, TopicNotFound, InvalidArgument
         """
         return subscribing.create_subscription(
-            self._store, topic, name, type=type, isolation=isolation, position=position,
-            if_not_exists=if_not_exists, policies=policies,
-        )  # fmt: skip
+            self._store,
+            topic,
+            name,
+            type=type,
+            isolation=isolation,
+            position=position,
+            if_not_exists=if_not_exists,
+            policies=policies,
+        )
 
     def subscriptions(self, topic: str | None = None) -> list[Answer]:
         """The subscriptions, of one topic or of all; the fields of `txlog sub list`."""
@@ -408,17 +436,29 @@ class Client(TransactionClient):
         return topic_handle.TopicHandle(self._store, name)
 
     def acknowledge(
-        self, topic: str, subscription: str, ids: Sequence[MessageId], *,
-        cumulative: bool = False, txn: Transaction | TxnId | None = None,
-    ) -> Answer:  # fmt: skip
+        self,
+        topic: str,
+        subscription: str,
+        ids: Sequence[MessageId],
+        *,
+        cumulative: bool = False,
+        txn: Transaction | TxnId | None = None,
+    ) -> Answer:
         """Acknowledge by id, without a consumer; {acked, already, dropped, txn}."""
         answer = acknowledging.acknowledge_runs(
-            self._store, _finder(topic, subscription), message_runs.runs_of_ids(list(ids)), txn,
+            self._store,
+            _finder(topic, subscription),
+            message_runs.runs_of_ids(list(ids)),
+            txn,
             cumulative=cumulative,
-        )  # fmt: skip
+        )
         txn_id = txn.id if isinstance(txn, transaction.Transaction) else txn
-        return {"acked": answer.acked, "already": answer.already, "dropped": answer.dropped,
-                "txn": txn_id}  # fmt: skip
+        return {
+            "acked": answer.acked,
+            "already": answer.already,
+            "dropped": answer.dropped,
+            "txn": txn_id,
+        }
 
     def acknowledge_async(
         self, topic: str, subscription: str, ids: Sequence[MessageId], *, txn: Transaction
@@ -431,9 +471,7 @@ class Client(TransactionClient):
 
     # --- messages ----------------------------------------------------------------------------
 
-    def bulk(
-        self, topic: str, *, key: str, batch: int | str, producer: str | None = None
-    ) -> Bulk:  # fmt: skip
+    def bulk(self, topic: str, *, key: str, batch: int | str, producer: str | None = None) -> Bulk:
         """A batch of any size, stored once: its files are staged first, in any process.
 
         key:      a transaction key, which no open transaction of it survives; one for each topic
@@ -456,9 +494,13 @@ class Client(TransactionClient):
         return bulks.planned(self._store, topic, "", 0, tag)
 
     def producer(
-        self, topic: str, name: str | None = None, *, chunking: bool = False,
+        self,
+        topic: str,
+        name: str | None = None,
+        *,
+        chunking: bool = False,
         idle_on_close: bool = False,
-    ) -> Producer:  # fmt: skip
+    ) -> Producer:
         """A producer; a name makes sends idempotent, chunking lets messages be large.
 
         idle_on_close: consumers do not wait for its watermarks any more when it is closed
@@ -467,32 +509,57 @@ class Client(TransactionClient):
 
     @overload
     def consumer(
-        self, topic: str, subscription: str, *, durable: Literal[True] = True,
-        listener: WatermarkListener[Consumer] | None = None, **options: Unpack[ConsumerOptions],
-    ) -> Consumer: ...  # fmt: skip
+        self,
+        topic: str,
+        subscription: str,
+        *,
+        durable: Literal[True] = True,
+        listener: WatermarkListener[Consumer] | None = None,
+        **options: Unpack[ConsumerOptions],
+    ) -> Consumer: ...
 
     @overload
     def consumer(
-        self, topic: Topics, subscription: str, *,
+        self,
+        topic: Topics,
+        subscription: str,
+        *,
         listener: WatermarkListener[MultiTopicsConsumer] | None = None,
         **options: Unpack[ConsumerOptions],
-    ) -> MultiTopicsConsumer: ...  # fmt: skip
+    ) -> MultiTopicsConsumer: ...
 
     @overload
     def consumer(
-        self, topic: str, subscription: str, *, durable: Literal[False],
-        start: Where | None = None, listener: WatermarkListener[NonDurableConsumer] | None = None,
+        self,
+        topic: str,
+        subscription: str,
+        *,
+        durable: Literal[False],
+        start: Where | None = None,
+        listener: WatermarkListener[NonDurableConsumer] | None = None,
         **options: Unpack[ConsumerOptions],
-    ) -> NonDurableConsumer: ...  # fmt: skip
+    ) -> NonDurableConsumer: ...
 
     def consumer(
-        self, topic: str | Topics, subscription: str, *, type: str | None = None,
-        name: str | None = None, isolation: str | None = None, position: Where | None = None,
-        create: bool = False, partitions: Sequence[int] | None = None, priority: int = 0,
-        receiver_queue_size: int = QUEUE_SIZE, ack_timeout_ms: int | None = None,
-        nack_delay_ms: int | None = None, durable: bool = True, start: Where | None = None,
-        enable_watermarking: bool = False, listener: WatermarkListener[Any] | None = None,
-    ) -> Consumer | MultiTopicsConsumer | NonDurableConsumer:  # fmt: skip
+        self,
+        topic: str | Topics,
+        subscription: str,
+        *,
+        type: str | None = None,
+        name: str | None = None,
+        isolation: str | None = None,
+        position: Where | None = None,
+        create: bool = False,
+        partitions: Sequence[int] | None = None,
+        priority: int = 0,
+        receiver_queue_size: int = QUEUE_SIZE,
+        ack_timeout_ms: int | None = None,
+        nack_delay_ms: int | None = None,
+        durable: bool = True,
+        start: Where | None = None,
+        enable_watermarking: bool = False,
+        listener: WatermarkListener[Any] | None = None,
+    ) -> Consumer | MultiTopicsConsumer | NonDurableConsumer:
         """A consumer of a subscription on a topic, on several, or on a pattern (re.compile).
 
         type, isolation: None, or what the subscription has
@@ -506,23 +573,40 @@ class Client(TransactionClient):
         raises:          ConsumerBusy, SubscriptionNotFound, NotAllowed (another isolation)
         """
         options: ConsumerOptions = {
-            "type": type, "name": name, "isolation": isolation, "position": position,
-            "create": create, "partitions": partitions, "priority": priority,
-            "receiver_queue_size": receiver_queue_size, "ack_timeout_ms": ack_timeout_ms,
-            "nack_delay_ms": nack_delay_ms, "enable_watermarking": enable_watermarking,
-        }  # fmt: skip
+            "type": type,
+            "name": name,
+            "isolation": isolation,
+            "position": position,
+            "create": create,
+            "partitions": partitions,
+            "priority": priority,
+            "receiver_queue_size": receiver_queue_size,
+            "ack_timeout_ms": ack_timeout_ms,
+            "nack_delay_ms": nack_delay_ms,
+            "enable_watermarking": enable_watermarking,
+        }
         opened = subscribing.open_consumer(
-            self._store, topic, subscription, durable=durable, start=start, options=options,
+            self._store,
+            topic,
+            subscription,
+            durable=durable,
+            start=start,
+            options=options,
             listener=listener,
-        )  # fmt: skip
+        )
         self._consumers.add(opened)
         return opened
 
     def reader(
-        self, topic: str, start: Where | None = None, *, partitions: list[int] | None = None,
-        isolation: str = "committed", enable_watermarking: bool = False,
+        self,
+        topic: str,
+        start: Where | None = None,
+        *,
+        partitions: list[int] | None = None,
+        isolation: str = "committed",
+        enable_watermarking: bool = False,
         listener: WatermarkListener[Reader] | None = None,
-    ) -> Reader:  # fmt: skip
+    ) -> Reader:
         """A reader from a position on, the first message when left out. Raises TopicNotFound.
 
         partitions: all when left out
@@ -531,15 +615,26 @@ class Client(TransactionClient):
         enable_watermarking: hand out watermarks: see Reader.read_next; listener: told of each
         """
         return readers.Reader(
-            self._store, topic, readers.range_from(start), partitions, isolation,
-            enable_watermarking, listener,
-        )  # fmt: skip
+            self._store,
+            topic,
+            readers.range_from(start),
+            partitions,
+            isolation,
+            enable_watermarking,
+            listener,
+        )
 
     def read(
-        self, topic: str | Sequence[str], *, range: Range | None = None,
-        partitions: list[int] | None = None, limit: int | None = None,
-        batch_messages: int = READ_MESSAGES, isolation: str = "committed", follow: bool = False,
-    ) -> Iterator[pa.Table]:  # fmt: skip
+        self,
+        topic: str | Sequence[str],
+        *,
+        range: Range | None = None,
+        partitions: list[int] | None = None,
+        limit: int | None = None,
+        batch_messages: int = READ_MESSAGES,
+        isolation: str = "committed",
+        follow: bool = False,
+    ) -> Iterator[pa.Table]:
         """Messages of a range of one topic or several as RECEIVED tables, all of one moment.
 
         It ends at the end the log has now: of a transaction that commits later it has nothing, in
@@ -562,8 +657,9 @@ class Client(TransactionClient):
         reader = readers.Readers(self._store, topics, wanted, partitions, isolation)
         left = limit
         while left is None or left > 0:
-            table = reader.receive_batch(batch_messages if left is None else min(
-                left, batch_messages))  # fmt: skip
+            table = reader.receive_batch(
+                batch_messages if left is None else min(left, batch_messages)
+            )
             if not table.num_rows and not follow:
                 return
             if left is not None:
@@ -583,11 +679,16 @@ class Client(TransactionClient):
         return self._store.refresh()
 
     def wait(
-        self, topics: Sequence[str] = (), *, messages: int | None = None,
-        watermark: int | None = None, subscription: str | None = None,
-        backlogs: Mapping[str, int] | None = None, txns: Mapping[TxnId, str] | None = None,
+        self,
+        topics: Sequence[str] = (),
+        *,
+        messages: int | None = None,
+        watermark: int | None = None,
+        subscription: str | None = None,
+        backlogs: Mapping[str, int] | None = None,
+        txns: Mapping[TxnId, str] | None = None,
         timeout_ms: int | None = None,
-    ) -> Answer:  # fmt: skip
+    ) -> Answer:
         """Wait until all of these hold; the fields of `txlog wait`.
 
         messages:  each topic has at least so many
@@ -618,10 +719,12 @@ class Client(TransactionClient):
         if names or roll_all:
             self._store.write(
                 lambda view, now: admin.roll(
-                    view, self._store.settings, now,
+                    view,
+                    self._store.settings,
+                    now,
                     None if roll_all else [find_topic(view, name) for name in names],
                 )
-            )  # fmt: skip
+            )
         return run_checkpoint(self._store, wait=True)
 
     def inspect(self, what: str | None = None) -> Answer:

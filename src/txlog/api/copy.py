@@ -148,8 +148,12 @@ def _copy(store: Store, target: PosixDisk, tell: Tell) -> Answer:
         for _ in range(2):
             witness.write(image.record)
     target.publish(identity.IDENTITY_PATH, [source.read(identity.IDENTITY_PATH)])
-    return {"lsn": image.lsn, "files": progress.files, "size_bytes": progress.done_bytes,
-            "offloaded": len(image.files) - len(near)}  # fmt: skip
+    return {
+        "lsn": image.lsn,
+        "files": progress.files,
+        "size_bytes": progress.done_bytes,
+        "offloaded": len(image.files) - len(near),
+    }
 
 
 def _image(view: View) -> Image:
@@ -158,9 +162,17 @@ def _image(view: View) -> Image:
     journal.flush()
     assert journal.last_lsn == view.lsn
     record = Witnessed(
-        0, boot_bytes(""), manifest.generation, journal.current.name.first_lsn, view.lsn,
-        journal.end, journal.chain_crc, 0, 0, False,
-    )  # fmt: skip
+        0,
+        boot_bytes(""),
+        manifest.generation,
+        journal.current.name.first_lsn,
+        view.lsn,
+        journal.end,
+        journal.chain_crc,
+        0,
+        0,
+        False,
+    )
     refs = [
         *(ref for known in manifest.files.values() for ref in known),
         *view.files.sealed_since().values(),
@@ -233,9 +245,10 @@ def _publish(
                 yield piece
         if ref is not None and (size, crc) != (ref.bytes, ref.crc):
             raise Corruption(
-                f"{path} is damaged, so nothing was copied", path=path,
+                f"{path} is damaged, so nothing was copied",
+                path=path,
                 hint="txlog verify, then txlog admin repair",
-            )  # fmt: skip
+            )
 
     with target.publishing(path, Stream(pieces())):
         pass

@@ -15,9 +15,14 @@ from txlog.settings import Settings, check_setting
 
 @explained
 def init(
-    path: str, *, if_not_exists: bool = False, shared_group: str | None = None,
-    allow_unsafe: bool = False, clock: Clock | None = None, **settings: int | str | float,
-) -> Answer:  # fmt: skip
+    path: str,
+    *,
+    if_not_exists: bool = False,
+    shared_group: str | None = None,
+    allow_unsafe: bool = False,
+    clock: Clock | None = None,
+    **settings: int | str | float,
+) -> Answer:
     """Make a store; returns {path, uuid, format, created}.
 
     settings: any of txlog.settings.Settings
@@ -50,10 +55,15 @@ def init(
 
 @explained
 def open_store(
-    path: str, *, read_only: bool = False, clock: Clock | None = None,
-    lock_timeout_ms: int | None = None, durability: str | None = None, dry_run: bool = False,
+    path: str,
+    *,
+    read_only: bool = False,
+    clock: Clock | None = None,
+    lock_timeout_ms: int | None = None,
+    durability: str | None = None,
+    dry_run: bool = False,
     transaction_key: str | None = None,
-) -> Client:  # fmt: skip
+) -> Client:
     """Open a store that exists; exported as txlog.open.
 
     lock_timeout_ms: how long to wait for the writer's lock; the store's setting when left out
@@ -71,9 +81,13 @@ def open_store(
     disk = PosixDisk(absolute(path), read_only=read_only or dry_run)
     try:
         store = Store(
-            disk, clock or SystemClock(), read_identity(disk), lock_timeout_ms=lock_timeout_ms,
-            durability=durability, dry_run=dry_run,
-        )  # fmt: skip
+            disk,
+            clock or SystemClock(),
+            read_identity(disk),
+            lock_timeout_ms=lock_timeout_ms,
+            durability=durability,
+            dry_run=dry_run,
+        )
     except BaseException:
         disk.close()
         raise

@@ -157,9 +157,13 @@ def has_state(txn_id: TxnId, state: str) -> Condition:
 
 
 def conditions_of(
-    topics: Sequence[str], messages: int | None, watermark: int | None,
-    subscription: str | None, backlogs: Mapping[str, int], txns: Mapping[TxnId, str],
-) -> list[Condition]:  # fmt: skip
+    topics: Sequence[str],
+    messages: int | None,
+    watermark: int | None,
+    subscription: str | None,
+    backlogs: Mapping[str, int],
+    txns: Mapping[TxnId, str],
+) -> list[Condition]:
     """The conditions of one call: for each topic, for each subscription, for each transaction."""
     out: list[Condition] = []
     for topic in topics:
@@ -185,12 +189,15 @@ def _only(view: View, subscription: str) -> Subscription:
     if not found:
         names = sorted({one.name for one in view.catalog.subscriptions.values()})
         raise SubscriptionNotFound(
-            f"no subscription {subscription}", subscription=subscription,
+            f"no subscription {subscription}",
+            subscription=subscription,
             hint=meant(subscription, names, "txlog sub list"),
-        )  # fmt: skip
+        )
     if len(found) > 1:
         raise InvalidArgument(
-            f"several topics have a subscription {subscription}", code=205,
-            hint="name the topic", subscription=subscription,
-        )  # fmt: skip
+            f"several topics have a subscription {subscription}",
+            code=205,
+            hint="name the topic",
+            subscription=subscription,
+        )
     return found[0]

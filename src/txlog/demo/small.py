@@ -57,12 +57,19 @@ def make(path: str, clock: Clock | None = None) -> dict[str, Any]:
 
 
 def _send(
-    client: txlog.Client, number: int, till: str, event_ms: int,
+    client: txlog.Client,
+    number: int,
+    till: str,
+    event_ms: int,
     txn: Transaction | TxnId | None = None,
     deliver_at: int | None = None,
-) -> None:  # fmt: skip
+) -> None:
     order = {"order": number, "till": till, "amount": number * 500}
     client.producer("orders").send(
-        json.dumps(order).encode(), key=till.encode(), properties={"till": till},
-        event_time=event_ms, deliver_at=deliver_at, txn=txn,
-    )  # fmt: skip
+        json.dumps(order).encode(),
+        key=till.encode(),
+        properties={"till": till},
+        event_time=event_ms,
+        deliver_at=deliver_at,
+        txn=txn,
+    )

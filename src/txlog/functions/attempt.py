@@ -50,8 +50,15 @@ class Attempt:
     """
 
     __slots__ = (
-        "_options", "_tell", "aside", "context", "dead_lettered", "late", "outbox", "skipped",
-    )  # fmt: skip
+        "_options",
+        "_tell",
+        "aside",
+        "context",
+        "dead_lettered",
+        "late",
+        "outbox",
+        "skipped",
+    )
 
     def __init__(
         self, options: FunctionOptions, context: Context, outbox: Outbox, tell: Tell

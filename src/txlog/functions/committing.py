@@ -84,14 +84,27 @@ class Work:
     """
 
     __slots__ = (
-        "_client", "_conflicts", "_context", "_epoch", "_hooks", "_key", "_options", "_output",
-        "_producers", "held", "summary",
-    )  # fmt: skip
+        "_client",
+        "_conflicts",
+        "_context",
+        "_epoch",
+        "_hooks",
+        "_key",
+        "_options",
+        "_output",
+        "_producers",
+        "held",
+        "summary",
+    )
 
     def __init__(
-        self, client: Client, context: Context, output: str | None, options: FunctionOptions,
+        self,
+        client: Client,
+        context: Context,
+        output: str | None,
+        options: FunctionOptions,
         hooks: Hooks,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._client, self._options, self._hooks = client, options, hooks
         self._context = context
         self._output = output
@@ -148,9 +161,10 @@ class Work:
     def _fenced(self) -> ExpiredTransaction:
         return ExpiredTransaction(
             f"a newer instance runs under transaction key {self._key}",
-            hint="this one stops; what it had open was aborted", transaction_key=self._key,
+            hint="this one stops; what it had open was aborted",
+            transaction_key=self._key,
             epoch=self._epoch,
-        )  # fmt: skip
+        )
 
     # --- a batch -----------------------------------------------------------------------------
 

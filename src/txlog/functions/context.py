@@ -41,14 +41,30 @@ class Context:
     """
 
     __slots__ = (
-        "_held", "_outbox", "attempt", "function_name", "input_topics", "instance_id", "is_quiet",
-        "logger", "message", "output_topic", "subscription", "watermark", "window",
-    )  # fmt: skip
+        "_held",
+        "_outbox",
+        "attempt",
+        "function_name",
+        "input_topics",
+        "instance_id",
+        "is_quiet",
+        "logger",
+        "message",
+        "output_topic",
+        "subscription",
+        "watermark",
+        "window",
+    )
 
     def __init__(
-        self, function_name: str, instance_id: int, input_topics: Sequence[str],
-        output_topic: str | None, subscription: str, logger: logging.Logger,
-    ) -> None:  # fmt: skip
+        self,
+        function_name: str,
+        instance_id: int,
+        input_topics: Sequence[str],
+        output_topic: str | None,
+        subscription: str,
+        logger: logging.Logger,
+    ) -> None:
         self.function_name = function_name
         self.instance_id = instance_id
         self.input_topics = tuple(input_topics)
@@ -89,11 +105,16 @@ class Context:
         return None if self.message is None else self.message.topic
 
     def publish(
-        self, topic: str, value: object, *, key: bytes | str | _Origin | None = FROM_INPUT,
+        self,
+        topic: str,
+        value: object,
+        *,
+        key: bytes | str | _Origin | None = FROM_INPUT,
         properties: Mapping[str, str] | None = None,
-        event_time: int | _Origin | None = FROM_INPUT, deliver_at: int | None = None,
+        event_time: int | _Origin | None = FROM_INPUT,
+        deliver_at: int | None = None,
         deliver_after: int | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Produce to any topic, in the transaction of this batch; the arguments of Output.
 
         value:  also a pa.Table of messages, then alone

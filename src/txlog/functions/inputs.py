@@ -29,14 +29,27 @@ class Inputs:
     """
 
     __slots__ = (
-        "_client", "_consumers", "_context", "_hooks", "_options", "_topics", "_watermarks",
-        "has_moved", "received",
-    )  # fmt: skip
+        "_client",
+        "_consumers",
+        "_context",
+        "_hooks",
+        "_options",
+        "_topics",
+        "_watermarks",
+        "has_moved",
+        "received",
+    )
 
     def __init__(
-        self, client: Client, topics: Sequence[str], context: Context, options: FunctionOptions,
-        hooks: Hooks, *, watermarks: bool,
-    ) -> None:  # fmt: skip
+        self,
+        client: Client,
+        topics: Sequence[str],
+        context: Context,
+        options: FunctionOptions,
+        hooks: Hooks,
+        *,
+        watermarks: bool,
+    ) -> None:
         self._client, self._options, self._hooks = client, options, hooks
         self._topics = topics
         self._context = context
@@ -52,10 +65,12 @@ class Inputs:
 
             def make(topic: str = topic) -> Consumer:
                 return self._client.consumer(
-                    topic, self._context.subscription, isolation="committed",
+                    topic,
+                    self._context.subscription,
+                    isolation="committed",
                     name=consumer_name(self._context, self._options),
                     enable_watermarking=self._watermarks,
-                )  # fmt: skip
+                )
 
             what = {"topic": topic, "subscription": self._context.subscription}
             self._consumers.append(work.take_over(make, until, what))

@@ -177,10 +177,13 @@ class Outbox:
         if event_time is FROM_INPUT:
             event_time = None if source is None else source.event_time
         row = (
-            encoded(output.value), _key(key), _properties(output.properties),
-            _instant("event_time", event_time), _instant("deliver_at", output.deliver_at),
+            encoded(output.value),
+            _key(key),
+            _properties(output.properties),
+            _instant("event_time", event_time),
+            _instant("deliver_at", output.deliver_at),
             _delay(output),
-        )  # fmt: skip
+        )
         self._keep(output.topic, row)
 
     def _keep(self, topic: str | None, row: Row) -> None:

@@ -39,10 +39,14 @@ _POLL_S_MAX: Final = 0.05
 
 
 def run(
-    client: Client, function: UserFunction | Windowed, inputs: Sequence[str] | str,
-    output: str | None, subscription: str, options: FunctionOptions | None = None,
+    client: Client,
+    function: UserFunction | Windowed,
+    inputs: Sequence[str] | str,
+    output: str | None,
+    subscription: str,
+    options: FunctionOptions | None = None,
     hooks: Hooks | None = None,
-) -> Summary:  # fmt: skip
+) -> Summary:
     """Run a function until nothing is left, or for ever with `follow`.
 
     function: (message, context) -> outputs, or (message) -> outputs; with `batch` it gets a table
@@ -109,17 +113,25 @@ def check_loop(inputs: Sequence[str], outputs: Sequence[str | None], is_allowed:
             raise Refused(
                 f"{TopicName.parse(topic).short} is input and output: what is written comes again, "
                 "for ever",
-                code=902, hint="--allow-loop, or allow_loop=True, says it is meant", topic=topic,
-            )  # fmt: skip
+                code=902,
+                hint="--allow-loop, or allow_loop=True, says it is meant",
+                topic=topic,
+            )
 
 
 class Runner:
     """One run."""
 
     def __init__(
-        self, client: Client, function: UserFunction | Windowed, inputs: Sequence[str] | str,
-        output: str | None, subscription: str, options: FunctionOptions, hooks: Hooks,
-    ) -> None:  # fmt: skip
+        self,
+        client: Client,
+        function: UserFunction | Windowed,
+        inputs: Sequence[str] | str,
+        output: str | None,
+        subscription: str,
+        options: FunctionOptions,
+        hooks: Hooks,
+    ) -> None:
         given = [inputs] if isinstance(inputs, str) else list(inputs)
         names = [TopicName.parse(topic, allow_partition=True) for topic in given]
         topics = [name.topic.short for name in names]
@@ -131,9 +143,13 @@ class Runner:
         check_loop(topics, (into, options.dead_letter_topic, late), options.allow_loop)
         name = options.name or f"{name_of(function)}@{min(topics)}/{subscription}"
         context = Context(
-            name, options.instance, topics, into, subscription,
+            name,
+            options.instance,
+            topics,
+            into,
+            subscription,
             logging.getLogger(f"txlog.function.{name}"),
-        )  # fmt: skip
+        )
         self.work = Work(client, context, into, options, hooks)
         for topic in (into, options.dead_letter_topic):
             if topic is not None:
@@ -179,9 +195,12 @@ class Runner:
 
 
 def _made_handler(
-    client: Client, function: UserFunction | Windowed, topics: Sequence[str],
-    options: FunctionOptions, hooks: Hooks,
-) -> Handler:  # fmt: skip
+    client: Client,
+    function: UserFunction | Windowed,
+    topics: Sequence[str],
+    options: FunctionOptions,
+    hooks: Hooks,
+) -> Handler:
     if isinstance(function, Windowed):
         partitions = {name: int(client.describe_topic(name)["partitions"]) for name in topics}
         return WindowHandler(function, partitions, batch=options.batch)
@@ -228,6 +247,8 @@ class Batches:
             raise LimitExceeded(
                 f"{self._context.function_name} holds back {held.num_rows} messages, "
                 f"unacked_max is {most}",
-                hint="make its windows smaller", setting="unacked_max", limit=most,
+                hint="make its windows smaller",
+                setting="unacked_max",
+                limit=most,
                 value=held.num_rows,
-            )  # fmt: skip
+            )

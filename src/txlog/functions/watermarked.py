@@ -42,17 +42,26 @@ class WatermarkedWindows:
     """What a run does with its inputs when its windows close on watermarks."""
 
     def __init__(
-        self, client: Client, windowed: Windowed, context: Context, inputs: Inputs, work: Work,
-        options: FunctionOptions, hooks: Hooks,
-    ) -> None:  # fmt: skip
+        self,
+        client: Client,
+        windowed: Windowed,
+        context: Context,
+        inputs: Inputs,
+        work: Work,
+        options: FunctionOptions,
+        hooks: Hooks,
+    ) -> None:
         assert windowed.duration_ms is not None, "tumbling has checked it"
         self._context, self._inputs, self._work = context, inputs, work
         self._options, self._hooks = options, hooks
         self._span_ms = windowed.duration_ms + windowed.lateness_ms
         self._state = WindowState(
-            client, min(context.input_topics), context.subscription, options.instance,
+            client,
+            min(context.input_topics),
+            context.subscription,
+            options.instance,
             windowed.duration_ms,
-        )  # fmt: skip
+        )
         if windowed.late_topic is not None:
             work.producer(windowed.late_topic)
         self._closed: int | None = None  # every window up to here is closed; it never falls
@@ -72,10 +81,15 @@ class WatermarkedWindows:
     def ended(self) -> None:
         """Say what stays in the state."""
         if self._state.windows:
-            self._hooks.tell("open-windows", {
-                "windows": self._state.windows, "messages": self._state.messages,
-                "watermark": self._closed, "topic": self._state.topic,
-            })  # fmt: skip
+            self._hooks.tell(
+                "open-windows",
+                {
+                    "windows": self._state.windows,
+                    "messages": self._state.messages,
+                    "watermark": self._closed,
+                    "topic": self._state.topic,
+                },
+            )
 
     def close(self) -> None:
         """Let the state go."""

@@ -51,9 +51,16 @@ class WindowState:
     """
 
     __slots__ = (
-        "_client", "_closed_row", "_consumer", "_duration_ms", "_number", "_open", "_subscription",
-        "closed", "topic",
-    )  # fmt: skip
+        "_client",
+        "_closed_row",
+        "_consumer",
+        "_duration_ms",
+        "_number",
+        "_open",
+        "_subscription",
+        "closed",
+        "topic",
+    )
 
     def __init__(
         self, client: Client, topic: str, subscription: str, instance: int, duration_ms: int
@@ -111,15 +118,16 @@ class WindowState:
             return
         most = pc.max(values.cast(_INT)).as_py()
         self.closed = most if self.closed is None else max(most, self.closed)
-        self._closed_row = rows if self._closed_row is None else pa.concat_tables(
-            [self._closed_row, rows]
-        )  # fmt: skip
+        self._closed_row = (
+            rows if self._closed_row is None else pa.concat_tables([self._closed_row, rows])
+        )
 
     def _foreign(self) -> NotAllowed:
         return NotAllowed(
             f"{self.topic} keeps the windows of {self._subscription}: it has messages of others",
-            hint="nothing else may be sent there", topic=self.topic,
-        )  # fmt: skip
+            hint="nothing else may be sent there",
+            topic=self.topic,
+        )
 
     # --- what is there -----------------------------------------------------------------------
 
@@ -191,10 +199,13 @@ class WindowState:
             return
         ledger, entry = self._marker(txn, 1)
         self.closed = closed
-        self._closed_row = pa.table({
-            "ledger": pa.array([ledger], _INT), "entry": pa.array([entry], _INT),
-            "index": pa.array([1], pa.int32()),
-        })  # fmt: skip
+        self._closed_row = pa.table(
+            {
+                "ledger": pa.array([ledger], _INT),
+                "entry": pa.array([entry], _INT),
+                "index": pa.array([1], pa.int32()),
+            }
+        )
 
     def _marker(self, txn: Transaction, rows: int) -> tuple[int, int]:
         """Where the rows of a committed transaction became visible."""
@@ -203,8 +214,9 @@ class WindowState:
         if found is None:  # decided, and it takes effect when the partition comes back
             raise PartitionUnavailable(
                 f"partition {self.topic}/0 is away: the windows go on when it is back",
-                topic=self.topic, partition=0,
-            )  # fmt: skip
+                topic=self.topic,
+                partition=0,
+            )
         _, ledger, entry, messages = found
         if messages != rows:
             raise self._foreign()
@@ -271,11 +283,13 @@ def _with_own(rows: pa.Table, own: list[pa.Array]) -> pa.Table:
 def _encoded(rows: pa.Table) -> pa.Table:
     """Received messages as they are sent to the state."""
     texts = [
-        pc.fill_null(_flat(rows.column(name)), 0).cast(_TEXT) if name == "index"
-        else _flat(rows.column(name)).cast(_INT).cast(_TEXT) if name == "publish_time"
+        pc.fill_null(_flat(rows.column(name)), 0).cast(_TEXT)
+        if name == "index"
+        else _flat(rows.column(name)).cast(_INT).cast(_TEXT)
+        if name == "publish_time"
         else _flat(rows.column(name)).cast(_TEXT)
         for name in _FROM
-    ]  # fmt: skip
+    ]
     origin = pc.binary_join_element_wise(*texts, " ")
     return pa.table(
         {

@@ -49,9 +49,13 @@ class Windowed:
 
 
 def tumbling(
-    *, count: int | None = None, duration_ms: int | None = None, lateness_ms: int = 0,
-    watermarks: bool = False, late_topic: str | None = None,
-) -> Callable[[UserFunction], Windowed]:  # fmt: skip
+    *,
+    count: int | None = None,
+    duration_ms: int | None = None,
+    lateness_ms: int = 0,
+    watermarks: bool = False,
+    late_topic: str | None = None,
+) -> Callable[[UserFunction], Windowed]:
     """Call a function once a window of so many messages, or of so much event time.
 
     lateness_ms: how much older than the newest, or than the watermark, a message may be and still
@@ -184,9 +188,13 @@ class WindowHandler:
 
 
 def call_window(
-    function: Callable[[Any, Any], object], rows: pa.Table, window: Window, attempt: Attempt, *,
+    function: Callable[[Any, Any], object],
+    rows: pa.Table,
+    window: Window,
+    attempt: Attempt,
+    *,
     batch: bool,
-) -> None:  # fmt: skip
+) -> None:
     """Call a function with the messages of a window, as often as allowed. Raises GivenUp."""
     context, outbox = attempt.context, attempt.outbox
 

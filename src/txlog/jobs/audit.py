@@ -254,13 +254,21 @@ def _digest(held: Stored, ask: Ask, engine: Engine) -> Answer:
     )
     [row] = ask(sql).to_pylist()
     return {
-        "name": "digest", "topic": held.topic, "partition": None, "expected": "",
-        "found": f"{row['n']} values, {row['total']}", "ok": True,
-    }  # fmt: skip
+        "name": "digest",
+        "topic": held.topic,
+        "partition": None,
+        "expected": "",
+        "found": f"{row['n']} values, {row['total']}",
+        "ok": True,
+    }
 
 
 def _check(name: str, held: Stored, partition: int | None, expected: str, found: str) -> Answer:
     return {
-        "name": name, "topic": held.topic, "partition": partition, "expected": expected,
-        "found": found, "ok": expected == found,
-    }  # fmt: skip
+        "name": name,
+        "topic": held.topic,
+        "partition": partition,
+        "expected": expected,
+        "found": found,
+        "ok": expected == found,
+    }

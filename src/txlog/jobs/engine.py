@@ -70,9 +70,14 @@ class Engine(Protocol):
         """
 
     def replay(
-        self, client: Client, content: Content, dest: str, key: str, batch: str,
+        self,
+        client: Client,
+        content: Content,
+        dest: str,
+        key: str,
+        batch: str,
         function: Transform | None,
-    ) -> tuple[int, dict[str, Any]]:  # fmt: skip
+    ) -> tuple[int, dict[str, Any]]:
         """Store the messages of a content again, changed by a function; how many were read."""
 
     def arrange(self, client: Client) -> Arrange | None:

@@ -48,9 +48,15 @@ class _Found:
 
 
 def export_delta(
-    client: Client, topic: str, path: str, engine: Engine, *, app_id: str = "txlog",
-    dry_run: bool = False, tell: Tell = silent,
-) -> Answer:  # fmt: skip
+    client: Client,
+    topic: str,
+    path: str,
+    engine: Engine,
+    *,
+    app_id: str = "txlog",
+    dry_run: bool = False,
+    tell: Tell = silent,
+) -> Answer:
     """Add what became visible since the last export to a Delta table in a local directory.
 
     app_id:  under which the table keeps the LSN that it has; two of them are two exports
@@ -76,8 +82,9 @@ def export_delta(
         raise NotAllowed(
             f"{place} has messages up to LSN {since}, the store only up to {lsn}",
             hint="the store was restored from a copy: export to another directory",
-            path=str(place), lsn=lsn,
-        )  # fmt: skip
+            path=str(place),
+            lsn=lsn,
+        )
     linked = [source for source in found.content.relation.direct if _is_whole(source, found, since)]
     linked = [one for one in linked if Path(client.path, one.ref.path).is_file()]
     linked = [one for one in linked if client.fits(one)]
@@ -86,9 +93,14 @@ def export_delta(
     if dry_run:
         copied = sum(rows.num_rows for rows in rows_after(client, rest, since, ["lsn"]))
         messages = copied + sum(one.ref.rows for one in linked)
-        return {**answer, "messages": messages, "files": None, "linked": len(linked),
-                "version": None if table is None else table.version(),
-                "already": not messages}  # fmt: skip
+        return {
+            **answer,
+            "messages": messages,
+            "files": None,
+            "linked": len(linked),
+            "version": None if table is None else table.version(),
+            "already": not messages,
+        }
     pin = client._pin([*rest.relation.direct, *rest.relation.unclean, *rest.relation.large_files])
     if table is None:  # first of all, so that what a killed export leaves is in a table
         place.mkdir(parents=True, exist_ok=True)
@@ -112,8 +124,14 @@ def export_delta(
             pin.close()
         if not kept:
             shutil.rmtree(folder, ignore_errors=True)
-    return {**answer, "messages": messages, "files": len(actions), "linked": len(linked),
-            "version": table.version(), "already": not actions}  # fmt: skip
+    return {
+        **answer,
+        "messages": messages,
+        "files": len(actions),
+        "linked": len(linked),
+        "version": table.version(),
+        "already": not actions,
+    }
 
 
 def _check_text(what: str, word: str) -> None:
@@ -139,9 +157,10 @@ def _found(view: View, name: TopicName) -> _Found:
         number = number_of(topic, index)
         markers = view.buffer(number).markers
         plain |= {
-            end.ledger for end in view.topic(number).ledgers
+            end.ledger
+            for end in view.topic(number).ledgers
             if end.messages == end.entries and not markers.get(end.ledger)
-        }  # fmt: skip
+        }
     return _Found(content(view, name), plain)
 
 
@@ -185,10 +204,13 @@ def _action(place: Path, path: Path, rows: int) -> AddAction:
     values = {name: None if of[name] == NULL_NAME else unquote(of[name]) for name in PLACE}
     status = path.stat()
     return AddAction(
-        path=str(path.relative_to(place)), size=status.st_size, partition_values=values,
-        modification_time=status.st_mtime_ns // 1_000_000, data_change=True,
+        path=str(path.relative_to(place)),
+        size=status.st_size,
+        partition_values=values,
+        modification_time=status.st_mtime_ns // 1_000_000,
+        data_change=True,
         stats=json.dumps({"numRecords": rows}),
-    )  # fmt: skip
+    )
 
 
 def _commit(table: DeltaTable, actions: list[AddAction], app_id: str, lsn: int) -> None:

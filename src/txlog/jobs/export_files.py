@@ -73,13 +73,22 @@ from txlog.startup import compute as pc
 FORMS: Final = ("parquet", "arrow", "csv", "ndjson")
 COLUMNS: Final = pa.schema(
     [
-        ("topic", pa.string()), ("partition", pa.int32()), ("message_id", pa.string()),
-        ("key", pa.binary()), ("value", pa.binary()), ("properties", PROPERTY_MAP),
-        ("publish_time", INSTANT), ("event_time", INSTANT), ("deliver_at", INSTANT),
-        ("visible_time", INSTANT), ("txn", pa.string()), ("txn_index", pa.int32()),
-        ("producer", pa.string()), ("sequence_id", pa.int64()),
+        ("topic", pa.string()),
+        ("partition", pa.int32()),
+        ("message_id", pa.string()),
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+        ("properties", PROPERTY_MAP),
+        ("publish_time", INSTANT),
+        ("event_time", INSTANT),
+        ("deliver_at", INSTANT),
+        ("visible_time", INSTANT),
+        ("txn", pa.string()),
+        ("txn_index", pa.int32()),
+        ("producer", pa.string()),
+        ("sequence_id", pa.int64()),
     ]
-)  # fmt: skip
+)
 # By what files may be parted; a date is a day in UTC.
 PLACES: Final = ("partition", "key", "producer", "publish_date", "event_date")
 PLACES_MAX: Final = 500  # files that are open at once
@@ -139,9 +148,10 @@ class Writer(Protocol):
 def exported(received: pa.Table) -> pa.Table:
     """Rows of RECEIVED as rows of COLUMNS."""
     made = {
-        "message_id": message_ids(received), "txn": _transactions(received),
+        "message_id": message_ids(received),
+        "txn": _transactions(received),
         "txn_index": received.column("index"),
-    }  # fmt: skip
+    }
     columns = [made[n] if n in made else received.column(n) for n in COLUMNS.names]
     return pa.table(columns, schema=COLUMNS)
 
@@ -179,11 +189,19 @@ def writer(form: str, sink: BinaryIO, without: Sequence[str] = (), *, seeks: boo
     """
     schema = pa.schema([field for field in COLUMNS if field.name not in without])
     if form == "parquet":
-        return _Arrow(schema, pq.ParquetWriter(
-            sink, schema, version="2.6", compression="zstd", compression_level=1,
-            use_dictionary=["topic", "key", "producer", "txn"], write_page_index=True,
-            write_page_checksum=True,
-        ))  # fmt: skip
+        return _Arrow(
+            schema,
+            pq.ParquetWriter(
+                sink,
+                schema,
+                version="2.6",
+                compression="zstd",
+                compression_level=1,
+                use_dictionary=["topic", "key", "producer", "txn"],
+                write_page_index=True,
+                write_page_checksum=True,
+            ),
+        )
     if form == "arrow":
         made = pa.ipc.new_file(sink, schema) if seeks else pa.ipc.new_stream(sink, schema)
         return _Arrow(schema, made)
@@ -330,9 +348,14 @@ class Counts:
 
 
 def export_stream(
-    client: Client, topic: str, sink: BinaryIO, *, form: str = "ndjson",
-    wanted: Range | None = None, tell: Tell = silent,
-) -> Answer:  # fmt: skip
+    client: Client,
+    topic: str,
+    sink: BinaryIO,
+    *,
+    form: str = "ndjson",
+    wanted: Range | None = None,
+    tell: Tell = silent,
+) -> Answer:
     """Write the committed messages of a topic to an open file; parquet and arrow as a stream.
 
     wanted:  a range, all when left out; it ends at the end that the log has now
@@ -352,9 +375,15 @@ def export_stream(
 
 
 def export_file(
-    client: Client, topic: str, path: str, *, form: str = "parquet", wanted: Range | None = None,
-    force: bool = False, tell: Tell = silent,
-) -> Answer:  # fmt: skip
+    client: Client,
+    topic: str,
+    path: str,
+    *,
+    form: str = "parquet",
+    wanted: Range | None = None,
+    force: bool = False,
+    tell: Tell = silent,
+) -> Answer:
     """Write the committed messages of a topic to one file, which is there when all are in it.
 
     force:   replace a file of that name
@@ -379,10 +408,19 @@ def export_file(
 
 
 def export_directory(
-    client: Client, topic: str, path: str, *, form: str = "parquet", wanted: Range | None = None,
-    partition_by: Sequence[str] = (), resume: bool = False, append: bool = False,
-    force: bool = False, piece_messages: int = PIECE_MESSAGES, tell: Tell = silent,
-) -> Answer:  # fmt: skip
+    client: Client,
+    topic: str,
+    path: str,
+    *,
+    form: str = "parquet",
+    wanted: Range | None = None,
+    partition_by: Sequence[str] = (),
+    resume: bool = False,
+    append: bool = False,
+    force: bool = False,
+    piece_messages: int = PIECE_MESSAGES,
+    tell: Tell = silent,
+) -> Answer:
     """Write the committed messages of a topic as files of a directory, each message once.
 
     wanted:  a stretch of the log; of a directory that is gone on with it is not asked again
@@ -474,7 +512,7 @@ class _Directory:
                 f"{self._root} has an export{'' if known.is_done else ' that is not finished'}",
                 hint="--append adds to it, --resume finishes it, --force begins anew",
                 path=str(self._root),
-            )  # fmt: skip
+            )
         for name in ("store", "topic", "form", "partition_by"):
             if getattr(known, name) != getattr(self.state, name):
                 raise NotAllowed(
@@ -485,10 +523,13 @@ class _Directory:
             raise InvalidArgument("an export is gone on with where it ends: without a range")
         self.state = known
         places = known.places
-        remove_files([
-            str(path) for path, partition, first in self._files()
-            if partition not in places or not covers(places[partition], first)
-        ])  # fmt: skip
+        remove_files(
+            [
+                str(path)
+                for path, partition, first in self._files()
+                if partition not in places or not covers(places[partition], first)
+            ]
+        )
         if again:
             starts, self.state.stops = self._bounds(Range())
             self.state.places = {**starts, **known.places}
@@ -615,20 +656,34 @@ def _check_form(form: str) -> None:
 
 def _answer(topic: str, path: str, counts: Counts) -> Answer:
     name = TopicName.parse(topic, allow_partition=True)
-    return {"topic": name.short, "path": path, "files": counts.files, "messages": counts.messages,
-            "size_bytes": counts.size_bytes}  # fmt: skip
+    return {
+        "topic": name.short,
+        "path": path,
+        "files": counts.files,
+        "messages": counts.messages,
+        "size_bytes": counts.size_bytes,
+    }
 
 
 _TIME: Final = pa.timestamp("us", "UTC")
 FILE: Final = pa.schema(
     [
-        ("entry", pa.int64()), ("txn_index", pa.int32()), ("marker_ledger", pa.int64()),
-        ("marker_entry", pa.int64()), ("key", pa.binary()), ("value", pa.binary()),
-        ("properties", PROPERTY_MAP), ("publish_time", _TIME), ("event_time", _TIME),
-        ("deliver_at", _TIME), ("visible_time", _TIME), ("producer", pa.string()),
-        ("sequence_id", pa.int64()), ("lsn", pa.int64()),
+        ("entry", pa.int64()),
+        ("txn_index", pa.int32()),
+        ("marker_ledger", pa.int64()),
+        ("marker_entry", pa.int64()),
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+        ("properties", PROPERTY_MAP),
+        ("publish_time", _TIME),
+        ("event_time", _TIME),
+        ("deliver_at", _TIME),
+        ("visible_time", _TIME),
+        ("producer", pa.string()),
+        ("sequence_id", pa.int64()),
+        ("lsn", pa.int64()),
     ]
-)  # fmt: skip
+)
 PLACE: Final = ("partition", "ledger")
 NULL_NAME: Final = "__HIVE_DEFAULT_PARTITION__"
 _READ: Final = [
@@ -703,6 +758,10 @@ def _writer(folder: Path, key: Key, number: int) -> pq.ParquetWriter:
     below = folder / f"partition={partition}" / f"ledger={NULL_NAME if ledger is None else ledger}"
     below.mkdir(parents=True, exist_ok=True)
     return pq.ParquetWriter(
-        below / f"part-{number:05}.parquet", FILE, compression="zstd", compression_level=1,
-        use_dictionary=["key", "producer"], write_page_checksum=True,
-    )  # fmt: skip
+        below / f"part-{number:05}.parquet",
+        FILE,
+        compression="zstd",
+        compression_level=1,
+        use_dictionary=["key", "producer"],
+        write_page_checksum=True,
+    )

@@ -30,9 +30,15 @@ Answer = dict[str, Any]
 
 
 def bulk_load(
-    client: Client, source: Files, topic: str, key: str, engine: Engine, *, dry_run: bool = False,
+    client: Client,
+    source: Files,
+    topic: str,
+    key: str,
+    engine: Engine,
+    *,
+    dry_run: bool = False,
     tell: Tell = silent,
-) -> Answer:  # fmt: skip
+) -> Answer:
     """Store the rows of files as messages, once for this key and these bytes.
 
     returns: {topic, files, messages, size_bytes, ledgers, txn, already}; files: of the source
@@ -47,8 +53,15 @@ def bulk_load(
         _check_csv(source, engine)
     if dry_run:
         messages = 0 if already else engine.count(source)
-        return {"topic": topic, "files": len(source.paths), "messages": messages,
-                "size_bytes": None, "ledgers": None, "txn": None, "already": already}  # fmt: skip
+        return {
+            "topic": topic,
+            "files": len(source.paths),
+            "messages": messages,
+            "size_bytes": None,
+            "ledgers": None,
+            "txn": None,
+            "already": already,
+        }
     found = client.bulk(topic, key=key, batch=batch).stored
     if found is None:
         tell("writing")
@@ -75,20 +88,31 @@ def _check_csv(source: Files, engine: Engine) -> None:
 def answer_of(found: Answer, files: int) -> Answer:
     """What a job says of Bulk.commit's answer."""
     return {
-        "topic": found["topic"], "files": files, "messages": found["messages"],
-        "size_bytes": found["size_bytes"], "ledgers": found["files"], "txn": found["txn"],
+        "topic": found["topic"],
+        "files": files,
+        "messages": found["messages"],
+        "size_bytes": found["size_bytes"],
+        "ledgers": found["files"],
+        "txn": found["txn"],
         "already": found["already"],
-    }  # fmt: skip
+    }
 
 
 DECODED_BYTES: Final = GIB
 
 
 def import_files(
-    client: Client, source: Files, topic: str, *, key: str | None = None, resume: bool = False,
-    create: bool = False, decoded_bytes_max: int = DECODED_BYTES, dry_run: bool = False,
+    client: Client,
+    source: Files,
+    topic: str,
+    *,
+    key: str | None = None,
+    resume: bool = False,
+    create: bool = False,
+    decoded_bytes_max: int = DECODED_BYTES,
+    dry_run: bool = False,
     tell: Tell = silent,
-) -> Answer:  # fmt: skip
+) -> Answer:
     """Store the rows of files as messages, in their order, once.
 
     source:  of loads.files_of, of the forms OF_IMPORT
@@ -119,11 +143,13 @@ def import_files(
     new = [one for one in answers if not one["already"]]
     counted = new or answers
     return {
-        "topic": name.short, "files": len(counted) if resume else len(source.paths),
+        "topic": name.short,
+        "files": len(counted) if resume else len(source.paths),
         "messages": sum(one["messages"] for one in counted),
         "size_bytes": None if dry_run else sum(one["size_bytes"] for one in counted),
-        "txn": counted[0]["txn"] if len(counted) == 1 else None, "already": not new,
-    }  # fmt: skip
+        "txn": counted[0]["txn"] if len(counted) == 1 else None,
+        "already": not new,
+    }
 
 
 def _check_decoded(source: Files, most: int) -> None:
@@ -140,5 +166,8 @@ def _check_decoded(source: Files, most: int) -> None:
         if largest > most:
             raise LimitExceeded(
                 f"a row group of {path} decodes to {largest} bytes, at most {most}",
-                hint="--max-decoded allows more", path=path, limit=most, value=largest,
-            )  # fmt: skip
+                hint="--max-decoded allows more",
+                path=path,
+                limit=most,
+                value=largest,
+            )

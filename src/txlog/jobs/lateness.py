@@ -41,8 +41,9 @@ def lateness(client: Client, topic: str, by_ms: int, engine: Engine) -> Answer:
     return {
         "topic": TopicName.parse(topic).short,
         "messages": pc.sum(table.column("messages")).as_py() or 0,
-        "row_list": rows.to_pylist(), "delay_list": delays,
-    }  # fmt: skip
+        "row_list": rows.to_pylist(),
+        "delay_list": delays,
+    }
 
 
 def _sql(engine: Engine, by_ms: int) -> str:

@@ -87,9 +87,10 @@ def files_of(
     for path in map(Path, paths):
         if path.is_dir():
             found += [
-                one for one in sorted(path.rglob("*"))
+                one
+                for one in sorted(path.rglob("*"))
                 if one.is_file() and _form(one, forms) is not None and not _is_hidden(one, path)
-            ]  # fmt: skip
+            ]
         elif path.is_file():
             found.append(path)
         else:

@@ -90,9 +90,14 @@ class Local:
                 raise
 
     def replay(
-        self, client: Client, content: Content, dest: str, key: str, batch: str,
+        self,
+        client: Client,
+        content: Content,
+        dest: str,
+        key: str,
+        batch: str,
         function: Transform | None,
-    ) -> tuple[int, dict[str, Any]]:  # fmt: skip
+    ) -> tuple[int, dict[str, Any]]:
         """Store messages again, in the order of each partition."""
         bulk = client.bulk(dest, key=key, batch=batch)
         source = Replayed(client, content, function)

@@ -31,9 +31,17 @@ Answer = dict[str, Any]
 
 
 def replay(
-    client: Client, topic: str, dest: str, wanted: tuple[str, Range], key: str, engine: Engine, *,
-    function: tuple[str, Transform] | None = None, dry_run: bool = False, tell: Tell = silent,
-) -> Answer:  # fmt: skip
+    client: Client,
+    topic: str,
+    dest: str,
+    wanted: tuple[str, Range],
+    key: str,
+    engine: Engine,
+    *,
+    function: tuple[str, Transform] | None = None,
+    dry_run: bool = False,
+    tell: Tell = silent,
+) -> Answer:
     """Store the committed messages of a range in another topic, once for this key and range.
 
     wanted:   the range as text, which names the batch, and what it means
@@ -50,14 +58,20 @@ def replay(
     answer: Answer = {"topic": source.short, "dest": target.short}
     if client.has_batch(target.full, key, batch):
         done = client.bulk(dest, key=key, batch=batch).stored if not dry_run else None
-        return {**answer, "read": None, "written": done and done["messages"],
-                "txn": done and done["txn"], "already": True}  # fmt: skip
+        return {
+            **answer,
+            "read": None,
+            "written": done and done["messages"],
+            "txn": done and done["txn"],
+            "already": True,
+        }
     content = client._content(topic, Wanted(range=range_))
     if dry_run:
         read = sum(
             table.num_rows
-            for scan in scans_of(content.relation) for table in client._scanned(scan, ["lsn"])
-        )  # fmt: skip
+            for scan in scans_of(content.relation)
+            for table in client._scanned(scan, ["lsn"])
+        )
         return {**answer, "read": read, "written": None, "txn": None, "already": False}
     relation = content.relation
     pin = client._pin([*relation.direct, *relation.unclean, *relation.open, *relation.large_files])
@@ -69,8 +83,13 @@ def replay(
     finally:
         if pin is not None:
             pin.close()
-    return {**answer, "read": read, "written": done["messages"], "txn": done["txn"],
-            "already": done["already"]}  # fmt: skip
+    return {
+        **answer,
+        "read": read,
+        "written": done["messages"],
+        "txn": done["txn"],
+        "already": done["already"],
+    }
 
 
 _READ: Final = ["topic", "message_id", *KEPT]

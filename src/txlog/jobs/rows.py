@@ -13,9 +13,10 @@ from txlog.jobs.refused import no_objects
 from txlog.sql.duck import Rows, Session
 
 _OTHERS: Final = {
-    "properties": "CAST({0} AS MAP(VARCHAR, VARCHAR))", "deliver_at": None,
+    "properties": "CAST({0} AS MAP(VARCHAR, VARCHAR))",
+    "deliver_at": None,
     "sequence_id": "CAST({0} AS BIGINT)",
-}  # fmt: skip
+}
 
 # What a source of this form is in the session.
 ARROW: Final = "arrow_source"

@@ -42,9 +42,13 @@ _FILED: Final = 1 << 62  # of a sealed ledger every row is in its file
 
 
 def contents(
-    view: View, words: Collection[str] | None, isolation: str = "committed", *,
-    everything: bool = False, skip_unavailable: bool = False,
-) -> list[Content]:  # fmt: skip
+    view: View,
+    words: Collection[str] | None,
+    isolation: str = "committed",
+    *,
+    everything: bool = False,
+    skip_unavailable: bool = False,
+) -> list[Content]:
     """What the topics hold that words name, short or in full, in any case; None: all topics.
 
     raises: as relation, part_rows
@@ -55,17 +59,24 @@ def contents(
         name = TopicName.parse(topic.name)
         if wanted is None or wanted & {name.full.casefold(), name.short.casefold()}:
             made = relation(
-                view, name, skip_unavailable=skip_unavailable, isolation=isolation,
+                view,
+                name,
+                skip_unavailable=skip_unavailable,
+                isolation=isolation,
                 everything=everything,
-            )  # fmt: skip
+            )
             found.append(_with_parts(view, name, made))
     return found
 
 
 def content(
-    view: View, name: TopicName, wanted: Wanted = ALL, *, skip_unavailable: bool = False,
+    view: View,
+    name: TopicName,
+    wanted: Wanted = ALL,
+    *,
+    skip_unavailable: bool = False,
     isolation: str = "committed",
-) -> Content:  # fmt: skip
+) -> Content:
     """What a topic, or one partition of it, holds of what is wanted.
 
     raises: as relation, part_rows
@@ -83,9 +94,14 @@ def _with_parts(view: View, name: TopicName, made: Relation) -> Content:
 
 
 def relation(
-    view: View, name: TopicName, wanted: Wanted = ALL, *, skip_unavailable: bool = False,
-    isolation: str = "committed", everything: bool = False,
-) -> Relation:  # fmt: skip
+    view: View,
+    name: TopicName,
+    wanted: Wanted = ALL,
+    *,
+    skip_unavailable: bool = False,
+    isolation: str = "committed",
+    everything: bool = False,
+) -> Relation:
     """The relation of a topic, or of one partition of it.
 
     everything: also how rows are stored, and rows of all kinds; of isolation uncommitted
@@ -115,15 +131,24 @@ def relation(
         first_ledger[index] = view.topic(number).ledgers[0].ledger
         made.add(index, number, spans.get(index))
     return Relation(
-        store=view.disk.description, generation=view.manifest.generation, lsn=view.lsn,
-        topic=TopicName.parse(topic.name).short, partitions=topic.partitions,
-        first_ledger=first_ledger, unavailable=left_out, direct=made.direct,
-        unclean=made.unclean, open=made.open, large_files=made.large_files,
-        large=_whole(made.large, made.of_large), markers=_whole(made.markers, MARKERS),
-        tail=_whole(made.tail, made.of_tail), spans=spans,
+        store=view.disk.description,
+        generation=view.manifest.generation,
+        lsn=view.lsn,
+        topic=TopicName.parse(topic.name).short,
+        partitions=topic.partitions,
+        first_ledger=first_ledger,
+        unavailable=left_out,
+        direct=made.direct,
+        unclean=made.unclean,
+        open=made.open,
+        large_files=made.large_files,
+        large=_whole(made.large, made.of_large),
+        markers=_whole(made.markers, MARKERS),
+        tail=_whole(made.tail, made.of_tail),
+        spans=spans,
         hidden=_hidden(view, topic, wanted, there, isolation, everything=everything),
         everything=everything,
-    )  # fmt: skip
+    )
 
 
 def part_rows(view: View, sources: Sequence[Source]) -> pa.Table:
@@ -165,32 +190,57 @@ def segments(view: View) -> list[dict[str, object]]:
             for role, ends in sides:
                 for end in ends:
                     state = "open" if end is ends[-1] else "sealed" if end.sealed else "closed"
-                    of = {"topic": short, "partition": index, "ledger": end.ledger, "role": role,
-                          "state": state, "markers": len(buffer.markers.get(end.ledger, ()))
-                          if role == "partition" else None}  # fmt: skip
+                    of = {
+                        "topic": short,
+                        "partition": index,
+                        "ledger": end.ledger,
+                        "role": role,
+                        "state": state,
+                        "markers": len(buffer.markers.get(end.ledger, ()))
+                        if role == "partition"
+                        else None,
+                    }
                     files = view.files.of(end.ledger)
                     out += [{**of, **_described(ref)} for ref in files]
                     stored = sum(ref.rows for ref in files)
                     if not end.sealed and stored < end.entries:
                         first, last = stored, end.entries - 1
-                        out.append({**of, "form": "frames", "rows": end.entries - stored,
-                                    "first_entry": first, "last_entry": last})  # fmt: skip
+                        out.append(
+                            {
+                                **of,
+                                "form": "frames",
+                                "rows": end.entries - stored,
+                                "first_entry": first,
+                                "last_entry": last,
+                            }
+                        )
     return out
 
 
 def _described(ref: FileRef) -> dict[str, object]:
     return {
-        "file": ref.path, "form": ref.form, "clean": ref.clean, "rows": ref.rows,
+        "file": ref.path,
+        "form": ref.form,
+        "clean": ref.clean,
+        "rows": ref.rows,
         "bytes": ref.bytes,
-        "crc": ref.crc, "first_entry": ref.first, "last_entry": ref.last,
-        "first_lsn": ref.lsn_first, "last_lsn": ref.lsn_last,
-    }  # fmt: skip
+        "crc": ref.crc,
+        "first_entry": ref.first,
+        "last_entry": ref.last,
+        "first_lsn": ref.lsn_first,
+        "last_lsn": ref.lsn_last,
+    }
 
 
 def _hidden(
-    view: View, topic: Topic, wanted: Wanted, indexes: list[int], isolation: str, *,
+    view: View,
+    topic: Topic,
+    wanted: Wanted,
+    indexes: list[int],
+    isolation: str,
+    *,
     everything: bool,
-) -> pa.Table:  # fmt: skip
+) -> pa.Table:
     """What is not visible, if it is wanted: it stands behind the end, as for a reader."""
     if not everything and (isolation == "committed" or not wanted.has_end):
         return HIDDEN.empty_table()
@@ -256,8 +306,9 @@ class _Making:
                         within = span if count < ref.rows and not is_joined else None
                         source = Source(index, role, ref, within)
                         (self.open if is_part else kept).append(source)
-        self._add_plain_tail(index, [(end.ledger, end.entries) for end in state.ledgers], filed,
-                             span)  # fmt: skip
+        self._add_plain_tail(
+            index, [(end.ledger, end.entries) for end in state.ledgers], filed, span
+        )
         self._add_marked(index, buffer, found, filed, since, large)
 
     def _add_plain_tail(
@@ -273,14 +324,18 @@ class _Making:
             if not self._everything:
                 rows = rows.filter(pc.equal(rows.column("kind"), _DATA))
             at = pa.repeat(pa.scalar(ledger, pa.int64()), rows.num_rows)
-            place = {"ledger": at, "visible_time": rows.column("publish_time"),
-                     "stored_ledger": at}  # fmt: skip
+            place = {"ledger": at, "visible_time": rows.column("publish_time"), "stored_ledger": at}
             self.tail.append(_committed(self.of_tail, index, rows, place))
 
     def _add_marked(
-        self, index: int, buffer: Buffer, found: list[Placed], filed: dict[int, int],
-        since: dict[int, int], large: dict[int, FileRef],
-    ) -> None:  # fmt: skip
+        self,
+        index: int,
+        buffer: Buffer,
+        found: list[Placed],
+        filed: dict[int, int],
+        since: dict[int, int],
+        large: dict[int, FileRef],
+    ) -> None:
         """Markers that files are joined with, and their rows that are in no such file."""
         joined: list[tuple[int, Marker, int]] = []
         tail: list[tuple[Request, int, Marker]] = []
@@ -314,9 +369,12 @@ class _Making:
             self.large.append(self._marked(self.of_large, index, whole, more))
 
     def _marked(
-        self, schema: pa.Schema, index: int, found: list[tuple[Request, int, Marker]],
+        self,
+        schema: pa.Schema,
+        index: int,
+        found: list[tuple[Request, int, Marker]],
         more: dict[str, pa.Array],
-    ) -> pa.Table:  # fmt: skip
+    ) -> pa.Table:
         """Rows of the sidecar at the places of their markers."""
         names = [name for name in self._read if name != "value" or name in schema.names]
         rows = pa.concat_tables(self._view.rows([request for request, _, _ in found], names))
@@ -338,11 +396,16 @@ def _markers(index: int, joined: list[tuple[int, Marker, int]]) -> pa.Table:
     markers = [marker for _, marker, _ in joined]
     halves = [txn_halves(marker.coordinator, marker.sequence) for marker in markers]
     columns: list[Sequence[int]] = [
-        [index] * len(joined), [most for most, _ in halves], [least for _, least in halves],
-        [number for number, _, _ in joined], [marker.entry for marker in markers],
-        [marker.count for marker in markers], [marker.time_ms for marker in markers],
-        [marker.lsn for marker in markers], [first for _, _, first in joined],
-    ]  # fmt: skip
+        [index] * len(joined),
+        [most for most, _ in halves],
+        [least for _, least in halves],
+        [number for number, _, _ in joined],
+        [marker.entry for marker in markers],
+        [marker.count for marker in markers],
+        [marker.time_ms for marker in markers],
+        [marker.lsn for marker in markers],
+        [first for _, _, first in joined],
+    ]
     arrays = [pa.array(values, f.type) for values, f in zip(columns, MARKERS, strict=True)]
     return pa.Table.from_arrays(arrays, schema=MARKERS)
 

@@ -54,9 +54,11 @@ def fits(disk: Disk, ref: FileRef) -> bool:
 def _note(reader: SegmentReader) -> bool:
     ref = reader.ref
     found = [
-        ends for number in range(len(ref.groups)) for name in _INSTANTS
+        ends
+        for number in range(len(ref.groups))
+        for name in _INSTANTS
         if (ends := reader.statistics(number, name)) is not None
-    ]  # fmt: skip
+    ]
     known = all(least >= SQL_MS_MIN and most <= SQL_MS_MAX for least, most in found)
     if len(_fitting) >= _KNOWN_MAX:
         _fitting.clear()

@@ -33,12 +33,16 @@ STORED: Final = (
 # As a committed message, of which these have no place, LSN and visible time; and what they have.
 HIDDEN: Final = pa.schema(
     [
-        ("partition", pa.int32()), ("ledger", pa.int64()), ("entry", pa.int64()),
+        ("partition", pa.int32()),
+        ("ledger", pa.int64()),
+        ("entry", pa.int64()),
         *((name, MESSAGE.field(name).type) for name in _READ[:-3]),
-        ("visible_time", INSTANT), ("lsn", pa.int64()), ("txn_state", pa.string()),
+        ("visible_time", INSTANT),
+        ("lsn", pa.int64()),
+        ("txn_state", pa.string()),
         *STORED,
     ]
-)  # fmt: skip
+)
 _TXN: Final = ("txn_most", "txn_least")
 _DATA: Final = pa.scalar(KIND_DATA, pa.int8())
 

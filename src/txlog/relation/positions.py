@@ -41,9 +41,10 @@ def bound_of(position: Where | None) -> Bound:
     found = _WORDS.get(position) if isinstance(position, str) else None
     if found is None:
         raise InvalidArgument(
-            f"{position!r} is not a position", code=203,
+            f"{position!r} is not a position",
+            code=203,
             hint="a Bound, a MessageId, an instant in ms, 'earliest' or 'latest'",
-        )  # fmt: skip
+        )
     return found
 
 
@@ -89,6 +90,7 @@ def only_one(topic: str, known: Mapping[int, MessageId | None]) -> MessageId | N
     if len(known) != 1:
         raise NotAllowed(
             f"{topic} has {len(known)} partitions, each with a last message",
-            hint="get_last_message_ids gives all", topic=topic,
-        )  # fmt: skip
+            hint="get_last_message_ids gives all",
+            topic=topic,
+        )
     return next(iter(known.values()))

@@ -30,10 +30,14 @@ Places = dict[int, Mark]  # by partition: the first position that is not read
 _STEP: Final = 16_384  # rows looked at together
 _ROWS: Final = pa.schema(
     [
-        ("lsn", pa.int64()), ("partition", pa.int32()), ("ledger", pa.int64()),
-        ("entry", pa.int64()), ("messages", pa.int64()), ("bytes", pa.int64()),
+        ("lsn", pa.int64()),
+        ("partition", pa.int32()),
+        ("ledger", pa.int64()),
+        ("entry", pa.int64()),
+        ("messages", pa.int64()),
+        ("bytes", pa.int64()),
     ]
-)  # fmt: skip
+)
 _DATA, _MARKER = (pa.scalar(kind, pa.int8()) for kind in (KIND_DATA, TXN_COMMIT))
 _NONE, _ONE = (pa.scalar(value, pa.int64()) for value in (0, 1))
 
@@ -93,14 +97,20 @@ def check_there(view: View, topic: Topic, places: Mapping[int, Mark]) -> None:
             short = TopicName.parse(topic.name).short
             raise MessageNotFound(
                 f"ledger {ledger} is not of {short}/{index}: the topic was deleted and made again",
-                hint="begin with a new checkpoint", topic=short, partition=index,
-            )  # fmt: skip
+                hint="begin with a new checkpoint",
+                topic=short,
+                partition=index,
+            )
 
 
 def next_places(
-    view: View, topic: Topic, places: Mapping[int, Mark], ends: Mapping[int, Mark],
-    rows_max: int | None, bytes_max: int | None,
-) -> Places:  # fmt: skip
+    view: View,
+    topic: Topic,
+    places: Mapping[int, Mark],
+    ends: Mapping[int, Mark],
+    rows_max: int | None,
+    bytes_max: int | None,
+) -> Places:
     """Where a batch ends that begins at places, not behind ends; it holds about so much at most.
 
     It ends at a frame. If the first frame alone is more, it ends inside it: behind a plain message
@@ -200,9 +210,13 @@ def _weighed(
         size = pc.replace_with_mask(size.combine_chunks(), of_marker, exact)
     count = len(table)
     columns = [
-        found.column("lsn"), pa.repeat(pa.scalar(index, pa.int32()), count),
-        pa.repeat(pa.scalar(end.ledger, pa.int64()), count), entry, messages, size,
-    ]  # fmt: skip
+        found.column("lsn"),
+        pa.repeat(pa.scalar(index, pa.int32()), count),
+        pa.repeat(pa.scalar(end.ledger, pa.int64()), count),
+        entry,
+        messages,
+        size,
+    ]
     return pa.Table.from_arrays(columns, schema=_ROWS)
 
 

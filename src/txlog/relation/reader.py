@@ -93,16 +93,22 @@ T = TypeVar("T")
 
 
 def open_relations(
-    path: str, *, read_only: bool = False, clock: Clock | None = None,
+    path: str,
+    *,
+    read_only: bool = False,
+    clock: Clock | None = None,
     lock_timeout_ms: int | None = None,
-) -> RelationReader:  # fmt: skip
+) -> RelationReader:
     """Open a store that exists, for its relations; raises as txlog.open."""
     disk = PosixDisk(absolute(path), read_only=read_only)
     try:
         store = Store(
-            disk, clock or SystemClock(), read_identity(disk), lock_timeout_ms=lock_timeout_ms,
+            disk,
+            clock or SystemClock(),
+            read_identity(disk),
+            lock_timeout_ms=lock_timeout_ms,
             durability=None,
-        )  # fmt: skip
+        )
     except BaseException:
         disk.close()
         raise
@@ -145,9 +151,13 @@ class RelationReader:
         return found
 
     def _relation(
-        self, topic: str, wanted: Wanted | None = None, *, skip_unavailable: bool = False,
+        self,
+        topic: str,
+        wanted: Wanted | None = None,
+        *,
+        skip_unavailable: bool = False,
         isolation: str = "committed",
-    ) -> Relation:  # fmt: skip
+    ) -> Relation:
         """The files and rows that hold the messages of a topic, for other readers.
 
         isolation: uncommitted: also those of open and aborted transactions, as `hidden`
@@ -165,9 +175,13 @@ class RelationReader:
         )
 
     def _content(
-        self, topic: str, wanted: Wanted | None = None, *, skip_unavailable: bool = False,
+        self,
+        topic: str,
+        wanted: Wanted | None = None,
+        *,
+        skip_unavailable: bool = False,
         isolation: str = "committed",
-    ) -> Content:  # fmt: skip
+    ) -> Content:
         """The relation of a topic with the rows of its parts; raises as relation."""
         [found] = self._content_of_each(
             [topic], wanted or relation.ALL, skip_unavailable=skip_unavailable, isolation=isolation
@@ -175,9 +189,13 @@ class RelationReader:
         return found
 
     def _contents(
-        self, words: Collection[str] | None = None, isolation: str = "committed", *,
-        everything: bool = False, skip_unavailable: bool = False,
-    ) -> list[Content]:  # fmt: skip
+        self,
+        words: Collection[str] | None = None,
+        isolation: str = "committed",
+        *,
+        everything: bool = False,
+        skip_unavailable: bool = False,
+    ) -> list[Content]:
         """The relations of topics, all at one LSN, with the rows of their parts; None: all.
 
         words:      their names, short or in full, in any case
@@ -190,9 +208,14 @@ class RelationReader:
         )
 
     def _moment(
-        self, words: Collection[str] | None, isolation: str, *, everything: bool,
-        skip_unavailable: bool, lists: Mapping[str, Callable[[View, Store], pa.Table]],
-    ) -> tuple[list[Content], dict[str, pa.Table]]:  # fmt: skip
+        self,
+        words: Collection[str] | None,
+        isolation: str,
+        *,
+        everything: bool,
+        skip_unavailable: bool,
+        lists: Mapping[str, Callable[[View, Store], pa.Table]],
+    ) -> tuple[list[Content], dict[str, pa.Table]]:
         """What contents gives, and these tables by their names, all of one view."""
 
         def together(view: View) -> tuple[list[Content], dict[str, pa.Table]]:
@@ -234,10 +257,11 @@ class RelationReader:
         """True when a batch is stored; as Bulk.stored, for who must not write."""
         caller, settings, name = self._disk.owner(), self._store.settings, TopicName.parse(topic)
         return self._ask(
-            lambda view: adopt.recorded(
-                view, settings, caller, find_topic(view, name).number, key, batch
-            ) is not None
-        )  # fmt: skip
+            lambda view: (
+                adopt.recorded(view, settings, caller, find_topic(view, name).number, key, batch)
+                is not None
+            )
+        )
 
     def segments(self) -> list[Answer]:
         """Where the rows of every ledger lie: a row a file, one for those in journal frames."""

@@ -31,24 +31,39 @@ from txlog.relation.spans import Span, Wanted
 # A committed message, but for what follows from these: its topic, id as text, and size.
 COMMITTED: Final = pa.schema(
     [
-        ("partition", pa.int32()), ("ledger", pa.int64()), ("entry", pa.int64()),
-        ("txn_index", pa.int32()), ("key", pa.binary()), ("value", pa.binary()),
-        ("properties", PROPERTY_MAP), ("publish_time", INSTANT), ("event_time", INSTANT),
-        ("deliver_at", INSTANT), ("visible_time", INSTANT), ("producer", pa.string()),
-        ("sequence_id", pa.int64()), ("lsn", pa.int64()),
+        ("partition", pa.int32()),
+        ("ledger", pa.int64()),
+        ("entry", pa.int64()),
+        ("txn_index", pa.int32()),
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+        ("properties", PROPERTY_MAP),
+        ("publish_time", INSTANT),
+        ("event_time", INSTANT),
+        ("deliver_at", INSTANT),
+        ("visible_time", INSTANT),
+        ("producer", pa.string()),
+        ("sequence_id", pa.int64()),
+        ("lsn", pa.int64()),
     ]
-)  # fmt: skip
+)
 LARGE: Final = pa.schema(
     [f for f in COMMITTED if f.name != "value"]
     + [("path", pa.string()), ("bytes", pa.int64()), ("crc", pa.int64())]
 )
 MARKERS: Final = pa.schema(
     [
-        ("partition", pa.int32()), ("txn_most", pa.int64()), ("txn_least", pa.int64()),
-        ("marker_ledger", pa.int64()), ("marker_entry", pa.int64()), ("rows", pa.int64()),
-        ("visible_time", INSTANT), ("lsn", pa.int64()), ("first_lsn", pa.int64()),
+        ("partition", pa.int32()),
+        ("txn_most", pa.int64()),
+        ("txn_least", pa.int64()),
+        ("marker_ledger", pa.int64()),
+        ("marker_entry", pa.int64()),
+        ("rows", pa.int64()),
+        ("visible_time", INSTANT),
+        ("lsn", pa.int64()),
+        ("first_lsn", pa.int64()),
     ]
-)  # fmt: skip
+)
 ALL: Final = Wanted()
 
 

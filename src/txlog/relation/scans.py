@@ -29,14 +29,25 @@ from txlog.startup import compute as pc
 # A message as `messages` has it, in DuckDB and Spark.
 MESSAGES: Final = pa.schema(
     [
-        ("topic", pa.string()), ("partition", pa.int32()), ("message_id", pa.string()),
-        ("ledger", pa.int64()), ("entry", pa.int64()), ("txn_index", pa.int32()),
-        ("key", pa.binary()), ("value", pa.binary()), ("properties", PROPERTY_MAP),
-        ("publish_time", INSTANT), ("event_time", INSTANT), ("deliver_at", INSTANT),
-        ("visible_time", INSTANT), ("producer", pa.string()), ("sequence_id", pa.int64()),
-        ("lsn", pa.int64()), ("size_bytes", pa.int64()),
+        ("topic", pa.string()),
+        ("partition", pa.int32()),
+        ("message_id", pa.string()),
+        ("ledger", pa.int64()),
+        ("entry", pa.int64()),
+        ("txn_index", pa.int32()),
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+        ("properties", PROPERTY_MAP),
+        ("publish_time", INSTANT),
+        ("event_time", INSTANT),
+        ("deliver_at", INSTANT),
+        ("visible_time", INSTANT),
+        ("producer", pa.string()),
+        ("sequence_id", pa.int64()),
+        ("lsn", pa.int64()),
+        ("size_bytes", pa.int64()),
     ]
-)  # fmt: skip
+)
 # The same with isolation uncommitted; a message that is not visible has no id, place and LSN.
 UNCOMMITTED: Final = MESSAGES.append(pa.field("txn_state", pa.string()))
 SCAN_BYTES: Final = 64 << 20
@@ -142,8 +153,9 @@ def read_scan(
     except MissingFile as error:
         raise SnapshotExpired(
             f"{scan.ref.path} was removed since it was decided to read it",
-            hint="read again, or raise reader_grace_ms", path=scan.ref.path,
-        ) from error  # fmt: skip
+            hint="read again, or raise reader_grace_ms",
+            path=scan.ref.path,
+        ) from error
     try:
         if scan.rule == "large":
             yield _large(file, scan, names)
@@ -157,8 +169,9 @@ def in_span(table: pa.Table, span: Span) -> pa.Table:
     """The rows whose ledger, entry and txn_index lie in a span."""
     place = [table.column(name) for name in _PLACE]
     place[2] = pc.coalesce(place[2], pa.scalar(0, pa.int32()))
-    return table.filter(pc.and_(_is_behind(place, span.start), pc.invert(
-        _is_behind(place, span.stop))))  # fmt: skip
+    return table.filter(
+        pc.and_(_is_behind(place, span.start), pc.invert(_is_behind(place, span.stop)))
+    )
 
 
 def _is_behind(place: list[pa.ChunkedArray], mark: tuple[int, int, int]) -> pa.ChunkedArray:
@@ -204,8 +217,9 @@ class _Cutting:
                 low, high = source.within.entries(ref.ledger, ref.last + 1)
                 start, stop = max(low - ref.first, 0), min(high - ref.first, ref.rows)
         for low, high, size in self._cut(ref, start, stop):
-            self.scans.append(Scan(relation.topic, source.partition, rule, ref, low, high, within,
-                                   rows, size))  # fmt: skip
+            self.scans.append(
+                Scan(relation.topic, source.partition, rule, ref, low, high, within, rows, size)
+            )
 
     def add_large(self, source: Source) -> None:
         """Add a large message."""
@@ -213,9 +227,18 @@ class _Cutting:
         if self._has("partition", source.partition, source.partition):
             at = pc.index(relation.large.column("path"), source.ref.path).as_py()
             self.scans.append(
-                Scan(relation.topic, source.partition, "large", source.ref, 0, 1, None,
-                     _bytes(relation.large.slice(at, 1)), source.ref.bytes)
-            )  # fmt: skip
+                Scan(
+                    relation.topic,
+                    source.partition,
+                    "large",
+                    source.ref,
+                    0,
+                    1,
+                    None,
+                    _bytes(relation.large.slice(at, 1)),
+                    source.ref.bytes,
+                )
+            )
 
     def add_rows(self, rows: pa.Table) -> None:
         """Add messages that travel along."""
@@ -310,8 +333,12 @@ class _Places:
             table = table.append_column("at", at).filter(at.is_valid())
             markers = self._markers.take(table.column("at"))
             columns = {name: table.column(name) for name in table.column_names}
-            for name, source in (("ledger", "marker_ledger"), ("entry", "marker_entry"),
-                                 ("visible_time", "visible_time"), ("lsn", "lsn")):  # fmt: skip
+            for name, source in (
+                ("ledger", "marker_ledger"),
+                ("entry", "marker_entry"),
+                ("visible_time", "visible_time"),
+                ("lsn", "lsn"),
+            ):
                 columns[name] = markers.column(source)
         else:
             columns = {name: table.column(name) for name in table.column_names}

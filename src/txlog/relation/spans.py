@@ -100,9 +100,10 @@ def spans_of(view: View, topic: Topic, wanted: Wanted, indexes: list[int]) -> di
         return {index: wanted.spans[index] for index in indexes if index in wanted.spans}
     if wanted.range.kind == "unacked":
         raise InvalidArgument(
-            "what is unacknowledged is no stretch of the log", code=203,
+            "what is unacknowledged is no stretch of the log",
+            code=203,
             hint="start=Bound('sub', NAME) begins where its subscription does",
-        )  # fmt: skip
+        )
     if wanted.at_lsn is not None and not 0 <= wanted.at_lsn <= view.lsn:
         raise InvalidArgument(
             f"there is no LSN {wanted.at_lsn}, the last one is {view.lsn}", code=203

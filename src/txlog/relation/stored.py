@@ -35,22 +35,47 @@ ROWS: Final = pa.schema(
     ]
 )
 LEDGERS: Final = pa.schema(
-    [("role", pa.string()), ("partition", pa.int32()), ("ledger", pa.int64()),
-     ("entries", pa.int64()), ("whole", pa.bool_())]
-)  # fmt: skip
+    [
+        ("role", pa.string()),
+        ("partition", pa.int32()),
+        ("ledger", pa.int64()),
+        ("entries", pa.int64()),
+        ("whole", pa.bool_()),
+    ]
+)
 MARKERS: Final = pa.schema(
-    [("partition", pa.int32()), ("ledger", pa.int64()), ("entry", pa.int64()),
-     ("txn_most", pa.int64()), ("txn_least", pa.int64()), ("messages", pa.int64())]
-)  # fmt: skip
+    [
+        ("partition", pa.int32()),
+        ("ledger", pa.int64()),
+        ("entry", pa.int64()),
+        ("txn_most", pa.int64()),
+        ("txn_least", pa.int64()),
+        ("messages", pa.int64()),
+    ]
+)
 LARGE: Final = pa.schema(
-    [("partition", pa.int32()), ("ledger", pa.int64()), ("txn_most", pa.int64()),
-     ("txn_least", pa.int64()), ("txn_index", pa.int32()), ("producer", pa.string()),
-     ("sequence_id", pa.int64()), ("chunks", pa.int64()), ("value_bytes", pa.int64())]
-)  # fmt: skip
+    [
+        ("partition", pa.int32()),
+        ("ledger", pa.int64()),
+        ("txn_most", pa.int64()),
+        ("txn_least", pa.int64()),
+        ("txn_index", pa.int32()),
+        ("producer", pa.string()),
+        ("sequence_id", pa.int64()),
+        ("chunks", pa.int64()),
+        ("value_bytes", pa.int64()),
+    ]
+)
 ACKS: Final = pa.schema(
-    [("subscription", pa.string()), ("partition", pa.int32()), ("ledger", pa.int64()),
-     ("first", pa.int64()), ("last", pa.int64()), ("index_last", pa.int64())]
-)  # fmt: skip
+    [
+        ("subscription", pa.string()),
+        ("partition", pa.int32()),
+        ("ledger", pa.int64()),
+        ("first", pa.int64()),
+        ("last", pa.int64()),
+        ("index_last", pa.int64()),
+    ]
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,11 +144,19 @@ class _Gathering:
             self._add_markers(index, number)
             self._add_acks(index, number)
         return Stored(
-            self._view.lsn, name.full, name.short, self._files, self._large_files,
-            pa.concat_tables([ROWS.empty_table(), *self._rows]), self._claims,
-            _table(self._ledgers, LEDGERS), _table(self._markers, MARKERS),
-            _table(self._large, LARGE), counts, _table(self._acks, ACKS),
-        )  # fmt: skip
+            self._view.lsn,
+            name.full,
+            name.short,
+            self._files,
+            self._large_files,
+            pa.concat_tables([ROWS.empty_table(), *self._rows]),
+            self._claims,
+            _table(self._ledgers, LEDGERS),
+            _table(self._markers, MARKERS),
+            _table(self._large, LARGE),
+            counts,
+            _table(self._acks, ACKS),
+        )
 
     def _add_ledgers(self, index: int, number: int) -> None:
         buffer = self._view.buffer(number)
@@ -183,8 +216,10 @@ def paths_below(root: str, sources: Sequence[Source]) -> Iterator[str]:
 
 def _placed(rows: pa.Table, *place: object) -> pa.Table:
     """Rows with the role, partition and ledger that they are of, and the part that they are in."""
-    first = [pa.repeat(pa.scalar(value, ROWS.field(at).type), rows.num_rows)
-             for at, value in enumerate(place)]  # fmt: skip
+    first = [
+        pa.repeat(pa.scalar(value, ROWS.field(at).type), rows.num_rows)
+        for at, value in enumerate(place)
+    ]
     return pa.table([*first, *rows.select(ROW_COLUMNS).columns], schema=ROWS)
 
 

@@ -43,9 +43,13 @@ class Line(NamedTuple):
 
 
 def columns(
-    series: Sequence[Series], ticks: Sequence[str], aria: str, *, small: bool = False,
+    series: Sequence[Series],
+    ticks: Sequence[str],
+    aria: str,
+    *,
+    small: bool = False,
     ordinal: bool = False,
-) -> str:  # fmt: skip
+) -> str:
     """Columns side by side, the series on top of each other.
 
     ticks:   below the axis; ordinal: one a column, else first, middle and last
@@ -74,14 +78,21 @@ def columns(
     return _plot(marks, scale, ticks, aria, kind, small=small) + legend(series)
 
 
-def lines(drawn: Sequence[Line], left: tuple[float, float], bottom: tuple[float, float],
-          scale: Sequence[str], ticks: Sequence[str], aria: str) -> str:  # fmt: skip
+def lines(
+    drawn: Sequence[Line],
+    left: tuple[float, float],
+    bottom: tuple[float, float],
+    scale: Sequence[str],
+    ticks: Sequence[str],
+    aria: str,
+) -> str:
     """Step lines; left and bottom: the ranges of y and x."""
     marks = []
     for one in drawn:
         path = _steps(one.points, left, bottom)
-        marks.append(f'<path class="line s{one.tone}" d="{path}"><title>{safe(one.title)}</title>'
-                     "</path>")  # fmt: skip
+        marks.append(
+            f'<path class="line s{one.tone}" d="{path}"><title>{safe(one.title)}</title></path>'
+        )
     return _plot(marks, scale, ticks, aria, "spread", wide=True) + legend(
         [Series(one.name, one.tone, (), ()) for one in drawn], always=True
     )
@@ -98,9 +109,11 @@ def bars(rows: Sequence[Bar], aria: str) -> str:
             width = value / top * _WIDE
             if width <= 0:
                 continue
-            marks.append(f'<rect class="t{tone}" x="{_number(at)}" y="0"'
-                         f' width="{_number(max(width, 2.0))}" height="10">'
-                         f"<title>{safe(title)}</title></rect>")  # fmt: skip
+            marks.append(
+                f'<rect class="t{tone}" x="{_number(at)}" y="0"'
+                f' width="{_number(max(width, 2.0))}" height="10">'
+                f"<title>{safe(title)}</title></rect>"
+            )
             at += width
         out.append(
             f'<li><span class="name">{safe(row.name)}</span>'
@@ -139,9 +152,15 @@ def tone(at: int) -> int:
 
 
 def _plot(
-    marks: Sequence[str], scale: Sequence[str], ticks: Sequence[str], aria: str, kind: str, *,
-    small: bool = False, wide: bool = False,
-) -> str:  # fmt: skip
+    marks: Sequence[str],
+    scale: Sequence[str],
+    ticks: Sequence[str],
+    aria: str,
+    kind: str,
+    *,
+    small: bool = False,
+    wide: bool = False,
+) -> str:
     grid = "".join(f"M0 {_number(_HIGH * share)}H{_WIDE:.0f}" for share in (0, 0.5, 1))
     classes = " ".join(["plot", *["small"] * small, *["wide"] * wide])
     left = "".join(f"<span>{safe(text)}</span>" for text in scale)
@@ -155,9 +174,10 @@ def _plot(
 
 
 def _steps(
-    points: Sequence[tuple[float, float | None]], left: tuple[float, float],
+    points: Sequence[tuple[float, float | None]],
+    left: tuple[float, float],
     bottom: tuple[float, float],
-) -> str:  # fmt: skip
+) -> str:
     """Level from a point to the next, then straight up or down."""
     path: list[str] = []
     is_drawn = False

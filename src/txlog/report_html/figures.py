@@ -76,19 +76,25 @@ def figures_of_damaged(path: str, error: TxlogError, clock: Clock) -> Answer:
         except TxlogError:
             pass  # verify says so
         else:
-            store = {"uuid": identity.uuid, "format": identity.format,
-                     "created_time": identity.created_ms}  # fmt: skip
+            store = {
+                "uuid": identity.uuid,
+                "format": identity.format,
+                "created_time": identity.created_ms,
+            }
     problems = [
         {name: row[name] for name in ("code", "message", "hint")} for row in found["problem_list"]
     ]
     if not any(row["message"] == error.message for row in problems):
         problems.insert(0, problem(error))
     return {
-        "txlog": txlog.__version__, "time": clock.now().wall_ms,
+        "txlog": txlog.__version__,
+        "time": clock.now().wall_ms,
         "store": {"path": path, "size_bytes": found["size_bytes"], **store},
-        "files": found["files"], "frames": found["frames"],
-        "problem_list": problems, "hanging_list": [],
-    }  # fmt: skip
+        "files": found["files"],
+        "frames": found["frames"],
+        "problem_list": problems,
+        "hanging_list": [],
+    }
 
 
 def throughput(

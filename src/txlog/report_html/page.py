@@ -163,8 +163,9 @@ def _tiles(figures: Mapping[str, Any]) -> str:
         (count(sum(row["backlog"] for row in topics)), "backlog"),
         (count(sum(row["delayed"] for row in topics)), "delayed"),
     ]
-    items = "".join(f"<li><b>{safe(value)}</b><span>{safe(name)}</span></li>"
-                    for value, name in tiles)  # fmt: skip
+    items = "".join(
+        f"<li><b>{safe(value)}</b><span>{safe(name)}</span></li>" for value, name in tiles
+    )
     return f'<ul class="tiles">{items}</ul>\n'
 
 

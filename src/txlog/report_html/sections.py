@@ -24,10 +24,13 @@ def problems(figures: Figures) -> str:
     found = [
         (f"{row['code']}: {row['message']}", row["hint"]) for row in figures["problem_list"]
     ] + [
-        (f"transaction {row['txn']} is {row['state']} for {duration(row['age_ms'])}:"
-         f" {row['cause']}", row["repair"])
+        (
+            f"transaction {row['txn']} is {row['state']} for {duration(row['age_ms'])}:"
+            f" {row['cause']}",
+            row["repair"],
+        )
         for row in figures["hanging_list"]
-    ]  # fmt: skip
+    ]
     if not found:
         return _section("Problems", '<p class="good">✓ No problems</p>')
     items = "".join(
@@ -35,9 +38,9 @@ def problems(figures: Figures) -> str:
         for text, hint in found
     )
     return _section(
-        "Problems", f'<p class="bad">! {counted(len(found), "problem")}</p>'
-        f'<ul class="problems">{items}</ul>'
-    )  # fmt: skip
+        "Problems",
+        f'<p class="bad">! {counted(len(found), "problem")}</p><ul class="problems">{items}</ul>',
+    )
 
 
 # --- messages by time ------------------------------------------------------------------------
@@ -57,11 +60,15 @@ def throughput(figures: Figures) -> str:
     for row in rows:
         by_topic.setdefault(row["topic"], {})[row["from_time"]] = row
     totals = {at: sum(of[at]["messages"] for of in by_topic.values() if at in of) for at in starts}
-    bytes_at = {at: sum(of[at]["size_bytes"] for of in by_topic.values() if at in of)
-                for at in starts}  # fmt: skip
-    everything = Series("messages", _GOOD, [totals[at] for at in starts], [
-        f"{instant(at)}: {counted(totals[at], 'message')}, {size(bytes_at[at])}" for at in starts
-    ])  # fmt: skip
+    bytes_at = {
+        at: sum(of[at]["size_bytes"] for of in by_topic.values() if at in of) for at in starts
+    }
+    everything = Series(
+        "messages",
+        _GOOD,
+        [totals[at] for at in starts],
+        [f"{instant(at)}: {counted(totals[at], 'message')}, {size(bytes_at[at])}" for at in starts],
+    )
     ticks = _ticks(starts, step_ms)
     most = max(totals.values())
     note = (
@@ -77,9 +84,11 @@ def throughput(figures: Figures) -> str:
     if len(by_topic) > 1:
         sums = {name: sum(row["messages"] for row in of.values()) for name, of in by_topic.items()}
         names = sorted(sums, key=lambda name: (-sums[name], name))
-        body += '<div class="many">' + "".join(
-            _of_topic(name, by_topic[name], starts, ticks) for name in names[:CHARTS_MAX]
-        ) + "</div>"  # fmt: skip
+        body += (
+            '<div class="many">'
+            + "".join(_of_topic(name, by_topic[name], starts, ticks) for name in names[:CHARTS_MAX])
+            + "</div>"
+        )
         body += _left_out(len(names) - CHARTS_MAX, "topic")
     return _section(title, body, note)
 
@@ -88,8 +97,10 @@ def _of_topic(
     name: str, of: Mapping[int, Figures], starts: Sequence[int], ticks: Sequence[str]
 ) -> str:
     values = [of[at]["messages"] if at in of else 0 for at in starts]
-    titles = [f"{instant(at)}: {counted(value, 'message')}"
-              for at, value in zip(starts, values, strict=True)]  # fmt: skip
+    titles = [
+        f"{instant(at)}: {counted(value, 'message')}"
+        for at, value in zip(starts, values, strict=True)
+    ]
     drawn = columns([Series(name, _GOOD, values, titles)], (ticks[0], ticks[-1]), name, small=True)
     return f"<div><h3>{safe(name)}</h3>{drawn}</div>"
 
@@ -97,9 +108,11 @@ def _of_topic(
 def _ticks(starts: Sequence[int], step_ms: int) -> list[str]:
     """First, middle and last span; one alone is in the middle."""
     if len(starts) < 3:
-        return [tick(at, step_ms) for at in starts] if len(starts) == 2 else [
-            "", tick(starts[0], step_ms), ""
-        ]  # fmt: skip
+        return (
+            [tick(at, step_ms) for at in starts]
+            if len(starts) == 2
+            else ["", tick(starts[0], step_ms), ""]
+        )
     return [tick(at, step_ms) for at in (starts[0], starts[len(starts) // 2], starts[-1])]
 
 
@@ -131,14 +144,19 @@ def transactions(figures: Figures) -> str:
             ("transaction", "state", "key", "age", "times out", "messages", "acks", "topics"),
             [
                 (
-                    str(row["txn"]), row["state"], row["transaction_key"] or "",
-                    duration(row["age_ms"]), instant(row["timeout_at"]), count(row["messages"]),
-                    count(row["acks"]), ", ".join(row["topic_list"]),
+                    str(row["txn"]),
+                    row["state"],
+                    row["transaction_key"] or "",
+                    duration(row["age_ms"]),
+                    instant(row["timeout_at"]),
+                    count(row["messages"]),
+                    count(row["acks"]),
+                    ", ".join(row["topic_list"]),
                 )
                 for row in known["open_list"]
             ],
             (3, 5, 6),
-        )  # fmt: skip
+        )
     return _section("Transactions", body, "Since the store was made.")
 
 
@@ -186,16 +204,31 @@ def backlog(figures: Figures) -> str:
     body += _left_out(len(rows) - BARS_MAX, "subscription")
     body += _behind(
         "figures",
-        ("topic", "subscription", "type", "backlog", "not due", "pending", "consumers",
-         "last acknowledgement"),
+        (
+            "topic",
+            "subscription",
+            "type",
+            "backlog",
+            "not due",
+            "pending",
+            "consumers",
+            "last acknowledgement",
+        ),
         [
-            (row["topic"], row["subscription"], row["type"], count(row["backlog"]),
-             count(row["delayed"]), count(row["pending_acks"]), count(row["consumers"]),
-             instant(row["last_ack_time"]))
+            (
+                row["topic"],
+                row["subscription"],
+                row["type"],
+                count(row["backlog"]),
+                count(row["delayed"]),
+                count(row["pending_acks"]),
+                count(row["consumers"]),
+                instant(row["last_ack_time"]),
+            )
             for row in rows
         ],
         (3, 4, 5, 6),
-    )  # fmt: skip
+    )
     return _section("Backlog by subscription", body)
 
 
@@ -214,12 +247,17 @@ def delayed(figures: Figures) -> str:
         rows = by_topic[name]
         words = _within([row["due_within_ms"] for row in rows])
         values = [row["messages"] for row in rows]
-        titles = [f"{word}: {counted(value, 'message')}"
-                  for word, value in zip(words, values, strict=True)]  # fmt: skip
+        titles = [
+            f"{word}: {counted(value, 'message')}"
+            for word, value in zip(words, values, strict=True)
+        ]
         drawn = columns(
-            [Series(name, _FOURTH, values, titles)], words, f"{name}: delayed messages",
-            small=True, ordinal=True,
-        )  # fmt: skip
+            [Series(name, _FOURTH, values, titles)],
+            words,
+            f"{name}: delayed messages",
+            small=True,
+            ordinal=True,
+        )
         charts.append(f"<div><h3>{safe(name)}: {count(sums[name])}</h3>{drawn}</div>")
     body = f'<div class="many">{"".join(charts)}</div>{_left_out(len(names) - CHARTS_MAX, "topic")}'
     return _section(title, body, "Due within, from the time of this report.")
@@ -239,19 +277,25 @@ def watermarks(figures: Figures) -> str:
     table = _table(
         ("topic", "status", "watermark", "behind now", "held by"),
         [
-            (row["topic"], row["status"], _event(row["watermark"]),
-             "" if row["lag_ms"] is None else duration(row["lag_ms"]), row["holder"] or "")
+            (
+                row["topic"],
+                row["status"],
+                _event(row["watermark"]),
+                "" if row["lag_ms"] is None else duration(row["lag_ms"]),
+                row["holder"] or "",
+            )
             for row in rows
         ],
         (3,),
-    )  # fmt: skip
+    )
     note = "Event time that producers asserted, over the time they did so, in UTC."
     return _section(title, body + _left_out(len(rows) - CHARTS_MAX, "topic") + table, note)
 
 
 def _watermark(row: Figures, now_ms: int) -> str:
-    moves = [move for move in row["move_list"]
-             if move["idle"] or move["event_time"] < EVENT_TIME_MAX]  # fmt: skip
+    moves = [
+        move for move in row["move_list"] if move["idle"] or move["event_time"] < EVENT_TIME_MAX
+    ]
     times = [move["event_time"] for move in moves if move["event_time"] is not None]
     if not times:
         return ""
@@ -311,12 +355,14 @@ def segments(figures: Figures) -> str:
     shown = [
         Bar(
             name,
-            [(kinds[kind], value, f"{name}, {kind}: {size(value)}")
-             for kind, value in by_topic[name].items()],
+            [
+                (kinds[kind], value, f"{name}, {kind}: {size(value)}")
+                for kind, value in by_topic[name].items()
+            ],
             size(sum(by_topic[name].values())),
         )
         for name in names[:BARS_MAX]
-    ]  # fmt: skip
+    ]
     shown.append(Bar("the journal", [(8, journal, f"journal: {size(journal)}")], size(journal)))
     used = [kind for kind in kinds if any(of[kind] for of in by_topic.values())]
     key = legend([Series(kind, kinds[kind], (), ()) for kind in used], always=bool(used))
@@ -324,11 +370,12 @@ def segments(figures: Figures) -> str:
     by_size = f"<div><h3>Files by size</h3>{_sizes(files)}</div>" if files else ""
     return _section(
         "Segments",
-        f'<div class="pair">{by_place}{by_size}</div>' + _left_out(len(names) - BARS_MAX, "topic")
+        f'<div class="pair">{by_place}{by_size}</div>'
+        + _left_out(len(names) - BARS_MAX, "topic")
         + _ledgers(rows),
         f"{counted(len(files), 'file')}, {size(sum(row['bytes'] for row in files))};"
         " rows that no checkpoint has moved yet lie in the journal.",
-    )  # fmt: skip
+    )
 
 
 def _kind(row: Figures) -> str:
@@ -344,8 +391,9 @@ def _sizes(files: Sequence[Figures]) -> str:
     for row in files:
         numbers[sum(row["bytes"] >= bound for bound in _FILE_BOUNDS)] += 1
     words = [f"< {_round(bound)}" for bound in _FILE_BOUNDS] + ["more"]
-    titles = [f"{word}: {counted(number, 'file')}"
-              for word, number in zip(words, numbers, strict=True)]  # fmt: skip
+    titles = [
+        f"{word}: {counted(number, 'file')}" for word, number in zip(words, numbers, strict=True)
+    ]
     return columns([Series("files", _GOOD, numbers, titles)], words, "files by size", ordinal=True)
 
 
@@ -364,10 +412,11 @@ def _ledgers(rows: Sequence[Figures]) -> str:
     if not found:
         return ""
     return _behind(
-        "figures", ("topic", "role", "files", "rows in files", "rows in the journal", "size"),
+        "figures",
+        ("topic", "role", "files", "rows in files", "rows in the journal", "size"),
         [(*key, *map(count, known[:3]), size(known[3])) for key, known in sorted(found.items())],
         (2, 3, 4, 5),
-    )  # fmt: skip
+    )
 
 
 def topics(figures: Figures) -> str:
@@ -375,17 +424,38 @@ def topics(figures: Figures) -> str:
     rows = figures["topic_list"]
     if not rows:
         return _section("Topics", _empty("there is no topic"))
-    return _section("Topics", _table(
-        ("topic", "partitions", "messages", "size", "hidden", "open", "delayed", "backlog",
-         "last message"),
-        [
-            (row["topic"], count(row["partitions"]), count(row["messages"]),
-             size(row["size_bytes"]), count(row["hidden_messages"]), count(row["open_txns"]),
-             count(row["delayed"]), count(row["backlog"]), instant(row["last_publish_time"]))
-            for row in rows
-        ],
-        (1, 2, 3, 4, 5, 6, 7),
-    ), "Hidden: messages of transactions that are open. Size: payload.")  # fmt: skip
+    return _section(
+        "Topics",
+        _table(
+            (
+                "topic",
+                "partitions",
+                "messages",
+                "size",
+                "hidden",
+                "open",
+                "delayed",
+                "backlog",
+                "last message",
+            ),
+            [
+                (
+                    row["topic"],
+                    count(row["partitions"]),
+                    count(row["messages"]),
+                    size(row["size_bytes"]),
+                    count(row["hidden_messages"]),
+                    count(row["open_txns"]),
+                    count(row["delayed"]),
+                    count(row["backlog"]),
+                    instant(row["last_publish_time"]),
+                )
+                for row in rows
+            ],
+            (1, 2, 3, 4, 5, 6, 7),
+        ),
+        "Hidden: messages of transactions that are open. Size: payload.",
+    )
 
 
 # --- pieces ----------------------------------------------------------------------------------
@@ -404,8 +474,9 @@ def _left_out(number: int, noun: str) -> str:
     return f'<p class="note">and {counted(number, f"more {noun}")}</p>' if number > 0 else ""
 
 
-def _behind(summary: str, headings: Sequence[str], rows: Iterable[Sequence[str]],
-            numeric: Sequence[int]) -> str:  # fmt: skip
+def _behind(
+    summary: str, headings: Sequence[str], rows: Iterable[Sequence[str]], numeric: Sequence[int]
+) -> str:
     table = _table(headings, rows, numeric)
     return f"<details><summary>{safe(summary)}</summary>{table}</details>"
 

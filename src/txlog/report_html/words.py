@@ -79,8 +79,12 @@ def tick(ms: int, step_ms: int) -> str:
 
 def spans(step_ms: int) -> str:
     """What a span of a chart is called: `hour`, `10 seconds`."""
-    for unit_ms, unit in ((DAY_MS, "day"), (HOUR_MS, "hour"), (MINUTE_MS, "minute"),
-                          (1000, "second")):  # fmt: skip
+    for unit_ms, unit in (
+        (DAY_MS, "day"),
+        (HOUR_MS, "hour"),
+        (MINUTE_MS, "minute"),
+        (1000, "second"),
+    ):
         if step_ms >= unit_ms and step_ms % unit_ms == 0:
             number = step_ms // unit_ms
             return unit if number == 1 else f"{number} {unit}s"

@@ -68,8 +68,9 @@ def prepare() -> Path:
     except OSError as error:
         raise DiskFailed(
             f"{path} cannot be written: {error.strerror}",
-            hint="set XDG_CACHE_HOME to a directory that can be written", path=str(path),
-        ) from error  # fmt: skip
+            hint="set XDG_CACHE_HOME to a directory that can be written",
+            path=str(path),
+        ) from error
     finally:
         unfinished.unlink(missing_ok=True)
     return path

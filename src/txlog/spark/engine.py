@@ -130,9 +130,14 @@ class Spark:
         return self._stored_frame(client, frame, topic, key, batch)
 
     def replay(
-        self, client: Client, content: Content, dest: str, key: str, batch: str,
+        self,
+        client: Client,
+        content: Content,
+        dest: str,
+        key: str,
+        batch: str,
         function: Transform | None,
-    ) -> tuple[int, dict[str, Any]]:  # fmt: skip
+    ) -> tuple[int, dict[str, Any]]:
         """Store messages again, by event time in each partition."""
         frame = frame_of(self.session, client.path, content)
         place = F.create_map(F.lit(PROPERTY), F.concat("topic", F.lit(":"), "message_id"))

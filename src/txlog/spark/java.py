@@ -122,8 +122,9 @@ def publish(path: Path, data: bytes, *, mode: int) -> None:
     except OSError as error:
         raise DiskFailed(
             f"{path} cannot be written: {error.strerror}",
-            hint="set XDG_CACHE_HOME to a directory that can be written", path=str(path),
-        ) from error  # fmt: skip
+            hint="set XDG_CACHE_HOME to a directory that can be written",
+            path=str(path),
+        ) from error
 
 
 def _path(text: str | None) -> Path | None:

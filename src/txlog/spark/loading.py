@@ -42,10 +42,16 @@ _COLUMNS: Final = ("value", "key", *_CASTS)
 
 
 def bulk_load(
-    frame: DataFrame, store: str, topic: str, *, txn_key: str, batch_id: str,
-    order_by: Sequence[str | Column] = (), shuffle: bool | None = None,
+    frame: DataFrame,
+    store: str,
+    topic: str,
+    *,
+    txn_key: str,
+    batch_id: str,
+    order_by: Sequence[str | Column] = (),
+    shuffle: bool | None = None,
     producer: str | None = None,
-) -> dict[str, Any]:  # fmt: skip
+) -> dict[str, Any]:
     """Store a data frame as messages, once for this key and batch; the fields of Bulk.commit.
 
     frame:    value, and if they are there key, properties, event_time, deliver_at, deliver_after,

@@ -36,9 +36,12 @@ _BATCH = (
     "pushdown",
 )  # fmt: skip
 _STREAM = (
-    "startingPosition", "subscription", "maxRowsPerTrigger", "maxBytesPerTrigger",
+    "startingPosition",
+    "subscription",
+    "maxRowsPerTrigger",
+    "maxBytesPerTrigger",
     "failOnDataLoss",
-)  # fmt: skip
+)
 
 
 class BatchOptions(NamedTuple):
@@ -76,11 +79,15 @@ def batch_options(options: Mapping[str, str]) -> BatchOptions:
         None if end is None else parse_bound(end, now_ms),
     )
     return BatchOptions(
-        given.need("path"), given.need("topic"), Wanted(None, wanted, given.number("atLsn", 0)),
-        check_isolation(given.text("isolation", "committed")), given.flag("includeOpen", True),
-        given.flag("includeTail", True), given.flag("skipUnavailable", False),
+        given.need("path"),
+        given.need("topic"),
+        Wanted(None, wanted, given.number("atLsn", 0)),
+        check_isolation(given.text("isolation", "committed")),
+        given.flag("includeOpen", True),
+        given.flag("includeTail", True),
+        given.flag("skipUnavailable", False),
         _prunes(given.text("pushdown", "never")),
-    )  # fmt: skip
+    )
 
 
 def stream_options(options: Mapping[str, str]) -> StreamOptions:
@@ -96,10 +103,14 @@ def stream_options(options: Mapping[str, str]) -> StreamOptions:
         bound = START if subscription is None else Bound("sub", subscription)
     size = given.text("maxBytesPerTrigger", None)
     return StreamOptions(
-        given.need("path"), given.need("topic"), bound, subscription,
-        given.number("maxRowsPerTrigger", 1), None if size is None else max(1, parse_size(size)),
+        given.need("path"),
+        given.need("topic"),
+        bound,
+        subscription,
+        given.number("maxRowsPerTrigger", 1),
+        None if size is None else max(1, parse_size(size)),
         given.flag("failOnDataLoss", True),
-    )  # fmt: skip
+    )
 
 
 def _prunes(text: str) -> bool:

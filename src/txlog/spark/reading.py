@@ -70,11 +70,17 @@ _EDGES_FEW: Final = 4
 
 
 def read(
-    spark: SparkSession, store: str, topic: str | Sequence[str], *,
+    spark: SparkSession,
+    store: str,
+    topic: str | Sequence[str],
+    *,
     partitions: Sequence[int] | None = None,
-    start: Where | None = None, end: Where | None = None, at_lsn: int | None = None,
-    isolation: str = "committed", skip_unavailable: bool = False,
-) -> DataFrame:  # fmt: skip
+    start: Where | None = None,
+    end: Where | None = None,
+    at_lsn: int | None = None,
+    isolation: str = "committed",
+    skip_unavailable: bool = False,
+) -> DataFrame:
     """Return the messages of a topic, or several, as of now; the columns are those of `messages`.
 
     The frame stands for what was there when it was made, however often it runs: its files are
@@ -140,8 +146,9 @@ def _warn(relation: Relation) -> None:
     if markers > _MARKERS_MANY:
         warnings.warn(
             f"{topic}: {markers} markers are joined with their rows; "
-            f"`txlog admin compact {topic}` makes that needless", stacklevel=3,
-        )  # fmt: skip
+            f"`txlog admin compact {topic}` makes that needless",
+            stacklevel=3,
+        )
 
 
 def frame_of(spark: SparkSession, path: str, content: Content) -> DataFrame:
@@ -279,9 +286,10 @@ class _Plan:
         """The markers that are wanted, where they are many read by Spark from sealed files."""
         markers = self._relation.markers.select([*_TXN, *_OF_MARKER])
         files = [
-            source for source in self._relation.direct
+            source
+            for source in self._relation.direct
             if source.role == "p" and not source.ref.is_messages_only
-        ]  # fmt: skip
+        ]
         if markers.num_rows <= _MARKERS_FEW or not files:
             return self._local(markers.rename_columns(_MARKERS))
         sealed = pa.array(sorted({source.ref.ledger for source in files}), pa.int64())
@@ -378,10 +386,12 @@ def _split(relation: Relation) -> tuple[Relation, Relation | None]:
         paths = pa.array([source.ref.path for source in large], pa.string())
         is_here = pc.is_in(relation.large.column("path"), value_set=paths)
         return dataclasses.replace(
-            relation, direct=some(relation.direct, remote=remote),
-            unclean=some(relation.unclean, remote=remote), large_files=large,
+            relation,
+            direct=some(relation.direct, remote=remote),
+            unclean=some(relation.unclean, remote=remote),
+            large_files=large,
             large=relation.large.filter(is_here),
-        )  # fmt: skip
+        )
 
     near, far = part(remote=False), part(remote=True)
     return near, dataclasses.replace(
@@ -409,8 +419,10 @@ def _is_within(spans: Mapping[int, Span]) -> Column:
     out = F.lit(False)
     for partition, span in spans.items():
         place = F.struct(F.col("ledger"), F.col("entry"), index)
-        ends = [F.struct(F.lit(m[0]).cast("bigint"), F.lit(m[1]).cast("bigint"), F.lit(m[2]))
-                for m in span]  # fmt: skip
+        ends = [
+            F.struct(F.lit(m[0]).cast("bigint"), F.lit(m[1]).cast("bigint"), F.lit(m[2]))
+            for m in span
+        ]
         inside = (place >= ends[0]) & (place < ends[1])
         out = out | ((F.col("partition") == partition) & inside)
     return out

@@ -72,8 +72,15 @@ def _read(spark: SparkSession, source: Files) -> DataFrame:
         return spark.read.option("mergeSchema", "true").parquet(*_paths(source))
     # A row of another length is an error, also where only some columns are wanted. Of the same text
     # for no value and for an empty one Spark would make no value.
-    options = {"header": "true", "multiLine": "true", "escape": '"', "mode": "FAILFAST",
-               "columnPruning": "false", "nullValue": _NO_VALUE, "emptyValue": ""}  # fmt: skip
+    options = {
+        "header": "true",
+        "multiLine": "true",
+        "escape": '"',
+        "mode": "FAILFAST",
+        "columnPruning": "false",
+        "nullValue": _NO_VALUE,
+        "emptyValue": "",
+    }
     with Path(source.paths[0]).open("rb") as file:
         if file.readline(_LINE_BYTES).endswith(b"\r\n"):
             options["lineSep"] = "\r\n"  # else those in values become \n

@@ -130,9 +130,10 @@ def _changed(running: SparkSession, given: Mapping[str, str]) -> SparkSession:
     """A running session with some properties changed, all or none."""
     known = dict(running.sparkContext.getConf().getAll())
     fixed = [
-        name for name, value in given.items()
+        name
+        for name, value in given.items()
         if known.get(name) != value and not running.conf.isModifiable(name)
-    ]  # fmt: skip
+    ]
     if fixed:
         raise InvalidArgument(
             f"a session is running, and cannot change {', '.join(sorted(fixed))}",

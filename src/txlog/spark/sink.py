@@ -132,22 +132,19 @@ class StreamSink(DataSourceStreamArrowWriter):
         return bulk_of(written.plan.named(self._app or written.query, batch))
 
 
-def batch_sink(
-    options: Mapping[str, str], schema: StructType, overwrite: bool
-) -> BatchSink:  # fmt: skip
+def batch_sink(options: Mapping[str, str], schema: StructType, overwrite: bool) -> BatchSink:
     """The sink of a job. Raises InvalidArgument and what Client.bulk raises."""
     _check_options(options, ("path", "topic", "txnKey", "batchId"), "a batch", overwrite)
-    path, topic, key, batch = (_need(options, name) for name in ("path", "topic", "txnKey",
-                                                                "batchId"))  # fmt: skip
+    path, topic, key, batch = (
+        _need(options, name) for name in ("path", "topic", "txnKey", "batchId")
+    )
     check_columns(schema)
     with open_store(path) as client:
         bulk = client.bulk(topic, key=key, batch=batch)
         return BatchSink(bulk.plan, is_stored=bulk.stored is not None)
 
 
-def stream_sink(
-    options: Mapping[str, str], schema: StructType, overwrite: bool
-) -> StreamSink:  # fmt: skip
+def stream_sink(options: Mapping[str, str], schema: StructType, overwrite: bool) -> StreamSink:
     """The sink of a micro-batch. Raises InvalidArgument and what Client.plan_stage raises."""
     known = ("path", "topic", "txnAppId", "checkpointLocation")
     _check_options(options, known, "a stream", overwrite)
@@ -186,9 +183,7 @@ def _check_options(
     lowered = {name.lower() for name in known}
     for name in options:
         if name.lower() not in lowered:
-            raise InvalidArgument(
-                f"{what} of txlog has no option {name}", hint=", ".join(known)
-            )  # fmt: skip
+            raise InvalidArgument(f"{what} of txlog has no option {name}", hint=", ".join(known))
     if overwrite:
         raise InvalidArgument("a topic is not overwritten", hint="mode append")
 
@@ -206,10 +201,11 @@ def _need(options: Mapping[str, str], name: str) -> str:
 def conformed(rows: pa.RecordBatch) -> pa.RecordBatch:
     """Rows of Spark with the types of messages; instants lose what is below a millisecond."""
     arrays = [
-        column if name not in COLUMNS or column.type == COLUMNS[name]
+        column
+        if name not in COLUMNS or column.type == COLUMNS[name]
         else column.cast(COLUMNS[name], safe=not pa.types.is_timestamp(column.type))
         for name, column in zip(rows.schema.names, rows.columns, strict=True)
-    ]  # fmt: skip
+    ]
     return pa.RecordBatch.from_arrays(arrays, names=rows.schema.names)
 
 

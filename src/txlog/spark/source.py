@@ -117,9 +117,11 @@ class BatchReader(DataSourceReader):
         options = self._options
         with open_store(options.path, read_only=True) as client:
             relation = client._relation(
-                options.topic, options.wanted, skip_unavailable=options.skip_unavailable,
+                options.topic,
+                options.wanted,
+                skip_unavailable=options.skip_unavailable,
                 isolation=options.isolation,
-            )  # fmt: skip
+            )
             if not options.include_open:
                 relation = dataclasses.replace(relation, open=[])
             if not options.include_tail:

@@ -13,10 +13,15 @@ class Query(SqlQuery):
     """One SELECT over a store; a context manager. See SqlQuery."""
 
     def __init__(
-        self, client: Client, sql: str, parameters: Mapping[str, str] | None = None,
-        isolation: str = "committed", *, skip_unavailable: bool = False, this: str | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        client: Client,
+        sql: str,
+        parameters: Mapping[str, str] | None = None,
+        isolation: str = "committed",
+        *,
+        skip_unavailable: bool = False,
+        this: str | None = None,
+    ) -> None:
         super().__init__(
-            client, listed, sql, parameters, isolation, skip_unavailable=skip_unavailable,
-            this=this,
-        )  # fmt: skip
+            client, listed, sql, parameters, isolation, skip_unavailable=skip_unavailable, this=this
+        )

@@ -89,9 +89,12 @@ class Session:
     __slots__ = ("_connection",)
 
     def __init__(
-        self, parquet: Mapping[str, str] | None = None, paths: Sequence[str] = (), *,
+        self,
+        parquet: Mapping[str, str] | None = None,
+        paths: Sequence[str] = (),
+        *,
         is_open: bool = False,
-    ) -> None:  # fmt: skip
+    ) -> None:
         named = parquet or {}
         self._connection = duckdb.connect(":memory:", config=_CONFIG)
         try:

@@ -66,9 +66,18 @@ class Messages:
     """
 
     __slots__ = (
-        "_contents", "_direct", "_is_one", "_large", "_path", "_sifted", "_topic", "_unclean",
-        "_whole", "everything", "tables",
-    )  # fmt: skip
+        "_contents",
+        "_direct",
+        "_is_one",
+        "_large",
+        "_path",
+        "_sifted",
+        "_topic",
+        "_unclean",
+        "_whole",
+        "everything",
+        "tables",
+    )
 
     def __init__(self, contents: Sequence[Content], path: Callable[[Source], str]) -> None:
         self._contents = contents
@@ -81,9 +90,10 @@ class Messages:
         # Files of messages only need no look at a row; those without a message need none at all.
         self._whole = [source for source in self._direct if source.ref.is_messages_only]
         self._sifted = [
-            source for source in self._direct
+            source
+            for source in self._direct
             if source.ref.messages and not source.ref.is_messages_only
-        ]  # fmt: skip
+        ]
         self._unclean = [source for relation in relations for source in relation.unclean]
         self._large = [source for relation in relations for source in relation.large_files]
         self.tables: dict[str, Any] = {  # Arrow tables and datasets
@@ -96,9 +106,12 @@ class Messages:
         }
 
         for kind, sources in (
-            ("direct", self._direct if self.everything else []), ("whole", self._whole),
-            ("sifted", self._sifted), ("unclean", self._unclean), ("large", self._large),
-        ):  # fmt: skip
+            ("direct", self._direct if self.everything else []),
+            ("whole", self._whole),
+            ("sifted", self._sifted),
+            ("unclean", self._unclean),
+            ("large", self._large),
+        ):
             remote = [source for source in sources if is_remote(source.ref.path)]
             if remote:
                 made = numbered_rows if self.everything and kind != "large" else dataset_of

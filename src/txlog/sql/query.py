@@ -65,10 +65,16 @@ class SqlQuery:
     """
 
     def __init__(
-        self, client: RelationReader, lists: Lists, sql: str,
-        parameters: Mapping[str, str] | None = None, isolation: str = "committed", *,
-        skip_unavailable: bool = False, this: str | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        client: RelationReader,
+        lists: Lists,
+        sql: str,
+        parameters: Mapping[str, str] | None = None,
+        isolation: str = "committed",
+        *,
+        skip_unavailable: bool = False,
+        this: str | None = None,
+    ) -> None:
         self._client = client
         self._lists = lists
         self._sql = sql
@@ -95,13 +101,16 @@ class SqlQuery:
         stood: list[tuple[int, int]] | None = None
         for _ in range(_TRIES):
             self._contents, self._tables = self._client._moment(
-                wanted, self._isolation, everything=_EVERYTHING in words,
+                wanted,
+                self._isolation,
+                everything=_EVERYTHING in words,
                 skip_unavailable=self._skip_unavailable,
                 lists={name: partial(self._lists, name=name) for name in sorted(words & LISTS)},
-            )  # fmt: skip
-            before, stood = stood, [
-                (content.relation.generation, content.relation.lsn) for content in self._contents
-            ]  # fmt: skip
+            )
+            before, stood = (
+                stood,
+                [(content.relation.generation, content.relation.lsn) for content in self._contents],
+            )
             try:
                 self._open(words)
             except (MissingFile, SqlError) as error:
@@ -154,9 +163,11 @@ class SqlQuery:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None,
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
         trace: TracebackType | None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.close()
 
     def _open(self, words: set[str]) -> None:

@@ -48,9 +48,13 @@ Batches = tuple[pa.Schema, Iterator[pa.RecordBatch]]
 
 
 def listed(
-    client: RelationReader, topic: str | None, partition: int | None = None, *,
-    small_bytes: int | None = None, sort: str = "ledger",
-) -> list[Answer]:  # fmt: skip
+    client: RelationReader,
+    topic: str | None,
+    partition: int | None = None,
+    *,
+    small_bytes: int | None = None,
+    sort: str = "ledger",
+) -> list[Answer]:
     """The files of a topic, of its cursors too; the fields of `txlog segment list`.
 
     topic:       None: all topics, and then the logs of changes that no topic has
@@ -68,10 +72,14 @@ def listed(
         gone, own = _trimmed(view), _of_cursors(view)
         shared = own.pop(0, [])
         rows = [
-            row for number in _chosen(view, name, partition)
-            for row in (*_gone(view, number, gone.get(number, [])), *_of_partition(view, number),
-                        *own.pop(number, []))
-        ]  # fmt: skip
+            row
+            for number in _chosen(view, name, partition)
+            for row in (
+                *_gone(view, number, gone.get(number, [])),
+                *_of_partition(view, number),
+                *own.pop(number, []),
+            )
+        ]
         if name is None:  # those of a topic that was deleted go with the next checkpoint
             rows += [row for rest in own.values() for row in rest] + shared
         return rows
@@ -79,9 +87,12 @@ def listed(
     rows = client._ask(question)
     if small_bytes is not None:
         rows = [
-            row for row in rows if row["file"] is not None
-            and row["size_bytes"] is not None and row["size_bytes"] < small_bytes
-        ]  # fmt: skip
+            row
+            for row in rows
+            if row["file"] is not None
+            and row["size_bytes"] is not None
+            and row["size_bytes"] < small_bytes
+        ]
     if sort != "ledger":
         by = "size_bytes" if sort == "size" else "rows"
         rows.sort(key=lambda row: -(row[by] or 0))
@@ -114,12 +125,23 @@ def _of_changes(view: View, ref: ChangeRef) -> Answer:
     named = name_of(view.catalog, (ref.subscription, ref.partition)) if ref.partition else None
     return {
         "topic": None if named is None else named.topic,
-        "partition": None if named is None else named.partition, "ledger": None, "part": None,
-        "state": "sealed" if ref.path.endswith(".parquet") else "open", "sidecar": False,
-        "messages": 0, "markers": 0, "first": None, "last": None, "rows": ref.rows,
-        "size_bytes": ref.bytes, "first_time": ref.time_first, "last_time": ref.time_last,
-        "crc32c": f"{ref.crc:08x}", "file": ref.path, "log": RELATIONS[ref.kind],
-    }  # fmt: skip
+        "partition": None if named is None else named.partition,
+        "ledger": None,
+        "part": None,
+        "state": "sealed" if ref.path.endswith(".parquet") else "open",
+        "sidecar": False,
+        "messages": 0,
+        "markers": 0,
+        "first": None,
+        "last": None,
+        "rows": ref.rows,
+        "size_bytes": ref.bytes,
+        "first_time": ref.time_first,
+        "last_time": ref.time_last,
+        "crc32c": f"{ref.crc:08x}",
+        "file": ref.path,
+        "log": RELATIONS[ref.kind],
+    }
 
 
 Gone = tuple[int, str, FileRef | None]  # ledger, path, what is known of the file
@@ -132,9 +154,10 @@ def _trimmed(view: View) -> dict[int, list[Gone]]:
     names, and the checkpoint before may know them. A sidecar has none: its ledgers are replaced.
     """
     refs = {
-        ref.path: ref for ledger in view.files.gone_since()
+        ref.path: ref
+        for ledger in view.files.gone_since()
         for ref in view.manifest.files.get(ledger, [])
-    }  # fmt: skip
+    }
     paths = {*refs, *(path for path, _ in view.manifest.dropped if not is_far(path))}
     if paths - refs.keys():
         with suppress(TxlogError):  # what can be told of a file without it is in its name
@@ -171,12 +194,24 @@ def _gone(view: View, number: int, gone: Sequence[Gone]) -> Iterator[Answer]:
         if ref is not None and ref.rows:
             first, last = MessageId(ledger, ref.first), MessageId(ledger, ref.last)
         yield {
-            "topic": TopicName.parse(topic.name).short, "partition": index_of(topic, number),
-            "ledger": ledger, "state": "trimmed", "sidecar": False, "first_time": None,
-            "last_time": None, "part": None, "rows": None if ref is None else ref.rows,
-            "size_bytes": size, "crc32c": None if ref is None else f"{ref.crc:08x}",
-            "file": path, "messages": 0, "markers": 0, "first": first, "last": last, "log": None,
-        }  # fmt: skip
+            "topic": TopicName.parse(topic.name).short,
+            "partition": index_of(topic, number),
+            "ledger": ledger,
+            "state": "trimmed",
+            "sidecar": False,
+            "first_time": None,
+            "last_time": None,
+            "part": None,
+            "rows": None if ref is None else ref.rows,
+            "size_bytes": size,
+            "crc32c": None if ref is None else f"{ref.crc:08x}",
+            "file": path,
+            "messages": 0,
+            "markers": 0,
+            "first": first,
+            "last": last,
+            "log": None,
+        }
 
 
 def _of_partition(view: View, number: int) -> Iterator[Answer]:
@@ -186,9 +221,15 @@ def _of_partition(view: View, number: int) -> Iterator[Answer]:
     for is_sidecar, ends in sides:
         for end in ends:
             state = "open" if end is ends[-1] else "sealed" if end.sealed else "closed"
-            of = {**named, "ledger": end.ledger, "state": state, "sidecar": is_sidecar, "log": None,
-                  "first_time": getattr(end, "first_ms", 0) or None,
-                  "last_time": getattr(end, "last_ms", 0) or None}  # fmt: skip
+            of = {
+                **named,
+                "ledger": end.ledger,
+                "state": state,
+                "sidecar": is_sidecar,
+                "log": None,
+                "first_time": getattr(end, "first_ms", 0) or None,
+                "last_time": getattr(end, "last_ms", 0) or None,
+            }
             yield from _of_ledger(view, number, of, end.entries)
 
 
@@ -199,15 +240,24 @@ def _of_ledger(view: View, number: int, of: Answer, entries: int) -> Iterator[An
     for at, ref in enumerate(refs):
         stored += ref.rows
         yield {
-            **of, "part": at if several else None, "rows": ref.rows, "size_bytes": ref.bytes,
-            "crc32c": f"{ref.crc:08x}", "file": ref.path,
+            **of,
+            "part": at if several else None,
+            "rows": ref.rows,
+            "size_bytes": ref.bytes,
+            "crc32c": f"{ref.crc:08x}",
+            "file": ref.path,
             **_counted(view, number, of, ref.first, ref.first + ref.rows - 1),
-        }  # fmt: skip
+        }
     if stored < entries and of["state"] != "sealed":
         yield {
-            **of, "part": None, "rows": entries - stored, "size_bytes": 0, "crc32c": None,
-            "file": None, **_counted(view, number, of, stored, entries - 1),
-        }  # fmt: skip
+            **of,
+            "part": None,
+            "rows": entries - stored,
+            "size_bytes": 0,
+            "crc32c": None,
+            "file": None,
+            **_counted(view, number, of, stored, entries - 1),
+        }
 
 
 def _counted(view: View, number: int, of: Answer, first: int, last: int) -> Answer:
@@ -284,8 +334,13 @@ def _changes(client: RelationReader, what: str) -> tuple[Answer, pa.Table] | Non
 
 def _shape(table: pa.Table, path: str) -> Answer:
     """The columns of rows that are read whole, as one row group."""
-    group = {"rows": table.num_rows, "size_bytes": table.nbytes, "file": path, "first": None,
-             "last": None}  # fmt: skip
+    group = {
+        "rows": table.num_rows,
+        "size_bytes": table.nbytes,
+        "file": path,
+        "first": None,
+        "last": None,
+    }
     return {"column_list": _arrow_columns(table), "row_group_list": [group]}
 
 
@@ -309,16 +364,20 @@ def _joined(rows: Sequence[Answer], ledger: int) -> Answer:
 
 def _add(
     client: RelationReader, ref: FileRef, columns: dict[str, Answer], groups: list[Answer]
-) -> None:  # fmt: skip
+) -> None:
     """What a file adds to the columns and row groups of its ledger."""
     first = 0
     for rows, _, length, _ in ref.groups:
         base = ref.first + first
-        groups.append({
-            "rows": rows, "size_bytes": length, "file": ref.path,
-            "first": MessageId(ref.ledger, base) if rows else None,
-            "last": MessageId(ref.ledger, base + rows - 1) if rows else None,
-        })  # fmt: skip
+        groups.append(
+            {
+                "rows": rows,
+                "size_bytes": length,
+                "file": ref.path,
+                "first": MessageId(ref.ledger, base) if rows else None,
+                "last": MessageId(ref.ledger, base + rows - 1) if rows else None,
+            }
+        )
         first += rows
     for one in _columns(client, ref):
         known = columns.setdefault(one["name"], {**one, "size_bytes": 0})
@@ -340,20 +399,28 @@ def _columns(client: RelationReader, ref: FileRef) -> list[Answer]:
     for number in range(footer.num_columns):
         pieces = [footer.row_group(at).column(number) for at in range(footer.num_row_groups)]
         column = footer.schema.column(number)
-        out.append({
-            "name": column.path, "type": column.physical_type.lower(),
-            "codec": pieces[0].compression.lower() if pieces else None,
-            "size_bytes": sum(piece.total_compressed_size for piece in pieces),
-        })  # fmt: skip
+        out.append(
+            {
+                "name": column.path,
+                "type": column.physical_type.lower(),
+                "codec": pieces[0].compression.lower() if pieces else None,
+                "size_bytes": sum(piece.total_compressed_size for piece in pieces),
+            }
+        )
     return out
 
 
 def _arrow_columns(table: pa.Table) -> list[Answer]:
     return [
-        {"name": name, "type": str(table.schema.field(name).type), "codec": None,
-         "size_bytes": table.column(name).nbytes}
-        for name in table.column_names if table.column(name).null_count < table.num_rows
-    ]  # fmt: skip
+        {
+            "name": name,
+            "type": str(table.schema.field(name).type),
+            "codec": None,
+            "size_bytes": table.column(name).nbytes,
+        }
+        for name in table.column_names
+        if table.column(name).null_count < table.num_rows
+    ]
 
 
 def _of_stranger(path: str) -> Answer:
@@ -362,17 +429,37 @@ def _of_stranger(path: str) -> Answer:
     if found["type"] not in ("parquet", "arrow", "bucket"):
         raise InvalidArgument(f"{path} is a {found['type']}, and has no rows of messages")
     out: Answer = dict.fromkeys(
-        ("topic", "partition", "ledger", "part", "state", "messages", "first", "last", "sidecar",
-         "markers", "first_time", "last_time", "crc32c", "log")
-    )  # fmt: skip
+        (
+            "topic",
+            "partition",
+            "ledger",
+            "part",
+            "state",
+            "messages",
+            "first",
+            "last",
+            "sidecar",
+            "markers",
+            "first_time",
+            "last_time",
+            "crc32c",
+            "log",
+        )
+    )
     out |= {"size_bytes": found["size_bytes"], "file": path, "rows": found.get("rows")}
     if is_parquet(path):
         names = ("name", "type", "codec", "size_bytes")
         out["column_list"] = [{name: one[name] for name in names} for one in columns_of(path)]
         out["row_group_list"] = [
-            {"rows": one["rows"], "size_bytes": one["size_bytes"], "file": path, "first": None,
-             "last": None} for one in groups_of(path)
-        ]  # fmt: skip
+            {
+                "rows": one["rows"],
+                "size_bytes": one["size_bytes"],
+                "file": path,
+                "first": None,
+                "last": None,
+            }
+            for one in groups_of(path)
+        ]
         return out
     with pa.ipc.open_file(pa.py_buffer(Path(path).read_bytes())) as reader:
         table = reader.read_all()
@@ -409,9 +496,9 @@ def stored(
         seen = 0
         for ref, at in chosen:
             table = _group(client, ref, at)
-            start = seen if row["sidecar"] or row_group is not None else ref.first + _before(
-                ref, at
-            )  # fmt: skip
+            start = (
+                seen if row["sidecar"] or row_group is not None else ref.first + _before(ref, at)
+            )
             seen += table.num_rows
             first, last = max(low - start, 0), min(high - start, table.num_rows)
             if first < last:

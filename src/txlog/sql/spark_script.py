@@ -58,9 +58,12 @@ _COLUMNS: Final = (
 
 
 def program(
-    contents: Sequence[Content], path: Callable[[Source], str],
-    complete: Sequence[tuple[str, str]] = (), *, uncommitted: bool = False,
-) -> str:  # fmt: skip
+    contents: Sequence[Content],
+    path: Callable[[Source], str],
+    complete: Sequence[tuple[str, str]] = (),
+    *,
+    uncommitted: bool = False,
+) -> str:
     """The views as a program.
 
     path:     the absolute path of a file
@@ -85,9 +88,12 @@ def program(
 
 
 def _topic(
-    number: int, content: Content, path: Callable[[Source], str], complete: str | None,
+    number: int,
+    content: Content,
+    path: Callable[[Source], str],
+    complete: str | None,
     uncommitted: bool,
-) -> tuple[list[str], str]:  # fmt: skip
+) -> tuple[list[str], str]:
     """(the scans of a topic, the SELECT of its messages)."""
     relation = content.relation
     topic = _text(relation.topic)

@@ -43,8 +43,11 @@ def not_covered(content: Content) -> list[Content]:
     """
     relation = content.relation
     aside = replace(content, relation=replace(relation, direct=[], unclean=[]))
-    nothing = {"tail": relation.tail.slice(0, 0), "large": relation.large.slice(0, 0),
-               "hidden": relation.hidden.slice(0, 0)}  # fmt: skip
+    nothing = {
+        "tail": relation.tail.slice(0, 0),
+        "large": relation.large.slice(0, 0),
+        "hidden": relation.hidden.slice(0, 0),
+    }
     late = replace(
         content,
         relation=replace(
@@ -116,10 +119,14 @@ def comments(client: Client, contents: Sequence[Content], lacking: int, now_ms: 
 
 
 def statements(
-    contents: Sequence[Content], segments: Sequence[Mapping[str, object]],
-    path: Callable[[Source], str], complete: Sequence[str] = (), *, uncommitted: bool = False,
+    contents: Sequence[Content],
+    segments: Sequence[Mapping[str, object]],
+    path: Callable[[Source], str],
+    complete: Sequence[str] = (),
+    *,
+    uncommitted: bool = False,
     temporary: bool = True,
-) -> list[str]:  # fmt: skip
+) -> list[str]:
     """The views, one statement each.
 
     segments:  the rows of views.segments, of the same view
@@ -160,11 +167,13 @@ def _segments(contents: Sequence[Content], segments: Sequence[Mapping[str, objec
     """The segments of the topics as a SELECT of values."""
     topics = {content.relation.topic for content in contents}
     rows = [row for row in segments if row["topic"] in topics]
-    columns = ", ".join(f"c{at}::{kind} AS {word}" for at, (word, kind) in
-                        enumerate(SEGMENTS.items()))  # fmt: skip
-    values = ", ".join(
-        f"({', '.join(_value(row.get(word)) for word in SEGMENTS)})" for row in rows
-    ) or f"({', '.join('NULL' for _ in SEGMENTS)})"  # fmt: skip
+    columns = ", ".join(
+        f"c{at}::{kind} AS {word}" for at, (word, kind) in enumerate(SEGMENTS.items())
+    )
+    values = (
+        ", ".join(f"({', '.join(_value(row.get(word)) for word in SEGMENTS)})" for row in rows)
+        or f"({', '.join('NULL' for _ in SEGMENTS)})"
+    )
     names = ", ".join(f"c{at}" for at in range(len(SEGMENTS)))
     only = "" if rows else " WHERE false"
     return f"SELECT {columns} FROM (VALUES {values}) AS t({names}){only}"

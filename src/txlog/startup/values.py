@@ -67,14 +67,19 @@ def _made(cls: Any, *, frozen: bool, order: bool = False, kw_only: bool = False)
     names = tuple(cls.__annotations__)
     given = {name: cls.__dict__[name] for name in names if name in cls.__dict__}
     body = {
-        name: item for name, item in cls.__dict__.items()
+        name: item
+        for name, item in cls.__dict__.items()
         if name not in given and name not in ("__dict__", "__weakref__")
-    }  # fmt: skip
+    }
     body.update(
-        __slots__=names, __qualname__=cls.__qualname__, __match_args__=() if kw_only else names,
-        __init__=_first_init(names, given, kw_only), __dataclass_fields__=_Fields(),
-        _values_given=given, _values_rules=(frozen, order, kw_only),
-    )  # fmt: skip
+        __slots__=names,
+        __qualname__=cls.__qualname__,
+        __match_args__=() if kw_only else names,
+        __init__=_first_init(names, given, kw_only),
+        __dataclass_fields__=_Fields(),
+        _values_given=given,
+        _values_rules=(frozen, order, kw_only),
+    )
     body.setdefault("__repr__", _repr)
     if frozen:
         body.update(__setattr__=_frozen_set, __delattr__=_frozen_del)

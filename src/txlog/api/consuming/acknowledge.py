@@ -67,9 +67,14 @@ def ids_of(what: Sequence[Message | MessageId]) -> list[MessageId]:
 
 
 def acknowledge_runs(
-    store: Store, find: Find, runs: list[Run], txn: Transaction | TxnId | None, *,
-    cumulative: bool, standing: Standing = OUTSIDE,
-) -> AckAnswer:  # fmt: skip
+    store: Store,
+    find: Find,
+    runs: list[Run],
+    txn: Transaction | TxnId | None,
+    *,
+    cumulative: bool,
+    standing: Standing = OUTSIDE,
+) -> AckAnswer:
     """Acknowledge runs on a subscription, without a consumer if need be."""
     if not runs:
         return AckAnswer(0, 0, 0)
@@ -103,9 +108,16 @@ def _in_txn(
 
     def decide(view: View, now: Instant, use: Use) -> Decision:
         return acknowledge.acknowledge_in_txn(
-            view, store.settings, now, uid, find, runs, use, cumulative=cumulative,
+            view,
+            store.settings,
+            now,
+            uid,
+            find,
+            runs,
+            use,
+            cumulative=cumulative,
             standing=standing,
-        )  # fmt: skip
+        )
 
     return decide, _uses(find, runs)
 
@@ -127,12 +139,14 @@ def acknowledge_together(
     Plain it is one frame; in a transaction a frame each, and its end makes them one.
     """
     if txn is not None or len(parts) == 1:
-        return _summed([
-            acknowledge_runs(
-                store, one.find, runs, txn, cumulative=False, standing=one.standing
-            )
-            for one, runs in parts
-        ])  # fmt: skip
+        return _summed(
+            [
+                acknowledge_runs(
+                    store, one.find, runs, txn, cumulative=False, standing=one.standing
+                )
+                for one, runs in parts
+            ]
+        )
 
     def decide(view: View, now: Instant) -> Decision:
         ops: list[Op] = []

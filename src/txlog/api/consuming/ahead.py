@@ -45,9 +45,23 @@ class Ahead:
     """
 
     __slots__ = (
-        "_back", "_batches", "_can_note", "_due_ms", "_fills", "_handed", "_is_drained", "_is_torn",
-        "_member", "_most", "_queue", "_receiving", "_size", "_store", "_taken", "seen",
-    )  # fmt: skip
+        "_back",
+        "_batches",
+        "_can_note",
+        "_due_ms",
+        "_fills",
+        "_handed",
+        "_is_drained",
+        "_is_torn",
+        "_member",
+        "_most",
+        "_queue",
+        "_receiving",
+        "_size",
+        "_store",
+        "_taken",
+        "seen",
+    )
 
     def __init__(self, store: Store, member: Membership, receiving: Receiving, most: int) -> None:
         self._store = store

@@ -71,17 +71,34 @@ class Consumer:
     """
 
     __slots__ = (
-        "__weakref__", "_ahead", "_member", "_nack_delay_ms", "_receiving", "_session",
-        "_store", "_turns", "name", "short",
-    )  # fmt: skip
+        "__weakref__",
+        "_ahead",
+        "_member",
+        "_nack_delay_ms",
+        "_receiving",
+        "_session",
+        "_store",
+        "_turns",
+        "name",
+        "short",
+    )
 
     def __init__(
-        self, store: Store, topic: str, subscription: str, name: str | None,
-        isolation: str | None = None, type: str | None = None, priority: int = 0,
-        receiver_queue_size: int = QUEUE_SIZE, ack_timeout_ms: int | None = None,
-        nack_delay_ms: int | None = None, partitions: Sequence[int] | None = None,
-        enable_watermarking: bool = False, listener: WatermarkListener[Consumer] | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        store: Store,
+        topic: str,
+        subscription: str,
+        name: str | None,
+        isolation: str | None = None,
+        type: str | None = None,
+        priority: int = 0,
+        receiver_queue_size: int = QUEUE_SIZE,
+        ack_timeout_ms: int | None = None,
+        nack_delay_ms: int | None = None,
+        partitions: Sequence[int] | None = None,
+        enable_watermarking: bool = False,
+        listener: WatermarkListener[Consumer] | None = None,
+    ) -> None:
         check_options(type, receiver_queue_size, ack_timeout_ms, nack_delay_ms)
         self._store = store
         wanted = TopicName.parse(topic, allow_partition=True)
@@ -97,8 +114,10 @@ class Consumer:
         if isolation not in (None, held.isolation):
             raise NotAllowed(
                 f"subscription {subscription} is {held.isolation}, not {isolation}",
-                hint="use a subscription of its own", topic=self.short, subscription=subscription,
-            )  # fmt: skip
+                hint="use a subscription of its own",
+                topic=self.short,
+                subscription=subscription,
+            )
         chosen = chosen_partitions(found[0], wanted, partitions)
         if chosen is not None and not chosen:
             raise InvalidArgument("a list of partitions names at least one")
@@ -282,9 +301,13 @@ class Consumer:
                 TransactionConflict, which has aborted it, and what its state refuses
         """
         return acknowledge_runs(
-            self._store, self._receiving.target, self._runs(what), txn, cumulative=False,
+            self._store,
+            self._receiving.target,
+            self._runs(what),
+            txn,
+            cumulative=False,
             standing=self._receiving.standing,
-        )  # fmt: skip
+        )
 
     def acknowledge_async(self, what: Acknowledgeable, *, txn: Transaction) -> Later[AckAnswer]:
         """Acknowledge in a transaction, together with its next call that waits for an answer.
@@ -305,9 +328,13 @@ class Consumer:
         raises: as acknowledge; NotAllowed (shared, key-shared)
         """
         return acknowledge_runs(
-            self._store, self._receiving.target, self._runs(what), txn, cumulative=True,
+            self._store,
+            self._receiving.target,
+            self._runs(what),
+            txn,
+            cumulative=True,
             standing=self._receiving.standing,
-        )  # fmt: skip
+        )
 
     def negative_acknowledge(self, what: Acknowledgeable, delay_ms: int | None = None) -> Back:
         """Give messages in hand back, to come again after a delay; each counts as a redelivery.
@@ -324,10 +351,16 @@ class Consumer:
 
         def decide(view: View, now: Instant) -> Decision:
             return negative_acknowledge(
-                view, store.settings, now, self._receiving.target, runs, delay_ms,
-                consumer=self._member.number, nack_delay_ms=self._nack_delay_ms,
+                view,
+                store.settings,
+                now,
+                self._receiving.target,
+                runs,
+                delay_ms,
+                consumer=self._member.number,
+                nack_delay_ms=self._nack_delay_ms,
                 seen={self._member.number: self._ahead.seen},
-            )  # fmt: skip
+            )
 
         made = Decision([])
 
@@ -343,9 +376,11 @@ class Consumer:
         return answer
 
     def reconsume_later(
-        self, message: Message | MessageId, delay_ms: int = 0,
+        self,
+        message: Message | MessageId,
+        delay_ms: int = 0,
         properties: dict[str, str] | None = None,
-    ) -> Moved:  # fmt: skip
+    ) -> Moved:
         """Put a message off: it goes to the retry topic, and is acknowledged, in one frame.
 
         The retry topic is <topic>-<subscription>-RETRY, or the subscription's policy; it is made
@@ -399,7 +434,9 @@ class Consumer:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None,
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
         trace: TracebackType | None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.close()

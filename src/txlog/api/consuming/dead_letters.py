@@ -228,9 +228,10 @@ def _moved_large(
     if copy is None:
         return Moved(short, 0, 1)
     head = {
-        name: value for name in ("key", "properties", "event_time", AFTER)
+        name: value
+        for name in ("key", "properties", "event_time", AFTER)
         if name in copy.schema.names and (value := copy.column(name)[0].as_py()) is not None
-    }  # fmt: skip
+    }
     # its properties may make it larger than a new message may be
     settings = replace(store.settings, max_chunked_message_bytes=dead_letters.NO_LIMIT)
     value = memoryview(copy.column("value")[0].as_buffer())

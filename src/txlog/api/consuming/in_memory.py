@@ -73,17 +73,36 @@ class NonDurableConsumer:
     """
 
     __slots__ = (
-        "__weakref__", "_acked", "_buffered", "_counts", "_ground", "_hand", "_is_closed",
-        "_new_rows", "_previewed", "_reader", "_returned", "_session", "_store", "_turns",
-        "_unshown", "name", "short",
-    )  # fmt: skip
+        "__weakref__",
+        "_acked",
+        "_buffered",
+        "_counts",
+        "_ground",
+        "_hand",
+        "_is_closed",
+        "_new_rows",
+        "_previewed",
+        "_reader",
+        "_returned",
+        "_session",
+        "_store",
+        "_turns",
+        "_unshown",
+        "name",
+        "short",
+    )
 
     def __init__(
-        self, store: Store, topic: str, subscription: str, start: Where | None,
-        isolation: str | None = None, partitions: Sequence[int] | None = None,
+        self,
+        store: Store,
+        topic: str,
+        subscription: str,
+        start: Where | None,
+        isolation: str | None = None,
+        partitions: Sequence[int] | None = None,
         enable_watermarking: bool = False,
         listener: WatermarkListener[NonDurableConsumer] | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         check_listener(listener, enable_watermarking)
         self.name = check_name("subscription", subscription)
         self._store = store
@@ -344,8 +363,10 @@ class NonDurableConsumer:
         if txn is not None:
             raise NotAllowed(
                 f"subscription {self.name} is not durable: a transaction cannot acknowledge on it",
-                hint="use a durable subscription", topic=self.short, subscription=self.name,
-            )  # fmt: skip
+                hint="use a durable subscription",
+                topic=self.short,
+                subscription=self.name,
+            )
 
     def _acknowledge(self, view: View, asked: Ours) -> AckAnswer:
         new, acked, already = IdSet(), 0, 0
@@ -434,9 +455,11 @@ class NonDurableConsumer:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None,
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
         trace: TracebackType | None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.close()
 
 

@@ -82,15 +82,28 @@ class MultiTopicsConsumer:
     """
 
     __slots__ = (
-        "__weakref__", "_consumers", "_is_closed", "_open_one", "_pattern", "_seen", "_session",
-        "_store", "_turn", "_turns", "subscription",
-    )  # fmt: skip
+        "__weakref__",
+        "_consumers",
+        "_is_closed",
+        "_open_one",
+        "_pattern",
+        "_seen",
+        "_session",
+        "_store",
+        "_turn",
+        "_turns",
+        "subscription",
+    )
 
     def __init__(
-        self, store: Store, topics: Topics, subscription: str, open_one: OpenOne,
+        self,
+        store: Store,
+        topics: Topics,
+        subscription: str,
+        open_one: OpenOne,
         enable_watermarking: bool = False,
         listener: WatermarkListener[MultiTopicsConsumer] | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._store = store
         self._session: WatermarkSession | None = None
         if enable_watermarking:
@@ -362,9 +375,11 @@ class MultiTopicsConsumer:
         return self._of(what).acknowledge_cumulative(what, txn=txn)
 
     def reconsume_later(
-        self, message: Message | MessageId, delay_ms: int = 0,
+        self,
+        message: Message | MessageId,
+        delay_ms: int = 0,
         properties: dict[str, str] | None = None,
-    ) -> Moved:  # fmt: skip
+    ) -> Moved:
         """Put a message off, as Consumer.reconsume_later."""
         return self._of(message).reconsume_later(message, delay_ms, properties)
 
@@ -453,9 +468,11 @@ class MultiTopicsConsumer:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None,
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
         trace: TracebackType | None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.close()
 
 

@@ -53,9 +53,14 @@ class Membership:
     __slots__ = ("_last_look", "_lock", "_note", "_store", "kind", "number", "subscription")
 
     def __init__(
-        self, store: Store, subscription: Subscription, topic: str, name: str, kind: str | None,
+        self,
+        store: Store,
+        subscription: Subscription,
+        topic: str,
+        name: str,
+        kind: str | None,
         priority: int,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._store = store
         self.subscription = subscription.number
         self._last_look = 0.0
@@ -108,9 +113,10 @@ class Membership:
         how = "exclusive and has" if kind in (None, wrong) else f"{wrong}, not {kind}, and has"
         raise ConsumerBusy(
             f"subscription {subscription.name} of {topic} is {how} a live consumer",
-            hint="wait for it to end, or use another subscription", topic=topic,
+            hint="wait for it to end, or use another subscription",
+            topic=topic,
             subscription=subscription.name,
-        )  # fmt: skip
+        )
 
     def _look(self, view: View) -> tuple[list[int], int]:
         known = consumers_of(view.catalog, self.subscription)

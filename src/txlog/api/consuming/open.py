@@ -38,9 +38,15 @@ class ConsumerOptions(TypedDict, total=False):
 
 
 def open_consumer(
-    store: Store, topics: str | Topics, subscription: str, *, durable: bool,
-    start: Where | None, options: ConsumerOptions, listener: WatermarkListener[Any] | None = None,
-) -> Opened:  # fmt: skip
+    store: Store,
+    topics: str | Topics,
+    subscription: str,
+    *,
+    durable: bool,
+    start: Where | None,
+    options: ConsumerOptions,
+    listener: WatermarkListener[Any] | None = None,
+) -> Opened:
     """Open what `Client.consumer` was asked for.
 
     listener: of watermarks, for the handle that this returns
@@ -60,17 +66,30 @@ def open_consumer(
     def open_one(name: str, is_later: bool) -> Consumer:
         if create:
             create_subscription(
-                store, name, subscription, type=options.get("type") or "exclusive",
+                store,
+                name,
+                subscription,
+                type=options.get("type") or "exclusive",
                 isolation=options.get("isolation") or "committed",
-                position=None if is_later else position, if_not_exists=True, of_partition=True,
-            )  # fmt: skip
+                position=None if is_later else position,
+                if_not_exists=True,
+                of_partition=True,
+            )
         return Consumer(
-            store, name, subscription, options.get("name"), options.get("isolation"),
-            options.get("type"), options.get("priority", 0),
-            options.get("receiver_queue_size", QUEUE_SIZE), options.get("ack_timeout_ms"),
-            options.get("nack_delay_ms"), options.get("partitions"),
-            enable_watermarking=watermarks and is_one, listener=listener if is_one else None,
-        )  # fmt: skip
+            store,
+            name,
+            subscription,
+            options.get("name"),
+            options.get("isolation"),
+            options.get("type"),
+            options.get("priority", 0),
+            options.get("receiver_queue_size", QUEUE_SIZE),
+            options.get("ack_timeout_ms"),
+            options.get("nack_delay_ms"),
+            options.get("partitions"),
+            enable_watermarking=watermarks and is_one,
+            listener=listener if is_one else None,
+        )
 
     if isinstance(topics, str):
         return open_one(topics, False)
@@ -82,31 +101,50 @@ def open_consumer(
 
 
 def _non_durable(
-    store: Store, topics: str | Topics, subscription: str, start: Where | None,
-    options: ConsumerOptions, listener: WatermarkListener[Any] | None,
-) -> NonDurableConsumer:  # fmt: skip
+    store: Store,
+    topics: str | Topics,
+    subscription: str,
+    start: Where | None,
+    options: ConsumerOptions,
+    listener: WatermarkListener[Any] | None,
+) -> NonDurableConsumer:
     if not isinstance(topics, str):
         raise InvalidArgument("a consumer that is not durable has one topic")
     if options.get("create") or options.get("type") not in (None, "exclusive"):
         raise NotAllowed(
             "a subscription that is not durable is in memory: it is not created and has one "
-            "consumer", hint="leave create and type out", subscription=subscription,
-        )  # fmt: skip
+            "consumer",
+            hint="leave create and type out",
+            subscription=subscription,
+        )
     if options.get("ack_timeout_ms") is not None or options.get("nack_delay_ms") is not None:
         raise InvalidArgument(
             "a subscription in memory has no time-outs: give the delay to the nack"
         )
     return NonDurableConsumer(
-        store, topics, subscription, start, options.get("isolation"), options.get("partitions"),
-        options.get("enable_watermarking", False), listener,
-    )  # fmt: skip
+        store,
+        topics,
+        subscription,
+        start,
+        options.get("isolation"),
+        options.get("partitions"),
+        options.get("enable_watermarking", False),
+        listener,
+    )
 
 
 def create_subscription(
-    store: Store, topic: str, name: str, *, type: str, isolation: str,
-    position: Where | None, if_not_exists: bool, of_partition: bool = False,
+    store: Store,
+    topic: str,
+    name: str,
+    *,
+    type: str,
+    isolation: str,
+    position: Where | None,
+    if_not_exists: bool,
+    of_partition: bool = False,
     policies: Policies = admin.NO_POLICIES,
-) -> bool:  # fmt: skip
+) -> bool:
     """Create a durable subscription on a topic; returns whether it was created.
 
     of_partition: the topic may be named by one of its partitions
@@ -115,9 +153,16 @@ def create_subscription(
     wanted = TopicName.parse(topic, allow_partition=of_partition)
     created = store.write(
         lambda view, now: admin.create_subscription(
-            view, store.settings, now, find_topic(view, wanted), name, type=type,
-            isolation=isolation, position=bound_of(position), if_not_exists=if_not_exists,
+            view,
+            store.settings,
+            now,
+            find_topic(view, wanted),
+            name,
+            type=type,
+            isolation=isolation,
+            position=bound_of(position),
+            if_not_exists=if_not_exists,
             policies=policies,
         )
-    )  # fmt: skip
+    )
     return bool(created)

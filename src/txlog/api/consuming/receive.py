@@ -93,9 +93,13 @@ def _rows(view: View, *, topic: Topic, subscription: int, part: Part) -> pa.Tabl
     counts = view.cursor(subscription, number).redelivered
     pieces = _current(view, number, part.pieces)
     table = received(
-        view, TopicName.parse(topic.name).short, catalogs.index_of(topic, number), number, pieces,
+        view,
+        TopicName.parse(topic.name).short,
+        catalogs.index_of(topic, number),
+        number,
+        pieces,
         counts,
-    )  # fmt: skip
+    )
     if part.takes is None or sum(map(len, part.takes)) == sum(one.rows for one in part.pieces):
         return table
     rows: list[int] = []
@@ -181,16 +185,40 @@ class Receiving:
     """
 
     __slots__ = (
-        "__weakref__", "_ack_timeout_ms", "_dead", "_highest", "_last", "_member", "_places",
-        "_previews", "_seen", "_short", "_still", "_store", "_turn", "batches", "blocked",
-        "due_ms", "first", "is_idle", "is_refused", "partitions", "subscription", "timeout_ms",
+        "__weakref__",
+        "_ack_timeout_ms",
+        "_dead",
+        "_highest",
+        "_last",
+        "_member",
+        "_places",
+        "_previews",
+        "_seen",
+        "_short",
+        "_still",
+        "_store",
+        "_turn",
+        "batches",
+        "blocked",
+        "due_ms",
+        "first",
+        "is_idle",
+        "is_refused",
+        "partitions",
+        "subscription",
+        "timeout_ms",
         "topic",
-    )  # fmt: skip
+    )
 
     def __init__(
-        self, store: Store, short: str, found: tuple[Topic, Subscription], member: Membership,
-        partitions: Sequence[int] | None, ack_timeout_ms: int | None,
-    ) -> None:  # fmt: skip
+        self,
+        store: Store,
+        short: str,
+        found: tuple[Topic, Subscription],
+        member: Membership,
+        partitions: Sequence[int] | None,
+        ack_timeout_ms: int | None,
+    ) -> None:
         self._store = store
         self._short = short
         self._member = member
@@ -236,9 +264,10 @@ class Receiving:
         number, numbers, me = self.subscription.number, self.numbers(), self._member
         if me.kind == "failover":
             numbers = [
-                one for one in numbers
+                one
+                for one in numbers
                 if active_consumer(view, number, catalogs.index_of(self.topic, one)) == me.number
-            ]  # fmt: skip
+            ]
         return [(number, one) for one in numbers]
 
     def check_open(self) -> None:
@@ -247,9 +276,14 @@ class Receiving:
             raise AlreadyClosed("the consumer is closed")
 
     def take(
-        self, limit: int, guard: Guard | None = None, *, ahead: int | None = None, most: int = 1,
+        self,
+        limit: int,
+        guard: Guard | None = None,
+        *,
+        ahead: int | None = None,
+        most: int = 1,
         seen: Sequence[tuple[int, list[Run], Due]] = (),
-    ) -> pa.Table:  # fmt: skip
+    ) -> pa.Table:
         """One turn: the next messages, at most limit, as RECEIVED.
 
         guard: asked under the lock before any is handed out
@@ -371,9 +405,15 @@ class Receiving:
 
     def _wants(self, order: Sequence[int], limit: int, ahead: Ahead) -> Wants:
         return Wants(
-            self.subscription.number, self._member.number, order, limit, self._places,
-            self._ack_timeout_ms, False, *ahead,
-        )  # fmt: skip
+            self.subscription.number,
+            self._member.number,
+            order,
+            limit,
+            self._places,
+            self._ack_timeout_ms,
+            False,
+            *ahead,
+        )
 
     def _lease(self, wants: Wants, uses: Uses, guard: Guard | None) -> Handed:
         store, tries = self._store, 0
@@ -432,9 +472,13 @@ class Receiving:
                 if number in view.catalog.unavailable:
                     continue
                 rows, places[number] = preview(
-                    view, self._short, catalogs.index_of(self.topic, number), number,
-                    places.get(number, START), left,
-                )  # fmt: skip
+                    view,
+                    self._short,
+                    catalogs.index_of(self.topic, number),
+                    number,
+                    places.get(number, START),
+                    left,
+                )
                 left -= rows.num_rows
                 out.append(rows)
             return out, places
@@ -448,9 +492,14 @@ class Receiving:
         places, now = dict(self._places), self._store.clock.now()
         while True:
             wants = Wants(
-                self.subscription.number, self._member.number, self.numbers(), 1, places,
-                self._ack_timeout_ms, make_do=True,
-            )  # fmt: skip
+                self.subscription.number,
+                self._member.number,
+                self.numbers(),
+                1,
+                places,
+                self._ack_timeout_ms,
+                make_do=True,
+            )
             found = receive(view, self._store.settings, now, wants)
             if found.ops or not isinstance(found.answer, Handed):
                 return True

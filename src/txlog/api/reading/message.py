@@ -98,18 +98,42 @@ def messages(table: pa.Table) -> Iterator[Message]:
 def _plain(table: pa.Table) -> Iterator[Message]:
     columns = [_items(table, name) for name in _COLUMNS]
     for (
-        topic, partition, ledger, entry, index, value, key, properties, publish_time, event_time,
-        deliver_at, visible_time, producer, sequence_id, most, least, txn_state, redelivery_count,
-    ) in zip(*columns, strict=False):  # fmt: skip
+        topic,
+        partition,
+        ledger,
+        entry,
+        index,
+        value,
+        key,
+        properties,
+        publish_time,
+        event_time,
+        deliver_at,
+        visible_time,
+        producer,
+        sequence_id,
+        most,
+        least,
+        txn_state,
+        redelivery_count,
+    ) in zip(*columns, strict=False):
         yield Message(
-            topic=topic, partition=partition,
+            topic=topic,
+            partition=partition,
             message_id=None if ledger is None else MessageId(ledger, entry, index or 0),
-            value=value, key=key, properties=dict(properties) if properties else {},
-            publish_time=publish_time, event_time=event_time, deliver_at=deliver_at,
-            visible_time=visible_time, producer=producer, sequence_id=sequence_id,
-            txn=None if most is None else TxnId.from_halves(most, least), txn_state=txn_state,
+            value=value,
+            key=key,
+            properties=dict(properties) if properties else {},
+            publish_time=publish_time,
+            event_time=event_time,
+            deliver_at=deliver_at,
+            visible_time=visible_time,
+            producer=producer,
+            sequence_id=sequence_id,
+            txn=None if most is None else TxnId.from_halves(most, least),
+            txn_state=txn_state,
             redelivery_count=redelivery_count,
-        )  # fmt: skip
+        )
 
 
 def _items(table: pa.Table, name: str) -> Iterable[Any]:

@@ -85,17 +85,46 @@ class Reader:
     """
 
     __slots__ = (
-        "_buffered", "_damage", "_ends", "_ground", "_grows", "_is_bounded", "_is_closed",
-        "_isolation", "_left", "_lsn", "_of_txn", "_partitions", "_places", "_previews", "_session",
-        "_skips", "_stops", "_store", "_topic_number", "_turn", "_unread", "_wanted", "is_led",
-        "is_settled", "short", "topic",
-    )  # fmt: skip
+        "_buffered",
+        "_damage",
+        "_ends",
+        "_ground",
+        "_grows",
+        "_is_bounded",
+        "_is_closed",
+        "_isolation",
+        "_left",
+        "_lsn",
+        "_of_txn",
+        "_partitions",
+        "_places",
+        "_previews",
+        "_session",
+        "_skips",
+        "_stops",
+        "_store",
+        "_topic_number",
+        "_turn",
+        "_unread",
+        "_wanted",
+        "is_led",
+        "is_settled",
+        "short",
+        "topic",
+    )
 
     def __init__(
-        self, store: Store, topic: str, wanted: Range, partitions: list[int] | None,
-        isolation: str = "committed", enable_watermarking: bool = False,
-        listener: WatermarkListener[Reader] | None = None, *, is_led: bool = False,
-    ) -> None:  # fmt: skip
+        self,
+        store: Store,
+        topic: str,
+        wanted: Range,
+        partitions: list[int] | None,
+        isolation: str = "committed",
+        enable_watermarking: bool = False,
+        listener: WatermarkListener[Reader] | None = None,
+        *,
+        is_led: bool = False,
+    ) -> None:
         """is_led: its rounds are begun by Readers, the first one too."""
         check_isolation(isolation)
         check_listener(listener, enable_watermarking)
@@ -122,9 +151,12 @@ class Reader:
         self.is_led = is_led
         self.is_settled = False  # what may follow is not of the range, and damage there neither
         of_all = partitions is None and self.topic.partition is None
-        self._grows = of_all and wanted.stop is None and wanted.kind == "range" and (
-            wanted.start.kind != "id"
-        )  # fmt: skip
+        self._grows = (
+            of_all
+            and wanted.stop is None
+            and wanted.kind == "range"
+            and (wanted.start.kind != "id")
+        )
         self._ground: HandedOut | None = None
         self._session: WatermarkSession | None = None
         if not is_led:
@@ -152,9 +184,7 @@ class Reader:
             self._stops[number] = place.stop
             self._skips[number] = _skip_of(view, found, number, place.subscription)
         # what is not committed stands behind the end: a range that stops before it has none
-        if self._isolation == "uncommitted" and (
-            wanted.stop is None or wanted.stop.kind == "end"
-        ):  # fmt: skip
+        if self._isolation == "uncommitted" and (wanted.stop is None or wanted.stop.kind == "end"):
             self._previews = dict.fromkeys(chosen, START)
         self._begin(view, found)
 
@@ -363,9 +393,16 @@ class Reader:
         if partition not in self._previews:
             return NO_MESSAGES
         rows, self._previews[partition] = preview(
-            view, self.short, partition, number, self._previews[partition], limit,
-            through_lsn=self._lsn, only=self._of_txn, is_strict=self._is_bounded,
-        )  # fmt: skip
+            view,
+            self.short,
+            partition,
+            number,
+            self._previews[partition],
+            limit,
+            through_lsn=self._lsn,
+            only=self._of_txn,
+            is_strict=self._is_bounded,
+        )
         return rows
 
     def _stop(self, partition: int) -> Mark:
@@ -403,9 +440,11 @@ class Reader:
             if not self._is_bounded:
                 raise
             raise SnapshotExpired(
-                f"{error.message} while they were read", hint="read again", topic=self.short,
+                f"{error.message} while they were read",
+                hint="read again",
+                topic=self.short,
                 partition=partition,
-            ) from error  # fmt: skip
+            ) from error
         return plan(view, number, place, limit, skip, stop)
 
     def read_next(self) -> Message | None:
@@ -538,9 +577,11 @@ class Reader:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None,
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
         trace: TracebackType | None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.close()
 
 
@@ -563,9 +604,13 @@ class Readers:
     __slots__ = ("_at", "_damage", "_is_bounded", "_is_of_end", "_readers", "_store")
 
     def __init__(
-        self, store: Store, topics: Sequence[str], wanted: Range, partitions: list[int] | None,
+        self,
+        store: Store,
+        topics: Sequence[str],
+        wanted: Range,
+        partitions: list[int] | None,
         isolation: str = "committed",
-    ) -> None:  # fmt: skip
+    ) -> None:
         if not topics:
             raise InvalidArgument("no topic was given", code=203)
         self._store = store

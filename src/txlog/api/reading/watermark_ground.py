@@ -219,10 +219,12 @@ class HandedOut:
         ahead = self._ahead.get(index)
         if ahead and (ledger, last, index_last) >= ahead[0]:
             self._gone.setdefault(index, set()).update(
-                one for one in ahead
-                if one[0] == ledger and first <= one[1] <= last
+                one
+                for one in ahead
+                if one[0] == ledger
+                and first <= one[1] <= last
                 and index_first <= one[2] <= index_last
-            )  # fmt: skip
+            )
         self.moves += 1
 
 

@@ -58,9 +58,10 @@ def check_listener(listener: object, is_enabled: bool) -> None:
     """Raise InvalidArgument for a listener that nobody will tell anything."""
     if listener is not None and not is_enabled:
         raise InvalidArgument(
-            "a listener is told of watermarks: they are not enabled", code=203,
+            "a listener is told of watermarks: they are not enabled",
+            code=203,
             hint="add enable_watermarking=True",
-        )  # fmt: skip
+        )
 
 
 class WatermarkSession:
@@ -72,9 +73,21 @@ class WatermarkSession:
     """
 
     __slots__ = (
-        "_emitted_ms", "_epochs", "_generators", "_ground", "_lsn", "_moves", "_notify", "_number",
-        "_seen", "_standings", "_store", "_value", "_view", "late_messages",
-    )  # fmt: skip
+        "_emitted_ms",
+        "_epochs",
+        "_generators",
+        "_ground",
+        "_lsn",
+        "_moves",
+        "_notify",
+        "_number",
+        "_seen",
+        "_standings",
+        "_store",
+        "_value",
+        "_view",
+        "late_messages",
+    )
 
     def __init__(
         self, store: Store, ground: Ground, notify: Callable[[Watermark], None] | None = None
@@ -184,11 +197,13 @@ class WatermarkSession:
         away, ground = view.catalog.unavailable, self._ground
         return {
             pair: (
-                ground.epoch(view, pair), ground.mark(view, pair), view.watermark(pair[1]).changes,
+                ground.epoch(view, pair),
+                ground.mark(view, pair),
+                view.watermark(pair[1]).changes,
                 pair[1] in away,
             )
             for pair in ground.assigned(view)
-        }  # fmt: skip
+        }
 
     def _standing(
         self, view: View, pair: Pair, versions: dict[Pair, Version], is_gone: bool
@@ -219,15 +234,18 @@ class WatermarkSession:
         """True when the last event is long enough ago; the first of an epoch waits for nothing."""
         if self._emitted_ms is None or self._value is None:
             return True
-        topics = {topic_of(view.catalog, partition).number: partition
-                  for _, partition in self._standings}  # fmt: skip
+        topics = {
+            topic_of(view.catalog, partition).number: partition for _, partition in self._standings
+        }
         least_ms = max(
             policy(
-                view, self._store.settings, topic_of(view.catalog, partition),
+                view,
+                self._store.settings,
+                topic_of(view.catalog, partition),
                 "watermark_emit_interval_ms",
             )
             for partition in topics.values()
-        )  # fmt: skip
+        )
         return self._store.clock.now().boot_ms - self._emitted_ms >= least_ms
 
     # --- late messages -----------------------------------------------------------------------

@@ -35,9 +35,8 @@ Rows: TypeAlias = pa.Table | pa.RecordBatch
 
 
 def planned(
-    store: Store, topic: str, key: str, batch: int | str, tag: str = "",
-    producer: str | None = None,
-) -> StagePlan:  # fmt: skip
+    store: Store, topic: str, key: str, batch: int | str, tag: str = "", producer: str | None = None
+) -> StagePlan:
     """What the tasks of a batch have to know. Raises TopicNotFound, ReadOnlyStore.
 
     tag:      what jobs of one stream have in common; when one ends, those before it are cleaned up
@@ -57,10 +56,19 @@ def planned(
         policy = delay_policy(view, store.settings, found)
         fixed = policy.fixed_delivery_delay_ms if policy.active else 0
         return StagePlan(
-            store.disk.description, found.name, found.number, found.partitions,
-            f"{stage_dir(view, found.number)}/{job}", key, batch, now_ms,
-            store.settings.max_message_bytes, fixed, tag, producer,
-        )  # fmt: skip
+            store.disk.description,
+            found.name,
+            found.number,
+            found.partitions,
+            f"{stage_dir(view, found.number)}/{job}",
+            key,
+            batch,
+            now_ms,
+            store.settings.max_message_bytes,
+            fixed,
+            tag,
+            producer,
+        )
 
     return store.read(look)
 
@@ -159,8 +167,17 @@ class Bulk:
         self._clear()
         self._after()
         if answer is None:
-            return {**self._head(), "already": False, "messages": 0, "size_bytes": 0, "files": 0,
-                    "lsn": None, "time": None, "txn": None, "partitions": []}  # fmt: skip
+            return {
+                **self._head(),
+                "already": False,
+                "messages": 0,
+                "size_bytes": 0,
+                "files": 0,
+                "lsn": None,
+                "time": None,
+                "txn": None,
+                "partitions": [],
+            }
         return {**answer, "already": already}
 
     def abort(self) -> Answer | None:
@@ -191,13 +208,22 @@ class Bulk:
         if what is None:
             return {**self._head(), "already": True}
         partitions = [
-            {"partition": index_of(topic_of(view.catalog, number), number), "ledger": ledger,
-             "messages": messages}
-            for number, ledger, messages in what.places if has_partition(view.catalog, number)
-        ]  # fmt: skip
+            {
+                "partition": index_of(topic_of(view.catalog, number), number),
+                "ledger": ledger,
+                "messages": messages,
+            }
+            for number, ledger, messages in what.places
+            if has_partition(view.catalog, number)
+        ]
         return {
-            **self._head(), "already": True, "messages": what.messages,
-            "size_bytes": what.payload_bytes, "files": what.files, "lsn": what.lsn,
-            "time": what.time_ms, "txn": TxnId(found.coordinator, what.sequence),
+            **self._head(),
+            "already": True,
+            "messages": what.messages,
+            "size_bytes": what.payload_bytes,
+            "files": what.files,
+            "lsn": what.lsn,
+            "time": what.time_ms,
+            "txn": TxnId(found.coordinator, what.sequence),
             "partitions": partitions,
-        }  # fmt: skip
+        }

@@ -95,17 +95,24 @@ def body_of(
     if room < 1:
         raise InvalidMessage(
             f"key and properties have {beside} bytes, max_message_bytes is "
-            f"{settings.max_message_bytes}", hint="only the value is cut into chunks",
-            setting="max_message_bytes", limit=settings.max_message_bytes, value=beside,
-        )  # fmt: skip
+            f"{settings.max_message_bytes}",
+            hint="only the value is cut into chunks",
+            setting="max_message_bytes",
+            limit=settings.max_message_bytes,
+            value=beside,
+        )
     chunks = cut(pieces, min(room, chunk_bytes), chunk_bytes)
     return Body(_bounded(chunks, beside, most), beside)
 
 
 def send(
-    store: Store, topic: int, to: Address, head: Mapping[str, object], body: Body,
+    store: Store,
+    topic: int,
+    to: Address,
+    head: Mapping[str, object],
+    body: Body,
     txn: Transaction | TxnId | None,
-) -> LargeReceipt:  # fmt: skip
+) -> LargeReceipt:
     """Send a large message; durable when it returns, in a transaction with the commit.
 
     topic: its number
@@ -124,10 +131,11 @@ def send(
     try:
         with store.disk.publishing(path, Stream(content)):
             made = Made(
-                content.ref(path, placed.ledger), content.value_bytes,
+                content.ref(path, placed.ledger),
+                content.value_bytes,
                 content.value_bytes + len(bytes(head.get("key") or b"")),  # type: ignore[call-overload]
                 content.crc,
-            )  # fmt: skip
+            )
             done = _append(store, topic, to, made, txn)
     except OutcomeUnknown:
         raise
@@ -152,9 +160,7 @@ def _path(view: View, topic: int, to: Address, ledger: int) -> str:
     return sealed_path(directory, ledger, view.manifest.generation)
 
 
-def _reserve(
-    store: Store, topic: int, to: Address, txn: Transaction | TxnId | None
-) -> Placed:  # fmt: skip
+def _reserve(store: Store, topic: int, to: Address, txn: Transaction | TxnId | None) -> Placed:
     if txn is None:
         answer = store.write(
             lambda view, now: large.reserve(view, store.settings, now, _topic(view, topic), to)
@@ -162,12 +168,13 @@ def _reserve(
     else:
         uid = store.disk.owner()[0]
         answer = in_transaction(
-            store, txn,
+            store,
+            txn,
             lambda view, now, use: large.reserve_in_txn(
                 view, store.settings, now, uid, _topic(view, topic), to, use
             ),
             _uses(topic, to),
-        )  # fmt: skip
+        )
     assert isinstance(answer, Placed)
     return answer
 
@@ -184,12 +191,13 @@ def _append(
         )
     else:
         answer = in_transaction(
-            store, txn,
+            store,
+            txn,
             lambda view, now, use: large.append_in_txn(
                 view, store.settings, now, owner[0], _topic(view, topic), to, made, use
             ),
             _uses(topic, to),
-        )  # fmt: skip
+        )
     assert isinstance(answer, Placed)
     return answer
 
@@ -199,9 +207,13 @@ def _uses(topic: int, to: Address) -> Uses:
 
 
 def address(
-    partitions: int, turn: int, key: bytes | None, partition: int | None, named: Named | None,
+    partitions: int,
+    turn: int,
+    key: bytes | None,
+    partition: int | None,
+    named: Named | None,
     sequence: int | None,
-) -> Address:  # fmt: skip
+) -> Address:
     """Where a message goes: the partition that it names, that of its key, or the next in turn.
 
     raises: InvalidArgument (there is no such partition)
@@ -221,17 +233,16 @@ def _head(given: Mapping[str, object]) -> tuple[pa.RecordBatch, dict[str, int]]:
         columns = {name: pa.array([item], COLUMNS[name]) for name, item in given.items()}
     except (pa.ArrowInvalid, pa.ArrowTypeError, TypeError, OverflowError) as exc:
         raise InvalidArgument(f"the message cannot be encoded: {exc}") from exc
-    delivery = {name: columns[name].cast(pa.int64())[0].as_py() for name in DELIVERY
-                if name in columns}  # fmt: skip
+    delivery = {
+        name: columns[name].cast(pa.int64())[0].as_py() for name in DELIVERY if name in columns
+    }
     if AFTER in columns:
         check_delays(pa.RecordBatch.from_arrays(list(columns.values()), list(columns)))
         del columns[AFTER]
     return pa.RecordBatch.from_arrays(list(columns.values()), list(columns)), delivery
 
 
-def _beside(
-    key: bytes | None, properties: Mapping[str, str] | None, settings: Settings
-) -> int:  # fmt: skip
+def _beside(key: bytes | None, properties: Mapping[str, str] | None, settings: Settings) -> int:
     """Bytes of key and properties."""
     size = 0 if key is None else len(key)
     if size > KEY_BYTES_MAX:
@@ -274,17 +285,21 @@ def _bounded(chunks: Iterator[memoryview], beside: int, most: int) -> Iterator[m
         if number > CHUNKS_MAX:
             raise LimitExceeded(
                 f"a message would have more than {CHUNKS_MAX} chunks",
-                hint="raise max_message_bytes", limit=CHUNKS_MAX, value=number,
-            )  # fmt: skip
+                hint="raise max_message_bytes",
+                limit=CHUNKS_MAX,
+                value=number,
+            )
         yield chunk
 
 
 def _too_large(size: int, most: int) -> LimitExceeded:
     return LimitExceeded(
         f"a message has {size} bytes or more, max_chunked_message_bytes is {most}",
-        hint="send it in several messages", setting="max_chunked_message_bytes", limit=most,
+        hint="send it in several messages",
+        setting="max_chunked_message_bytes",
+        limit=most,
         value=size,
-    )  # fmt: skip
+    )
 
 
 def _with_room(store: Store, chunks: Iterator[memoryview]) -> Iterator[memoryview]:

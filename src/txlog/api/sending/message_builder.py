@@ -16,11 +16,18 @@ class Send(Protocol):
     """`Producer.send`."""
 
     def __call__(
-        self, value: Value | str | None, *, key: bytes | str | None,
-        properties: Mapping[str, str] | None, event_time: int | None,
-        deliver_at: int | None, deliver_after: int | None,
-        sequence_id: int | None, partition: int | None, txn: Transaction | TxnId | None,
-    ) -> SendReceipt: ...  # fmt: skip
+        self,
+        value: Value | str | None,
+        *,
+        key: bytes | str | None,
+        properties: Mapping[str, str] | None,
+        event_time: int | None,
+        deliver_at: int | None,
+        deliver_after: int | None,
+        sequence_id: int | None,
+        partition: int | None,
+        txn: Transaction | TxnId | None,
+    ) -> SendReceipt: ...
 
 
 @checked
@@ -31,9 +38,17 @@ class MessageBuilder:
     """
 
     __slots__ = (
-        "_deliver_after", "_deliver_at", "_event_time", "_key", "_partition", "_properties",
-        "_send", "_sequence_id", "_txn", "_value",
-    )  # fmt: skip
+        "_deliver_after",
+        "_deliver_at",
+        "_event_time",
+        "_key",
+        "_partition",
+        "_properties",
+        "_send",
+        "_sequence_id",
+        "_txn",
+        "_value",
+    )
 
     def __init__(self, send: Send, txn: Transaction | TxnId | None) -> None:
         self._send = send
@@ -95,8 +110,13 @@ class MessageBuilder:
     def send(self) -> SendReceipt:
         """Send it, as Producer.send; it may be sent again."""
         return self._send(
-            self._value, key=self._key, properties=self._properties or None,
-            event_time=self._event_time, deliver_at=self._deliver_at,
-            deliver_after=self._deliver_after, sequence_id=self._sequence_id,
-            partition=self._partition, txn=self._txn,
-        )  # fmt: skip
+            self._value,
+            key=self._key,
+            properties=self._properties or None,
+            event_time=self._event_time,
+            deliver_at=self._deliver_at,
+            deliver_after=self._deliver_after,
+            sequence_id=self._sequence_id,
+            partition=self._partition,
+            txn=self._txn,
+        )

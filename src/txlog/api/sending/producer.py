@@ -72,9 +72,12 @@ def _is_integer(value: object) -> bool:
 
 
 def beside(
-    key: bytes | None, properties: Mapping[str, str] | None, event_time: int | None,
-    deliver_at: int | None, deliver_after: int | None,
-) -> dict[str, object]:  # fmt: skip
+    key: bytes | None,
+    properties: Mapping[str, str] | None,
+    event_time: int | None,
+    deliver_at: int | None,
+    deliver_after: int | None,
+) -> dict[str, object]:
     """What stands beside a value, as far as it is given; raises InvalidMessage, InvalidArgument."""
     asked = {"key": key, "event_time": event_time, AT: deliver_at, AFTER: deliver_after}
     given: dict[str, object] = {name: item for name, item in asked.items() if item is not None}
@@ -143,14 +146,28 @@ class Producer:
     """
 
     __slots__ = (
-        "_asserting", "_idle_on_close", "_is_closed", "_name", "_named", "_number", "_partitions",
-        "_store", "_turn", "chunking", "topic",
-    )  # fmt: skip
+        "_asserting",
+        "_idle_on_close",
+        "_is_closed",
+        "_name",
+        "_named",
+        "_number",
+        "_partitions",
+        "_store",
+        "_turn",
+        "chunking",
+        "topic",
+    )
 
     def __init__(
-        self, store: Store, topic: str, name: str | None, *, chunking: bool = False,
+        self,
+        store: Store,
+        topic: str,
+        name: str | None,
+        *,
+        chunking: bool = False,
         idle_on_close: bool = False,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._store = store
         self.chunking = chunking
         self.topic = TopicName.parse(topic, allow_partition=True)
@@ -198,12 +215,18 @@ class Producer:
         )
 
     def send(
-        self, value: Value | str | None, *, key: bytes | str | None = None,
-        properties: Mapping[str, str] | None = None, event_time: int | None = None,
-        deliver_at: int | None = None, deliver_after: int | None = None,
-        sequence_id: int | None = None, partition: int | None = None,
+        self,
+        value: Value | str | None,
+        *,
+        key: bytes | str | None = None,
+        properties: Mapping[str, str] | None = None,
+        event_time: int | None = None,
+        deliver_at: int | None = None,
+        deliver_after: int | None = None,
+        sequence_id: int | None = None,
+        partition: int | None = None,
         txn: Transaction | TxnId | None = None,
-    ) -> SendReceipt:  # fmt: skip
+    ) -> SendReceipt:
         """Send one message; durable when it returns, in a transaction with the commit.
 
         value:                  bytes; with chunking also a binary file or an iterable of bytes,
@@ -216,17 +239,30 @@ class Producer:
                 TransactionNotFound, ...
         """
         return self._send_one(
-            value, key=key, properties=properties, event_time=event_time, deliver_at=deliver_at,
-            deliver_after=deliver_after, sequence_id=sequence_id, partition=partition, txn=txn,
-        ).receipts()[0]  # fmt: skip
+            value,
+            key=key,
+            properties=properties,
+            event_time=event_time,
+            deliver_at=deliver_at,
+            deliver_after=deliver_after,
+            sequence_id=sequence_id,
+            partition=partition,
+            txn=txn,
+        ).receipts()[0]
 
     def _send_one(
-        self, value: Value | str | None, *, key: bytes | str | None = None,
-        properties: Mapping[str, str] | None = None, event_time: int | None = None,
-        deliver_at: int | None = None, deliver_after: int | None = None,
-        sequence_id: int | None = None, partition: int | None = None,
+        self,
+        value: Value | str | None,
+        *,
+        key: bytes | str | None = None,
+        properties: Mapping[str, str] | None = None,
+        event_time: int | None = None,
+        deliver_at: int | None = None,
+        deliver_after: int | None = None,
+        sequence_id: int | None = None,
+        partition: int | None = None,
         txn: Transaction | TxnId | None = None,
-    ) -> BatchReceipt | LargeReceipt:  # fmt: skip
+    ) -> BatchReceipt | LargeReceipt:
         """Send one message, as `send`; answers like a batch of one."""
         self._check_open()
         value, key = as_bytes(value), as_bytes(key)
@@ -250,11 +286,18 @@ class Producer:
         return self._send_batch(batch, txn)
 
     def send_async(
-        self, value: bytes | str | None, *, txn: Transaction, key: bytes | str | None = None,
-        properties: Mapping[str, str] | None = None, event_time: int | None = None,
-        deliver_at: int | None = None, deliver_after: int | None = None,
-        sequence_id: int | None = None, partition: int | None = None,
-    ) -> Later[SendReceipt]:  # fmt: skip
+        self,
+        value: bytes | str | None,
+        *,
+        txn: Transaction,
+        key: bytes | str | None = None,
+        properties: Mapping[str, str] | None = None,
+        event_time: int | None = None,
+        deliver_at: int | None = None,
+        deliver_after: int | None = None,
+        sequence_id: int | None = None,
+        partition: int | None = None,
+    ) -> Later[SendReceipt]:
         """Send one message in a transaction, later: as send_batch_async."""
         value, key = as_bytes(value), as_bytes(key)
         head = beside(key, properties, event_time, deliver_at, deliver_after)
@@ -345,9 +388,8 @@ class Producer:
         return self._leave(data, txn, lambda answer: answer)
 
     def _leave(
-        self, data: pa.Table | pa.RecordBatch, txn: Transaction,
-        finish: Callable[[BatchReceipt], T],
-    ) -> Later[T]:  # fmt: skip
+        self, data: pa.Table | pa.RecordBatch, txn: Transaction, finish: Callable[[BatchReceipt], T]
+    ) -> Later[T]:
         sending = self._in_txn(data)
         self._asserting.note_batch(txn, sending.routing.routed.batch)
         receipt = sending.receipt
@@ -424,9 +466,11 @@ class Producer:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None,
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
         trace: TracebackType | None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         if kind is not None:
             self._idle_on_close = False  # a job that failed is waited for, until it comes again
         self.close()

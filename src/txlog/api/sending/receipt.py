@@ -50,8 +50,9 @@ class BatchReceipt:
         self._in_txn = in_txn
         repeated = [
             bytes_between(routed, piece.row_start, piece.row_start + piece.duplicates)
-            for piece in stored if piece.duplicates
-        ]  # fmt: skip
+            for piece in stored
+            if piece.duplicates
+        ]
         self.bytes = routed.payload_bytes - sum(repeated)
         self.duplicates = sum([piece.duplicates for piece in stored])
         self.messages = routed.batch.num_rows - self.duplicates
@@ -128,10 +129,13 @@ class LargeReceipt:
         placed = self._placed
         return [
             SendReceipt(
-                self._partition, placed.message_id, placed.index, placed.duplicate,
+                self._partition,
+                placed.message_id,
+                placed.index,
+                placed.duplicate,
                 placed.beyond_ttl,
             )
-        ]  # fmt: skip
+        ]
 
     def ids(self) -> list[MessageId | None]:
         """Its id; None in a transaction, or when an original is gone."""

@@ -70,9 +70,8 @@ class WatermarkId:
         ended = None if self._handle is None else self._handle.outcome
         markers = {} if ended is None else {one[0]: Position(*one[1:3]) for one in ended.markers}
         return {
-            at: markers[number]
-            for at, number in self._placed.numbers.items() if number in markers
-        }  # fmt: skip
+            at: markers[number] for at, number in self._placed.numbers.items() if number in markers
+        }
 
     def __repr__(self) -> str:
         where = self.positions or f"txn={self.txn}"
@@ -86,8 +85,16 @@ class Asserting:
     """
 
     __slots__ = (
-        "_least", "_named", "_number", "_short", "_store", "_sweep_at", "_warned", "ahead", "name",
-    )  # fmt: skip
+        "_least",
+        "_named",
+        "_number",
+        "_short",
+        "_store",
+        "_sweep_at",
+        "_warned",
+        "ahead",
+        "name",
+    )
 
     def __init__(
         self, store: Store, topic: TopicName, number: int, name: str | None, named: Named | None
@@ -151,9 +158,13 @@ class Asserting:
         )
         if rule == REFUSE:
             raise NotAllowed(
-                text, hint="end the transaction first, or send the watermark in it",
-                topic=self._short, txn=named, least_event_time=least, event_time=event_time,
-            )  # fmt: skip
+                text,
+                hint="end the transaction first, or send the watermark in it",
+                topic=self._short,
+                txn=named,
+                least_event_time=least,
+                event_time=event_time,
+            )
         self.ahead += 1
         self._store.tally.ahead[self._number] += 1
         if not self._warned:
@@ -268,7 +279,8 @@ class WatermarkBuilder:
         """
         if self._idle == (self._event_time is not None):
             raise InvalidArgument(
-                "a watermark is either an event_time or mark_idle", code=203,
+                "a watermark is either an event_time or mark_idle",
+                code=203,
                 hint="call one of event_time(ms) and mark_idle()",
-            )  # fmt: skip
+            )
         return self._asserting.send(self._event_time, self._txn)

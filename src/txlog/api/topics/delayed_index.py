@@ -83,9 +83,14 @@ class Rebuilt:
 
 
 def rebuild(
-    store: Store, numbers: Sequence[int], first: MessageId | None, last: MessageId | None, *,
-    dry_run: bool, searches: Mapping[int, Search] | None = None,
-) -> Answer:  # fmt: skip
+    store: Store,
+    numbers: Sequence[int],
+    first: MessageId | None,
+    last: MessageId | None,
+    *,
+    dry_run: bool,
+    searches: Mapping[int, Search] | None = None,
+) -> Answer:
     """Replace the index of a range by what the log says, and say what differed.
 
     first, last: None: from the beginning, to the end; both are in. Buckets are replaced as wholes.

@@ -109,27 +109,44 @@ class SubscriptionHandle:
 
         def decide(view: View, now: Instant) -> Decision:
             return seek(
-                view, store.settings, now, uid, *self._find(view), bound, self._indexes(),
+                view,
+                store.settings,
+                now,
+                uid,
+                *self._find(view),
+                bound,
+                self._indexes(),
                 force=force,
-            )  # fmt: skip
+            )
 
         answer = self._decided(decide, dry_run=dry_run)
         assert isinstance(answer, SeekAnswer)
         return {
-            "topic": self.short, "subscription": self.name,
+            "topic": self.short,
+            "subscription": self.name,
             "redeliver": sum(row.redeliver for row in answer.partitions),
             "skip": sum(row.skip for row in answer.partitions),
             "partition_list": [
-                {"partition": row.partition, "from": row.before, "to": row.after,
-                 "redeliver": row.redeliver, "skip": row.skip} for row in answer.partitions
+                {
+                    "partition": row.partition,
+                    "from": row.before,
+                    "to": row.after,
+                    "redeliver": row.redeliver,
+                    "skip": row.skip,
+                }
+                for row in answer.partitions
             ],
             "aborted_list": answer.aborted,
-        }  # fmt: skip
+        }
 
     def skip(
-        self, messages: int | None = None, *, all: bool = False, older_than_ms: int | None = None,
+        self,
+        messages: int | None = None,
+        *,
+        all: bool = False,
+        older_than_ms: int | None = None,
         dry_run: bool = False,
-    ) -> Answer:  # fmt: skip
+    ) -> Answer:
         """Acknowledge the next messages of each partition, all, or what is older.
 
         Messages that a transaction holds stay with it. The fields of `sub skip`.
@@ -158,8 +175,9 @@ class SubscriptionHandle:
             if amount is None:
                 raise InvalidArgument(
                     f"topic {self.short} has no time to live: say how old",
-                    hint="--older-than DUR, or txlog topic update --ttl DUR", topic=self.short,
-                )  # fmt: skip
+                    hint="--older-than DUR, or txlog topic update --ttl DUR",
+                    topic=self.short,
+                )
             return amount
 
         return self._skipped(ttl, dry_run=dry_run)
@@ -202,9 +220,12 @@ class SubscriptionHandle:
     # --- acknowledging -----------------------------------------------------------------------
 
     def acknowledge(
-        self, ids: Sequence[MessageId], *, cumulative: bool = False,
+        self,
+        ids: Sequence[MessageId],
+        *,
+        cumulative: bool = False,
         txn: Transaction | TxnId | None = None,
-    ) -> Answer:  # fmt: skip
+    ) -> Answer:
         """Acknowledge by id; {acked, already, dropped}. Raises as Client.acknowledge."""
         answer = acknowledge_runs(
             self._store, self._find, runs_of_ids(list(ids)), txn, cumulative=cumulative
@@ -233,8 +254,12 @@ class SubscriptionHandle:
 
         answer = self._decided(decide, dry_run=dry_run)
         assert isinstance(answer, Back)
-        return {"topic": self.short, "subscription": self.name, "nacked": answer.returned,
-                "ignored": answer.missed}  # fmt: skip
+        return {
+            "topic": self.short,
+            "subscription": self.name,
+            "nacked": answer.returned,
+            "ignored": answer.missed,
+        }
 
     def redeliver(self, ids: Sequence[MessageId] | None = None, *, dry_run: bool = False) -> Answer:
         """Let what is in hand come again at once, None: all of it; the fields of `sub redeliver`.
@@ -295,8 +320,12 @@ class SubscriptionHandle:
         assert isinstance(answer, DeletedSubscription)
         for number in () if dry_run or store.dry_run else dead:
             store.disk.unlink(consumer_lock(number))
-        return {"topic": answer.topic, "subscription": answer.subscription,
-                "backlog": answer.backlog, "deleted": True}  # fmt: skip
+        return {
+            "topic": answer.topic,
+            "subscription": answer.subscription,
+            "backlog": answer.backlog,
+            "deleted": True,
+        }
 
     def _dead(self) -> list[int]:
         """The consumers that the catalog has and nobody is any more."""

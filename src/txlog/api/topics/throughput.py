@@ -40,9 +40,11 @@ def throughput(
     spans = max(0, (now_ms - first) // by_ms + 1)
     if spans > SPANS_MAX:
         raise LimitExceeded(
-            f"{spans} spans of time, at most {SPANS_MAX}", hint="a longer --by, a later --since",
-            limit=SPANS_MAX, value=spans,
-        )  # fmt: skip
+            f"{spans} spans of time, at most {SPANS_MAX}",
+            hint="a longer --by, a later --since",
+            limit=SPANS_MAX,
+            value=spans,
+        )
     listed = None if partitions is None else list(partitions)
     wanted = Range(start=Bound("time", first), stop=END)
     reader = Reader(store, topic, wanted, listed)
@@ -74,10 +76,13 @@ def _spanned(table: pa.Table, first_ms: int, by_ms: int) -> pa.Table:
     """Of each message the span it became visible in, the bytes of its payload, its transaction."""
     times = table.column("visible_time").cast(pa.int64())
     by = pa.scalar(by_ms, pa.int64())
-    made = pa.table({
-        "span": pc.multiply(pc.divide(times, by), by),
-        "bytes": pc.binary_length(table.column("value")), "time": times,
-        **{name: table.column(name) for name in _TXN},
-    })  # fmt: skip
+    made = pa.table(
+        {
+            "span": pc.multiply(pc.divide(times, by), by),
+            "bytes": pc.binary_length(table.column("value")),
+            "time": times,
+            **{name: table.column(name) for name in _TXN},
+        }
+    )
     # Clocks go back now and then: behind the first that is late enough there may be earlier ones.
     return made.filter(pc.greater_equal(made.column("time"), pa.scalar(first_ms, pa.int64())))

@@ -113,9 +113,13 @@ class TopicHandle:
     # --- looking -----------------------------------------------------------------------------
 
     def delayed(
-        self, subscription: str | None = None, before: int | None = None,
-        limit: int | None = None, *, key: bytes | str | None = None,
-    ) -> pa.Table:  # fmt: skip
+        self,
+        subscription: str | None = None,
+        before: int | None = None,
+        limit: int | None = None,
+        *,
+        key: bytes | str | None = None,
+    ) -> pa.Table:
         """Messages whose time is to come, in order of time; what the index holds, not the backlog.
 
         subscription: only what it has not acknowledged; before: an instant in ms, itself left out
@@ -187,9 +191,14 @@ class TopicHandle:
     # --- deciding ----------------------------------------------------------------------------
 
     def promote(
-        self, ids: Sequence[MessageId] | None = None, *, before: int | None = None,
-        all: bool = False, subscription: str | None = None, dry_run: bool = False,
-    ) -> Answer:  # fmt: skip
+        self,
+        ids: Sequence[MessageId] | None = None,
+        *,
+        before: int | None = None,
+        all: bool = False,
+        subscription: str | None = None,
+        dry_run: bool = False,
+    ) -> Answer:
         """Let delayed messages be delivered now; later ones still wait.
 
         ids, before, all: one of them: these, those due before an instant in ms, or all
@@ -203,9 +212,14 @@ class TopicHandle:
         return self._told("promoted", subscription, answer)
 
     def cancel(
-        self, ids: Sequence[MessageId] | None = None, *, before: int | None = None,
-        all: bool = False, subscription: str | None = None, dry_run: bool = False,
-    ) -> Answer:  # fmt: skip
+        self,
+        ids: Sequence[MessageId] | None = None,
+        *,
+        before: int | None = None,
+        all: bool = False,
+        subscription: str | None = None,
+        dry_run: bool = False,
+    ) -> Answer:
         """Acknowledge delayed messages before they are due, so that they never come.
 
         subscription: None: every subscription there is
@@ -215,9 +229,15 @@ class TopicHandle:
         return self._told("cancelled", subscription, answer)
 
     def _change(
-        self, ask: Ask, ids: Sequence[MessageId] | None, before: int | None, every: bool,
-        subscription: str | None, *, dry_run: bool,
-    ) -> Changed:  # fmt: skip
+        self,
+        ask: Ask,
+        ids: Sequence[MessageId] | None,
+        before: int | None,
+        every: bool,
+        subscription: str | None,
+        *,
+        dry_run: bool,
+    ) -> Changed:
         if (ids is not None) + (before is not None) + every != 1:
             raise InvalidArgument("name messages, those before an instant, or all: one of them")
         runs = None if ids is None else runs_of_ids(list(ids))
@@ -248,10 +268,13 @@ class TopicHandle:
 
     def _told(self, verb: str, subscription: str | None, answer: Changed) -> Answer:
         return {
-            "topic": self.short, "subscription": subscription, verb: answer.messages,
-            "not_delayed": answer.not_delayed, "first_at": answer.first_ms,
+            "topic": self.short,
+            "subscription": subscription,
+            verb: answer.messages,
+            "not_delayed": answer.not_delayed,
+            "first_at": answer.first_ms,
             "last_at": answer.last_ms,
-        }  # fmt: skip
+        }
 
     # --- upkeep of the index -----------------------------------------------------------------
 
@@ -271,9 +294,13 @@ class TopicHandle:
         return {"topic": self.short, **answer}
 
     def rebuild(
-        self, first: MessageId | None = None, last: MessageId | None = None, *,
-        dry_run: bool = False, searches: Mapping[int, Search] | None = None,
-    ) -> Answer:  # fmt: skip
+        self,
+        first: MessageId | None = None,
+        last: MessageId | None = None,
+        *,
+        dry_run: bool = False,
+        searches: Mapping[int, Search] | None = None,
+    ) -> Answer:
         """Replace the index of a range by what the log says.
 
         searches: by number of the store what finds delayed ids; jobs give those that Spark found

@@ -80,9 +80,13 @@ class TopicWatermarks:
     # --- looking -----------------------------------------------------------------------------
 
     def show(
-        self, subscription: str | None = None, *, partition: int | None = None,
-        at: MessageId | None = None, lateness: bool = True,
-    ) -> Answer:  # fmt: skip
+        self,
+        subscription: str | None = None,
+        *,
+        partition: int | None = None,
+        at: MessageId | None = None,
+        lateness: bool = True,
+    ) -> Answer:
         """The watermark where a subscription is, at the end of the log without one; or at a place.
 
         at:       a row of one partition
@@ -124,9 +128,13 @@ class TopicWatermarks:
         return {"max_event_time": max(times, default=None), "late_messages": late}
 
     def history(
-        self, *, partition: int | None = None, producer: str | None = None,
-        since: int | None = None, limit: int | None = None,
-    ) -> list[Answer]:  # fmt: skip
+        self,
+        *,
+        partition: int | None = None,
+        producer: str | None = None,
+        since: int | None = None,
+        limit: int | None = None,
+    ) -> list[Answer]:
         """What moved the watermarks, oldest first; as far back as the log reaches.
 
         since:   written at or after (ms); limit: the last so many
@@ -170,9 +178,13 @@ class TopicWatermarks:
             Assertion(_name(producer), check_event_time(event_time)), txn
         )
         return {
-            "topic": self.short, "producer": producer, "event_time": event_time,
-            "regressed": regressed, "txn": placed.txn, "partition_list": _places(placed),
-        }  # fmt: skip
+            "topic": self.short,
+            "producer": producer,
+            "event_time": event_time,
+            "regressed": regressed,
+            "txn": placed.txn,
+            "partition_list": _places(placed),
+        }
 
     def idle(self, producer: str, *, txn: Transaction | TxnId | None = None) -> Answer:
         """Declare a producer idle: nobody waits for it until it asserts a time again.
@@ -181,9 +193,12 @@ class TopicWatermarks:
         """
         placed, was_active = self._write(Assertion(_name(producer), None, "admin"), txn)
         return {
-            "topic": self.short, "producer": producer, "was_active": was_active,
-            "txn": placed.txn, "partition_list": _places(placed),
-        }  # fmt: skip
+            "topic": self.short,
+            "producer": producer,
+            "was_active": was_active,
+            "txn": placed.txn,
+            "partition_list": _places(placed),
+        }
 
     def snapshot(self) -> Answer:
         """Write a snapshot in each partition where anything was asserted.
@@ -197,12 +212,13 @@ class TopicWatermarks:
         )
         rows = self.show(lateness=False)["partition_list"]
         return {
-            "topic": self.short, "written": written,
+            "topic": self.short,
+            "written": written,
             "partition_list": [
                 {"partition": row["partition"], "position": row["snapshot_position"]}
                 for row in rows
             ],
-        }  # fmt: skip
+        }
 
     def _write(
         self, what: Assertion, txn: Transaction | TxnId | None

@@ -61,10 +61,12 @@ def expire(store: Store) -> dict[str, Any]:
     """Sweep the whole store; {expired, rolled_forward, rolled_back, forgotten, waiting_list}."""
     swept = store.expire()
     return {
-        "expired": swept.expired, "rolled_forward": swept.rolled_forward,
-        "rolled_back": swept.rolled_back, "forgotten": swept.forgotten,
+        "expired": swept.expired,
+        "rolled_forward": swept.rolled_forward,
+        "rolled_back": swept.rolled_back,
+        "forgotten": swept.forgotten,
         "waiting_list": store.read(topics_and_txns.waiting),
-    }  # fmt: skip
+    }
 
 
 def connect(store: Store, key: str, epoch: int, owner: str | int | None) -> Connected:

@@ -94,8 +94,15 @@ class Transaction:
     """
 
     __slots__ = (
-        "_after_end", "_failed", "_queue", "_status", "_store", "_takers", "outcome", "use",
-    )  # fmt: skip
+        "_after_end",
+        "_failed",
+        "_queue",
+        "_status",
+        "_store",
+        "_takers",
+        "outcome",
+        "use",
+    )
 
     def __init__(self, store: Store, use: Use, after_end: Callable[[], None]) -> None:
         self.use = use
@@ -205,9 +212,11 @@ class Transaction:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None,
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
         trace: TracebackType | None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         if self._status != "OPEN":
             return
         if kind is None:
@@ -384,8 +393,9 @@ def _answered(call: Call) -> object:
 def _lost() -> InvalidTxnStatus:
     return InvalidTxnStatus(
         "an operation left for later was being written, and that was interrupted or goes on in "
-        "another thread", hint="repeat the transaction",
-    )  # fmt: skip
+        "another thread",
+        hint="repeat the transaction",
+    )
 
 
 @checked

@@ -271,9 +271,13 @@ class Call:
 
     def settings_in_force(self) -> list[dict[str, Any]]:
         """What holds of the user's settings but the store; {name, value, origin}."""
-        variables = {"format": "TXLOG_FORMAT", "color": "NO_COLOR", "no_input": "TXLOG_NO_INPUT",
-                     "no_progress": "TXLOG_NO_PROGRESS",
-                     "lock_timeout": "TXLOG_LOCK_TIMEOUT"}  # fmt: skip
+        variables = {
+            "format": "TXLOG_FORMAT",
+            "color": "NO_COLOR",
+            "no_input": "TXLOG_NO_INPUT",
+            "no_progress": "TXLOG_NO_PROGRESS",
+            "lock_timeout": "TXLOG_LOCK_TIMEOUT",
+        }
         rows: list[dict[str, Any]] = []
         for name, usual in _USUAL.items():
             given = getattr(self.flags, name)

@@ -64,9 +64,13 @@ def bench(
     with Words(call) as told:
         told(f"{mode}, {lasting}")
         row = work.bench(
-            folder, mode, message_bytes=parse_size(size), duration_ms=duration_ms,
-            txn_size=txn_size, durability=call.durability() or "sync",
-        )  # fmt: skip
+            folder,
+            mode,
+            message_bytes=parse_size(size),
+            duration_ms=duration_ms,
+            txn_size=txn_size,
+            durability=call.durability() or "sync",
+        )
     if before:
         row = {**row, "before_per_second": before, "ratio": round(row["per_second"] / before, 3)}
         if call.flags.columns is None:

@@ -100,8 +100,14 @@ def _failed(error: TxlogError) -> Answer:
     """What there is to say of a store that cannot be looked at."""
     status = "critical" if isinstance(error, Corruption) else "unknown"
     detail = error.message if error.hint is None else f"{error.message} ({error.hint})"
-    row = {"name": "store", "status": status, "value": error.exit, "warn": None, "crit": None,
-           "detail": detail}  # fmt: skip
+    row = {
+        "name": "store",
+        "status": status,
+        "value": error.exit,
+        "warn": None,
+        "crit": None,
+        "detail": detail,
+    }
     return {"status": status, "check_list": [row]}
 
 
@@ -149,8 +155,10 @@ def _perfdata(row: Answer) -> str:
     kind = str(row["name"]).split(" ")[0]
     unit, factor = _UNITS.get(kind, ("", 1))
     below = ":" if kind == "space" else ""
-    warn, crit = ("" if row[name] is None else f"{_number(row[name] * factor)}{below}"
-                  for name in ("warn", "crit"))  # fmt: skip
+    warn, crit = (
+        "" if row[name] is None else f"{_number(row[name] * factor)}{below}"
+        for name in ("warn", "crit")
+    )
     label = str(row["name"]).replace("'", "''").replace("=", "_")
     return f"'{label}'={_number(row['value'] * factor)}{unit};{warn};{crit};;".rstrip(";")
 
@@ -166,11 +174,15 @@ def _prometheus(call: Call, answer: Answer) -> str:
     statuses = [("", {"check": row["name"]}, EXITS[row["status"]]) for row in rows]
     values = [("", {"check": row["name"]}, row["value"]) for row in rows if row["name"] != "store"]
     made = [
-        family("txlog_check", "gauge", f"Worst of all checks: {said}.",
-               [("", {}, EXITS[answer["status"]])]),
+        family(
+            "txlog_check",
+            "gauge",
+            f"Worst of all checks: {said}.",
+            [("", {}, EXITS[answer["status"]])],
+        ),
         family("txlog_check_status", "gauge", f"Of one check: {said}.", statuses),
         family("txlog_check_value", "gauge", "What it looks at: messages, ms or bytes.", values),
-    ]  # fmt: skip
+    ]
     text: str = importlib.import_module("txlog.answers.metrics_text").exposition(made)
     return text
 

@@ -89,13 +89,17 @@ def next_delayed(
     client = call.client()
     names = [topic] if topic is not None else [str(row["topic"]) for row in client.topics()]
     if topic is None and subscription is not None:
-        having = {str(row["topic"]) for row in client.subscriptions()
-                  if row["subscription"] == subscription}  # fmt: skip
+        having = {
+            str(row["topic"])
+            for row in client.subscriptions()
+            if row["subscription"] == subscription
+        }
         names = [name for name in names if name in having]
     rows = [
-        row for name in names
+        row
+        for name in names
         for row in _rows(call, client.topic(name), subscription, None, count, None)
-    ]  # fmt: skip
+    ]
     call.output.rows(sorted(rows, key=lambda row: int(row["deliver_at"]))[:count])
 
 
@@ -118,18 +122,27 @@ def buckets(call: Call, topic: Topic) -> None:
 
 
 def _rows(
-    call: Call, handle: TopicHandle, subscription: str | None, before_ms: int | None,
-    limit: int | None, key: bytes | None,
-) -> list[Row]:  # fmt: skip
+    call: Call,
+    handle: TopicHandle,
+    subscription: str | None,
+    before_ms: int | None,
+    limit: int | None,
+    key: bytes | None,
+) -> list[Row]:
     now_ms = call.now_ms()
     return [
         {
-            "topic": handle.short, "partition": row["partition"], "message_id": message_id(row),
-            "deliver_at": row["at"], "due_in_ms": row["at"] - now_ms, "key": _text(row["key"]),
-            "size_bytes": row["size_bytes"], "txn": transaction(row),
+            "topic": handle.short,
+            "partition": row["partition"],
+            "message_id": message_id(row),
+            "deliver_at": row["at"],
+            "due_in_ms": row["at"] - now_ms,
+            "key": _text(row["key"]),
+            "size_bytes": row["size_bytes"],
+            "txn": transaction(row),
         }
         for row in _plain(handle.delayed(subscription, before_ms, limit, key=key))
-    ]  # fmt: skip
+    ]
 
 
 def _plain(table: Any) -> list[Row]:
@@ -220,9 +233,14 @@ _DONE = {"promote": "promoted", "cancel": "cancelled"}
 
 
 def _change(
-    call: Call, topic: str, ids: list[str] | None, before: str | None, every: bool,
-    subscription: str | None, verb: str,
-) -> None:  # fmt: skip
+    call: Call,
+    topic: str,
+    ids: list[str] | None,
+    before: str | None,
+    every: bool,
+    subscription: str | None,
+    verb: str,
+) -> None:
     if bool(ids) + (before is not None) + every != 1:
         raise Usage(f"say what to {verb}: ID…, --before TIME or --all")
     if subscription is not None:
@@ -319,9 +337,11 @@ def rebuild(
     with Words(call, f"rebuilding the index of {topic}"):
         answer = handle.rebuild(low, high, dry_run=call.dry_run)
     differed = answer["missing"] + answer["surplus"]
-    found = f"{answer['missing']:,} missing, {answer['surplus']:,} surplus" if differed else (
-        "nothing differed"
-    )  # fmt: skip
+    found = (
+        f"{answer['missing']:,} missing, {answer['surplus']:,} surplus"
+        if differed
+        else ("nothing differed")
+    )
     call.summary(
         f"{answer['topic']}: {counted(answer['messages_read'], 'message')} read, "
         f"{answer['indexed']:,} in {counted(answer['buckets'], 'bucket')}, {found}"

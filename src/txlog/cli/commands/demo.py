@@ -53,7 +53,7 @@ def demo(
     tour: Annotated[
         bool, Option("--tour", help="those, and commands that look at them, with what they print")
     ] = False,
-) -> None:  # fmt: skip
+) -> None:
     """Process real invoices exactly once while the worker is killed again and again.
 
     The store is made in PATH (./txlog-demo) and stays there. The result is computed a second time

@@ -48,8 +48,15 @@ class Looks:
 
     def check(self) -> None:
         """Refuse what does not go together. Raises Usage."""
-        exclusive(sql=self.sql, schema=self.schema, stats=self.stats, row_groups=self.row_groups,
-                  frames=self.frames, hexdump=self.hexdump, sample=self.sample)  # fmt: skip
+        exclusive(
+            sql=self.sql,
+            schema=self.schema,
+            stats=self.stats,
+            row_groups=self.row_groups,
+            frames=self.frames,
+            hexdump=self.hexdump,
+            sample=self.sample,
+        )
         if self.explain and (self.row_groups or self.hexdump is not None):
             raise Usage("--explain goes with what SQL answers")
 
@@ -116,8 +123,10 @@ def _starts(call: Call, answer: Mapping[str, Any], at: str) -> list[tuple[int, i
     found: list[tuple[int, int, int, int]] = []
     for number in range(client.describe_topic(topic)["partitions"]) if one is None else [one]:
         for table in client.read(topic, range=Range(start=bound), partitions=[number], limit=1):
-            found += [(number, row["ledger"], row["entry"], row["index"] or 0)
-                      for row in table.to_pylist()]  # fmt: skip
+            found += [
+                (number, row["ledger"], row["entry"], row["index"] or 0)
+                for row in table.to_pylist()
+            ]
     return found
 
 
@@ -204,8 +213,10 @@ def _is_parquet(path: str) -> bool:
 
 def _plain(row: Mapping[str, Any]) -> dict[str, Any]:
     """A row whose bounds are text: a column has one type, they have many."""
-    return {name: str(value) if name in ("min", "max") and value is not None else value
-            for name, value in row.items()}  # fmt: skip
+    return {
+        name: str(value) if name in ("min", "max") and value is not None else value
+        for name, value in row.items()
+    }
 
 
 def _print(call: Call, table: pa.Table) -> None:

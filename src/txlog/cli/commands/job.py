@@ -158,8 +158,9 @@ def lateness(
     print_listed(call, answer, "row_list", shown, engine)
     late = ", ".join(
         f"{row['late']:,} with {duration(row['delay_ms'])}"
-        for row in answer["delay_list"] if row["late"]
-    )  # fmt: skip
+        for row in answer["delay_list"]
+        if row["late"]
+    )
     call.summary(
         f"{counted(answer['messages'], 'message')} with an event time; late by the delay of a "
         f"watermark: {late or 'none'} ({engine}, {duration(call.elapsed_ms())})"
@@ -307,9 +308,16 @@ def replay(
     client = call.client(write=True)
     with engine_of(call, engine, master, conf) as chosen, Words(call) as told:
         answer = job_of("replay")(
-            client, topic, dest, (text, wanted), key, chosen, function=function,
-            dry_run=call.dry_run, tell=told,
-        )  # fmt: skip
+            client,
+            topic,
+            dest,
+            (text, wanted),
+            key,
+            chosen,
+            function=function,
+            dry_run=call.dry_run,
+            tell=told,
+        )
     if answer["already"]:
         done = f"{dest} has this already"
     elif call.dry_run:
@@ -386,9 +394,11 @@ def rebuild_delayed(
     with engine_of(call, engine, master, conf) as chosen, Words(call) as told:
         answer = job_of("rebuild_delayed")(client, topic, chosen, dry_run=call.dry_run, tell=told)
     differed = answer["missing"] + answer["surplus"]
-    found = f"{answer['missing']:,} missing, {answer['surplus']:,} surplus" if differed else (
-        "nothing differed"
-    )  # fmt: skip
+    found = (
+        f"{answer['missing']:,} missing, {answer['surplus']:,} surplus"
+        if differed
+        else ("nothing differed")
+    )
     done = (
         f"{answer['topic']}: {answer['indexed']:,} in {counted(answer['buckets'], 'bucket')}, "
         f"{found}"

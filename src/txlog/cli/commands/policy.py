@@ -65,10 +65,13 @@ def set_delayed(
     """
     exclusive(topic=topic, namespace=namespace)
     given: dict[str, Any] = {
-        "active": active, "tick_time_ms": call.duration(tick_time), "strict": strict,
+        "active": active,
+        "tick_time_ms": call.duration(tick_time),
+        "strict": strict,
         "max_delivery_delay_ms": call.duration(max_delay),
-        "fixed_delivery_delay_ms": call.duration(fixed_delay), "ttl_from": ttl_from,
-    }  # fmt: skip
+        "fixed_delivery_delay_ms": call.duration(fixed_delay),
+        "ttl_from": ttl_from,
+    }
     need_any(given, "say what to set: --active, --tick-time, --max-delay, --fixed-delay, …")
     set_policies = call.client(write=True).admin.set_delayed_policies
     report_set(call, set_policies(topic, namespace, **given))

@@ -67,9 +67,12 @@ def set_retention(
     """
     exclusive(topic=topic, namespace=namespace)
     given: dict[str, Any] = {
-        "retention_ms": _bound(time, parse_duration), "retention_bytes": _bound(size, parse_size),
-        "retention_acked": acked, "ttl_ms": _bound(ttl, parse_duration), "ttl_from": ttl_from,
-    }  # fmt: skip
+        "retention_ms": _bound(time, parse_duration),
+        "retention_bytes": _bound(size, parse_size),
+        "retention_acked": acked,
+        "ttl_ms": _bound(ttl, parse_duration),
+        "ttl_from": ttl_from,
+    }
     need_any(given, "say what to set: --time, --bytes, --acked, --ttl or --ttl-from")
     set_policies = call.client(write=True).admin.set_retention_policies
     report_set(call, set_policies(topic, namespace, **given))

@@ -61,7 +61,8 @@ def set_watermark(
     open_transaction_check: Annotated[
         str | None,
         Option(
-            "--open-transaction-check", metavar="|".join(_CHECKS),
+            "--open-transaction-check",
+            metavar="|".join(_CHECKS),
             help="ahead of the producer's own open transaction",
         ),
     ] = None,
@@ -69,7 +70,7 @@ def set_watermark(
         str | None,
         Option("--emit-interval", metavar="DUR", help="between two events of a consumer"),
     ] = None,
-) -> None:  # fmt: skip
+) -> None:
     """Set how watermarks of a topic, a namespace or the store are kept and given.
 
     A topic inherits what is not set for it from its namespace, that from the store.
@@ -78,11 +79,13 @@ def set_watermark(
     call.check_choice("--open-transaction-check", open_transaction_check, _CHECKS)
     given: dict[str, Any] = {
         "snapshot_bytes_max": None if snapshot_bytes is None else parse_size(snapshot_bytes),
-        "snapshot_entries_max": snapshot_entries, "snapshot_markers_max": snapshot_markers,
-        "producers_max": producers_max, "producer_idle_timeout_ms": call.duration(idle_timeout),
+        "snapshot_entries_max": snapshot_entries,
+        "snapshot_markers_max": snapshot_markers,
+        "producers_max": producers_max,
+        "producer_idle_timeout_ms": call.duration(idle_timeout),
         "open_transaction_check": open_transaction_check,
         "emit_interval_ms": call.duration(emit_interval),
-    }  # fmt: skip
+    }
     need_any(given, "say what to set: --idle-timeout, --open-transaction-check, …")
     set_policies = call.client(write=True).admin.set_watermark_policies
     report_set(call, set_policies(topic, namespace, **given))

@@ -72,9 +72,8 @@ def query(
     text = utf8(_sql(sql, file), "the SQL")
     parameters = _parameters(param or [])
     with importlib.import_module("txlog.sql.query").SqlQuery(
-        call.relations(), _listed, text, parameters, isolation,
-        skip_unavailable=skip_unavailable,
-    ) as asked:  # fmt: skip
+        call.relations(), _listed, text, parameters, isolation, skip_unavailable=skip_unavailable
+    ) as asked:
         if show_sql:
             call.output.text("".join(f"{line};\n" for line in [*asked.statements, text.strip()]))
             return

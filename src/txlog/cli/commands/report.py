@@ -87,7 +87,12 @@ def report(
         call.summary(
             f"wrote {where}: {counted(topics, 'topic')}, {counted(messages, 'message')}, {said}"
         )
-    call.output.result({
-        "path": where, "topics": topics, "messages": messages, "problems": problems,
-        "size_bytes": len(data),
-    })  # fmt: skip
+    call.output.result(
+        {
+            "path": where,
+            "topics": topics,
+            "messages": messages,
+            "problems": problems,
+            "size_bytes": len(data),
+        }
+    )

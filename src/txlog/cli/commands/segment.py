@@ -45,10 +45,13 @@ def list_segments(
     api = importlib.import_module("txlog.sql.segments")
     call.output.rows(
         api.listed(
-            call.relations(), topic, partition,
-            small_bytes=None if small is None else parse_size(small), sort=sort,
+            call.relations(),
+            topic,
+            partition,
+            small_bytes=None if small is None else parse_size(small),
+            sort=sort,
         )
-    )  # fmt: skip
+    )
 
 
 @command(

@@ -54,9 +54,11 @@ def _text(call: Call, answer: Mapping[str, Any]) -> str:
     store, journal, txns = answer["store"], answer["journal"], answer["txns"]
     messages = sum(row["messages"] for row in answer["topic_list"])
     said = [
-        tables.size(store["size_bytes"]), tables.counted(messages, "message"),
-        f"durable to LSN {journal['durable_lsn']:,}", _checkpoint(call, answer["checkpoint"]),
-    ]  # fmt: skip
+        tables.size(store["size_bytes"]),
+        tables.counted(messages, "message"),
+        f"durable to LSN {journal['durable_lsn']:,}",
+        _checkpoint(call, answer["checkpoint"]),
+    ]
     lines = ["   ".join([printable(store["path"]), *said])]
     if look.width and len(lines[0]) > look.width:
         lines = [printable(store["path"]), "   ".join(said)]

@@ -255,9 +255,10 @@ def seek(
         confirm(call, "\n".join(shown))
         answer = handle.seek(bound, force=force)
         moved = [
-            row for row in answer["partition_list"]
+            row
+            for row in answer["partition_list"]
             if row["from"] != row["to"] or row["redeliver"] or row["skip"]
-        ]  # fmt: skip
+        ]
         call.summary(f"{handle.name} moved" if moved else f"{handle.name} stands there already")
         for row in moved:
             call.summary(f"undo: txlog sub seek {handle.name} -t {handle.short} --to {row['from']}")
@@ -300,9 +301,10 @@ def skip(
         raise Usage("say what to skip: -n N, --all or --older-than DUR")
     handle = handle_of(call, subscription, topic)
     _skip(
-        call, handle,
+        call,
+        handle,
         lambda dry_run: handle.skip(count, all=every, older_than_ms=older_ms, dry_run=dry_run),
-    )  # fmt: skip
+    )
 
 
 @command(

@@ -64,8 +64,11 @@ def export(
     ] = None,
     partition_by: Annotated[
         str | None,
-        Option("--partition-by", metavar="C,…", help="directories by partition, key, producer, "
-               "publish_date, event_date"),
+        Option(
+            "--partition-by",
+            metavar="C,…",
+            help="directories by partition, key, producer, publish_date, event_date",
+        ),
     ] = None,
     resume: Annotated[
         bool, Option("--resume", help="a directory: begin, or finish what was killed")
@@ -74,7 +77,7 @@ def export(
         bool, Option("--append", help="a directory: and add what came since it was finished")
     ] = False,
     force: Annotated[bool, Option("--force", help="replace the file, or a former export")] = False,
-) -> None:  # fmt: skip
+) -> None:
     """Write the committed messages of a topic to a file (TOPIC.parquet), or into a directory.
 
     A file is there when all of it is in it. A directory (one that exists, ends in /, or with
@@ -100,9 +103,17 @@ def export(
             sink.flush()
         elif grows or where.endswith("/") or os.path.isdir(where):
             answer = made.export_directory(
-                client, topic, where, form=to, wanted=wanted, partition_by=places, resume=resume,
-                append=append, force=force, tell=told,
-            )  # fmt: skip
+                client,
+                topic,
+                where,
+                form=to,
+                wanted=wanted,
+                partition_by=places,
+                resume=resume,
+                append=append,
+                force=force,
+                tell=told,
+            )
         else:
             answer = made.export_file(
                 client, topic, where, form=to, wanted=wanted, force=force, tell=told
@@ -144,8 +155,11 @@ def import_(
     ] = None,
     value_columns: Annotated[
         str | None,
-        Option("--value-columns", metavar="C,…", help="one as it is, several as a JSON object; "
-               "else value, or the row as JSON"),
+        Option(
+            "--value-columns",
+            metavar="C,…",
+            help="one as it is, several as a JSON object; else value, or the row as JSON",
+        ),
     ] = None,
     event_time_column: Annotated[
         str | None, Option("--event-time-column", metavar="C", help="else event_time")
@@ -161,7 +175,7 @@ def import_(
     max_decoded: Annotated[
         str, Option("--max-decoded", metavar="SIZE", help="of a row group of Parquet")
     ] = "1GiB",
-) -> None:  # fmt: skip
+) -> None:
     """Store the rows of files, and of all files below directories, as messages: all or none, once.
 
     The same files again change nothing, and answer as the first time; with another key they are
@@ -174,18 +188,27 @@ def import_(
     reading = importlib.import_module("txlog.jobs.loads")
     chosen = [one.strip() for one in (value_columns or "").split(",") if one.strip()]
     columns = reading.Columns(
-        key_column, chosen[0] if len(chosen) == 1 else None, event_time_column,
+        key_column,
+        chosen[0] if len(chosen) == 1 else None,
+        event_time_column,
         tuple(chosen) if len(chosen) > 1 else (),
-    )  # fmt: skip
+    )
     most = parse_size(max_decoded)
     source = reading.files_of(_spooled(call, files, form), form, columns, reading.OF_IMPORT)
     client = call.client(write=True)
     made = importlib.import_module("txlog.jobs.import_files")
     with Words(call) as told:
         answer = made.import_files(
-            client, source, topic, key=key, resume=resume, create=create, decoded_bytes_max=most,
-            dry_run=call.dry_run, tell=told,
-        )  # fmt: skip
+            client,
+            source,
+            topic,
+            key=key,
+            resume=resume,
+            create=create,
+            decoded_bytes_max=most,
+            dry_run=call.dry_run,
+            tell=told,
+        )
     took = call.elapsed_ms()
     some, done = counted(answer["files"], "file"), counted(answer["messages"], "message")
     if answer["already"]:

@@ -359,8 +359,11 @@ def _say_end(call: Call, client: Client, answer: Mapping[str, Any]) -> None:
 
 _WAIT_STEP_S: Final = 0.05
 _UNMET: Final = 8
-_ENDS: Final = {"committed": ("committed",), "aborted": ("aborted",),
-                "ended": ("committed", "aborted")}  # fmt: skip
+_ENDS: Final = {
+    "committed": ("committed",),
+    "aborted": ("aborted",),
+    "ended": ("committed", "aborted"),
+}
 
 
 @command(

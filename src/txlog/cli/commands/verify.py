@@ -115,9 +115,14 @@ def repair(
     api = importlib.import_module("txlog.answers.integrity")
     with Words(call, "repair" if apply else "looking what can be repaired"):
         answer = api.repair(
-            path, apply=apply, rebuild=rebuild, ledger=ledger, accept_loss=accept_loss,
-            lock_timeout_ms=_lock_timeout_ms(call), clock=call.clock,
-        )  # fmt: skip
+            path,
+            apply=apply,
+            rebuild=rebuild,
+            ledger=ledger,
+            accept_loss=accept_loss,
+            lock_timeout_ms=_lock_timeout_ms(call),
+            clock=call.clock,
+        )
     left = [one for one in answer["action_list"] if not one["done"]]
     for one in answer["action_list"]:
         how = "" if one["done"] else "would " if not apply else "not done: "

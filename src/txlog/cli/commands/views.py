@@ -83,9 +83,17 @@ def views(
                 text = _program(call, client, contents, isolation, complete, files)
             else:
                 text = _script(
-                    call, client, contents, segments, isolation, complete, files, relative, out,
+                    call,
+                    client,
+                    contents,
+                    segments,
+                    isolation,
+                    complete,
+                    files,
+                    relative,
+                    out,
                     force,
-                )  # fmt: skip
+                )
         except MissingFile:
             continue  # R21: a checkpoint has removed files since
         if out is None:
@@ -117,10 +125,17 @@ def _contents(
 
 
 def _script(
-    call: Call, client: Client, contents: Sequence[Content], segments: list[dict[str, object]],
-    isolation: str, complete: str | None, files: list[str], relative: bool, out: str | None,
+    call: Call,
+    client: Client,
+    contents: Sequence[Content],
+    segments: list[dict[str, object]],
+    isolation: str,
+    complete: str | None,
+    files: list[str],
+    relative: bool,
+    out: str | None,
     force: bool,
-) -> str:  # fmt: skip
+) -> str:
     """The script as text; the database, if one is wanted."""
     scripts = importlib.import_module("txlog.sql.views_script")
     place = _from_store(client.path) if relative else os.path.abspath
@@ -128,10 +143,13 @@ def _script(
     if complete is None:
         lacking = sum(scripts.count_not_covered(client, content) for content in contents)
     statements: list[str] = scripts.statements(
-        contents, segments, lambda source: place(os.path.join(client.path, source.ref.path)),
-        [place(file) for file in files], uncommitted=isolation == "uncommitted",
+        contents,
+        segments,
+        lambda source: place(os.path.join(client.path, source.ref.path)),
+        [place(file) for file in files],
+        uncommitted=isolation == "uncommitted",
         temporary=out is None,
-    )  # fmt: skip
+    )
     said = scripts.comments(client, contents, lacking, call.now_ms())
     if out is not None:
         _database(client, out, statements, relative, force)
@@ -140,9 +158,13 @@ def _script(
 
 
 def _program(
-    call: Call, client: Client, contents: Sequence[Content], isolation: str, complete: str | None,
+    call: Call,
+    client: Client,
+    contents: Sequence[Content],
+    isolation: str,
+    complete: str | None,
     files: list[str],
-) -> str:  # fmt: skip
+) -> str:
     """The same as a program of PySpark."""
     scripts = importlib.import_module("txlog.sql.views_script")
     programs = importlib.import_module("txlog.sql.spark_script")
@@ -152,10 +174,11 @@ def _program(
     named = {scripts.file_of(content): content.name for content in contents}
     said = scripts.comments(client, contents, lacking, call.now_ms())
     program: str = programs.program(
-        contents, lambda source: os.path.join(client.path, source.ref.path),
+        contents,
+        lambda source: os.path.join(client.path, source.ref.path),
         [(named[os.path.basename(file)], os.path.abspath(file)) for file in files],
         uncommitted=isolation == "uncommitted",
-    )  # fmt: skip
+    )
     return "".join(f"# {line}\n" for line in said) + program
 
 
@@ -164,9 +187,14 @@ def _from_store(root: str) -> Callable[[str], str]:
 
 
 def _complete(
-    call: Call, client: Client, contents: Sequence[Content], folder: str, uncommitted: bool,
-    force: bool, made: set[str],
-) -> list[str]:  # fmt: skip
+    call: Call,
+    client: Client,
+    contents: Sequence[Content],
+    folder: str,
+    uncommitted: bool,
+    force: bool,
+    made: set[str],
+) -> list[str]:
     """Write what is in no Parquet file, a file a topic; their paths.
 
     made: what earlier tries have written, and this one will

@@ -69,9 +69,14 @@ def wait(
         time_ms = EVENT_TIME_MAX if watermark == "end" else parse_instant(watermark, call.now_ms())
     timeout_ms = call.duration(timeout)
     answer = call.client().wait(
-        topics, messages=messages, watermark=time_ms, subscription=subscription,
-        backlogs=backlogs, txns=txns, timeout_ms=timeout_ms,
-    )  # fmt: skip
+        topics,
+        messages=messages,
+        watermark=time_ms,
+        subscription=subscription,
+        backlogs=backlogs,
+        txns=txns,
+        timeout_ms=timeout_ms,
+    )
     call.exit = 0 if answer["met"] else _UNMET
     call.output.single(answer)
 

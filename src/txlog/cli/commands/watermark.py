@@ -155,10 +155,10 @@ def history(
     """
     since_ms = None if since is None else parse_time(since, call.now_ms())
     call.output.rows(
-        call.client().topic(topic).watermarks.history(
-            partition=partition, producer=producer, since=since_ms, limit=limit
-        )
-    )  # fmt: skip
+        call.client()
+        .topic(topic)
+        .watermarks.history(partition=partition, producer=producer, since=since_ms, limit=limit)
+    )
 
 
 @command(

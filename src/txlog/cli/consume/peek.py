@@ -55,9 +55,10 @@ def _random(client: Client, target: Target, count: int) -> pa.Table | None:
     """Return random messages; only stretches around them are read."""
     rows = client.describe_topic(target.topic)["partition_list"]
     sizes = [
-        (row["partition"], row["messages"]) for row in rows
+        (row["partition"], row["messages"])
+        for row in rows
         if target.partitions is None or row["partition"] in target.partitions
-    ]  # fmt: skip
+    ]
     picked = _sample(sum(size for _, size in sizes), count)
     held: list[pa.Table] = []
     base = 0
@@ -68,9 +69,11 @@ def _random(client: Client, target: Target, count: int) -> pa.Table | None:
             near = [number for number in inside if number < inside[0] + _STRETCH]
             inside = inside[len(near) :]
             part = client.read(
-                target.topic, range=Range(Bound("skip", near[0]), END), partitions=[partition],
+                target.topic,
+                range=Range(Bound("skip", near[0]), END),
+                partitions=[partition],
                 limit=near[-1] - near[0] + 1,
-            )  # fmt: skip
+            )
             found = pa.concat_tables([RECEIVED.empty_table(), *part])
             wanted = [number - near[0] for number in near if number - near[0] < len(found)]
             held.append(found.take(pa.array(wanted, pa.int64())))
@@ -162,9 +165,8 @@ def _is_at(found: MessageId, place: MessageId) -> bool:
 
 
 def _print(
-    call: Call, client: Client, table: pa.Table | None, raw: bool,
-    failed: Sequence[Corruption] = (),
-) -> None:  # fmt: skip
+    call: Call, client: Client, table: pa.Table | None, raw: bool, failed: Sequence[Corruption] = ()
+) -> None:
     """Print messages, then raise what kept others from being read."""
     columns = call.output.shown if call.flags.columns is not None else None
     form = call.output.form

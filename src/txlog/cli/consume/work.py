@@ -103,9 +103,13 @@ class Job:
         form = call.output.form
         look_up = records.beside_of(client, form) if "%" in form else None
         self.records = Records(
-            form, columns, raw_strings=request.raw_strings, look=call.output.look,
-            watermarks=request.watermarks, beside=look_up,
-        )  # fmt: skip
+            form,
+            columns,
+            raw_strings=request.raw_strings,
+            look=call.output.look,
+            watermarks=request.watermarks,
+            beside=look_up,
+        )
         self.out.write(self.records.begin())
         if request.grep is not None:
             check_pattern(request.grep)
@@ -244,9 +248,11 @@ class Job:
                 f"unacked_max is {most}, {left} more cannot come; those printed come again",
                 hint=f"--ack auto acknowledges as it goes; -n {most} stops in time; "
                 "txlog config set unacked_max N allows more",
-                setting=UNACKED_MAX, limit=most, value=self.records.count + left,
+                setting=UNACKED_MAX,
+                limit=most,
+                value=self.records.count + left,
                 subscription=request.subscription,
-            )  # fmt: skip
+            )
 
     def _tell(self, status: str | None) -> None:
         """Print that there is a new watermark, where it stands between the messages."""
@@ -260,9 +266,12 @@ class Job:
         request, targets = self.request, self.request.targets
         assert request.subscription is not None
         options: ConsumerOptions = {
-            "type": request.type, "name": request.consumer, "isolation": request.isolation,
-            "create": request.create, "enable_watermarking": request.watermarks,
-        }  # fmt: skip
+            "type": request.type,
+            "name": request.consumer,
+            "isolation": request.isolation,
+            "create": request.create,
+            "enable_watermarking": request.watermarks,
+        }
         if request.create:
             options["position"] = request.position
         else:
@@ -285,9 +294,11 @@ class Job:
         names = [str(row["subscription"]) for row in self.client.subscriptions(topic)]
         if name not in names:
             raise SubscriptionNotFound(
-                f"no subscription {name} on {topic}", topic=topic, subscription=name,
+                f"no subscription {name} on {topic}",
+                topic=topic,
+                subscription=name,
                 hint=meant(name, names, "--create makes it"),
-            )  # fmt: skip
+            )
 
     def _wait(self, idle_since: float) -> bool:
         """Wait for a change; false when the waiting is over."""
@@ -323,13 +334,16 @@ class Job:
         least = "at least " if written < self.records.count else ""
         text = f"{least}{counted(written, 'message')} written out"
         facts: dict[str, object] = {
-            "topic": ",".join(target.topic for target in request.targets), "messages": written,
-        }  # fmt: skip
+            "topic": ",".join(target.topic for target in request.targets),
+            "messages": written,
+        }
         if request.subscription is not None:
             facts |= {
-                "subscription": request.subscription, "acknowledged": self.acknowledged,
-                "txn": request.join, "txn_state": None if request.join is None else "open",
-            }  # fmt: skip
+                "subscription": request.subscription,
+                "acknowledged": self.acknowledged,
+                "txn": request.join,
+                "txn_state": None if request.join is None else "open",
+            }
             text += f", {self.acknowledged or 'none'} acknowledged"
             if request.join is not None:
                 text += f" in transaction {request.join}, which is left open"

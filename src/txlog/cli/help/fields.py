@@ -29,9 +29,14 @@ _MEANT: Final = {
 }  # fmt: skip
 # What inspect finds, and the commands that have the fields of it.
 _KINDS: Final = (
-    "status", "topic describe", "sub describe", "txn show", "admin get-transaction-key",
-    "consume", "segment show",
-)  # fmt: skip
+    "status",
+    "topic describe",
+    "sub describe",
+    "txn show",
+    "admin get-transaction-key",
+    "consume",
+    "segment show",
+)
 _FOUND: Final = "file row acknowledged_list lsn written_time durable op_list rows".split()
 
 

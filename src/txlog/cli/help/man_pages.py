@@ -107,11 +107,20 @@ def _command(command: Command) -> Page:
         Block(terms=[(code, text) for code, text in topics.exits() if int(code) in codes]),
     ]
     made.add("EXIT STATUS", *ends, Block(text="The errors are in txlog-exit-codes(7)."))
-    made.add("ENVIRONMENT", Block(terms=_environment(told)),
-             Block(text="All of them are in txlog-environment(7)."))  # fmt: skip
-    made.add("FILES", Block(terms=[("txlog.toml", "makes a directory a store"),
-                                   ("$XDG_CONFIG_HOME/txlog/config.toml",
-                                    "settings and profiles of the user")]))  # fmt: skip
+    made.add(
+        "ENVIRONMENT",
+        Block(terms=_environment(told)),
+        Block(text="All of them are in txlog-environment(7)."),
+    )
+    made.add(
+        "FILES",
+        Block(
+            terms=[
+                ("txlog.toml", "makes a directory a store"),
+                ("$XDG_CONFIG_HOME/txlog/config.toml", "settings and profiles of the user"),
+            ]
+        ),
+    )
     made.add("EXAMPLES", Block(lines=list(command.examples)))
     made.add("SEE ALSO", Block(text=_references(_neighbours(path))))
     return made
@@ -167,9 +176,11 @@ def _output(command: Command) -> list[Block]:
     if command.records:
         return [Block(text="Messages, in the shapes of txlog-format(5).")]
     start = "With `--json`, a result" if command.changes else "Rows or an object"
-    shown = "" if command.changes or len(command.table_fields) == len(command.fields) else (
-        f"; a table shows the first {len(command.table_fields)}, `-f wide` all"
-    )  # fmt: skip
+    shown = (
+        ""
+        if command.changes or len(command.table_fields) == len(command.fields)
+        else (f"; a table shows the first {len(command.table_fields)}, `-f wide` all")
+    )
     terms = [
         (name, f"{meaning} ({kind})")
         for name, kind, meaning in (

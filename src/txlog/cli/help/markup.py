@@ -115,9 +115,13 @@ def _text_lines(block: Block) -> list[str]:
 
 def _wrapped(text: str, first: str, later: str) -> list[str]:
     return textwrap.wrap(
-        text, _WIDTH, initial_indent=first, subsequent_indent=later, break_long_words=False,
+        text,
+        _WIDTH,
+        initial_indent=first,
+        subsequent_indent=later,
+        break_long_words=False,
         break_on_hyphens=False,
-    ) or [first.rstrip()]  # fmt: skip
+    ) or [first.rstrip()]
 
 
 def _bare(text: str) -> str:

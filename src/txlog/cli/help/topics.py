@@ -48,8 +48,9 @@ def overview() -> str:
     width = max(map(len, TOPICS))
     lines = [f"  txlog help {name.ljust(width)}  {text}" for name, text in TOPICS.items()]
     example = f"  txlog help {'TXL-403'.ljust(width)}  an error: why it comes, what helps"
-    return "\n".join(["help topics:", "", *lines, example, "", "txlog COMMAND -h helps with one",
-                      ""])  # fmt: skip
+    return "\n".join(
+        ["help topics:", "", *lines, example, "", "txlog COMMAND -h helps with one", ""]
+    )
 
 
 def read(name: str) -> markup.Page:

@@ -289,8 +289,9 @@ def percent_rows(
                 row, at, cut_short = form.read(data, at, is_last, line)
             except More:
                 if len(data) - at > record_bytes_max:
-                    yield BadRecord(f"record {line}: longer than {record_bytes_max} bytes",
-                                    line=line)  # fmt: skip
+                    yield BadRecord(
+                        f"record {line}: longer than {record_bytes_max} bytes", line=line
+                    )
                     return
             except BadRecord as error:
                 yield error

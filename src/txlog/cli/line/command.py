@@ -78,9 +78,14 @@ class Command:
             return take(values)
         typed = importlib.import_module("txlog.cli.line.typer")
         answer: int = typed.invoke(
-            self.path, self.function, args, take, examples=self.examples,
-            dry_run=self.dry_run, input_format=self.input_format,
-        )  # fmt: skip
+            self.path,
+            self.function,
+            args,
+            take,
+            examples=self.examples,
+            dry_run=self.dry_run,
+            input_format=self.input_format,
+        )
         return answer
 
 

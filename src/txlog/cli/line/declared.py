@@ -44,10 +44,15 @@ class Option:
     __slots__ = ("help", "hidden", "max", "metavar", "min", "show_default", "words")
 
     def __init__(
-        self, *words: str, metavar: str | None = None, help: str | None = None,
-        min: int | None = None, max: int | None = None, hidden: bool = False,
+        self,
+        *words: str,
+        metavar: str | None = None,
+        help: str | None = None,
+        min: int | None = None,
+        max: int | None = None,
+        hidden: bool = False,
         show_default: bool = True,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.words = words
         self.metavar, self.help, self.hidden = metavar, help, hidden
         self.min, self.max = min, max

@@ -88,9 +88,12 @@ def split_on(before: Split, used: int) -> Split:
     """
     inner = split(before.rest[used:])
     return Split(
-        [*before.leading, *inner.leading], [*before.rest[:used], *inner.rest],
-        before.json or inner.json, before.help or inner.help, before.version or inner.version,
-    )  # fmt: skip
+        [*before.leading, *inner.leading],
+        [*before.rest[:used], *inner.rest],
+        before.json or inner.json,
+        before.help or inner.help,
+        before.version or inner.version,
+    )
 
 
 def wants_json(path: str, args: list[str]) -> bool:

@@ -64,12 +64,18 @@ def parameters_of(command: Command) -> list[Parameter]:
     taken = {name for each in found for name in each.names}
     return found + [
         Parameter(
-            names, metavar or "", text, "", required=False, repeated=key in ("quiet", "verbose"),
-            is_flag=True, of_all=True,
+            names,
+            metavar or "",
+            text,
+            "",
+            required=False,
+            repeated=key in ("quiet", "verbose"),
+            is_flag=True,
+            of_all=True,
         )
         for key, (names, metavar, text) in GLOBAL_FLAGS.items()
         if not taken & set(names)
-    ]  # fmt: skip
+    ]
 
 
 def _own(command: Command, name: str, hint: Any, given: Any) -> Parameter:
@@ -83,10 +89,15 @@ def _own(command: Command, name: str, hint: Any, given: Any) -> Parameter:
         return Parameter((word,), word, text, default, no_default, many, is_flag=False)
     names = declared(info)
     return Parameter(
-        names, "" if _is_switch(kind) else _value(str(info.metavar or "VALUE")),
-        info.help or flag_meaning(command.path, names[0]), default, no_default, many, is_flag=True,
+        names,
+        "" if _is_switch(kind) else _value(str(info.metavar or "VALUE")),
+        info.help or flag_meaning(command.path, names[0]),
+        default,
+        no_default,
+        many,
+        is_flag=True,
         hidden=bool(info.hidden),
-    )  # fmt: skip
+    )
 
 
 def _value(metavar: str) -> str:

@@ -42,9 +42,13 @@ class _Flag:
     __slots__ = ("kind", "max", "min", "name", "value")
 
     def __init__(
-        self, name: str, kind: int, value: bool = True, min: int | None = None,
+        self,
+        name: str,
+        kind: int,
+        value: bool = True,
+        min: int | None = None,
         max: int | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.name, self.kind, self.value, self.min, self.max = name, kind, value, min, max
 
     def take(self, values: dict[str, Any], text: str) -> None:

@@ -30,9 +30,15 @@ _MESSAGE_CHARS: Final = 200
 
 
 def invoke(
-    path: str, function: Callable[..., None], args: list[str], take: Take, *,
-    examples: tuple[str, ...], dry_run: bool, input_format: bool,
-) -> int:  # fmt: skip
+    path: str,
+    function: Callable[..., None],
+    args: list[str],
+    take: Take,
+    *,
+    examples: tuple[str, ...],
+    dry_run: bool,
+    input_format: bool,
+) -> int:
     """Parse args and hand the values to take; return its answer, 0 for help.
 
     raises: Usage (201)
@@ -79,18 +85,25 @@ def _help(function: Callable[..., None], examples: tuple[str, ...]) -> str:
 
 
 def _signature(
-    path: str, function: Callable[..., None], with_globals: bool, with_words: bool, *,
-    dry_run: bool, input_format: bool,
-) -> inspect.Signature:  # fmt: skip
+    path: str,
+    function: Callable[..., None],
+    with_globals: bool,
+    with_words: bool,
+    *,
+    dry_run: bool,
+    input_format: bool,
+) -> inspect.Signature:
     keyword = inspect.Parameter.KEYWORD_ONLY
     defaults = defaults_of(function)
     parameters = [
         inspect.Parameter(
-            name, keyword, default=defaults.get(name, inspect.Parameter.empty),
+            name,
+            keyword,
+            default=defaults.get(name, inspect.Parameter.empty),
             annotation=_typers(path, hint, with_words),
         )
         for name, hint in hints_of(function).items()
-    ]  # fmt: skip
+    ]
     if dry_run:
         rehearsed = Annotated[bool, typer.Option(REHEARSAL[0], help=REHEARSAL[1])]
         parameters.append(
@@ -126,9 +139,14 @@ def _typers(path: str, hint: Any, with_words: bool) -> Any:
     if with_words and not text:
         text = flag_meaning(path, declared(given)[0])
     made = typer.Option(
-        *given.words, metavar=given.metavar, help=text, min=given.min, max=given.max,
-        hidden=given.hidden, show_default=given.show_default,
-    )  # fmt: skip
+        *given.words,
+        metavar=given.metavar,
+        help=text,
+        min=given.min,
+        max=given.max,
+        hidden=given.hidden,
+        show_default=given.show_default,
+    )
     return Annotated[kind, made]
 
 

@@ -114,8 +114,9 @@ def _plain(value: Any, kind: pa.DataType) -> object:
     if isinstance(value, date | time):
         return value.isoformat()
     if pa.types.is_map(kind):
-        return {str(_plain(key, kind.key_type)): _plain(item, kind.item_type)
-                for key, item in value}  # fmt: skip
+        return {
+            str(_plain(key, kind.key_type)): _plain(item, kind.item_type) for key, item in value
+        }
     if isinstance(value, list):
         return [_plain(item, kind.value_type) for item in value]
     if isinstance(value, dict):

@@ -45,9 +45,15 @@ class Records:
     """
 
     def __init__(
-        self, form: str, columns: list[str] | None, *, raw_strings: bool = False, look: Look,
-        watermarks: bool = False, beside: Beside | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        form: str,
+        columns: list[str] | None,
+        *,
+        raw_strings: bool = False,
+        look: Look,
+        watermarks: bool = False,
+        beside: Beside | None = None,
+    ) -> None:
         self.form = form
         self.count = 0
         self.watermark: int | None = None
@@ -94,9 +100,13 @@ class Records:
         if self.form not in _JSON_FORMS:
             return b""
         record = {
-            "kind": "watermark", "topic": topic, "subscription": subscription, "partition": None,
-            "watermark": _time(self.watermark), "status": status,
-        }  # fmt: skip
+            "kind": "watermark",
+            "topic": topic,
+            "subscription": subscription,
+            "partition": None,
+            "watermark": _time(self.watermark),
+            "status": status,
+        }
         return orjson.dumps(record) + b"\n"
 
     def _rows(self, table: pa.Table) -> Iterator[Row]:
@@ -303,8 +313,9 @@ def _ends(client: Client, table: pa.Table) -> tuple[list[str], list[str]]:
     pairs = list(zip(topics, table.column("partition").to_pylist(), strict=True))
 
     def said(field: str) -> list[str]:
-        return ["" if (one := rows[topic][index][field]) is None else str(one)
-                for topic, index in pairs]  # fmt: skip
+        return [
+            "" if (one := rows[topic][index][field]) is None else str(one) for topic, index in pairs
+        ]
 
     return said("first"), said("last")
 

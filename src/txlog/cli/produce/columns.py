@@ -92,8 +92,10 @@ def _filled(
 
 def _deliveries(request: Request, table: pa.Table) -> dict[str, pa.Array | None]:
     """The columns deliver_at and deliver_after."""
-    fills = {"deliver_at": (request.deliver_at, _INSTANT),
-             "deliver_after": (request.deliver_after_ms, _MS)}  # fmt: skip
+    fills = {
+        "deliver_at": (request.deliver_at, _INSTANT),
+        "deliver_after": (request.deliver_after_ms, _MS),
+    }
     given = {name: table[name] if name in table.column_names else None for name in fills}
     says = [column.is_valid() for column in given.values() if column is not None]
     for name, (fill, kind) in fills.items():
@@ -123,9 +125,10 @@ class Letters:
         """Keep a record that is bad."""
         reason = error.message.partition(": ")[2] or error.message
         properties = {
-            "REAL_TOPIC": self._topic, "ORIGIN_LINE": str(error.fields.get("line", "")),
+            "REAL_TOPIC": self._topic,
+            "ORIGIN_LINE": str(error.fields.get("line", "")),
             "EXCEPTION": reason,
-        }  # fmt: skip
+        }
         room = self._most - sum(len(k.encode()) + len(v.encode()) for k, v in properties.items())
         if record is not None and len(record) > room:
             record = None
@@ -135,10 +138,12 @@ class Letters:
         """Send what is held."""
         assert self._producer is not None, "only with a topic is anything held"
         held, self.held = self.held, []
-        table = pa.table({
-            "value": pa.array([record for record, _ in held], pa.binary()),
-            "properties": pa.array([properties for _, properties in held], _PROPERTY_MAP),
-        })  # fmt: skip
+        table = pa.table(
+            {
+                "value": pa.array([record for record, _ in held], pa.binary()),
+                "properties": pa.array([properties for _, properties in held], _PROPERTY_MAP),
+            }
+        )
         self._producer.send_batch(table, txn=txn)
         self.sent += len(held)
 

@@ -118,7 +118,7 @@ class Totals:
 
     def stopped(
         self, call: Call, exit: int, read: int, joined: TxnId | None, own: Aborted | None
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Say how far a run came that a signal ends, and what became of its transaction.
 
         read: records of the input, those of unfinished batches too
@@ -137,11 +137,17 @@ class Totals:
         if own is None and discarded:
             text += f"; {counted(discarded, 'record')} of the input discarded"
         call.stopped(
-            exit, text,
-            {"topic": self.topic, "messages": self._open if joined is not None else self.durable,
-             "discarded": discarded, "transactions": self.transactions, "txn": txn,
-             "txn_state": state},
-        )  # fmt: skip
+            exit,
+            text,
+            {
+                "topic": self.topic,
+                "messages": self._open if joined is not None else self.durable,
+                "discarded": discarded,
+                "transactions": self.transactions,
+                "txn": txn,
+                "txn_state": state,
+            },
+        )
 
     def report(self, call: Call, joined: TxnId | None, watermark: int | None) -> None:
         """Print the summary line, or the result object."""
@@ -165,8 +171,9 @@ class Totals:
         call.summary(text)
         if self.beyond_ttl:
             late = f"{self.beyond_ttl:,} message{'' if self.beyond_ttl == 1 else 's'}"
-            call.warn(f"{late} will expire before delivery: the time to live of {self.topic} ends "
-                      "earlier")  # fmt: skip
+            call.warn(
+                f"{late} will expire before delivery: the time to live of {self.topic} ends earlier"
+            )
         rows = [
             {"partition": number, "messages": p.messages, "first": p.first, "last": p.last}
             for number, p in sorted(self.places.items())
@@ -214,9 +221,12 @@ class Acks:
         self._number = 0
 
     def add(
-        self, receipt: BatchReceipt | LargeReceipt, sequences: pa.ChunkedArray | None,
-        txn: TxnId | None, own: bool,
-    ) -> None:  # fmt: skip
+        self,
+        receipt: BatchReceipt | LargeReceipt,
+        sequences: pa.ChunkedArray | None,
+        txn: TxnId | None,
+        own: bool,
+    ) -> None:
         """Take the rows of one batch; print them unless they wait for the own commit.
 
         sequences: those that the rows were sent with, None without any

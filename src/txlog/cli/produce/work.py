@@ -313,14 +313,14 @@ class Job:
 
     def _count(
         self, receipt: BatchReceipt | LargeReceipt, data: pa.Table, txn: TxnId | None
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Count what was sent: before a signal that came meanwhile is raised."""
         self.txn_messages += len(data)
         self.totals.add(receipt, txn is not None)
 
     def _sent(
         self, receipt: BatchReceipt | LargeReceipt, data: pa.Table, txn: TxnId | None
-    ) -> None:  # fmt: skip
+    ) -> None:
         sequences = data["sequence_id"] if "sequence_id" in data.column_names else None
         self.bar.done = self.totals.sent
         self.acks.add(receipt, sequences, txn, self.txn is not None)

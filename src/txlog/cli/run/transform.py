@@ -51,9 +51,11 @@ class Command:
         try:
             with shielded():  # a child that nobody knows yet could not be stopped
                 child = subprocess.Popen(
-                    self._words, env=self._environment, stdin=subprocess.PIPE,
+                    self._words,
+                    env=self._environment,
+                    stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
-                )  # fmt: skip
+                )
             written, _ = child.communicate(given)
         except OSError as error:
             raise CommandFailed(f"{self._words[0]}: {error.strerror}") from error

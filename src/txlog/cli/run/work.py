@@ -194,9 +194,14 @@ def _run(
     try:
         with contextlib.redirect_stdout(sys.stderr):
             summary = run(
-                client, function, request.inputs, request.output, request.subscription,
-                options, hooks,
-            )  # fmt: skip
+                client,
+                function,
+                request.inputs,
+                request.output,
+                request.subscription,
+                options,
+                hooks,
+            )
     except TxlogError as error:
         return seen(), error
     except Interrupted:

@@ -57,15 +57,18 @@ def check(client: Client, topics: list[str], request: Request, windowed: Windowe
         rows = [r for r in client.subscriptions(topic) if r["subscription"] == request.subscription]
         if not rows:
             raise SubscriptionNotFound(
-                f"no subscription {request.subscription} on {topic}", hint="--create makes it",
-                topic=topic, subscription=request.subscription,
-            )  # fmt: skip
+                f"no subscription {request.subscription} on {topic}",
+                hint="--create makes it",
+                topic=topic,
+                subscription=request.subscription,
+            )
         if rows[0]["type"] == "exclusive":
             raise NotAllowed(
                 f"subscription {request.subscription} of {topic} is exclusive",
                 hint="--parallelism needs failover, shared or key-shared",
-                topic=topic, subscription=request.subscription,
-            )  # fmt: skip
+                topic=topic,
+                subscription=request.subscription,
+            )
         if windowed is not None and rows[0]["type"] == "failover":
             raise windows_need_shared(request.subscription)
 
@@ -89,9 +92,14 @@ class Fleet:
     """
 
     def __init__(
-        self, call: Call, request: Request, log: JobLog, client: Client, topics: list[str],
+        self,
+        call: Call,
+        request: Request,
+        log: JobLog,
+        client: Client,
+        topics: list[str],
         windowed: Windowed | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._client, self._topics = client, topics
         self._windowed = windowed
         self._call = call
@@ -157,9 +165,12 @@ class Fleet:
             # A session of its own: the terminal's ctrl-c reaches it once, through this process.
             process = subprocess.Popen(
                 [sys.executable, "-P", "-m", "txlog", *words],
-                env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-                pass_fds=(writing,), start_new_session=True,
-            )  # fmt: skip
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                pass_fds=(writing,),
+                start_new_session=True,
+            )
         except OSError:
             os.close(reading)
             raise

@@ -133,9 +133,18 @@ def _take_buffer_committed(state: Buffer, lsn: int, time_ms: int, op: BufferComm
     if known and known[-1].entry >= op.marker_entry:
         raise broken("buffer", lsn, f"marker {op.marker_entry} does not follow the last")
     known.append(
-        Marker(op.marker_entry, op.coordinator, op.sequence, held.count, time_ms, lsn,
-               held.ranges, held.payload_bytes, held.sizes)
-    )  # fmt: skip
+        Marker(
+            op.marker_entry,
+            op.coordinator,
+            op.sequence,
+            held.count,
+            time_ms,
+            lsn,
+            held.ranges,
+            held.payload_bytes,
+            held.sizes,
+        )
+    )
     state.committed_count += 1
 
 
@@ -215,9 +224,19 @@ def _chunks_appended(state: Buffer, lsn: int, time_ms: int, op: ChunksAppended) 
         -1, SidecarLedger(ledger, 1, op.payload_bytes, time_ms, open_txns=1, sealed=True)
     )
     state.chunked[ledger] = Chunked(
-        op.value_bytes, op.crc, op.payload_bytes, op.coordinator, op.sequence, op.index, time_ms,
-        lsn, op.producer, op.last_sequence, op.plain, op.deliver_at,
-    )  # fmt: skip
+        op.value_bytes,
+        op.crc,
+        op.payload_bytes,
+        op.coordinator,
+        op.sequence,
+        op.index,
+        time_ms,
+        lsn,
+        op.producer,
+        op.last_sequence,
+        op.plain,
+        op.deliver_at,
+    )
 
 
 def _appended(state: Buffer, lsn: int, time_ms: int, op: BufferAppended) -> None:

@@ -266,9 +266,10 @@ def _set(
         return
     if isinstance(op, LossAccepted):
         state.losses.append(
-            Loss(op.partition, op.ledger, op.first, op.last, op.messages, op.reason, op.uid,
-                 time_ms)
-        )  # fmt: skip
+            Loss(
+                op.partition, op.ledger, op.first, op.last, op.messages, op.reason, op.uid, time_ms
+            )
+        )
         return
     if isinstance(op, PlaceAdded):
         state.places.append(op.place)
@@ -295,7 +296,7 @@ def _create_topic(state: Catalog, lsn: int, time_ms: int, op: TopicCreated) -> N
         raise broken("catalog", lsn, f"topic {op.name} exists")
     state.topics[op.topic] = Topic(
         op.topic, op.name, op.first_partition, op.partitions, time_ms, []
-    )  # fmt: skip
+    )
     state.by_name[folded] = op.topic
     state.first_of.append((op.first_partition, op.topic))
     state.next_topic = op.topic + 1
@@ -362,9 +363,9 @@ def number_of(topic: Topic, index: int) -> int:
 def index_of(topic: Topic, number: int) -> int:
     """The index of a partition in its topic; -1: the number is not one of the topic's."""
     before = 0
-    for first, count in extents(topic) if topic.added else [
-        (topic.first_partition, topic.partitions)
-    ]:  # fmt: skip
+    for first, count in (
+        extents(topic) if topic.added else [(topic.first_partition, topic.partitions)]
+    ):
         if first <= number < first + count:
             return before + number - first
         before += count
@@ -436,9 +437,13 @@ def _load(data: bytes) -> Catalog:
         for held in held_ones.values():
             if held.consumer:
                 state.consumers[held.consumer] = Consumer(
-                    held.consumer, held.number, held.consumer_name, "exclusive", 0,
+                    held.consumer,
+                    held.number,
+                    held.consumer_name,
+                    "exclusive",
+                    0,
                     held.consumer_since_ms,
-                )  # fmt: skip
+                )
                 held.consumer, held.consumer_name, held.consumer_since_ms = 0, "", 0
     return state
 

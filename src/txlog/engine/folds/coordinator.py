@@ -113,9 +113,18 @@ def _take_txn_opened(state: Coordinator, lsn: int, time_ms: int, op: TxnOpened) 
     state.next_sequence = op.sequence + 1
     state.created_count += 1
     state.unfinished[op.sequence] = Txn(
-        op.coordinator, op.sequence, op.owner_uid, op.owner, op.timeout_ms, op.wall_ms,
-        op.boot_id, op.boot_ms, op.key, op.epoch, modified_ms=time_ms,
-    )  # fmt: skip
+        op.coordinator,
+        op.sequence,
+        op.owner_uid,
+        op.owner,
+        op.timeout_ms,
+        op.wall_ms,
+        op.boot_id,
+        op.boot_ms,
+        op.key,
+        op.epoch,
+        modified_ms=time_ms,
+    )
 
 
 def _take_partition_added(state: Coordinator, lsn: int, time_ms: int, op: PartitionAdded) -> None:
@@ -160,10 +169,11 @@ def _update(state: Coordinator, lsn: int, time_ms: int, op: StatusUpdated) -> No
         raise broken("coordinator", lsn, f"transaction {op.coordinator}:{op.sequence} is unknown")
     if txn.status != op.expected or (op.expected, op.status) not in ARROWS:
         raise broken(
-            "coordinator", lsn,
+            "coordinator",
+            lsn,
             f"transaction {op.coordinator}:{op.sequence} is {txn.status}, the change "
             f"{op.expected} to {op.status} is not allowed",
-        )  # fmt: skip
+        )
     txn.status = op.status
     txn.modified_ms = time_ms
     if op.expected == OPEN:

@@ -94,9 +94,21 @@ class Cursor:
     """
 
     __slots__ = (
-        "_lowest_counts", "acked", "acked_count", "epoch", "figures", "hands", "held",
-        "last_ack_ms", "mark_delete", "pending", "redelivered", "released", "rewinds", "round",
-    )  # fmt: skip
+        "_lowest_counts",
+        "acked",
+        "acked_count",
+        "epoch",
+        "figures",
+        "hands",
+        "held",
+        "last_ack_ms",
+        "mark_delete",
+        "pending",
+        "redelivered",
+        "released",
+        "rewinds",
+        "round",
+    )
 
     def __init__(self) -> None:
         self.mark_delete: Mark = BEFORE_ALL
@@ -346,13 +358,22 @@ def _dump(state: Cursor) -> bytes:
     leases, waiting = state.hands.dump()
     return msgspec.msgpack.encode(
         Dumped(
-            state.mark_delete, acked, inner,
+            state.mark_delete,
+            acked,
+            inner,
             [(*key, pending) for key, pending in state.pending.items()],
             [(*key, count) for key, count in sorted(state.redelivered.items())],
-            state.round, state.acked_count, state.last_ack_ms, state.figures, leases, waiting,
-            state.rewinds, state.epoch, state.released.dump(),
+            state.round,
+            state.acked_count,
+            state.last_ack_ms,
+            state.figures,
+            leases,
+            waiting,
+            state.rewinds,
+            state.epoch,
+            state.released.dump(),
         )
-    )  # fmt: skip
+    )
 
 
 # The type of an op says who takes it: a chain of isinstance would cost more than the ops do.

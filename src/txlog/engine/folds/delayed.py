@@ -68,9 +68,16 @@ class Delayed:
     """
 
     __slots__ = (
-        "buckets", "cutoff_ms", "cuts", "losses", "mutable", "next_gen", "passed_ms", "pending",
+        "buckets",
+        "cutoff_ms",
+        "cuts",
+        "losses",
+        "mutable",
+        "next_gen",
+        "passed_ms",
+        "pending",
         "unindexed",
-    )  # fmt: skip
+    )
 
     def __init__(self) -> None:
         self.buckets: list[Bucket] = []
@@ -279,12 +286,17 @@ def _previous(one: Id) -> Id:
 def _dump(state: Delayed) -> bytes:
     return msgspec.msgpack.encode(
         _Dumped(
-            state.buckets, state.mutable.dump(),
+            state.buckets,
+            state.mutable.dump(),
             [(*key, one.index.tobytes(), one.at.tobytes()) for key, one in state.pending.items()],
-            state.unindexed, state.next_gen, state.cuts, state.cutoff_ms, state.losses,
+            state.unindexed,
+            state.next_gen,
+            state.cuts,
+            state.cutoff_ms,
+            state.losses,
             state.passed_ms,
         )
-    )  # fmt: skip
+    )
 
 
 _decoder = msgspec.msgpack.Decoder(_Dumped)

@@ -146,9 +146,7 @@ def _adopted(state: Topic, lsn: int, time_ms: int, op: Adopted) -> None:
     state.last_message = (ledger, rows - 1, 0)
 
 
-def _sent(
-    state: Topic, lsn: int, time_ms: int, producer: str, sequence: int, where: Mark
-) -> None:  # fmt: skip
+def _sent(state: Topic, lsn: int, time_ms: int, producer: str, sequence: int, where: Mark) -> None:
     known = state.producers.get(producer)
     if known is not None and sequence <= known.sequence:
         raise broken("topic", lsn, f"producer {producer} repeats a sequence")
@@ -197,9 +195,15 @@ def _trim(state: Topic, lsn: int, op: LedgerTrimmed) -> None:
 
 
 def _grow(
-    state: Topic, lsn: int, time_ms: int, ledger: int, first: int, rows: int, messages: int,
+    state: Topic,
+    lsn: int,
+    time_ms: int,
+    ledger: int,
+    first: int,
+    rows: int,
+    messages: int,
     payload_bytes: int,
-) -> None:  # fmt: skip
+) -> None:
     end = open_ledger(state)
     if (end.ledger, end.entries) != (ledger, first):
         raise broken("topic", lsn, f"entry {ledger}:{first} does not follow the last")

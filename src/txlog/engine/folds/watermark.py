@@ -151,8 +151,16 @@ class Watermark:
     """
 
     __slots__ = (
-        "changes", "clamps", "figures", "moves", "pending", "silent", "since", "snapshots", "state",
-    )  # fmt: skip
+        "changes",
+        "clamps",
+        "figures",
+        "moves",
+        "pending",
+        "silent",
+        "since",
+        "snapshots",
+        "state",
+    )
 
     def __init__(self) -> None:
         self.state = State()
@@ -323,9 +331,18 @@ def _dump(state: Watermark) -> bytes:
     ]
     pending = [(*key, state.effects_of(*key)) for key in sorted(state.pending)]
     return msgspec.msgpack.encode(
-        _Dumped(state.state, pending, rows[0], rows[1], rows[2], state.since, state.clamps,
-                state.figures, state.changes)
-    )  # fmt: skip
+        _Dumped(
+            state.state,
+            pending,
+            rows[0],
+            rows[1],
+            rows[2],
+            state.since,
+            state.clamps,
+            state.figures,
+            state.changes,
+        )
+    )
 
 
 _decoder = msgspec.msgpack.Decoder(_Dumped)

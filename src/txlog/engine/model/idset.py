@@ -120,8 +120,9 @@ class IdSet:
 
     def runs(self) -> list[Run]:
         """Everything, as runs in order of position."""
-        out = [run for ledger, known in self.entries.items() for run in runs_of_bitmap(ledger,
-               known)]  # fmt: skip
+        out = [
+            run for ledger, known in self.entries.items() for run in runs_of_bitmap(ledger, known)
+        ]
         for key, inner in self.inner.items():
             out += runs_of_inner(*key, inner)
         return sorted(out)

@@ -47,11 +47,16 @@ def large_row(file: File, ref: FileRef, known: LargeMessage, names: Sequence[str
         first = MESSAGE.empty_table()
     most, least = txn_halves(known.coordinator, known.sequence)
     said: dict[str, object] = {
-        "kind": KIND_DATA, "entry": 0, "lsn": known.lsn, "publish_time": known.time_ms,
-        "producer": known.producer, "txn_most": most, "txn_least": least,
+        "kind": KIND_DATA,
+        "entry": 0,
+        "lsn": known.lsn,
+        "publish_time": known.time_ms,
+        "producer": known.producer,
+        "txn_most": most,
+        "txn_least": least,
         "txn_index": known.index,
         "sequence_id": known.last_sequence if known.last_sequence >= 0 else None,
-    }  # fmt: skip
+    }
     if known.deliver_at is not None:  # the file has what was asked for, if that is an instant
         said["deliver_at"] = known.deliver_at
     for name in names:

@@ -214,8 +214,7 @@ class Hands:
 
     def others(self, consumer: int) -> list[int]:
         """Other consumers that have something in hand."""
-        return [number for number, lease in self.leases.items() if number != consumer
-                and lease.ids]  # fmt: skip
+        return [number for number, lease in self.leases.items() if number != consumer and lease.ids]
 
     def not_due(self, now: Instant) -> tuple[IdSet, Id | None]:
         """(messages that still wait, the lowest that waits no longer)."""

@@ -851,22 +851,74 @@ class Deduplicated(_Op, tag="dup", frozen=True, array_like=True, gc=False):
 
 
 Op = (
-    SettingSet | TopicCreated | SubscriptionCreated | ConsumerAttached | ConsumerDetached
-    | LedgerRolled | LedgerSealed | IdsReserved | CounterRaised | TxnOpened | PartitionAdded
-    | SubscriptionAdded | StatusUpdated | TxnsForgotten
-    | KeyConnected | KeyBound | KeyReleased | KeyDeleted | Appended | CommitMarker
-    | BufferAppended | BufferCommitted | BufferAborted | CursorOpened | Acked | PendingAcked
-    | PendingCommitted | PendingAborted | ProducerOpened | ProducersForgotten | AckConflicted
-    | Deduplicated | PartitionOffline | PartitionAvailable
-    | LedgerReserved | LedgerTrimmed | Compacted | PolicySet | CursorTrimmed
-    | IsolationSet | SubscriptionTypeSet | Leased | Returned
-    | PartitionsAdded | TopicDeleted | SubscriptionPolicySet | SubscriptionDeleted
-    | Sought | DeadLettered | ChunksAppended
-    | BucketSealed | BucketsMerged | BucketDeleted | Promoted | NamespacePolicySet
+    SettingSet
+    | TopicCreated
+    | SubscriptionCreated
+    | ConsumerAttached
+    | ConsumerDetached
+    | LedgerRolled
+    | LedgerSealed
+    | IdsReserved
+    | CounterRaised
+    | TxnOpened
+    | PartitionAdded
+    | SubscriptionAdded
+    | StatusUpdated
+    | TxnsForgotten
+    | KeyConnected
+    | KeyBound
+    | KeyReleased
+    | KeyDeleted
+    | Appended
+    | CommitMarker
+    | BufferAppended
+    | BufferCommitted
+    | BufferAborted
+    | CursorOpened
+    | Acked
+    | PendingAcked
+    | PendingCommitted
+    | PendingAborted
+    | ProducerOpened
+    | ProducersForgotten
+    | AckConflicted
+    | Deduplicated
+    | PartitionOffline
+    | PartitionAvailable
+    | LedgerReserved
+    | LedgerTrimmed
+    | Compacted
+    | PolicySet
+    | CursorTrimmed
+    | IsolationSet
+    | SubscriptionTypeSet
+    | Leased
+    | Returned
+    | PartitionsAdded
+    | TopicDeleted
+    | SubscriptionPolicySet
+    | SubscriptionDeleted
+    | Sought
+    | DeadLettered
+    | ChunksAppended
+    | BucketSealed
+    | BucketsMerged
+    | BucketDeleted
+    | Promoted
+    | NamespacePolicySet
     | DelaysCounted
-    | WatermarkSet | WatermarkIdled | WatermarkSnapshot | BufferWatermark | WatermarkEmitted
-    | Adopted | BatchRecorded | PlaceAdded | Offloaded | LossAccepted | ClockNoted
-)  # fmt: skip
+    | WatermarkSet
+    | WatermarkIdled
+    | WatermarkSnapshot
+    | BufferWatermark
+    | WatermarkEmitted
+    | Adopted
+    | BatchRecorded
+    | PlaceAdded
+    | Offloaded
+    | LossAccepted
+    | ClockNoted
+)
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(list[Op])
@@ -882,5 +934,6 @@ def decode_ops(data: bytes, *, lsn: int) -> list[Op]:
     try:
         return _decoder.decode(data)
     except msgspec.DecodeError as exc:
-        raise Corruption(f"frame {lsn} holds an op this version cannot read: {exc}", lsn=lsn,
-                         code=602) from exc  # fmt: skip
+        raise Corruption(
+            f"frame {lsn} holds an op this version cannot read: {exc}", lsn=lsn, code=602
+        ) from exc

@@ -125,8 +125,13 @@ def _trimmed(op: Op) -> tuple[Component, ...]:
     number = op.partition
     if op.role != "p":
         return (FILES, CATALOG, ("buffer", number, 0))
-    return (FILES, ("topic", number, 0), ("buffer", number, 0), ("delayed", number, 0),
-            ("watermark", number, 0))  # fmt: skip
+    return (
+        FILES,
+        ("topic", number, 0),
+        ("buffer", number, 0),
+        ("delayed", number, 0),
+        ("watermark", number, 0),
+    )
 
 
 def _deleted(op: Op) -> tuple[Component, ...]:

@@ -125,9 +125,12 @@ class FrameRows:
                 raise Corruption(
                     f"{first.journal.path}: {len(frames)} frames with rows from LSN {first.lsn} "
                     f"hold {len(batches)} record batches",
-                    path=first.journal.path, offset=first.offset, lsn=first.lsn,
-                    last_lsn=last.lsn, code=602,
-                )  # fmt: skip
+                    path=first.journal.path,
+                    offset=first.offset,
+                    lsn=first.lsn,
+                    last_lsn=last.lsn,
+                    code=602,
+                )
             table = pa.Table.from_batches(batches).combine_chunks(pa.system_memory_pool())
         at = 0
         for (ref, _), batch in zip(frames, batches, strict=True):
@@ -155,9 +158,12 @@ class FrameRows:
             raise Corruption(
                 f"{ref.journal.path} is damaged, bytes {ref.offset} to "
                 f"{ref.offset + ref.total_bytes} (LSN {ref.lsn})",
-                hint=HINT, code=602,
-                path=ref.journal.path, offset=ref.offset, lsn=ref.lsn,
-            )  # fmt: skip
+                hint=HINT,
+                code=602,
+                path=ref.journal.path,
+                offset=ref.offset,
+                lsn=ref.lsn,
+            )
         at = ref.rows_offset - ref.offset
         rows = pa.py_buffer(data).slice(at, ref.rows_bytes)
         try:
@@ -165,8 +171,9 @@ class FrameRows:
         except IndexError as exc:
             raise FormatMismatch(
                 f"the frame of LSN {ref.lsn} has columns this version does not know",
-                hint="use the txlog that wrote it, or a newer one", lsn=ref.lsn,
-            ) from exc  # fmt: skip
+                hint="use the txlog that wrote it, or a newer one",
+                lsn=ref.lsn,
+            ) from exc
         self._keep(ref.lsn, batch, ref.rows_bytes)
         return batch
 
@@ -211,9 +218,11 @@ Slice = tuple[TailRun, int, int]  # rows start..stop, counted within the run
 
 
 def repeat_runs(
-    values: Sequence[object], run_ends: Sequence[int], kind: pa.DataType,
+    values: Sequence[object],
+    run_ends: Sequence[int],
+    kind: pa.DataType,
     ends: pa.Array | None = None,
-) -> pa.Array:  # fmt: skip
+) -> pa.Array:
     """Each value repeated up to its run end: a column that is constant a run, without a loop.
 
     ends: the run ends as int32, for who has them
@@ -408,9 +417,15 @@ def _run_of(op: Op, ref: FrameRef) -> TailRun:
     """The rows of an op of _WITH_ROWS."""
     if isinstance(op, BufferAppended):
         return TailRun(
-            op.first_entry, op.rows, KIND_DATA, ref, op.row_start, op.producer,
-            (op.coordinator, op.sequence), op.first_index,
-        )  # fmt: skip
+            op.first_entry,
+            op.rows,
+            KIND_DATA,
+            ref,
+            op.row_start,
+            op.producer,
+            (op.coordinator, op.sequence),
+            op.first_index,
+        )
     if isinstance(op, Appended):
         return TailRun(op.first_entry, op.rows, KIND_DATA, ref, op.row_start, op.producer)
     if isinstance(op, CommitMarker):
@@ -449,9 +464,15 @@ def _watermark_row(value: bytes | None, event_time: int | None = None) -> pa.Rec
 
 def _ref(raw: RawFrame) -> FrameRef:
     return FrameRef(
-        raw.journal, raw.offset, raw.total_bytes, raw.rows_offset, raw.rows_bytes, raw.columns,
-        raw.lsn, raw.time_ms,
-    )  # fmt: skip
+        raw.journal,
+        raw.offset,
+        raw.total_bytes,
+        raw.rows_offset,
+        raw.rows_bytes,
+        raw.columns,
+        raw.lsn,
+        raw.time_ms,
+    )
 
 
 # Columns that are the same for a whole run, and columns that count on within one.

@@ -109,9 +109,11 @@ def subtract(view: View, partition: int, run: Run, taken: IdSet) -> list[Run]:
         if inner is None:
             return [run]
         left = BitMap(range(index_first, index_last + 1)) - inner
-        return [run] if len(left) == index_last - index_first + 1 else runs_of_inner(
-            ledger, first, left
-        )  # fmt: skip
+        return (
+            [run]
+            if len(left) == index_last - index_first + 1
+            else runs_of_inner(ledger, first, left)
+        )
     split = [key[1] for key in taken.inner if key[0] == ledger and first <= key[1] <= last]
     if not split and (known is None or not known.range_cardinality(first, last + 1)):
         return [run]

@@ -63,9 +63,11 @@ def is_as_expected(view: View, settings: Settings, now: Instant) -> bool:
     """True when the mark is of this boot and the wall clock near it: nearly always, and cheap."""
     mark, bound = view.catalog.clock, settings.clock_jump_max_ms
     return (
-        mark is not None and mark.boot_id == now.boot_id != "" and mark.boot_ms <= now.boot_ms
+        mark is not None
+        and mark.boot_id == now.boot_id != ""
+        and mark.boot_ms <= now.boot_ms
         and now.wall_ms - mark.wall_ms - now.boot_ms + mark.boot_ms <= bound != UNLIMITED
-    )  # fmt: skip
+    )
 
 
 def trusted(view: View, settings: Settings, now: Instant) -> Instant:
@@ -112,9 +114,11 @@ def wants_frame(view: View, settings: Settings, now: Instant) -> bool:
 def _stands(mark: ClockNoted | None, now: Instant) -> bool:
     """True for a mark of this boot that nothing has been in doubt since, and that is not old."""
     return (
-        mark is not None and mark.boot_id == now.boot_id and not mark.seen_boot_id
+        mark is not None
+        and mark.boot_id == now.boot_id
+        and not mark.seen_boot_id
         and now.boot_ms - mark.boot_ms < NOTE_MS
-    )  # fmt: skip
+    )
 
 
 def _mark(view: View) -> ClockNoted:

@@ -85,5 +85,8 @@ def damage_error(view: View, partition: int) -> Corruption:
     return Corruption(
         f"{name}/{index} is quarantined: {path} is damaged from row {why.row} on",
         hint=f"restore the file from a copy of the store, then txlog admin online {name}/{index}",
-        path=path, topic=name, partition=index, ledger=why.ledger,
-    )  # fmt: skip
+        path=path,
+        topic=name,
+        partition=index,
+        ledger=why.ledger,
+    )

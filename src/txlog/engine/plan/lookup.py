@@ -57,9 +57,10 @@ def check_partition(short: str, topic: Topic, index: int) -> None:
     """Raises TopicNotFound when the topic, which is called short, has no such partition."""
     if not 0 <= index < topic.partitions:
         raise TopicNotFound(
-            f"{short} has no partition {index}, it has {topic.partitions}", topic=short,
+            f"{short} has no partition {index}, it has {topic.partitions}",
+            topic=short,
             partition=index,
-        )  # fmt: skip
+        )
 
 
 def live_topic(view: View, number: int, short: str) -> Topic:
@@ -88,11 +89,13 @@ def subscription(view: View, of: Topic, name: str) -> Subscription:
         raise SubscriptionNotFound(
             f"topic {short} has no subscription {name}",
             hint=meant(
-                name, (view.catalog.subscriptions[number].name for number in of.subscriptions),
+                name,
+                (view.catalog.subscriptions[number].name for number in of.subscriptions),
                 f"create it: txlog sub create {name} -t {short}",
             ),
-            topic=short, subscription=name,
-        )  # fmt: skip
+            topic=short,
+            subscription=name,
+        )
     return found
 
 
@@ -104,9 +107,11 @@ def transaction(view: View, txn_id: TxnId, coordinator_count: int) -> Txn:
         known = coordinators.find(state, txn_id.sequence)
         if known is None and txn_id.sequence < state.next_sequence:
             raise TransactionNotFound(
-                f"transaction {txn_id} has ended and is forgotten", code=305, txn=txn_id,
+                f"transaction {txn_id} has ended and is forgotten",
+                code=305,
+                txn=txn_id,
                 hint="look at the data: what it committed is there",
-            )  # fmt: skip
+            )
     if known is None:
         raise TransactionNotFound(
             f"transaction {txn_id} was never issued", hint=_never_issued(txn_id), txn=txn_id
@@ -147,8 +152,9 @@ def check_owner(txn: Txn, uid: int) -> None:
     if uid not in (txn.owner_uid, ROOT_UID):
         raise NotAllowed(
             f"transaction {txn.coordinator}:{txn.sequence} belongs to {txn.owner}",
-            txn=TxnId(txn.coordinator, txn.sequence), owner=txn.owner,
-        )  # fmt: skip
+            txn=TxnId(txn.coordinator, txn.sequence),
+            owner=txn.owner,
+        )
 
 
 def check_open(txn: Txn) -> None:
@@ -167,8 +173,9 @@ def timed_out(txn: Txn) -> TransactionTimedOut:
     txn_id = TxnId(txn.coordinator, txn.sequence)
     return TransactionTimedOut(
         f"transaction {txn_id} was aborted: it timed out after {txn.timeout_ms / 1000:g}s",
-        hint=_begin_again(txn), txn=txn_id,
-    )  # fmt: skip
+        hint=_begin_again(txn),
+        txn=txn_id,
+    )
 
 
 def ended_error(txn: Txn) -> InvalidTxnStatus | ExpiredTransaction:
@@ -179,9 +186,12 @@ def ended_error(txn: Txn) -> InvalidTxnStatus | ExpiredTransaction:
     if txn.reason == "fenced":
         return ExpiredTransaction(
             f"transaction {txn_id} is fenced: its key was taken over, or deleted",
-            hint="stop this task", txn=txn_id, transaction_key=txn.key, epoch=txn.epoch,
+            hint="stop this task",
+            txn=txn_id,
+            transaction_key=txn.key,
+            epoch=txn.epoch,
             owner=txn.owner,
-        )  # fmt: skip
+        )
     how = {
         "conflict": "was aborted by a conflict of acknowledgements",
         "recovery": "was aborted by the recovery of the store",

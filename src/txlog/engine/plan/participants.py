@@ -130,8 +130,9 @@ def unavailable_error(catalog: Catalog, topic: Topic, partition: int) -> Partiti
     return PartitionUnavailable(
         f"partition {name}/{index} is {how}",
         hint=f"txlog admin online {name}/{index} brings it back; other partitions go on",
-        topic=name, partition=index,
-    )  # fmt: skip
+        topic=name,
+        partition=index,
+    )
 
 
 def place_name(catalog: Catalog, place: Place) -> str:
@@ -209,8 +210,12 @@ def contradictions(view: View, partition: int, now: Instant | None = None) -> It
         for marker in known:
             txn = coordinators.find(view.coordinator(marker.coordinator), marker.sequence)
             if txn is not None and txn.status == ABORTED:
-                yield _corrupt(txn, (marker.coordinator, marker.sequence), now,
-                               "it is aborted and has a marker")  # fmt: skip
+                yield _corrupt(
+                    txn,
+                    (marker.coordinator, marker.sequence),
+                    now,
+                    "it is aborted and has a marker",
+                )
 
 
 def _held(

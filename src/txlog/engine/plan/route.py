@@ -160,8 +160,10 @@ def route(
     if batch.num_rows > TXN_MESSAGES_MAX:
         raise LimitExceeded(
             f"a batch of {batch.num_rows} messages exceeds {TXN_MESSAGES_MAX}",
-            setting="txn_messages_max", limit=TXN_MESSAGES_MAX, value=batch.num_rows,
-        )  # fmt: skip
+            setting="txn_messages_max",
+            limit=TXN_MESSAGES_MAX,
+            value=batch.num_rows,
+        )
     places, has_properties, has_delays = _places(batch.schema)
     offsets = _offsets(batch, places)
     total = _payload_bytes(offsets, 0, batch.num_rows)
@@ -268,8 +270,10 @@ def _check_sizes(batch: pa.RecordBatch, message_bytes_max: int) -> None:
             f"a message has {largest} bytes, max_message_bytes is {message_bytes_max}: "
             "turn chunking on",
             hint="producer(..., chunking=True), and send() for the large message alone",
-            setting="max_message_bytes", limit=message_bytes_max, value=largest,
-        )  # fmt: skip
+            setting="max_message_bytes",
+            limit=message_bytes_max,
+            value=largest,
+        )
 
 
 def check_delays(batch: pa.RecordBatch | pa.Table) -> None:
@@ -281,9 +285,11 @@ def check_delays(batch: pa.RecordBatch | pa.Table) -> None:
         least = pc.min(delays).as_py()
     if least is not None and least < 0:
         raise InvalidArgument(
-            f"deliver_after is {least}, it must not be negative", code=203,
-            hint="deliver_at may lie in the past", value=least,
-        )  # fmt: skip
+            f"deliver_after is {least}, it must not be negative",
+            code=203,
+            hint="deliver_at may lie in the past",
+            value=least,
+        )
     if least is None or batch.schema.get_field_index("deliver_at") < 0:
         return
     if pc.any(pc.and_(delays.is_valid(), batch.column("deliver_at").is_valid())).as_py():

@@ -162,11 +162,18 @@ class Stager:
         self._disk.publish(path, made.pieces)
         self._done.append(
             Staged(
-                plan.directory, plan.number, plan.partitions, partition, self._task,
-                len(self._done), plan.time_ms, msgspec.structs.replace(made.ref, path=path),
-                made.payload_bytes, times_bytes(made.times, NO_TIME),
+                plan.directory,
+                plan.number,
+                plan.partitions,
+                partition,
+                self._task,
+                len(self._done),
+                plan.time_ms,
+                msgspec.structs.replace(made.ref, path=path),
+                made.payload_bytes,
+                times_bytes(made.times, NO_TIME),
             )
-        )  # fmt: skip
+        )
 
 
 def job_name(time_ms: int, tag: str, chance: bytes) -> str:

@@ -25,8 +25,13 @@ def damaged(
     return Corruption(
         f"{path} is damaged in bytes {offset} to {offset + length}: "
         f"expected {expected}, found {found}",
-        hint=hint, path=path, offset=offset, length=length, expected=expected, found=found,
-    )  # fmt: skip
+        hint=hint,
+        path=path,
+        offset=offset,
+        length=length,
+        expected=expected,
+        found=found,
+    )
 
 
 def said_by_arrow(error: Exception) -> str:

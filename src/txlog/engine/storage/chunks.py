@@ -58,10 +58,16 @@ class ChunkFile:
         """Yield the file in order; a row group is written once its chunks are there."""
         sink = Sink()
         with arrow_module("pyarrow.parquet").ParquetWriter(
-            pa.PythonFile(sink, "w"), MESSAGE, version="2.6", compression="none",
-            use_dictionary=False, write_statistics=False, write_page_checksum=True,
-            store_schema=False, column_encoding={"value": "PLAIN"},
-        ) as writer:  # fmt: skip
+            pa.PythonFile(sink, "w"),
+            MESSAGE,
+            version="2.6",
+            compression="none",
+            use_dictionary=False,
+            write_statistics=False,
+            write_page_checksum=True,
+            store_schema=False,
+            column_encoding={"value": "PLAIN"},
+        ) as writer:
             for group in _grouped(self._chunks):
                 writer.write_table(self._table(group), row_group_size=len(group))
                 yield from self._taken(sink, len(group))
@@ -71,9 +77,20 @@ class ChunkFile:
         """What a frame says of the file; to be asked for after its bytes."""
         _, _, length, crc = self._groups[-1]  # what stands behind the last row group
         return FileRef(
-            path, ledger, self.rows, 0, self.rows - 1, self.bytes, self.file_crc, length, crc,
-            self._groups[:-1], 0, 0, "chunks",
-        )  # fmt: skip
+            path,
+            ledger,
+            self.rows,
+            0,
+            self.rows - 1,
+            self.bytes,
+            self.file_crc,
+            length,
+            crc,
+            self._groups[:-1],
+            0,
+            0,
+            "chunks",
+        )
 
     def _table(self, group: Sequence[memoryview]) -> pa.Table:
         """One row a chunk, over the memory of the chunks where there is only one."""
@@ -208,5 +225,9 @@ def _wrong(ref: FileRef, offset: int, length: int, expected: str, found: str) ->
         f"{ref.path} is damaged in bytes {offset} to {offset + length}: expected {expected}, "
         f"found {found}",
         hint=HINT,
-        path=ref.path, offset=offset, length=length, expected=expected, found=found,
-    )  # fmt: skip
+        path=ref.path,
+        offset=offset,
+        length=length,
+        expected=expected,
+        found=found,
+    )

@@ -179,9 +179,11 @@ def read_manifest(disk: Disk, generation: int, salt: bytes) -> Manifest:
                         stored.changes,
                     )
     raise Corruption(
-        f"{path} is damaged, bytes 0 to {len(data)}", path=path, offset=0,
+        f"{path} is damaged, bytes 0 to {len(data)}",
+        path=path,
+        offset=0,
         hint="the predecessor is used while it is there; txlog admin checkpoint writes a new one",
-    )  # fmt: skip
+    )
 
 
 def newest_manifest(disk: Disk, salt: bytes, known_generation: int) -> tuple[Manifest, list[str]]:

@@ -239,9 +239,10 @@ def listed(place: str) -> list[tuple[str, int]]:
             fs.FileSelector(path, allow_not_found=True, recursive=True)
         )
     return [
-        (f"{base}{one.path[len(path):]}{mark}{query}", one.size)
-        for one in found if one.type == fs.FileType.File
-    ]  # fmt: skip
+        (f"{base}{one.path[len(path) :]}{mark}{query}", one.size)
+        for one in found
+        if one.type == fs.FileType.File
+    ]
 
 
 def check_place(place: str) -> None:
@@ -299,5 +300,6 @@ def _mapped(action: str, far: str) -> Iterator[None]:
         reason = " ".join(str(error).split())
         raise DiskFailed(
             f"cannot {action} {shown}: {reason}",
-            hint="is it reachable, and are the credentials set?", path=far,
-        ) from error  # fmt: skip
+            hint="is it reachable, and are the credentials set?",
+            path=far,
+        ) from error

@@ -54,9 +54,21 @@ class StagedFile:
     """One file while it is made, of rows of one producer; bytes: those encoded so far."""
 
     __slots__ = (
-        "_bytes", "_crc", "_groups", "_payload_bytes", "_pieces", "_producer", "_rows", "_sink",
-        "_time_ms", "_times", "_waiting", "_waiting_bytes", "_waiting_rows", "_writer",
-    )  # fmt: skip
+        "_bytes",
+        "_crc",
+        "_groups",
+        "_payload_bytes",
+        "_pieces",
+        "_producer",
+        "_rows",
+        "_sink",
+        "_time_ms",
+        "_times",
+        "_waiting",
+        "_waiting_bytes",
+        "_waiting_rows",
+        "_writer",
+    )
 
     def __init__(self, time_ms: int, producer: str | None = None) -> None:
         self._time_ms = time_ms
@@ -105,14 +117,27 @@ class StagedFile:
         _, _, length, crc = self._groups.pop()
         assert tail_at + length == self._bytes
         ref = FileRef(
-            "", 0, self._rows, 0, self._rows - 1, self._bytes, self._crc, length, crc,
-            self._groups, 0, 0, "adopted",
-        )  # fmt: skip
+            "",
+            0,
+            self._rows,
+            0,
+            self._rows - 1,
+            self._bytes,
+            self._crc,
+            length,
+            crc,
+            self._groups,
+            0,
+            0,
+            "adopted",
+        )
         times = pa.chunked_array(self._times, INSTANT)
         return StagedBytes(
-            self._pieces, ref, self._payload_bytes,
+            self._pieces,
+            ref,
+            self._payload_bytes,
             times.cast(pa.int64()) if times.null_count < len(times) else None,
-        )  # fmt: skip
+        )
 
     def _encode(self, *, is_last: bool) -> None:
         """Write the row groups that are full, or (is_last) all rows."""

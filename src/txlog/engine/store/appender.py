@@ -46,8 +46,15 @@ class Appender:
     """Writes the frames of one store; used under its write lock only."""
 
     __slots__ = (
-        "_disk", "_dry_run", "_joined", "_report", "_rows", "_space", "_time_ms", "has_written",
-    )  # fmt: skip
+        "_disk",
+        "_dry_run",
+        "_joined",
+        "_report",
+        "_rows",
+        "_space",
+        "_time_ms",
+        "has_written",
+    )
 
     def __init__(self, disk: Disk, report: Callable[[str], None], *, dry_run: bool) -> None:
         self._disk = disk
@@ -170,13 +177,26 @@ class Call:
     """
 
     __slots__ = (
-        "answer", "coordinators", "decide", "done", "error", "stage", "then", "thorough", "uses",
-    )  # fmt: skip
+        "answer",
+        "coordinators",
+        "decide",
+        "done",
+        "error",
+        "stage",
+        "then",
+        "thorough",
+        "uses",
+    )
 
     def __init__(
-        self, decide: Decide, coordinators: tuple[int, ...] = (), uses: Uses = NOTHING,
-        *, thorough: bool = False, then: Callable[[Decision], None] | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        decide: Decide,
+        coordinators: tuple[int, ...] = (),
+        uses: Uses = NOTHING,
+        *,
+        thorough: bool = False,
+        then: Callable[[Decision], None] | None = None,
+    ) -> None:
         self.decide = decide
         self.coordinators = coordinators
         self.uses = uses

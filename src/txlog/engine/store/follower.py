@@ -122,7 +122,7 @@ class Mutex:
         raise AlreadyClosed(
             "the store was opened by another process, and this one is its child",
             hint="open it again, after the fork",
-        )  # fmt: skip
+        )
 
     def _refuse_or_free(self) -> None:
         if self.is_inside():
@@ -130,7 +130,7 @@ class Mutex:
             raise NotAllowed(
                 "called from within another call on this store, from __del__ or a signal handler",
                 hint="call it when that call has returned",
-            )  # fmt: skip
+            )
         while self._lock._is_owned():  # two interrupts in a row left it
             self._lock.release()
 
@@ -160,14 +160,32 @@ class Follower:
     """The state of an open store that stays up to date; safe to call from many threads."""
 
     __slots__ = (
-        "_asked_durability", "_closed", "_is_void", "_mutex", "_settings_changes", "_view", "clock",
-        "disk", "dry_run", "durability", "identity", "recovered_ms", "reports", "settings", "tally",
-    )  # fmt: skip
+        "_asked_durability",
+        "_closed",
+        "_is_void",
+        "_mutex",
+        "_settings_changes",
+        "_view",
+        "clock",
+        "disk",
+        "dry_run",
+        "durability",
+        "identity",
+        "recovered_ms",
+        "reports",
+        "settings",
+        "tally",
+    )
 
     def __init__(
-        self, disk: Disk, clock: Clock, identity: Identity, *, durability: str | None,
+        self,
+        disk: Disk,
+        clock: Clock,
+        identity: Identity,
+        *,
+        durability: str | None,
         dry_run: bool = False,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.disk = disk
         self.dry_run = dry_run
         self.clock = clock
@@ -195,9 +213,10 @@ class Follower:
             try:
                 journal = view.journal
                 view.take(
-                    journal.read_valid() if self.dry_run
+                    journal.read_valid()
+                    if self.dry_run
                     else journal.read_durable(up_to_damage=True)
-                )  # fmt: skip
+                )
             except JournalMoved:
                 view.close()
                 continue

@@ -71,9 +71,8 @@ def read_identity(disk: Disk) -> Identity:
         data = disk.read(IDENTITY_PATH)
     except MissingFile as exc:
         raise StoreNotFound(
-            f"{disk.description} is not a store", hint="make one: txlog init",
-            path=disk.description,
-        ) from exc  # fmt: skip
+            f"{disk.description} is not a store", hint="make one: txlog init", path=disk.description
+        ) from exc
     try:
         text = data.decode()
         parsed = tomllib.loads(text)
@@ -89,16 +88,19 @@ def read_identity(disk: Disk) -> Identity:
     if identity.format != FORMAT:
         raise FormatMismatch(
             f"{disk.description} has format {identity.format}, this txlog reads {FORMAT}",
-            hint="use the txlog that wrote it, or a newer one", path=disk.description,
-        )  # fmt: skip
+            hint="use the txlog that wrote it, or a newer one",
+            path=disk.description,
+        )
     return identity
 
 
 def _damaged(length: int) -> Corruption:
     return Corruption(
-        f"{IDENTITY_PATH} is damaged, bytes 0 to {length}", path=IDENTITY_PATH, offset=0,
+        f"{IDENTITY_PATH} is damaged, bytes 0 to {length}",
+        path=IDENTITY_PATH,
+        offset=0,
         hint="restore the file from a copy of the store",
-    )  # fmt: skip
+    )
 
 
 def make_store(disk: Disk, settings: Settings, clock: Clock) -> Identity:
@@ -134,8 +136,9 @@ def _check_root(disk: Disk) -> None:
     if not is_left:
         raise AlreadyExists(
             f"not an empty directory: {disk.description}",
-            hint="choose an empty or a new directory", path=disk.description,
-        )  # fmt: skip
+            hint="choose an empty or a new directory",
+            path=disk.description,
+        )
 
 
 def _clear(disk: Disk) -> None:
@@ -160,16 +163,24 @@ def _make(disk: Disk, settings: Settings, clock: Clock) -> Identity:
     ops = encode_ops([*known, ClockNoted(now.wall_ms, now.boot_id, now.boot_ms)])
     name = JournalName(1)
     parts, total, crc = encode(
-        lsn=1, durable_lsn=0, time_ms=now.wall_ms, offset=FILE_HEADER_BYTES, ops=ops, rows=None,
-        columns=0, salt=identity.salt, previous_crc=0,
-    )  # fmt: skip
+        lsn=1,
+        durable_lsn=0,
+        time_ms=now.wall_ms,
+        offset=FILE_HEADER_BYTES,
+        ops=ops,
+        rows=None,
+        columns=0,
+        salt=identity.salt,
+        previous_crc=0,
+    )
     publish_journal(disk, name, identity.salt, 0, parts)
     witness = Witness(disk, identity.salt)
     for _ in range(2):
         witness.write(
-            Witnessed(0, boot_bytes(now.boot_id), 0, 1, 1, FILE_HEADER_BYTES + total, crc, 0, 0,
-                      False)
-        )  # fmt: skip
+            Witnessed(
+                0, boot_bytes(now.boot_id), 0, 1, 1, FILE_HEADER_BYTES + total, crc, 0, 0, False
+            )
+        )
     witness.close()
     disk.publish(IDENTITY_PATH, [_text(identity).encode()])
     return identity

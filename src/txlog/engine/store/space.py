@@ -35,9 +35,10 @@ class Space:
             raise StoreFull(
                 f"{free} bytes are free, sends stop below free_bytes_min {free_bytes_min}; "
                 "nothing was written",
-                hint="free space, or acknowledge and trim", path=self._disk.description,
+                hint="free space, or acknowledge and trim",
+                path=self._disk.description,
                 setting="free_bytes_min",
-            )  # fmt: skip
+            )
 
     def release_reserve(self) -> bool:
         """Give the blocks of the reserve back, so that an abort or an ack finds room."""

@@ -68,14 +68,28 @@ class Store(Follower):
     """An open store; safe to call from many threads of one process."""
 
     __slots__ = (
-        "_appender", "_leading", "_lock", "_may_hold", "_queue", "_sweeper", "bucket_ops",
-        "has_changed", "lock_timeout_asked_ms", "upkeep",
-    )  # fmt: skip
+        "_appender",
+        "_leading",
+        "_lock",
+        "_may_hold",
+        "_queue",
+        "_sweeper",
+        "bucket_ops",
+        "has_changed",
+        "lock_timeout_asked_ms",
+        "upkeep",
+    )
 
     def __init__(
-        self, disk: Disk, clock: Clock, identity: Identity, *, lock_timeout_ms: int | None,
-        durability: str | None, dry_run: bool = False,
-    ) -> None:  # fmt: skip
+        self,
+        disk: Disk,
+        clock: Clock,
+        identity: Identity,
+        *,
+        lock_timeout_ms: int | None,
+        durability: str | None,
+        dry_run: bool = False,
+    ) -> None:
         super().__init__(disk, clock, identity, durability=durability, dry_run=dry_run)
         self.lock_timeout_asked_ms = lock_timeout_ms  # None: the setting
         self.bucket_ops = BucketOps()

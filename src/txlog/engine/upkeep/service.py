@@ -170,9 +170,7 @@ class Checkpoints:
         return bool(self._again_ms) and store.clock.now().boot_ms < self._again_ms
 
 
-def _with_reserve(
-    store: Store, report: checkpoint.CheckpointReport, *, far: bool
-) -> Manifest:  # fmt: skip
+def _with_reserve(store: Store, report: checkpoint.CheckpointReport, *, far: bool) -> Manifest:
     """Write a checkpoint; on a full disk once more, in the room of the reserve (R30).
 
     A checkpoint is what gives space back, so it may use what is kept for that.
@@ -253,8 +251,12 @@ def _publish_changes(store: Store, old: Manifest, generation: int, changes: Chan
     named = {ref.path for ref in changes.refs}
     gone = [(ref.path, now_ms) for ref in changes_of(old).refs if ref.path not in named]
     manifest = msgspec.structs.replace(
-        old, generation=generation, files={n: [*refs] for n, refs in old.files.items()},
+        old,
+        generation=generation,
+        files={n: [*refs] for n, refs in old.files.items()},
         previous_crc=checkpoint.crc_of(disk, old.generation),
-        time_ms=now_ms, dropped=[*old.dropped, *gone], changes=raw_changes(changes),
-    )  # fmt: skip
+        time_ms=now_ms,
+        dropped=[*old.dropped, *gone],
+        changes=raw_changes(changes),
+    )
     disk.publish(manifest_path(generation), [encode_manifest(manifest, store.identity.salt)])

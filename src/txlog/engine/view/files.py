@@ -106,8 +106,16 @@ class Files:
     """
 
     __slots__ = (
-        "_gone", "_large", "_readers", "_sealed", "_tail", "lost", "manifest", "opened", "tally",
-    )  # fmt: skip
+        "_gone",
+        "_large",
+        "_readers",
+        "_sealed",
+        "_tail",
+        "lost",
+        "manifest",
+        "opened",
+        "tally",
+    )
 
     def __init__(self, disk: Disk, tail: Tail, large: Large) -> None:
         self.opened = OpenFiles(disk)
@@ -124,9 +132,10 @@ class Files:
         """Take a newer manifest: what it names needs no frame any more."""
         self.manifest = newer
         self._sealed = {
-            ledger: ref for ledger, ref in self._sealed.items()
+            ledger: ref
+            for ledger, ref in self._sealed.items()
             if not any(known.path == ref.path for known in newer.files.get(ledger, []))
-        }  # fmt: skip
+        }
         self._gone &= newer.files.keys()
         self.lost = {path: lsn for path, lsn in self.lost.items() if lsn > newer.cut_lsn}
         for path, (_, reader) in list(self._readers.items()):
@@ -248,8 +257,10 @@ class Files:
             if at != stop:
                 raise Corruption(
                     f"ledger {ledger}: rows {at} to {stop} are in no file and no frame",
-                    hint=HINT, ledger=ledger, code=604,
-                )  # fmt: skip
+                    hint=HINT,
+                    ledger=ledger,
+                    code=604,
+                )
         return out.finish()
 
     def pick(self, ref: FileRef, spans: Sequence[Span], names: Sequence[str]) -> pa.Table:

@@ -129,8 +129,11 @@ def dump_bytes(disk: Disk, ref: DumpRef) -> bytes:
             f"{ref.path} is damaged, bytes {ref.offset} to {ref.offset + ref.length} "
             f"({ref.kind} {ref.a})",
             hint=HINT,
-            path=ref.path, offset=ref.offset, expected=ref.crc, found=crc32c(data),
-        )  # fmt: skip
+            path=ref.path,
+            offset=ref.offset,
+            expected=ref.crc,
+            found=crc32c(data),
+        )
     return data
 
 
@@ -145,10 +148,28 @@ class View:
     """One consistent state of the store; used by one thread at a time."""
 
     __slots__ = (
-        "_buffers", "_catalog", "_changed", "_coordinators", "_deadline", "_delays", "_dumps",
-        "_forgotten", "_loaded", "_silence", "_topics", "_waiting", "disk", "files", "journal",
-        "lsn", "reports", "salt", "tail", "time_ms", "timetables",
-    )  # fmt: skip
+        "_buffers",
+        "_catalog",
+        "_changed",
+        "_coordinators",
+        "_deadline",
+        "_delays",
+        "_dumps",
+        "_forgotten",
+        "_loaded",
+        "_silence",
+        "_topics",
+        "_waiting",
+        "disk",
+        "files",
+        "journal",
+        "lsn",
+        "reports",
+        "salt",
+        "tail",
+        "time_ms",
+        "timetables",
+    )
 
     def __init__(self, disk: Disk, salt: bytes, boot_id: str) -> None:
         self.disk = disk
@@ -201,9 +222,14 @@ class View:
 
     @classmethod
     def open(
-        cls, disk: Disk, salt: bytes, boot_id: str, *, generation: int | None = None,
+        cls,
+        disk: Disk,
+        salt: bytes,
+        boot_id: str,
+        *,
+        generation: int | None = None,
         up_to_damage: bool = False,
-    ) -> View:  # fmt: skip
+    ) -> View:
         """A view at the newest checkpoint, or a named one; frames are not read yet.
 
         generation: 0: before the first checkpoint
@@ -326,8 +352,9 @@ class View:
         if isinstance(op, TxnOpened):
             self._deadline = (
                 (op.boot_id, min(self._deadline[1], op.boot_ms + op.timeout_ms))
-                if op.boot_id == self._deadline[0] else ("", 0)
-            )  # fmt: skip
+                if op.boot_id == self._deadline[0]
+                else ("", 0)
+            )
         elif isinstance(op, PolicySet | NamespacePolicySet | SettingSet):
             self._silence = ("", 0)
         elif isinstance(op, PartitionOffline | PartitionAvailable):
@@ -343,9 +370,11 @@ class View:
         """What was deleted has no state any more, and no dump."""
         for number in op.partitions:
             keys: list[Component] = [
-                ("topic", number, 0), ("buffer", number, 0), ("delayed", number, 0),
+                ("topic", number, 0),
+                ("buffer", number, 0),
+                ("delayed", number, 0),
                 ("watermark", number, 0),
-            ]  # fmt: skip
+            ]
             if isinstance(op, SubscriptionDeleted):
                 keys = [("cursor", op.subscription, number)]
             else:

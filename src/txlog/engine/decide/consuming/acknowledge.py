@@ -149,8 +149,9 @@ def acknowledge(
         for run in asked:
             open_ones = _undeleted(view, partition, cursor, run)
             count = messages_in(view, partition, open_ones)
-            free = [rest for one in open_ones for rest in subtract(view, partition, one,
-                                                                   cursor.held)]  # fmt: skip
+            free = [
+                rest for one in open_ones for rest in subtract(view, partition, one, cursor.held)
+            ]
             free_count = messages_in(view, partition, free)
             if not cumulative:
                 already += messages_in(view, partition, [run]) - count
@@ -160,19 +161,34 @@ def acknowledge(
         if new or dropped > dropped_before:
             outcome, mark = (
                 acked_outcome(view, subscription.number, partition, new)
-                if new else (new, cursor.mark_delete)
-            )  # fmt: skip
+                if new
+                else (new, cursor.mark_delete)
+            )
             draft.ops.append(
-                Acked(subscription.number, partition, outcome, mark,
-                      messages_in(view, partition, new), dropped - dropped_before)
-            )  # fmt: skip
+                Acked(
+                    subscription.number,
+                    partition,
+                    outcome,
+                    mark,
+                    messages_in(view, partition, new),
+                    dropped - dropped_before,
+                )
+            )
     return draft.decision(AckAnswer(acked, already, dropped, stale))
 
 
 def acknowledge_in_txn(
-    view: View, settings: Settings, now: Instant, uid: int, find: Find, runs: list[Run],
-    use: Use, *, cumulative: bool, standing: Standing = OUTSIDE,
-) -> Decision:  # fmt: skip
+    view: View,
+    settings: Settings,
+    now: Instant,
+    uid: int,
+    find: Find,
+    runs: list[Run],
+    use: Use,
+    *,
+    cumulative: bool,
+    standing: Standing = OUTSIDE,
+) -> Decision:
     """Decide an acknowledgement in a transaction: PENDING becomes PENDING_ACK.
 
     returns: (its TxnId, an AckAnswer), not flushed: the commit carries it; None: call again
@@ -214,9 +230,13 @@ def acknowledge_in_txn(
 
 
 def _claim(
-    view: View, partition: int, cursor: Cursor, wanted: list[Run], pair: tuple[int, int],
+    view: View,
+    partition: int,
+    cursor: Cursor,
+    wanted: list[Run],
+    pair: tuple[int, int],
     cumulative: bool,
-) -> tuple[tuple[MessageId, str] | None, list[Run], Mark | None]:  # fmt: skip
+) -> tuple[tuple[MessageId, str] | None, list[Run], Mark | None]:
     """(conflict or None, runs to hold, cumulative mark) for one partition."""
     if not cumulative:
         for run in wanted:
@@ -232,7 +252,7 @@ def _claim(
         if pending.cumulative is not None and (
             not mine or _at_or_below(target, pending.cumulative)
         ):
-            return (MessageId(*pending.cumulative), _holder_text(other)), [], None  # fmt: skip
+            return (MessageId(*pending.cumulative), _holder_text(other)), [], None
     asked = through(view, partition, cursor.mark_delete, target)
     undeleted = [one for run in asked for one in _undeleted(view, partition, cursor, run)]
     if not undeleted:
@@ -279,8 +299,10 @@ def _check_cumulative(
     if subscription.type in ("shared", "key-shared"):
         raise NotAllowed(
             f"{subscription.name} is {subscription.type}: a cumulative acknowledgement is not "
-            "allowed", hint="acknowledge message by message", subscription=subscription.name,
-        )  # fmt: skip
+            "allowed",
+            hint="acknowledge message by message",
+            subscription=subscription.name,
+        )
     known = view.catalog.owners
     owners = [known[run[0]] for run in runs if run[0] in known]
     if len(set(owners)) != len(owners) or any(run[1] != run[2] for run in runs):
@@ -307,5 +329,8 @@ def _conflict(txn_id: TxnId, message: MessageId, holder: str) -> TransactionConf
     how = _HOW.get(holder, f"is held by {holder}")
     return TransactionConflict(
         f"message {message} {how}; transaction {txn_id} was aborted",
-        hint="begin again: its messages come back", txn=txn_id, message_id=message, holder=holder,
-    )  # fmt: skip
+        hint="begin again: its messages come back",
+        txn=txn_id,
+        message_id=message,
+        holder=holder,
+    )

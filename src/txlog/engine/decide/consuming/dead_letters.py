@@ -139,9 +139,10 @@ def due(view: View, topic: Topic, held: Subscription, partition: int) -> list[Ru
         return []
     counts = cursor.redelivered
     over = {
-        key for key, count in counts.items()
+        key
+        for key, count in counts.items()
         if count > most or (key[2] and count + counts.get((key[0], key[1], 0), 0) > most)
-    }  # fmt: skip
+    }
     if not over:
         return []
     apart = {key for key in over if not key[2] or (key[0], key[1], 0) not in over}
@@ -179,9 +180,13 @@ def bury(
 
 
 def postpone(
-    view: View, settings: Settings, now: Instant, find: Find, rows: dict[int, pa.Table],
+    view: View,
+    settings: Settings,
+    now: Instant,
+    find: Find,
+    rows: dict[int, pa.Table],
     how: Postponed,
-) -> Decision:  # fmt: skip
+) -> Decision:
     """Decide to move messages to the retry topic, with a delay; durable.
 
     A message that was put off max_redeliver_count times goes to the dead-letter topic, as in
@@ -197,9 +202,13 @@ def postpone(
 
 
 def made_target(
-    view: View, settings: Settings, now: Instant, find: Find, rows: dict[int, pa.Table],
+    view: View,
+    settings: Settings,
+    now: Instant,
+    find: Find,
+    rows: dict[int, pa.Table],
     how: Postponed | None,
-) -> Decision:  # fmt: skip
+) -> Decision:
     """Decide to have the topic that messages are moved to; answers (its record, DLQ or RETRY)."""
     topic, held = find(view)
     base = home(view, topic, held)
@@ -223,8 +232,11 @@ def _kind(
     """What was put off too often is given up."""
     if how is None:
         return DEAD
-    times = 1 + max(_times(dict(row or ())) for table in rows.values()
-                    for row in table.column("properties").to_pylist())  # fmt: skip
+    times = 1 + max(
+        _times(dict(row or ()))
+        for table in rows.values()
+        for row in table.column("properties").to_pylist()
+    )
     most = base[1].policies.get("max_redeliver_count")
     return DEAD if isinstance(most, int) and times > most else RETRY
 
@@ -235,9 +247,15 @@ def _times(properties: dict[str, str]) -> int:
 
 
 def _move(
-    view: View, settings: Settings, now: Instant, source: tuple[Topic, Subscription],
-    rows: dict[int, pa.Table], allowed: dict[int, list[Run]], kind: str, how: Postponed | None,
-) -> Decision:  # fmt: skip
+    view: View,
+    settings: Settings,
+    now: Instant,
+    source: tuple[Topic, Subscription],
+    rows: dict[int, pa.Table],
+    allowed: dict[int, list[Run]],
+    kind: str,
+    how: Postponed | None,
+) -> Decision:
     topic, held = source
     base = home(view, topic, held)
     name = target_name(base, kind)
@@ -302,8 +320,11 @@ def _target(draft: Draft, base: tuple[Topic, Subscription], name: TopicName, kin
     else:
         raise LimitExceeded(
             f"{name.short} cannot be made: the store has {TOPICS_MAX} topics, the most there may "
-            "be", setting="topics_max", limit=TOPICS_MAX, value=TOPICS_MAX + 1,
-        )  # fmt: skip
+            "be",
+            setting="topics_max",
+            limit=TOPICS_MAX,
+            value=TOPICS_MAX + 1,
+        )
     if kind == RETRY and catalogs.find_subscription(catalog, topic, base[1].name) is None:
         _subscribe(draft, base, topic, starts)
     return topic
@@ -325,9 +346,12 @@ def _subscribe(
 
 
 def _copies(
-    table: pa.Table, source: tuple[Topic, Subscription], base: tuple[Topic, Subscription],
-    kind: str, how: Postponed | None,
-) -> pa.RecordBatch:  # fmt: skip
+    table: pa.Table,
+    source: tuple[Topic, Subscription],
+    base: tuple[Topic, Subscription],
+    kind: str,
+    how: Postponed | None,
+) -> pa.RecordBatch:
     """The rows to append: key, value, event time as they were, and where they come from."""
     is_retried = source[0].number != base[0].number
     columns = [table.column(name).to_pylist() for name in ("ledger", "entry", "index")]

@@ -218,17 +218,21 @@ def _is_durable(view: View, piece: Piece) -> bool:
     if piece.marker is not None:
         return piece.marker.lsn <= durable
     last = piece.entry + piece.rows - 1
-    return all(run.frame.lsn <= durable for run, _, _ in view.tail.slices(piece.ledger, last,
-               last + 1))  # fmt: skip
+    return all(
+        run.frame.lsn <= durable for run, _, _ in view.tail.slices(piece.ledger, last, last + 1)
+    )
 
 
 # --- coming back -----------------------------------------------------------------------------
 
 
 def reap_ops(
-    view: View, subscription: Subscription, dead: Mapping[int, Seen], now: Instant,
+    view: View,
+    subscription: Subscription,
+    dead: Mapping[int, Seen],
+    now: Instant,
     late: Mapping[int, Seen] = NOBODY,
-) -> list[Op]:  # fmt: skip
+) -> list[Op]:
     """What dead consumers had, and hand-outs that ran out, go back; what was seen counts.
 
     dead: consumers whose lock the caller found free: they never come back, ids are used once
@@ -241,12 +245,14 @@ def reap_ops(
         hands = view.cursor(subscription.number, number).hands
         ops += [
             Returned(subscription.number, number, one, None, hands.apart(one, dead[one])[1])
-            for one in gone if hands.in_hand(one)
-        ]  # fmt: skip
+            for one in gone
+            if hands.in_hand(one)
+        ]
         ops += [
             Returned(subscription.number, number, one, runs)
-            for one, runs in hands.overdue(now) if one not in gone
-        ]  # fmt: skip
+            for one, runs in hands.overdue(now)
+            if one not in gone
+        ]
         for one, seen in late.items():
             got, unseen = hands.apart(one, seen)
             if one not in gone and (got or unseen):
@@ -297,16 +303,24 @@ def give_back_parts(view: View, subscription: int, consumer: int, parts: list[Pa
     """Decide to give back what could not be read: nobody has seen it."""
     ops: list[Op] = [
         Returned(subscription, part.partition, consumer, [], part.runs)
-        for part in parts if part.runs
-    ]  # fmt: skip
+        for part in parts
+        if part.runs
+    ]
     return Decision(ops)
 
 
 def negative_acknowledge(
-    view: View, settings: Settings, now: Instant, find: Find, runs: list[Run],
-    delay_ms: int | None, *, consumer: int = 0, nack_delay_ms: int | None = None,
+    view: View,
+    settings: Settings,
+    now: Instant,
+    find: Find,
+    runs: list[Run],
+    delay_ms: int | None,
+    *,
+    consumer: int = 0,
+    nack_delay_ms: int | None = None,
     seen: Mapping[int, Seen] = NOBODY,
-) -> Decision:  # fmt: skip
+) -> Decision:
     """Decide that messages in hand come again after a delay; others are left alone.
 
     delay_ms:      for all of them; None: the subscription's, doubled with each redelivery
@@ -378,9 +392,13 @@ def _by_delay(
 
 
 def redeliver(
-    view: View, settings: Settings, now: Instant, find: Find, runs: list[Run] | None,
+    view: View,
+    settings: Settings,
+    now: Instant,
+    find: Find,
+    runs: list[Run] | None,
     seen: Mapping[int, Seen] = NOBODY,
-) -> Decision:  # fmt: skip
+) -> Decision:
     """Decide that messages come again at once, whoever has them; None: all that are in hand.
 
     returns: Back; seen: as in negative_acknowledge

@@ -76,8 +76,9 @@ def promote(view: View, settings: Settings, now: Instant, find: Find, which: Whi
     if only is not None and only.type not in HONOURING:
         raise NotAllowed(
             f"{only.name} is {only.type}: it gets messages whatever their time",
-            hint="promote is for shared and key-shared subscriptions", subscription=only.name,
-        )  # fmt: skip
+            hint="promote is for shared and key-shared subscriptions",
+            subscription=only.name,
+        )
     held = [one for one in _meant(view, topic, only) if one.type in HONOURING]
 
     def release(draft: Draft, subscription: int, number: int, times: pa.Table) -> None:
@@ -116,10 +117,15 @@ def _unacknowledged(cursor: Cursor, times: pa.Table) -> pa.ChunkedArray:
 
 
 def _change(
-    view: View, settings: Settings, now: Instant, topic: Topic, held: Sequence[Subscription],
-    which: Which, is_left: Callable[[Cursor, pa.Table], pa.ChunkedArray],
+    view: View,
+    settings: Settings,
+    now: Instant,
+    topic: Topic,
+    held: Sequence[Subscription],
+    which: Which,
+    is_left: Callable[[Cursor, pa.Table], pa.ChunkedArray],
     change: Callable[[Draft, int, int, pa.Table], None],
-) -> Decision:  # fmt: skip
+) -> Decision:
     """Decide a change of what is left of the delayed messages on each subscription.
 
     Named messages count as done when nothing is left to do; of the others only what is done.
@@ -179,14 +185,17 @@ def _pending_error(one: Subscription, cursor: Cursor, times: pa.Table) -> NotAll
     ledger, entry, index = (times[name][0].as_py() for name in TIMES.names[1:])
     message = MessageId(ledger, entry, index)
     holder = next(
-        TxnId(*pair) for pair, pending in cursor.pending.items()
+        TxnId(*pair)
+        for pair, pending in cursor.pending.items()
         if any(_has(run, (ledger, entry, index)) for run in pending.runs)
-    )  # fmt: skip
+    )
     return NotAllowed(
         f"transaction {holder} has acknowledged message {message} on {one.name}, and has not ended",
-        hint=f"what it holds: txlog txn show {holder}", subscription=one.name, message_id=message,
+        hint=f"what it holds: txlog txn show {holder}",
+        subscription=one.name,
+        message_id=message,
         txn=holder,
-    )  # fmt: skip
+    )
 
 
 def _has(run: Run, one: Id) -> bool:

@@ -54,9 +54,17 @@ class SeekAnswer:
 
 
 def seek(
-    view: View, settings: Settings, now: Instant, uid: int, topic: Topic, held: Subscription,
-    to: Bound, indexes: Sequence[int] | None, *, force: bool,
-) -> Decision:  # fmt: skip
+    view: View,
+    settings: Settings,
+    now: Instant,
+    uid: int,
+    topic: Topic,
+    held: Subscription,
+    to: Bound,
+    indexes: Sequence[int] | None,
+    *,
+    force: bool,
+) -> Decision:
     """Decide that a subscription stands before a bound.
 
     indexes: the partitions that move, None for all; an id must be of one of them
@@ -97,8 +105,10 @@ def _held_error(held: Subscription, pairs: list[tuple[int, int]]) -> NotAllowed:
     more = f" and {len(pairs) - HOLDERS_NAMED_MAX} more" if len(pairs) > HOLDERS_NAMED_MAX else ""
     return NotAllowed(
         f"transactions hold acknowledgements of {held.name}: {names}{more}",
-        hint="end them, or --force aborts them", subscription=held.name, txn=TxnId(*pairs[0]),
-    )  # fmt: skip
+        hint="end them, or --force aborts them",
+        subscription=held.name,
+        txn=TxnId(*pairs[0]),
+    )
 
 
 def _moved(view: View, topic: Topic, held: Subscription, index: int, mark: Mark) -> SoughtPartition:
@@ -110,9 +120,12 @@ def _moved(view: View, topic: Topic, held: Subscription, index: int, mark: Mark)
     left = _unacked(view, number, cursor, cursor.mark_delete, end)
     left_behind = _unacked(view, number, cursor, max(mark, cursor.mark_delete, key=_order), end)
     return SoughtPartition(
-        index, next_of(view, number, cursor.mark_delete), next_of(view, number, mark),
-        behind - left_behind, left - left_behind,
-    )  # fmt: skip
+        index,
+        next_of(view, number, cursor.mark_delete),
+        next_of(view, number, mark),
+        behind - left_behind,
+        left - left_behind,
+    )
 
 
 def _unacked(view: View, number: int, cursor: Cursor, behind: Mark, end: Mark) -> int:

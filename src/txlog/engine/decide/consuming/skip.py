@@ -49,9 +49,14 @@ class Amount(msgspec.Struct, frozen=True, gc=False):
 
 
 def skip(
-    view: View, settings: Settings, now: Instant, topic: Topic, held: Subscription,
-    amount: Amount, indexes: Sequence[int] | None,
-) -> Decision:  # fmt: skip
+    view: View,
+    settings: Settings,
+    now: Instant,
+    topic: Topic,
+    held: Subscription,
+    amount: Amount,
+    indexes: Sequence[int] | None,
+) -> Decision:
     """Decide to acknowledge the next messages of a subscription.
 
     indexes: the partitions, None for all

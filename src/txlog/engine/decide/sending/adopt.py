@@ -128,8 +128,9 @@ def _check_topic(view: View, found: Batch, topic: int, key: str, batch: int | st
     name = "a topic that was deleted" if other is None else TopicName.parse(other.name).short
     raise NotAllowed(
         f"transaction key {key} has stored batch {batch} in {name}",
-        hint="use a key for each topic", transaction_key=key,
-    )  # fmt: skip
+        hint="use a key for each topic",
+        transaction_key=key,
+    )
 
 
 def reserve(view: View, topic: int, staged: Sequence[Staged]) -> Decision:
@@ -148,7 +149,7 @@ def reserve(view: View, topic: int, staged: Sequence[Staged]) -> Decision:
 
 def adopt(
     view: View, settings: Settings, now: Instant, caller: Owner, wanted: Adoption
-) -> Decision:  # fmt: skip
+) -> Decision:
     """Decide that the files are messages of the topic; durable before answered.
 
     returns: one of DONE, BEFORE (it was stored already), AGAIN (an id is too low by now)
@@ -183,8 +184,9 @@ def _checked(view: View, number: int, staged: Sequence[Staged]) -> Topic:
         raise NotAllowed(
             f"{TopicName.parse(topic.name).short} has {topic.partitions} partitions by now, the "
             f"batch was routed over {staged[0].partitions}",
-            hint="write it again", topic=TopicName.parse(topic.name).short,
-        )  # fmt: skip
+            hint="write it again",
+            topic=TopicName.parse(topic.name).short,
+        )
     return topic
 
 
@@ -202,9 +204,8 @@ def _delays(
 
 
 def _commit(
-    draft: Draft, now: Instant, holder: Owner, wanted: Adoption,
-    places: dict[int, tuple[int, int]],
-) -> None:  # fmt: skip
+    draft: Draft, now: Instant, holder: Owner, wanted: Adoption, places: dict[int, tuple[int, int]]
+) -> None:
     """Add the ops: who does it, the files, the end, the record."""
     key, batch = wanted.key, wanted.batch
     connected, freed = connect_ops(draft, now, holder, key, NEW_HOLDER)
@@ -213,9 +214,10 @@ def _commit(
     if isinstance(batch, str) and known is not None and len(known.names) >= NAMES_MAX:
         raise LimitExceeded(
             f"transaction key {key} has {NAMES_MAX} batches with a name",
-            hint="use another key, or number the batches", limit=NAMES_MAX,
+            hint="use another key, or number the batches",
+            limit=NAMES_MAX,
             value=NAMES_MAX + 1,
-        )  # fmt: skip
+        )
     new = NewTxn(holder, now, draft.settings.txn_timeout_default_ms, number)
     txn = open_txn(draft, new, key=key, epoch=connected.epoch, freed=freed)
     pair = (number, txn.sequence)
@@ -236,7 +238,12 @@ def _commit(
     draft.ops.append(StatusUpdated(*pair, COMMITTING, COMMITTED))
     release_key(draft, txn)
     answer = Batch(
-        wanted.topic, txn.sequence, total, sum(one.payload_bytes for one in wanted.staged),
-        len(wanted.files), now.wall_ms, rows,
-    )  # fmt: skip
+        wanted.topic,
+        txn.sequence,
+        total,
+        sum(one.payload_bytes for one in wanted.staged),
+        len(wanted.files),
+        now.wall_ms,
+        rows,
+    )
     draft.ops.append(BatchRecorded(number, uid, key, batch, answer))

@@ -38,9 +38,17 @@ class Delays:
     """
 
     __slots__ = (
-        "_beyond", "_fixed_ms", "_latest_ms", "_max_ms", "_refused", "_time_ms", "_topic",
-        "_ttl_latest_ms", "_view", "_worst_ms",
-    )  # fmt: skip
+        "_beyond",
+        "_fixed_ms",
+        "_latest_ms",
+        "_max_ms",
+        "_refused",
+        "_time_ms",
+        "_topic",
+        "_ttl_latest_ms",
+        "_view",
+        "_worst_ms",
+    )
 
     def __init__(self, view: View, settings: Settings, topic: Topic, time_ms: int) -> None:
         policy = delay_policy(view, settings, topic)
@@ -140,9 +148,13 @@ class Delays:
         name = TopicName.parse(self._topic.name).short
         error = InvalidMessage(
             f"a message for {name} is to be delivered in {self._worst_ms} ms, {MAX_DELAY} is "
-            f"{self._max_ms}", hint="deliver it earlier, or change the policy of the topic",
-            setting=MAX_DELAY, limit=self._max_ms, value=self._worst_ms, topic=name,
-        )  # fmt: skip
+            f"{self._max_ms}",
+            hint="deliver it earlier, or change the policy of the topic",
+            setting=MAX_DELAY,
+            limit=self._max_ms,
+            value=self._worst_ms,
+            topic=name,
+        )
         # a topic that the same frame would have made is not there to count it
         is_known = self._topic.number in self._view.catalog.topics
         counts = self._refused if is_known else {}

@@ -82,9 +82,7 @@ class Placed(msgspec.Struct, frozen=True, gc=False):
 # --- without a transaction --------------------------------------------------------------------
 
 
-def reserve(
-    view: View, settings: Settings, now: Instant, topic: Topic, to: Address
-) -> Decision:  # fmt: skip
+def reserve(view: View, settings: Settings, now: Instant, topic: Topic, to: Address) -> Decision:
     """Decide the ledger of a message that is sent plainly, unless it is there already; a Placed.
 
     raises: ProducerFenced, PartitionUnavailable, InvalidMessage
@@ -97,9 +95,14 @@ def reserve(
 
 
 def append(
-    view: View, settings: Settings, now: Instant, topic: Topic, to: Address, made: Made,
+    view: View,
+    settings: Settings,
+    now: Instant,
+    topic: Topic,
+    to: Address,
+    made: Made,
     owner: tuple[int, str],
-) -> Decision:  # fmt: skip
+) -> Decision:
     """Decide that the file is a message, in a transaction opened and committed for it; a Placed.
 
     raises: as reserve; LimitExceeded (unfinished transactions)
@@ -125,13 +128,20 @@ def append(
     draft.ops += [
         StatusUpdated(*pair, OPEN, COMMITTING, None, 1, 0, markers),
         CommitMarker(
-            number, ledger, entry, *pair, 1, made.payload_bytes, producer,
-            -1 if producer is None else sequence, int(due.deliver_at is not None),
+            number,
+            ledger,
+            entry,
+            *pair,
+            1,
+            made.payload_bytes,
+            producer,
+            -1 if producer is None else sequence,
+            int(due.deliver_at is not None),
         ),
         BufferCommitted(number, *pair, side_ledger, side_entry, ledger, entry),
         StatusUpdated(*pair, COMMITTING, COMMITTED),
         *due.warnings(),
-    ]  # fmt: skip
+    ]
     placed = Placed(message_id=MessageId(ledger, entry, 1), beyond_ttl=due.beyond_ttl)
     return draft.decision(placed, sync=True)
 
@@ -159,7 +169,7 @@ def _plain(draft: Draft, now: Instant, topic: Topic, to: Address) -> tuple[int, 
 
 def reserve_in_txn(
     view: View, settings: Settings, now: Instant, uid: int, topic: Topic, to: Address, use: Use
-) -> Decision:  # fmt: skip
+) -> Decision:
     """Decide the ledger of a message in a transaction; (its TxnId, a Placed).
 
     raises: TransactionNotFound, NotAllowed, InvalidTxnStatus and its kin, PartitionUnavailable,
@@ -182,9 +192,15 @@ def reserve_in_txn(
 
 
 def append_in_txn(
-    view: View, settings: Settings, now: Instant, uid: int, topic: Topic, to: Address, made: Made,
+    view: View,
+    settings: Settings,
+    now: Instant,
+    uid: int,
+    topic: Topic,
+    to: Address,
+    made: Made,
     use: Use,
-) -> Decision:  # fmt: skip
+) -> Decision:
     """Decide that the file is a message of the transaction; (its TxnId, a Placed).
 
     Written, not flushed, like every send in a transaction: the commit carries it.
@@ -212,9 +228,7 @@ def append_in_txn(
     return draft.decision((TxnId(*pair), found))
 
 
-def _in_txn(
-    draft: Draft, txn: Txn, topic: Topic, to: Address
-) -> tuple[int, int, Placed | None]:  # fmt: skip
+def _in_txn(draft: Draft, txn: Txn, topic: Topic, to: Address) -> tuple[int, int, Placed | None]:
     """(partition, sequence or -1, what is there already); the scope is the transaction."""
     view, number = draft.view, numbers(topic)[to.partition]
     if to.named is not None:
@@ -270,12 +284,31 @@ def _reserved(draft: Draft, number: int) -> Decision:
 
 
 def _chunks(
-    draft: Draft, number: int, made: Made, pair: tuple[int, int], index: int,
-    producer: str | None, sequence: int, deliver_at: int | None, *, plain: bool,
-) -> None:  # fmt: skip
+    draft: Draft,
+    number: int,
+    made: Made,
+    pair: tuple[int, int],
+    index: int,
+    producer: str | None,
+    sequence: int,
+    deliver_at: int | None,
+    *,
+    plain: bool,
+) -> None:
     """Add the message; its ledger stands before the open one, which the sidecar then has."""
     draft.take_entries(number, "s", 0)
     draft.ops.append(
-        ChunksAppended(number, made.file, made.value_bytes, made.crc, made.payload_bytes, *pair,
-                       index, producer, sequence, plain, deliver_at)
-    )  # fmt: skip
+        ChunksAppended(
+            number,
+            made.file,
+            made.value_bytes,
+            made.crc,
+            made.payload_bytes,
+            *pair,
+            index,
+            producer,
+            sequence,
+            plain,
+            deliver_at,
+        )
+    )

@@ -52,8 +52,10 @@ def check_producer(view: View, topic: Topic, producer: Named) -> None:
             f"producer {producer.name} of {short} was opened again elsewhere: epoch "
             f"{producer.epoch} is fenced by {known.epoch}",
             hint="stop this producer, or give each its own name",
-            topic=short, producer=producer.name, epoch=producer.epoch,
-        )  # fmt: skip
+            topic=short,
+            producer=producer.name,
+            epoch=producer.epoch,
+        )
 
 
 def last_sent(draft: Draft, now: Instant, number: int, name: str) -> LastSent | None:

@@ -60,9 +60,8 @@ class Stored(msgspec.Struct, frozen=True, gc=False):
 
 
 def send(
-    view: View, settings: Settings, now: Instant, topic: Topic, routed: Routed,
-    named: Named | None,
-) -> Decision:  # fmt: skip
+    view: View, settings: Settings, now: Instant, topic: Topic, routed: Routed, named: Named | None
+) -> Decision:
     """Decide a plain send; durable before answered. Returns a list of Stored, one a slice.
 
     raises: ProducerFenced, PartitionUnavailable, InvalidMessage (also: a delay above the maximum)
@@ -96,16 +95,26 @@ def send(
             ledger, first = draft.take_entries(number, "p", kept)
             size = _share(piece, rows, duplicates)
             draft.ops.append(
-                Appended(number, ledger, first, at, kept, size, producer, last_sequence,
-                         times_of(rows))
-            )  # fmt: skip
+                Appended(
+                    number, ledger, first, at, kept, size, producer, last_sequence, times_of(rows)
+                )
+            )
             pieces.append(rows)
             at += kept
             beyond = delays.check(number, rows)
         stored.append(
-            Stored(piece.partition, piece.row_start, piece.rows, duplicates, originals, ledger,
-                   first, 0, beyond)
-        )  # fmt: skip
+            Stored(
+                piece.partition,
+                piece.row_start,
+                piece.rows,
+                duplicates,
+                originals,
+                ledger,
+                first,
+                0,
+                beyond,
+            )
+        )
     refusal = delays.refusal()
     if refusal is not None:
         return refusal
@@ -115,9 +124,15 @@ def send(
 
 
 def send_in_txn(
-    view: View, settings: Settings, now: Instant, uid: int, topic: Topic, routed: Routed,
-    named: Named | None, use: Use,
-) -> Decision:  # fmt: skip
+    view: View,
+    settings: Settings,
+    now: Instant,
+    uid: int,
+    topic: Topic,
+    routed: Routed,
+    named: Named | None,
+    use: Use,
+) -> Decision:
     """Decide a send in a transaction; written, not flushed: the commit carries it.
 
     returns: (its TxnId, a list of Stored with first_index, one a slice)
@@ -163,16 +178,36 @@ def send_in_txn(
             ledger, first = draft.take_entries(number, "s", kept)
             size = _share(piece, rows, duplicates)
             draft.ops.append(
-                BufferAppended(number, ledger, first, at, kept, size, *pair, index, producer,
-                               last_sequence, times_of(rows))
-            )  # fmt: skip
+                BufferAppended(
+                    number,
+                    ledger,
+                    first,
+                    at,
+                    kept,
+                    size,
+                    *pair,
+                    index,
+                    producer,
+                    last_sequence,
+                    times_of(rows),
+                )
+            )
             pieces.append(rows)
             at += kept
             beyond = delays.check(number, rows)
         stored.append(
-            Stored(piece.partition, piece.row_start, piece.rows, duplicates, originals, ledger,
-                   first, index, beyond)
-        )  # fmt: skip
+            Stored(
+                piece.partition,
+                piece.row_start,
+                piece.rows,
+                duplicates,
+                originals,
+                ledger,
+                first,
+                index,
+                beyond,
+            )
+        )
     refusal = delays.refusal()
     if refusal is not None:
         return refusal
@@ -240,9 +275,9 @@ def _count_duplicates(draft: Draft, partition: int, originals: list[MessageId | 
 def _sequences(routed: Routed, piece: PartitionSlice, duplicates: int) -> list[int]:
     if not duplicates:
         return []
-    column: list[int] = routed.batch.column("sequence_id").slice(
-        piece.row_start, duplicates
-    ).to_pylist()  # fmt: skip
+    column: list[int] = (
+        routed.batch.column("sequence_id").slice(piece.row_start, duplicates).to_pylist()
+    )
     return column
 
 
@@ -271,6 +306,8 @@ def check_room(view: View, txn: Txn, messages: int) -> None:
         raise LimitExceeded(
             f"transaction {txn.coordinator}:{txn.sequence} would hold "
             f"{held + messages} messages, the most is {TXN_MESSAGES_MAX}",
-            hint="commit and begin another", setting="txn_messages_max", limit=TXN_MESSAGES_MAX,
+            hint="commit and begin another",
+            setting="txn_messages_max",
+            limit=TXN_MESSAGES_MAX,
             value=held + messages,
-        )  # fmt: skip
+        )

@@ -63,9 +63,13 @@ def check_event_time(event_time: int | None) -> int | None:
 
 
 def assert_watermark(
-    view: View, settings: Settings, now: Instant, topic: Topic, what: Assertion,
+    view: View,
+    settings: Settings,
+    now: Instant,
+    topic: Topic,
+    what: Assertion,
     named: Named | None = None,
-) -> Decision:  # fmt: skip
+) -> Decision:
     """Decide a plain watermark; durable before answered. Returns WatermarkPlaced.
 
     raises: InvalidArgument, ProducerFenced, PartitionUnavailable, LimitExceeded (producers)
@@ -85,9 +89,15 @@ def assert_watermark(
 
 
 def assert_in_txn(
-    view: View, settings: Settings, now: Instant, uid: int, topic: Topic, what: Assertion,
-    named: Named | None, use: Use,
-) -> Decision:  # fmt: skip
+    view: View,
+    settings: Settings,
+    now: Instant,
+    uid: int,
+    topic: Topic,
+    what: Assertion,
+    named: Named | None,
+    use: Use,
+) -> Decision:
     """Decide a watermark in a transaction; written, not flushed: the commit carries it.
 
     returns: (its TxnId, WatermarkPlaced)
@@ -149,9 +159,11 @@ def _check(draft: Draft, topic: Topic, what: Assertion, named: Named | None) -> 
                 raise LimitExceeded(
                     f"{len(known)} producers assert watermarks in "
                     f"{TopicName.parse(topic.name).short}, watermark_producers_max is {most}",
-                    hint="declare some idle", setting="watermark_producers_max", limit=most,
+                    hint="declare some idle",
+                    setting="watermark_producers_max",
+                    limit=most,
                     value=len(known) + 1,
-                )  # fmt: skip
+                )
 
 
 def _names(state: Watermark) -> set[str]:

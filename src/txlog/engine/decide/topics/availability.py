@@ -40,9 +40,11 @@ def partition_number(view: View, name: TopicName) -> int:
     found = find_topic(view, name)
     if name.partition is None and found.partitions > 1:
         raise InvalidArgument(
-            f"{name.short} has {found.partitions} partitions: which one?", code=205,
-            hint=f"{name.short}/0", topic=name.short,
-        )  # fmt: skip
+            f"{name.short} has {found.partitions} partitions: which one?",
+            code=205,
+            hint=f"{name.short}/0",
+            topic=name.short,
+        )
     return number_of(found, name.partition or 0)
 
 

@@ -96,9 +96,7 @@ def all_gone(view: View, partition: int) -> list[BucketDeleted]:
     return [_deleted(partition, buckets, "trimmed", NO_TIME)] if buckets else []
 
 
-def _deleted(
-    partition: int, buckets: Iterable[Bucket], cause: str, cutoff: int
-) -> BucketDeleted:  # fmt: skip
+def _deleted(partition: int, buckets: Iterable[Bucket], cause: str, cutoff: int) -> BucketDeleted:
     named = [(bucket.gen, bucket.file.path) for bucket in buckets]
     return BucketDeleted(
         partition, [gen for gen, _ in named], cause, cutoff, [path for _, path in named]
@@ -136,9 +134,10 @@ def seal_through(state: Delayed, settings: Settings) -> Id | None:
 def neighbours(state: Delayed) -> list[tuple[Bucket, Bucket]]:
     """Pairs that may become one: nothing between them is without an index."""
     return [
-        (low, high) for low, high in pairwise(state.buckets)
+        (low, high)
+        for low, high in pairwise(state.buckets)
         if not any(low.last < first < high.first for first, _ in state.unindexed)
-    ]  # fmt: skip
+    ]
 
 
 def least_pair(
@@ -165,9 +164,10 @@ def to_rebuild(view: View, partition: int) -> Ranges:
         if catalog.subscriptions[number].type in SHARED_TYPES
     ]
     return [
-        (first, last) for first, last in state.unindexed
+        (first, last)
+        for first, last in state.unindexed
         if any(not covers(mark, last) for mark in marks)
-    ]  # fmt: skip
+    ]
 
 
 # --- decisions -------------------------------------------------------------------------------

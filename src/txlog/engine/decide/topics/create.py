@@ -51,17 +51,25 @@ def nothing(view: View, now: Instant) -> Decision:
 
 
 def create_topic(
-    view: View, settings: Settings, now: Instant, name: TopicName, partitions: int, *,
-    if_not_exists: bool, policies: Mapping[str, int | None] = NO_POLICIES,
-) -> Decision:  # fmt: skip
+    view: View,
+    settings: Settings,
+    now: Instant,
+    name: TopicName,
+    partitions: int,
+    *,
+    if_not_exists: bool,
+    policies: Mapping[str, int | None] = NO_POLICIES,
+) -> Decision:
     """Decide a new topic; answers whether it was created."""
     if partitions < 1:
         raise InvalidArgument(f"a topic has at least 1 partition, not {partitions}", code=203)
     if partitions > PARTITIONS_MAX:
         raise LimitExceeded(
             f"{partitions} partitions asked for, the most is {PARTITIONS_MAX}",
-            setting="partitions_max", limit=PARTITIONS_MAX, value=partitions,
-        )  # fmt: skip
+            setting="partitions_max",
+            limit=PARTITIONS_MAX,
+            value=partitions,
+        )
     catalog = view.catalog
     known = catalog.by_name.get(name.full.casefold())
     if known is not None:
@@ -73,9 +81,11 @@ def create_topic(
         )
     if len(catalog.topics) >= TOPICS_MAX:
         raise LimitExceeded(
-            f"the store has {TOPICS_MAX} topics, the most there may be", setting="topics_max",
-            limit=TOPICS_MAX, value=TOPICS_MAX + 1,
-        )  # fmt: skip
+            f"the store has {TOPICS_MAX} topics, the most there may be",
+            setting="topics_max",
+            limit=TOPICS_MAX,
+            value=TOPICS_MAX + 1,
+        )
     draft = Draft(view, settings, now.wall_ms)
     first = catalog.next_partition
     made = name.check_new().full
@@ -118,10 +128,18 @@ def check_type(type: str) -> str:
 
 
 def create_subscription(
-    view: View, settings: Settings, now: Instant, topic: Topic, name: str, *, type: str,
-    isolation: str, position: Bound | None, if_not_exists: bool,
+    view: View,
+    settings: Settings,
+    now: Instant,
+    topic: Topic,
+    name: str,
+    *,
+    type: str,
+    isolation: str,
+    position: Bound | None,
+    if_not_exists: bool,
     policies: Policies = NO_POLICIES,
-) -> Decision:  # fmt: skip
+) -> Decision:
     """Decide a new subscription; answers whether it was created."""
     check_type(type)
     check_isolation(isolation)
@@ -132,9 +150,10 @@ def create_subscription(
             if if_not_exists and there.name == name:
                 return Decision([], None, True, False)
             raise AlreadyExists(
-                f"subscription {there.name} exists already", subscription=there.name,
+                f"subscription {there.name} exists already",
+                subscription=there.name,
                 topic=TopicName.parse(topic.name).short,
-            )  # fmt: skip
+            )
     draft = Draft(view, settings, now.wall_ms)
     number = view.catalog.next_subscription
     draft.ops.append(SubscriptionCreated(number, topic.number, name, type, isolation))
@@ -160,8 +179,10 @@ def scale_coordinators(view: View, settings: Settings, now: Instant, count: int)
     if count < before:
         raise NotAllowed(
             f"the store has {before} coordinators, {count} asked for: their number may only grow",
-            setting="coordinators", limit=before, value=count,
-        )  # fmt: skip
+            setting="coordinators",
+            limit=before,
+            value=count,
+        )
     draft = Draft(view, settings, now.wall_ms)
     if count > before:
         draft.ops.append(SettingSet("coordinators", count))
@@ -195,8 +216,9 @@ def set_isolation(
     if any(one.number not in dead for one in consumers_of(view.catalog, held.number)):
         raise ConsumerBusy(
             f"subscription {name} has a consumer: its isolation cannot be changed",
-            hint="close the consumer", subscription=name,
-        )  # fmt: skip
+            hint="close the consumer",
+            subscription=name,
+        )
     if held.isolation == isolation:
         return Decision([], None, True, False)
     return Decision([IsolationSet(held.number, isolation)], None, True, True)

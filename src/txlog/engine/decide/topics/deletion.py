@@ -46,9 +46,15 @@ class DeletedTopic:
 
 
 def delete_subscription(
-    view: View, settings: Settings, now: Instant, topic: Topic, held: Subscription, *,
-    dead: Collection[int], force: bool,
-) -> Decision:  # fmt: skip
+    view: View,
+    settings: Settings,
+    now: Instant,
+    topic: Topic,
+    held: Subscription,
+    *,
+    dead: Collection[int],
+    force: bool,
+) -> Decision:
     """Decide that a subscription is gone, with what it acknowledged and what is pending on it.
 
     dead:    consumers of it that the caller found dead; any other keeps it, unless forced
@@ -60,17 +66,20 @@ def delete_subscription(
     if not force and known - set(dead):
         raise ConsumerBusy(
             f"subscription {held.name} of {short} has a live consumer",
-            hint="close it, or --force", topic=short, subscription=held.name,
-        )  # fmt: skip
+            hint="close it, or --force",
+            topic=short,
+            subscription=held.name,
+        )
     draft = Draft(view, settings, now.wall_ms)
     ours = list(numbers(topic))
     answer = DeletedSubscription(
         short, held.name, sum(backlog(view, held.number, number) for number in ours)
     )
     clamped = [
-        number for number in ours
+        number
+        for number in ours
         if view.exists(("watermark", number, 0)) and held.number in view.watermark(number).clamps
-    ]  # fmt: skip
+    ]
     draft.ops.append(SubscriptionDeleted(held.number, ours, clamped))
     _complete(draft, ours, [(number, held.number) for number in ours])
     return draft.decision(answer, sync=True)
@@ -91,18 +100,24 @@ def delete_topic(
     subscriptions = list(topic.subscriptions)
     txns = {
         (coordinator, sequence)
-        for side in sides for coordinator, held in side.held.items() for sequence in held
-    }  # fmt: skip
+        for side in sides
+        for coordinator, held in side.held.items()
+        for sequence in held
+    }
     if not force and (subscriptions or txns):
         raise StillInUse(
             f"topic {short} has subscriptions ({len(subscriptions)}) or unfinished transactions "
-            f"({len(txns)})", hint="--force deletes it all the same",
+            f"({len(txns)})",
+            hint="--force deletes it all the same",
             topic=short,
-        )  # fmt: skip
+        )
     answer = DeletedTopic(
-        short, topic.partitions, sum(state.messages for state in states),
-        sum(state.payload_bytes for state in states), len(subscriptions),
-    )  # fmt: skip
+        short,
+        topic.partitions,
+        sum(state.messages for state in states),
+        sum(state.payload_bytes for state in states),
+        len(subscriptions),
+    )
     draft = Draft(view, settings, now.wall_ms)
     draft.ops += [SubscriptionDeleted(number, ours) for number in subscriptions]
     draft.ops += [op for number in ours for op in all_gone(view, number)]
@@ -118,8 +133,9 @@ def _complete(draft: Draft, partitions: list[int], gone: list[Place]) -> None:
     """Add the end of every decided transaction that waits for nothing but what is deleted."""
     found = {
         (txn.coordinator, txn.sequence): txn
-        for partition in partitions for txn in waiting_for(draft.view, partition)
-    }  # fmt: skip
+        for partition in partitions
+        for txn in waiting_for(draft.view, partition)
+    }
     for txn in in_order(list(found.values())):
         if not participants(draft.view, txn, gone=gone).waiting:
             finish_ops(draft, txn, gone=gone)

@@ -71,8 +71,9 @@ def policy_ops(
         if policy in TOPICS and isinstance(value, str) and TopicName.parse(value).full == topic:
             raise InvalidArgument(
                 f"{policy} is the topic itself: its messages would come again for ever",
-                hint="name another topic", topic=TopicName.parse(topic).short,
-            )  # fmt: skip
+                hint="name another topic",
+                topic=TopicName.parse(topic).short,
+            )
     if policies.get("max_redeliver_count") is not None:
         derived_topic(topic, name, "DLQ")  # one that is too long is refused now
     return [SubscriptionPolicySet(subscription, *item) for item in policies.items()]
@@ -138,25 +139,34 @@ class Family(NamedTuple):
     names: Mapping[str, _Name]
 
 
-DELAYED: Final = Family("delayed delivery", {
-    "active": _Name(ACTIVE, ACTIVE),
-    "tick_time_ms": _Name(TICK_TIME, TICK_TIME),
-    "strict": _Name(STRICT, STRICT),
-    "max_delivery_delay_ms": _Name(MAX_DELAY, MAX_DELAY),
-    "fixed_delivery_delay_ms": _Name(FIXED_DELAY, FIXED_DELAY),
-    "ttl_from": _Name(TTL_FROM, "ttl_from", CHOICES["ttl_from"]),
-})  # fmt: skip
+DELAYED: Final = Family(
+    "delayed delivery",
+    {
+        "active": _Name(ACTIVE, ACTIVE),
+        "tick_time_ms": _Name(TICK_TIME, TICK_TIME),
+        "strict": _Name(STRICT, STRICT),
+        "max_delivery_delay_ms": _Name(MAX_DELAY, MAX_DELAY),
+        "fixed_delivery_delay_ms": _Name(FIXED_DELAY, FIXED_DELAY),
+        "ttl_from": _Name(TTL_FROM, "ttl_from", CHOICES["ttl_from"]),
+    },
+)
 _UNBOUND: Final = ("retention_ms", "retention_bytes", "ttl_ms")
-RETENTION: Final = Family("retention", {
-    **{name: _Name(name, name) for name in (*_UNBOUND, "retention_acked")},
-    "ttl_from": DELAYED.names["ttl_from"],
-})  # fmt: skip
-WATERMARK: Final = Family("watermarks", {
-    name.removeprefix("watermark_"): _Name(
-        name, name, OPEN_TRANSACTION_CHECKS if name.endswith("_check") else ()
-    )
-    for name in WATERMARK_POLICIES
-})  # fmt: skip
+RETENTION: Final = Family(
+    "retention",
+    {
+        **{name: _Name(name, name) for name in (*_UNBOUND, "retention_acked")},
+        "ttl_from": DELAYED.names["ttl_from"],
+    },
+)
+WATERMARK: Final = Family(
+    "watermarks",
+    {
+        name.removeprefix("watermark_"): _Name(
+            name, name, OPEN_TRANSACTION_CHECKS if name.endswith("_check") else ()
+        )
+        for name in WATERMARK_POLICIES
+    },
+)
 
 
 class Scope(msgspec.Struct, frozen=True, gc=False):
@@ -204,8 +214,9 @@ def own_policies(view: View, topic: Topic) -> dict[str, Value | None]:
     """Everything that was set for a topic itself, those of a family as people say them."""
     said = {
         known.policy: (name, known)
-        for family in (DELAYED, RETENTION, WATERMARK) for name, known in family.names.items()
-    }  # fmt: skip
+        for family in (DELAYED, RETENTION, WATERMARK)
+        for name, known in family.names.items()
+    }
     out: dict[str, Value | None] = {}
     for policy, value in view.catalog.policies.get(topic.number, {}).items():
         name, known = said.get(policy, (policy, _Name(policy, policy)))
@@ -234,9 +245,8 @@ def remove_policies(
 
 
 def _decided(
-    view: View, settings: Settings, family: Family, scope: Scope,
-    wanted: Mapping[str, int | None],
-) -> Decision:  # fmt: skip
+    view: View, settings: Settings, family: Family, scope: Scope, wanted: Mapping[str, int | None]
+) -> Decision:
     """wanted: the values as the catalog has them, None: inherit."""
     topic = None if scope.topic is None else find_topic(view, scope.topic)
     ops: list[Op] = []
@@ -247,9 +257,13 @@ def _decided(
 
 
 def _op(
-    view: View, settings: Settings, scope: Scope, topic: Topic | None, known: _Name,
+    view: View,
+    settings: Settings,
+    scope: Scope,
+    topic: Topic | None,
+    known: _Name,
     value: int | None,
-) -> list[Op]:  # fmt: skip
+) -> list[Op]:
     """What gives a scope this value, nothing if it has it."""
     if topic is not None:
         if view.catalog.policies.get(topic.number, {}).get(known.policy) == value:
@@ -269,9 +283,13 @@ def _op(
 
 
 def _effective(
-    view: View, settings: Settings, family: Family, scope: Scope, topic: Topic | None,
+    view: View,
+    settings: Settings,
+    family: Family,
+    scope: Scope,
+    topic: Topic | None,
     changes: Mapping[str, int | None],
-) -> ScopedPolicies:  # fmt: skip
+) -> ScopedPolicies:
     """What holds in a scope after changes of its own."""
     namespace = scope.namespace
     if topic is not None:
@@ -351,6 +369,11 @@ def _name(family: Family, name: str) -> _Name:
 
 
 assert set(WATERMARK.names) == {
-    "snapshot_bytes_max", "snapshot_entries_max", "snapshot_markers_max", "producers_max",
-    "producer_idle_timeout_ms", "emit_interval_ms", "open_transaction_check",
-}  # fmt: skip
+    "snapshot_bytes_max",
+    "snapshot_entries_max",
+    "snapshot_markers_max",
+    "producers_max",
+    "producer_idle_timeout_ms",
+    "emit_interval_ms",
+    "open_transaction_check",
+}

@@ -59,9 +59,15 @@ class TrimAnswer:
 
 
 def trim(
-    view: View, settings: Settings, now: Instant, topic: Topic, to: Bound | None, *,
-    force_unacked: bool = False, careful: bool = False,
-) -> Decision:  # fmt: skip
+    view: View,
+    settings: Settings,
+    now: Instant,
+    topic: Topic,
+    to: Bound | None,
+    *,
+    force_unacked: bool = False,
+    careful: bool = False,
+) -> Decision:
     """Decide to trim what lies before a bound, or (None) what the topic's policies let go.
 
     careful: stop before the first ledger with unacknowledged messages, instead of refusing
@@ -88,8 +94,9 @@ def trim(
             raise unavailable_error(view.catalog, topic, number)
         count = (
             _by_policy(view, policy, topic, number, trusted(view, settings, now).wall_ms)
-            if to is None else _below(ends, resolve_bound(view, topic, index, to))
-        )  # fmt: skip
+            if to is None
+            else _below(ends, resolve_bound(view, topic, index, to))
+        )
         if careful:
             count = _acknowledged(view, topic, number, ends[:count])
         if count:
@@ -97,9 +104,11 @@ def trim(
     unacked = answer.total("unacked")
     if unacked and not force_unacked:
         raise Refused(
-            f"{unacked} messages of {answer.topic} that would go are not acknowledged", code=902,
-            hint="--force-unacked trims them all the same", topic=answer.topic,
-        )  # fmt: skip
+            f"{unacked} messages of {answer.topic} that would go are not acknowledged",
+            code=902,
+            hint="--force-unacked trims them all the same",
+            topic=answer.topic,
+        )
     return draft.decision(answer, sync=True)
 
 
@@ -180,9 +189,15 @@ def _trim_partition(
         draft.roll(number, "p", going[-1].ledger)
     for end in going:
         draft.ops.append(
-            LedgerTrimmed(number, "p", end.ledger, end.messages, end.payload_bytes,
-                          _last_message(view, number, end))
-        )  # fmt: skip
+            LedgerTrimmed(
+                number,
+                "p",
+                end.ledger,
+                end.messages,
+                end.payload_bytes,
+                _last_message(view, number, end),
+            )
+        )
     draft.ops += dead_ledgers(view, number, {end.ledger for end in going}, draft)
     target: Mark = (going[-1].ledger, going[-1].entries - 1, 0)
     seen = IdSet()
@@ -232,6 +247,7 @@ def dead_ledgers(
             ends = state.ledgers
     out += [
         LedgerTrimmed(number, "s", end.ledger, 0, end.payload_bytes)
-        for end in ends if end.ledger not in used
-    ]  # fmt: skip
+        for end in ends
+        if end.ledger not in used
+    ]
     return out

@@ -47,9 +47,13 @@ class UpdatedTopic:
 
 
 def update_topic(
-    view: View, settings: Settings, now: Instant, topic: Topic, partitions: int | None,
+    view: View,
+    settings: Settings,
+    now: Instant,
+    topic: Topic,
+    partitions: int | None,
     policies: Mapping[str, int | None],
-) -> Decision:  # fmt: skip
+) -> Decision:
     """Decide partitions (None: as they are) and policies (None: take away) of a topic.
 
     returns: an UpdatedTopic, durable; subscriptions get new partitions from their start
@@ -61,13 +65,17 @@ def update_topic(
     if count < topic.partitions:
         raise NotAllowed(
             f"topic {short} has {topic.partitions} partitions, {count} asked for: their number "
-            "may only grow", hint="messages cannot move between partitions", topic=short,
-        )  # fmt: skip
+            "may only grow",
+            hint="messages cannot move between partitions",
+            topic=short,
+        )
     if count > PARTITIONS_MAX:
         raise LimitExceeded(
             f"{count} partitions asked for, the most is {PARTITIONS_MAX}",
-            setting="partitions_max", limit=PARTITIONS_MAX, value=count,
-        )  # fmt: skip
+            setting="partitions_max",
+            limit=PARTITIONS_MAX,
+            value=count,
+        )
     known = view.catalog.policies.get(topic.number, {})
     different = {name: value for name, value in policies.items() if known.get(name) != value}
     policy_ops(topic.number, policies)  # a wrong one is refused, whatever it was
@@ -75,9 +83,10 @@ def update_topic(
     if count > topic.partitions:
         _add(draft, topic, count - topic.partitions)
     now_known = {
-        name: value for name, value in {**known, **policies}.items()
+        name: value
+        for name, value in {**known, **policies}.items()
         if value is not None and name in POLICIES
-    }  # fmt: skip
+    }
     return draft.decision(UpdatedTopic(short, count, now_known, bool(draft.ops)), sync=True)
 
 

@@ -96,20 +96,44 @@ def end(
 
 def _answer(txn_id: TxnId, outcome: Outcome, already: bool, open_ms: int) -> EndAnswer:
     return EndAnswer(
-        txn_id, outcome.status, already, outcome.reason, outcome.messages, outcome.acks,
-        outcome.markers, open_ms, outcome.waiting, outcome.skipped,
-    )  # fmt: skip
+        txn_id,
+        outcome.status,
+        already,
+        outcome.reason,
+        outcome.messages,
+        outcome.acks,
+        outcome.markers,
+        open_ms,
+        outcome.waiting,
+        outcome.skipped,
+    )
 
 
 def _recorded(view: View, txn_id: TxnId, txn: Txn, open_ms: int) -> EndAnswer:
     if txn.status in ENDED:
         return EndAnswer(
-            txn_id, txn.status, True, txn.reason, txn.messages, txn.acks, txn.markers,
-            txn.ended_ms - txn.wall_ms, [], txn.skipped,
-        )  # fmt: skip
+            txn_id,
+            txn.status,
+            True,
+            txn.reason,
+            txn.messages,
+            txn.acks,
+            txn.markers,
+            txn.ended_ms - txn.wall_ms,
+            [],
+            txn.skipped,
+        )
     found = participants(view, txn)
     markers = sorted([*txn.markers, *unrecorded_markers(view, txn)])
     return EndAnswer(
-        txn_id, txn.status, True, txn.reason, txn.messages, txn.acks, markers, open_ms,
-        found.waiting, found.skipped,
-    )  # fmt: skip
+        txn_id,
+        txn.status,
+        True,
+        txn.reason,
+        txn.messages,
+        txn.acks,
+        markers,
+        open_ms,
+        found.waiting,
+        found.skipped,
+    )

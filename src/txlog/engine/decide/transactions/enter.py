@@ -47,8 +47,10 @@ def check_timeout(settings: Settings, timeout_ms: int | None) -> int:
     if timeout_ms > settings.txn_timeout_max_ms:
         raise LimitExceeded(
             f"the time-out is {timeout_ms} ms, txn_timeout_max_ms is {settings.txn_timeout_max_ms}",
-            setting="txn_timeout_max_ms", limit=settings.txn_timeout_max_ms, value=timeout_ms,
-        )  # fmt: skip
+            setting="txn_timeout_max_ms",
+            limit=settings.txn_timeout_max_ms,
+            value=timeout_ms,
+        )
     return timeout_ms
 
 
@@ -70,21 +72,41 @@ def open_txn(
         raise LimitExceeded(
             f"coordinator {number} has {len(state.unfinished)} unfinished transactions, "
             f"txn_active_max is {settings.txn_active_max}",
-            hint="end some, or wait for their time-outs", setting="txn_active_max",
-            limit=settings.txn_active_max, value=len(state.unfinished) + 1,
-        )  # fmt: skip
+            hint="end some, or wait for their time-outs",
+            setting="txn_active_max",
+            limit=settings.txn_active_max,
+            value=len(state.unfinished) + 1,
+        )
     sequence = state.next_sequence
     if sequence >= state.reserved_below:
         reserve_ids(draft, number, sequence)
     (uid, name), start = new.owner, new.start
     draft.ops.append(
-        TxnOpened(number, sequence, uid, name, new.timeout_ms, start.wall_ms, start.boot_id,
-                  start.boot_ms, key, epoch)
-    )  # fmt: skip
+        TxnOpened(
+            number,
+            sequence,
+            uid,
+            name,
+            new.timeout_ms,
+            start.wall_ms,
+            start.boot_id,
+            start.boot_ms,
+            key,
+            epoch,
+        )
+    )
     return Txn(
-        number, sequence, uid, name, new.timeout_ms, start.wall_ms, start.boot_id, start.boot_ms,
-        key, epoch,
-    )  # fmt: skip
+        number,
+        sequence,
+        uid,
+        name,
+        new.timeout_ms,
+        start.wall_ms,
+        start.boot_id,
+        start.boot_ms,
+        key,
+        epoch,
+    )
 
 
 def enter(draft: Draft, now: Instant, uid: int, use: Use) -> Txn | Decision:

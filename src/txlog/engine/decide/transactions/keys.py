@@ -67,9 +67,14 @@ class Deleted:
 
 
 def connect(
-    view: View, settings: Settings, now: Instant, caller: Owner, key: str, epoch: int,
+    view: View,
+    settings: Settings,
+    now: Instant,
+    caller: Owner,
+    key: str,
+    epoch: int,
     owner: str | int | None = None,
-) -> Decision:  # fmt: skip
+) -> Decision:
     """Decide who holds a key; durable before answered. Returns Connected.
 
     epoch:  the one that this holder was given last, -1 for a new holder, which always takes over
@@ -85,9 +90,15 @@ def connect(
 
 
 def begin(
-    view: View, settings: Settings, now: Instant, caller: Owner, timeout_ms: int | None, key: str,
-    epoch: int | None = None, owner: str | int | None = None,
-) -> Decision:  # fmt: skip
+    view: View,
+    settings: Settings,
+    now: Instant,
+    caller: Owner,
+    timeout_ms: int | None,
+    key: str,
+    epoch: int | None = None,
+    owner: str | int | None = None,
+) -> Decision:
     """Decide a new transaction under a key; its OPEN one, if any, is aborted. Returns Opened.
 
     epoch:  of the connection; None or -1 connects in the same frame
@@ -116,9 +127,13 @@ def begin(
 
 
 def delete(
-    view: View, settings: Settings, now: Instant, caller: Owner, key: str,
+    view: View,
+    settings: Settings,
+    now: Instant,
+    caller: Owner,
+    key: str,
     owner: str | int | None = None,
-) -> Decision:  # fmt: skip
+) -> Decision:
     """Decide a tombstone, which keeps the epoch, so that no old holder matches a reborn key.
 
     returns: Deleted
@@ -156,8 +171,9 @@ def living(view: View, number: int, owner: Owner, key: str) -> Key:
         raise TransactionKeyNotFound(
             f"transaction key {owner[1]}&{key} {state}",
             hint=meant(key, living_keys(view, owner[0]), "txlog admin list-transaction-keys"),
-            transaction_key=key, owner=owner[1],
-        )  # fmt: skip
+            transaction_key=key,
+            owner=owner[1],
+        )
     return known
 
 
@@ -165,9 +181,11 @@ def living_keys(view: View, uid: int) -> list[str]:
     """The living keys of a user, of the coordinators that have any."""
     return [
         key
-        for kind, number, _ in sorted(view.known()) if kind == "key"
-        for key, known in view.keys(number).of.get(uid, {}).items() if not known.deleted
-    ]  # fmt: skip
+        for kind, number, _ in sorted(view.known())
+        if kind == "key"
+        for key, known in view.keys(number).of.get(uid, {}).items()
+        if not known.deleted
+    ]
 
 
 UID_MAX = (1 << 32) - 1  # as Linux has it
@@ -190,11 +208,12 @@ def find_owner(view: View, caller: Owner, owner: str | int | None) -> Owner:
         )
     known = {
         (other, one.owner)
-        for kind, number, _ in view.known() if kind == "key"
+        for kind, number, _ in view.known()
+        if kind == "key"
         for other, of_owner in view.keys(number).of.items()
         for one in of_owner.values()
         if str(owner) in (str(other), one.owner)
-    }  # fmt: skip
+    }
     uids = {other for other, _ in known}
     if len(uids) > 1:
         listed = ", ".join(map(str, sorted(uids)))
@@ -264,8 +283,11 @@ def _go_on(
             why = "was deleted" if known.deleted else f"is at epoch {known.epoch}"
         raise ProducerFenced(
             f"epoch {epoch} may not begin: transaction key {name}&{key} {why}",
-            hint="stop this task", transaction_key=key, epoch=epoch, owner=name,
-        )  # fmt: skip
+            hint="stop this task",
+            transaction_key=key,
+            epoch=epoch,
+            owner=name,
+        )
     freed, fenced = _fence(draft, now, number, known)
     return Connected(key, uid, name, epoch, number, fenced), freed
 
@@ -291,6 +313,9 @@ def _refused(holder: Owner, key: str, known: Key | None, presented: int) -> NotA
     else:
         why = f"a newer holder has epoch {known.epoch}"
     return NotAllowed(
-        f"transaction key {holder[1]}&{key} refuses epoch {presented}: {why}", hint=hint,
-        transaction_key=key, epoch=presented, owner=holder[1],
-    )  # fmt: skip
+        f"transaction key {holder[1]}&{key} refuses epoch {presented}: {why}",
+        hint=hint,
+        transaction_key=key,
+        epoch=presented,
+        owner=holder[1],
+    )

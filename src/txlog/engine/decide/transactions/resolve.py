@@ -114,27 +114,38 @@ def unrecorded_markers(view: View, txn: Txn) -> list[tuple[int, int, int, int]]:
 
 
 def _decide(
-    draft: Draft, txn: Txn, status: str, reason: str | None, found: Participants,
+    draft: Draft,
+    txn: Txn,
+    status: str,
+    reason: str | None,
+    found: Participants,
     markers: list[tuple[int, int, int, int]],
-) -> None:  # fmt: skip
+) -> None:
     """Add the point of no return."""
     draft.ops.append(
-        StatusUpdated(txn.coordinator, txn.sequence, OPEN, status, reason, found.messages,
-                      found.acks, markers)
-    )  # fmt: skip
+        StatusUpdated(
+            txn.coordinator, txn.sequence, OPEN, status, reason, found.messages, found.acks, markers
+        )
+    )
 
 
 def _outcome(
-    draft: Draft, txn: Txn, status: str, reason: str | None, found: Participants,
-    markers: list[tuple[int, int, int, int]], late: list[tuple[int, int, int, int]],
-) -> Outcome:  # fmt: skip
+    draft: Draft,
+    txn: Txn,
+    status: str,
+    reason: str | None,
+    found: Participants,
+    markers: list[tuple[int, int, int, int]],
+    late: list[tuple[int, int, int, int]],
+) -> Outcome:
     """Add the last status unless a participant waits; what the end has come to."""
     if not found.waiting:
         expected, status = status, COMMITTED if status == COMMITTING else ABORTED
         draft.ops.append(
-            StatusUpdated(txn.coordinator, txn.sequence, expected, status, markers=late,
-                          skipped=found.skipped)
-        )  # fmt: skip
+            StatusUpdated(
+                txn.coordinator, txn.sequence, expected, status, markers=late, skipped=found.skipped
+            )
+        )
         release_key(draft, txn)
     messages = txn.messages if txn.decision_lsn else found.messages
     acks = txn.acks if txn.decision_lsn else found.acks

@@ -212,8 +212,9 @@ def forgettable(
                 old.append(sequence)
             elif not thorough:
                 break
-        named = (state.ended.get(sequence) for coordinator, sequence in first
-                 if coordinator == number)  # fmt: skip
+        named = (
+            state.ended.get(sequence) for coordinator, sequence in first if coordinator == number
+        )
         old += [txn.sequence for txn in named if _is_ended_and_old(txn, settings, now_ms) and txn]
         if old:
             out.setdefault(number, set()).update(old)

@@ -62,14 +62,26 @@ class Delays(NamedTuple):
     make_do: bool
 
     def cycle(
-        self, view: View, me: Consumer, number: int, place: Place | None, now: Instant,
+        self,
+        view: View,
+        me: Consumer,
+        number: int,
+        place: Place | None,
+        now: Instant,
         members: tuple[int, ...] = (),
-    ) -> Cycle:  # fmt: skip
+    ) -> Cycle:
         cursor = view.cursor(me.subscription, number)
         return Cycle(
-            view, number, cursor, place, now, self.cutoff, strays_max=self.strays_max,
-            make_do=self.make_do, members=members,
-        )  # fmt: skip
+            view,
+            number,
+            cursor,
+            place,
+            now,
+            self.cutoff,
+            strays_max=self.strays_max,
+            make_do=self.make_do,
+            members=members,
+        )
 
     def next_ms(self, view: View, part: Part) -> int | None:
         """When the next message of a partition is due, by the wall clock; None: nothing waits."""
@@ -101,9 +113,15 @@ def active_consumer(view: View, subscription: int, index: int) -> int:
 
 
 def choose(
-    view: View, topic: Topic, me: Consumer, number: int, place: Place | None, limit: int,
-    now: Instant, delays: Delays | None,
-) -> Part | None:  # fmt: skip
+    view: View,
+    topic: Topic,
+    me: Consumer,
+    number: int,
+    place: Place | None,
+    limit: int,
+    now: Instant,
+    delays: Delays | None,
+) -> Part | None:
     """The next messages of one partition for a consumer; None: none of it is for this one now.
 
     raises: Unindexed, BucketLost: what the index lacks there is wanted first
@@ -118,9 +136,14 @@ def choose(
 
 
 def _choose_due(
-    view: View, me: Consumer, number: int, place: Place | None, limit: int, now: Instant,
+    view: View,
+    me: Consumer,
+    number: int,
+    place: Place | None,
+    limit: int,
+    now: Instant,
     delays: Delays,
-) -> Part:  # fmt: skip
+) -> Part:
     """The next messages of one partition for any consumer."""
     cycle = delays.cycle(view, me, number, place, now)
     found = due_for_any(view, number, cycle, limit, RECEIVE_BYTES_MAX)
@@ -128,15 +151,25 @@ def _choose_due(
         return Part(number, found.pieces, found.place, error=found.error)
     runs = _runs_of(found.pieces)
     return Part(
-        number, found.pieces, found.place, runs, bytes=found.bytes, is_more=found.is_more,
+        number,
+        found.pieces,
+        found.place,
+        runs,
+        bytes=found.bytes,
+        is_more=found.is_more,
         is_rewound=cycle.is_rewound,
-    )  # fmt: skip
+    )
 
 
 def _choose_keys(
-    view: View, me: Consumer, number: int, place: Place | None, limit: int, now: Instant,
+    view: View,
+    me: Consumer,
+    number: int,
+    place: Place | None,
+    limit: int,
+    now: Instant,
     delays: Delays | None,
-) -> Part:  # fmt: skip
+) -> Part:
     """The next messages of one partition for the owner of some keys."""
     cursor = view.cursor(me.subscription, number)
     members = tuple(one.number for one in consumers_of(view.catalog, me.subscription))
@@ -145,15 +178,27 @@ def _choose_keys(
     if found.error is not None:
         return Part(number, found.pieces, found.place, error=found.error)
     return Part(
-        number, found.pieces, found.place, found.runs(), found.takes, None, found.bytes,
-        found.is_more, cycle is not None and cycle.is_rewound,
-    )  # fmt: skip
+        number,
+        found.pieces,
+        found.place,
+        found.runs(),
+        found.takes,
+        None,
+        found.bytes,
+        found.is_more,
+        cycle is not None and cycle.is_rewound,
+    )
 
 
 def _choose(
-    view: View, topic: Topic, me: Consumer, number: int, place: Place | None, limit: int,
+    view: View,
+    topic: Topic,
+    me: Consumer,
+    number: int,
+    place: Place | None,
+    limit: int,
     now: Instant,
-) -> Part | None:  # fmt: skip
+) -> Part | None:
     """The next messages of one partition for a consumer; None: none of it is for this one now."""
     cursor = view.cursor(me.subscription, number)
     hands = cursor.hands
@@ -175,7 +220,8 @@ def _choose(
 def _runs_of(pieces: Iterable[Piece]) -> list[Run]:
     """The messages of a plan as runs."""
     return [
-        (one.ledger, one.entry, one.entry + one.rows - 1, 0, 0) if one.marker is None
+        (one.ledger, one.entry, one.entry + one.rows - 1, 0, 0)
+        if one.marker is None
         else (one.ledger, one.entry, one.entry, one.index, one.index + one.rows - 1)
         for one in pieces
-    ]  # fmt: skip
+    ]

@@ -87,9 +87,16 @@ def slots_of(members: tuple[int, ...], consumer: int) -> range:
 
 
 def choose_keys(
-    view: View, number: int, cursor: Cursor, consumer: int, members: tuple[int, ...],
-    place: Place | None, limit: int, now: Instant, cycle: Cycle | None = None,
-) -> Chosen:  # fmt: skip
+    view: View,
+    number: int,
+    cursor: Cursor,
+    consumer: int,
+    members: tuple[int, ...],
+    place: Place | None,
+    limit: int,
+    now: Instant,
+    cycle: Cycle | None = None,
+) -> Chosen:
     """The next messages of a partition for the owner of some slots, at most limit.
 
     cycle:  of a subscription that honours deliver_at
@@ -143,9 +150,7 @@ def _place(cursor: Cursor, at: Mark, members: tuple[int, ...], cycle: Cycle | No
     return Place(cursor.round, at, members) if cycle is None else cycle.place(at)
 
 
-def _take_due(
-    view: View, number: int, cycle: Cycle, look: _Look, mine: range, owners: int
-) -> bool:  # fmt: skip
+def _take_due(view: View, number: int, cycle: Cycle, look: _Look, mine: range, owners: int) -> bool:
     """Take the owner's part of what is due below its mark; False: its keys cannot be read.
 
     Nothing there holds a key up: what is in another hand is of another owner's slots, or the mark
@@ -242,9 +247,13 @@ class _Look:
         self.left -= sum(piece.rows for piece in pieces)
 
     def put_off(
-        self, cycle: Cycle, piece: Piece, offsets: list[tuple[int, int]], waiting: dict[int, Key],
+        self,
+        cycle: Cycle,
+        piece: Piece,
+        offsets: list[tuple[int, int]],
+        waiting: dict[int, Key],
         start: int,
-    ) -> list[tuple[int, int]]:  # fmt: skip
+    ) -> list[tuple[int, int]]:
         """The rows of a piece, which begins at row `start`, without those that must wait."""
         left: list[tuple[int, int]] = []
         strays: list[Key] = []

@@ -87,15 +87,43 @@ class Cycle:
     """
 
     __slots__ = (
-        "_away", "_delayed", "_is_behind", "_is_cut", "_make_do", "_markers", "_members", "_number",
-        "_ranges", "_strays_max", "_table", "_view", "busy", "cursor", "cutoff", "is_more",
-        "is_rewound", "looked", "mark", "pointer", "skip", "strays",
-    )  # fmt: skip
+        "_away",
+        "_delayed",
+        "_is_behind",
+        "_is_cut",
+        "_make_do",
+        "_markers",
+        "_members",
+        "_number",
+        "_ranges",
+        "_strays_max",
+        "_table",
+        "_view",
+        "busy",
+        "cursor",
+        "cutoff",
+        "is_more",
+        "is_rewound",
+        "looked",
+        "mark",
+        "pointer",
+        "skip",
+        "strays",
+    )
 
     def __init__(
-        self, view: View, number: int, cursor: Cursor, place: Place | None, now: Instant,
-        cutoff: int, *, strays_max: int, make_do: bool, members: tuple[int, ...] = (),
-    ) -> None:  # fmt: skip
+        self,
+        view: View,
+        number: int,
+        cursor: Cursor,
+        place: Place | None,
+        now: Instant,
+        cutoff: int,
+        *,
+        strays_max: int,
+        make_do: bool,
+        members: tuple[int, ...] = (),
+    ) -> None:
         self._view, self._number, self.cursor, self.cutoff = view, number, cursor, cutoff
         self._strays_max, self._make_do, self._members = strays_max, make_do, members
         delayed = self._delayed = view.delayed(number)
@@ -126,9 +154,15 @@ class Cycle:
         """Where the cycle has come to."""
         delayed = self._delayed
         return Place(
-            self.cursor.round, mark, self._members, self.pointer, delayed.cuts, delayed.losses,
-            True, self.strays,
-        )  # fmt: skip
+            self.cursor.round,
+            mark,
+            self._members,
+            self.pointer,
+            delayed.cuts,
+            delayed.losses,
+            True,
+            self.strays,
+        )
 
     def is_free(self, one: Id) -> bool:
         """True for a message that nobody has acknowledged, holds, or has in hand."""
@@ -177,8 +211,10 @@ class Cycle:
             step = (0, 1) if index else (1, 0)
             stop = at + 1
             while stop < len(ids) and ids[stop] == (
-                ledger, entry + (stop - at) * step[0], index + (stop - at) * step[1]
-            ):  # fmt: skip
+                ledger,
+                entry + (stop - at) * step[0],
+                index + (stop - at) * step[1],
+            ):
                 stop += 1
             out.append(Piece(ledger, entry, stop - at, index, self.marker_of(ids[at])))
             at = stop

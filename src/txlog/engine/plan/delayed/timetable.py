@@ -64,10 +64,11 @@ class Timetable:
     def _follow(self, delayed: Delayed) -> None:
         known = {one.bucket.gen: one for one in self._buckets}
         self._buckets = [
-            known.pop(bucket.gen) if bucket.gen in known
+            known.pop(bucket.gen)
+            if bucket.gen in known
             else Sealed(self._view, self._number, bucket, self.cutoff)
             for bucket in delayed.buckets
-        ]  # fmt: skip
+        ]
         for gone in known.values():
             gone.close()
 

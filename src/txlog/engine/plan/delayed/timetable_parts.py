@@ -348,9 +348,10 @@ class Mutable:
     def next_key(self) -> Key | None:
         """The lowest key above the cutoff."""
         found = (
-            (chunk, row) for chunk in self._chunks
+            (chunk, row)
+            for chunk in self._chunks
             if (row := bisect_right(chunk.at, self._cutoff)) < len(chunk)
-        )  # fmt: skip
+        )
         return min((key_of(chunk, row) for chunk, row in found), default=None)
 
     def loaded(self) -> Loaded:
@@ -366,9 +367,17 @@ class Sealed:
     """The ids of one bucket."""
 
     __slots__ = (
-        "_cutoff", "_file", "_future", "_kept", "_open", "_starts", "_times", "_view", "bucket",
+        "_cutoff",
+        "_file",
+        "_future",
+        "_kept",
+        "_open",
+        "_starts",
+        "_times",
+        "_view",
+        "bucket",
         "number",
-    )  # fmt: skip
+    )
 
     def __init__(self, view: View, number: int, bucket: Bucket, cutoff: int) -> None:
         self._view, self.number, self.bucket = view, number, bucket
@@ -511,9 +520,7 @@ def _copied(schedule: Schedule, start: int) -> Columns:
     return Columns(at, ledger, entry, index)
 
 
-def _moved(
-    future: IdSet, rows: Columns, before: int, cutoff: int, view: View, number: int
-) -> None:  # fmt: skip
+def _moved(future: IdSet, rows: Columns, before: int, cutoff: int, view: View, number: int) -> None:
     """Bring a set of future ids from one cutoff to another, as far as these rows go."""
     low, high = sorted((bisect_right(rows.at, before), bisect_right(rows.at, cutoff)))
     if low == high:

@@ -124,9 +124,15 @@ def upcoming_in_any_order(
 
 
 def _all_sources(
-    view: View, partitions: Sequence[int], note: Note, after_ms: int, before_ms: int | None,
-    stack: ExitStack, *, few: bool,
-) -> list[Source]:  # fmt: skip
+    view: View,
+    partitions: Sequence[int],
+    note: Note,
+    after_ms: int,
+    before_ms: int | None,
+    stack: ExitStack,
+    *,
+    few: bool,
+) -> list[Source]:
     """few: of a bucket the first segment by itself, then more and more at once; else many."""
     out: list[Source] = []
     for number in partitions:
@@ -177,9 +183,15 @@ def _sources(
 
 
 def _in_bucket(
-    view: View, partition: int, bucket: Bucket, wanted: Wanted, note: Note, stack: ExitStack, *,
+    view: View,
+    partition: int,
+    bucket: Bucket,
+    wanted: Wanted,
+    note: Note,
+    stack: ExitStack,
+    *,
     few: bool,
-) -> Iterator[Source]:  # fmt: skip
+) -> Iterator[Source]:
     """What is wanted of a bucket; of one that cannot be read, the same from the log."""
 
     def from_log(error: IntegrityError) -> pa.Table:

@@ -31,14 +31,26 @@ from txlog.startup import compute as pc
 
 RECEIVED = pa.schema(
     [
-        ("topic", pa.string()), ("partition", pa.int32()), ("ledger", pa.int64()),
-        ("entry", pa.int64()), ("index", pa.int32()), ("key", pa.binary()),
-        ("value", pa.binary()), ("properties", PROPERTY_MAP), ("publish_time", INSTANT),
-        ("event_time", INSTANT), ("deliver_at", INSTANT), ("visible_time", INSTANT),
-        ("producer", pa.string()), ("sequence_id", pa.int64()), ("txn_most", pa.int64()),
-        ("txn_least", pa.int64()), ("txn_state", pa.string()), ("redelivery_count", pa.int32()),
+        ("topic", pa.string()),
+        ("partition", pa.int32()),
+        ("ledger", pa.int64()),
+        ("entry", pa.int64()),
+        ("index", pa.int32()),
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+        ("properties", PROPERTY_MAP),
+        ("publish_time", INSTANT),
+        ("event_time", INSTANT),
+        ("deliver_at", INSTANT),
+        ("visible_time", INSTANT),
+        ("producer", pa.string()),
+        ("sequence_id", pa.int64()),
+        ("txn_most", pa.int64()),
+        ("txn_least", pa.int64()),
+        ("txn_state", pa.string()),
+        ("redelivery_count", pa.int32()),
     ]
-)  # fmt: skip
+)
 # One for all: making it takes a third of a millisecond, and readers at their end ask all the time.
 NO_MESSAGES = RECEIVED.empty_table()
 NO_MATTER = 1 << 62  # a plan whose rows nobody reads has no bound in bytes
@@ -71,9 +83,14 @@ class Plan(NamedTuple):
 
 
 def plan(
-    view: View, partition: int, behind: Mark, limit: int, skip: Skip = (),
-    stop: Mark | None = None, bytes_max: int = RECEIVE_BYTES_MAX,
-) -> Plan:  # fmt: skip
+    view: View,
+    partition: int,
+    behind: Mark,
+    limit: int,
+    skip: Skip = (),
+    stop: Mark | None = None,
+    bytes_max: int = RECEIVE_BYTES_MAX,
+) -> Plan:
     """The next messages behind a position, at most limit; those in a skip set are left out.
 
     It ends before, but never empty, where bytes_max is reached (weight.py).
@@ -235,9 +252,13 @@ def _requests(piece: Piece) -> list[Request]:
 
 
 def received(
-    view: View, topic: str, partition_number: int, partition: int, pieces: list[Piece],
+    view: View,
+    topic: str,
+    partition_number: int,
+    partition: int,
+    pieces: list[Piece],
     redelivered: dict[tuple[int, int, int], int] | None = None,
-) -> pa.Table:  # fmt: skip
+) -> pa.Table:
     """The messages of a plan as RECEIVED, in order.
 
     redelivered: counts of the subscription, None for a reader

@@ -66,9 +66,13 @@ def first_of(runs: Iterable[Run], limit: int) -> list[Run]:
 
 
 def fetch(
-    view: View, topic: str, index: int, partition: int, runs: Iterable[Run],
+    view: View,
+    topic: str,
+    index: int,
+    partition: int,
+    runs: Iterable[Run],
     redelivered: dict[tuple[int, int, int], int] | None = None,
-) -> pa.Table:  # fmt: skip
+) -> pa.Table:
     """The messages of runs without whole markers as RECEIVED, in the order of the runs.
 
     index:       of the partition in its topic

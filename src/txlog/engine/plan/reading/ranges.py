@@ -179,10 +179,13 @@ def check_retained(view: View, topic: Topic, number: int, place: Mark) -> None:
     raise MessageNotFound(
         f"messages of {short}/{index_of(topic, number)} {behind} up to "
         f"{MessageId(*last)} were trimmed",
-        hint="read again from start, the first message that is still there", topic=short,
-        partition=index_of(topic, number), message_id=MessageId(*last),
-        first=None if first is None or place[1] < 0 else first, last=MessageId(*last),
-    )  # fmt: skip
+        hint="read again from start, the first message that is still there",
+        topic=short,
+        partition=index_of(topic, number),
+        message_id=MessageId(*last),
+        first=None if first is None or place[1] < 0 else first,
+        last=MessageId(*last),
+    )
 
 
 def end_of(view: View, topic: Topic, partition: int) -> Mark:
@@ -240,9 +243,10 @@ def _subscription(view: View, topic: Topic, name: str | None) -> Subscription:
     known = [view.catalog.subscriptions[number] for number in topic.subscriptions]
     if len(known) != 1:
         raise InvalidArgument(
-            f"the topic has {len(known)} subscriptions, say which", code=205,
+            f"the topic has {len(known)} subscriptions, say which",
+            code=205,
             hint=", ".join(sorted(one.name for one in known)) or None,
-        )  # fmt: skip
+        )
     return known[0]
 
 
@@ -266,9 +270,10 @@ def _of_batch(view: View, topic: Topic, txn: TxnId, partitions: list[int]) -> di
     known = coordinators.find(state, txn.sequence)
     if known is None and txn.sequence >= state.next_sequence:
         raise TransactionNotFound(
-            f"transaction {txn} was never issued", hint="txlog txn list shows the open ones",
+            f"transaction {txn} was never issued",
+            hint="txlog txn list shows the open ones",
             txn=txn,
-        )  # fmt: skip
+        )
     out: dict[int, Place] = {}
     for number, ledger, _, messages in () if known is None else known.markers:
         index, ends = index_of(topic, number), view.topic(number).ledgers

@@ -59,10 +59,17 @@ START = PreviewPlace()
 
 
 def preview(
-    view: View, topic: str, partition_number: int, partition: int, place: PreviewPlace,
-    limit: int, *, through_lsn: int | None = None, only: TxnId | None = None,
+    view: View,
+    topic: str,
+    partition_number: int,
+    partition: int,
+    place: PreviewPlace,
+    limit: int,
+    *,
+    through_lsn: int | None = None,
+    only: TxnId | None = None,
     is_strict: bool = False,
-) -> tuple[pa.Table, PreviewPlace]:  # fmt: skip
+) -> tuple[pa.Table, PreviewPlace]:
     """(rows as RECEIVED in append order, at most limit; the place behind the last).
 
     Ends before, but never empty, where the bytes of a batch do.
@@ -105,16 +112,19 @@ def _check_unmoved(view: View, state: Buffer, through_lsn: int, topic: str) -> N
     When they were written it does not say, so whether they were open at that LSN is not known.
     """
     sealed = {
-        end.ledger for end in state.ledgers
+        end.ledger
+        for end in state.ledgers
         if end.sealed and any(ref.clean for ref in view.files.of(end.ledger))
-    }  # fmt: skip
+    }
     for known in state.markers.values():
         for marker in known:
             if marker.lsn > through_lsn and any(part[0] in sealed for part in marker.ranges):
                 raise SnapshotExpired(
                     f"messages of {topic} that were open have been committed and moved while they "
-                    "were read", hint="read again", topic=topic,
-                )  # fmt: skip
+                    "were read",
+                    hint="read again",
+                    topic=topic,
+                )
 
 
 def _large(
@@ -122,19 +132,25 @@ def _large(
 ) -> list[int]:
     """Ledgers of large messages behind the place that no marker makes visible, in append order."""
     found = [
-        (large.lsn, ledger) for ledger, large in state.chunked.items()
+        (large.lsn, ledger)
+        for ledger, large in state.chunked.items()
         if (large.lsn, large.index) > (place.lsn, place.txn_index)
         and (through_lsn is None or large.lsn <= through_lsn)
         and (only is None or only == TxnId(large.coordinator, large.sequence))
         and any(_unmarked(state, ledger, 0, 1, through_lsn))
-    ]  # fmt: skip
+    ]
     return [ledger for _, ledger in sorted(found)]
 
 
 def _small(
-    view: View, state: Buffer, place: PreviewPlace, limit: int, through: tuple[int, int],
-    through_lsn: int | None, only: TxnId | None,
-) -> Iterator[tuple[pa.Table, PreviewPlace]]:  # fmt: skip
+    view: View,
+    state: Buffer,
+    place: PreviewPlace,
+    limit: int,
+    through: tuple[int, int],
+    through_lsn: int | None,
+    only: TxnId | None,
+) -> Iterator[tuple[pa.Table, PreviewPlace]]:
     """Rows of the other messages behind the place, each time with the place behind them."""
     ends = [end for end in state.ledgers if end.ledger not in state.chunked]
     order = [end.ledger for end in ends]  # that of appending, not of ids
@@ -190,9 +206,12 @@ def _unmarked(
 
 
 def _wanted(
-    rows: pa.Table, first_row: int, place: PreviewPlace, through: tuple[int, int],
+    rows: pa.Table,
+    first_row: int,
+    place: PreviewPlace,
+    through: tuple[int, int],
     only: TxnId | None,
-) -> pa.Table:  # fmt: skip
+) -> pa.Table:
     """Data rows behind the place up to an LSN and index, with their row numbers."""
     numbers = pa.arange(first_row, first_row + rows.num_rows)
     rows = rows.append_column("row", numbers)
@@ -249,9 +268,11 @@ def _received(
         "txn_state": pa.array(states, pa.string()),
     }
     columns = [
-        made[field.name] if field.name in made
-        else rows.column(field.name) if field.name in _READ
+        made[field.name]
+        if field.name in made
+        else rows.column(field.name)
+        if field.name in _READ
         else pa.nulls(total, field.type)
         for field in dispatch.RECEIVED
-    ]  # fmt: skip
+    ]
     return pa.Table.from_arrays(columns, schema=dispatch.RECEIVED)

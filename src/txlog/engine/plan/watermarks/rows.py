@@ -62,8 +62,11 @@ def read_rows(view: View, requests: Sequence[Request]) -> Iterator[Row]:
     places = [(ledger, row) for ledger, low, high in requests for row in range(low, high)]
     tables = view.rows(requests, _COLUMNS)
     columns = [[cell for table in tables for cell in _cells(table, name)] for name in _COLUMNS]
-    told = [place for place, kind in zip(places, columns[0], strict=True)
-            if kind in (TXN_COMMIT, W_IDLE)]  # fmt: skip
+    told = [
+        place
+        for place, kind in zip(places, columns[0], strict=True)
+        if kind in (TXN_COMMIT, W_IDLE)
+    ]
     asked = [(ledger, row, row + 1) for ledger, row in told]
     found = [
         cell for table in view.rows(asked, ("value",)) for cell in table.column("value").to_pylist()
@@ -74,11 +77,16 @@ def read_rows(view: View, requests: Sequence[Request]) -> Iterator[Row]:
     ):
         value = values.get(where)
         yield Row(
-            where, kind, producer, event_time, time_ms, lsn,
+            where,
+            kind,
+            producer,
+            event_time,
+            time_ms,
+            lsn,
             None if most is None else (most, least),
             value.decode() if kind == W_IDLE and value is not None else None,
             read_effects(value) if kind == TXN_COMMIT and value is not None else [],
-        )  # fmt: skip
+        )
 
 
 def _cells(table: pa.Table, name: str) -> list[object]:

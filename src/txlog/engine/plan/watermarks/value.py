@@ -115,12 +115,14 @@ class WatermarkGenerator:
             row
             for table in view.rows(requests, _COLUMNS)
             for row in zip(
-                table.column("kind").to_pylist(), table.column("producer").to_pylist(),
+                table.column("kind").to_pylist(),
+                table.column("producer").to_pylist(),
                 table.column("event_time").cast("int64").to_pylist(),
                 table.column("value").to_pylist(),
-                table.column("publish_time").cast("int64").to_pylist(), strict=True,
+                table.column("publish_time").cast("int64").to_pylist(),
+                strict=True,
             )
-        )  # fmt: skip
+        )
         for where, (kind, producer, event_time, value, time_ms) in zip(places, rows, strict=True):
             if kind == W_SET:
                 state.raise_to(producer, event_time, where, time_ms)

@@ -120,9 +120,7 @@ def _starts(*columns: pa.Array) -> pa.Array:
     return pa.concat_arrays([pa.array([0], pa.int64()), found])
 
 
-def _pack_runs(
-    heads: list[pa.Array], wanted: pa.Array, into: Sequence[dict[int, bytes]]
-) -> None:  # fmt: skip
+def _pack_runs(heads: list[pa.Array], wanted: pa.Array, into: Sequence[dict[int, bytes]]) -> None:
     """Put the entries that are wanted into a bitmap a segment and ledger."""
     number, ledger, entry = (column.filter(wanted) for column in heads[:3])
     if not len(number):
@@ -184,8 +182,9 @@ def unpack(packed: PackedBitmaps) -> Bitmaps:
     )
 
 
-def joined(segments: Iterable[PackedBitmaps]) -> tuple[dict[int, BitMap64], dict[tuple[int, int],
-    BitMap]]:  # fmt: skip
+def joined(
+    segments: Iterable[PackedBitmaps],
+) -> tuple[dict[int, BitMap64], dict[tuple[int, int], BitMap]]:
     """(entries, inner) of all ids of some segments, as an IdSet has them."""
     entries: dict[int, list[bytes]] = {}
     inner: dict[tuple[int, int], list[bytes]] = {}

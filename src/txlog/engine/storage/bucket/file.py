@@ -218,9 +218,13 @@ def decode_head(said: bytes, path: str) -> Head:
 
 
 def encode_bucket(
-    path: str, name: BucketName, source: Source, span: tuple[int, int], cutting: Cutting,
+    path: str,
+    name: BucketName,
+    source: Source,
+    span: tuple[int, int],
+    cutting: Cutting,
     counts: MarkerCounts,
-) -> EncodedBucket | None:  # fmt: skip
+) -> EncodedBucket | None:
     """The file of the ids that a source gives; None when it gives none.
 
     span: no deliver_at lies outside
@@ -246,16 +250,34 @@ def encode_bucket(
         ends = list(accumulate(table.num_rows for table in tables))
         bitmaps += pack_segments(pa.concat_tables(tables), ends, counts)
     head = Head(
-        VERSION, name.partition, name.gen, name.first, name.last, total, name.cutoff_ms, step_ms,
+        VERSION,
+        name.partition,
+        name.gen,
+        name.first,
+        name.last,
+        total,
+        name.cutoff_ms,
+        step_ms,
         segments,
-    )  # fmt: skip
+    )
     again = _segments(source(), Cutter(step_ms, cutting.ids_max))
     data, groups = _write(again, head, msgspec.msgpack.encode(bitmaps))
     tail = groups[-1][1] + groups[-1][2]
     ref = FileRef(
-        path, name.first[0], total, 0, -1, len(data), crc32c(data), len(data) - tail,
-        crc32c(data[tail:]), groups, 0, 0, "bucket",
-    )  # fmt: skip
+        path,
+        name.first[0],
+        total,
+        0,
+        -1,
+        len(data),
+        crc32c(data),
+        len(data) - tail,
+        crc32c(data[tail:]),
+        groups,
+        0,
+        0,
+        "bucket",
+    )
     return EncodedBucket([data], ref, head, half_at)
 
 

@@ -212,15 +212,18 @@ class PosixLock:
 def locked(path: str, holder: tuple[int, str] | None, timeout_ms: int) -> StoreLocked:
     """The error of a lock that was not had in time: it names who has it, if that can be told."""
     pid, command = holder or (None, "")
-    what = {
-        "lock": "the store is locked", "maintenance.lock": "the store is being maintained",
-    }.get(path, f"{path} is locked")  # fmt: skip
+    what = {"lock": "the store is locked", "maintenance.lock": "the store is being maintained"}.get(
+        path, f"{path} is locked"
+    )
     who = f"process {pid or 'unknown'}" + (f" ({command})" if command else "")
     return StoreLocked(
         f"{what} by {who}",
         hint="it ends with that process; --lock-timeout waits longer, txlog admin locks shows all",
-        path=path, pid=pid, command=command, timeout_ms=timeout_ms,
-    )  # fmt: skip
+        path=path,
+        pid=pid,
+        command=command,
+        timeout_ms=timeout_ms,
+    )
 
 
 def find_holder(table: str, identity: Identity) -> int | None:

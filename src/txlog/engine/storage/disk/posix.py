@@ -266,9 +266,13 @@ class PosixDisk:
     """`Disk` on a directory of a local file system."""
 
     def __init__(
-        self, root: str, read_only: bool = False, shared_group: str | None = None, *,
+        self,
+        root: str,
+        read_only: bool = False,
+        shared_group: str | None = None,
+        *,
         allow_unsafe: bool = False,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Open the directory of a store; one that cannot be written becomes read-only.
 
         shared_group: the group that shares the store; a root of mode 2770 says so by itself
@@ -673,9 +677,12 @@ _NETWORK = frozenset({"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "fuse.sshfs"
 
 
 def create_root(
-    path: str, shared_group: str | None = None, *, allow_unsafe: bool = False,
+    path: str,
+    shared_group: str | None = None,
+    *,
+    allow_unsafe: bool = False,
     may_hold: Container[str] = (),
-) -> None:  # fmt: skip
+) -> None:
     """Make the directory of a store, private or shared with a group; an empty one will do.
 
     may_hold: names that may be there, beside temporary ones
@@ -710,9 +717,10 @@ def create_root(
         raise AlreadyExists(f"not a directory: {path}", path=path) from error
     except FileNotFoundError as error:  # of what was to be made nothing is missing, it is refused
         raise DiskFailed(
-            f"cannot create {path}: the file system takes no directory there", path=path,
+            f"cannot create {path}: the file system takes no directory there",
+            path=path,
             errno="ENOENT",
-        ) from error  # fmt: skip
+        ) from error
     except OSError as error:
         raise failure(error, "create", path) from error
 

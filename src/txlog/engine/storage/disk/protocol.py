@@ -253,9 +253,11 @@ class IgnoringFailure:
         """Nothing to begin."""
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None,
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
         trace: TracebackType | None,
-    ) -> bool:  # fmt: skip
+    ) -> bool:
         return isinstance(error, OSError) and error.errno is not None
 
 

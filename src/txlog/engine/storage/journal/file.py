@@ -99,9 +99,16 @@ class JournalFile:
     """An open journal file; reads frames through a window, checks all of them."""
 
     __slots__ = (
-        "_disk", "_rows_budget", "_window", "_window_at", "chain_crc", "file", "name", "salt",
+        "_disk",
+        "_rows_budget",
+        "_window",
+        "_window_at",
+        "chain_crc",
+        "file",
+        "name",
+        "salt",
         "size",
-    )  # fmt: skip
+    )
 
     def __init__(
         self, disk: Disk, name: JournalName, salt: bytes, *, chain_crc: int | None = None
@@ -139,8 +146,10 @@ class JournalFile:
         raise Corruption(
             f"the header of {self.name.path} is damaged, bytes 0 to {FILE_HEADER_BYTES}",
             hint=HINT,
-            path=self.name.path, offset=0, lsn=self.name.first_lsn,
-        )  # fmt: skip
+            path=self.name.path,
+            offset=0,
+            lsn=self.name.first_lsn,
+        )
 
     def _bytes(self, offset: int, length: int) -> memoryview:
         at = offset - self._window_at
@@ -207,8 +216,21 @@ class JournalFile:
                 return None
             at = 0
         # once a frame, so decode_header and is_genuine in one: all but six fields are known
-        (magic, version, columns, header_bytes, found_lsn, durable_lsn, time_ms, place, ops_bytes,
-         rows_bytes, salt, previous, crc) = HEADER.unpack_from(self._window, at)  # fmt: skip
+        (
+            magic,
+            version,
+            columns,
+            header_bytes,
+            found_lsn,
+            durable_lsn,
+            time_ms,
+            place,
+            ops_bytes,
+            rows_bytes,
+            salt,
+            previous,
+            crc,
+        ) = HEADER.unpack_from(self._window, at)
         ops_end = HEADER_BYTES + ops_bytes
         body = ops_end + rows_bytes
         if (
@@ -231,9 +253,19 @@ class JournalFile:
             self._rows_budget -= total
             rows = view[ops_end:body]
         return RawFrame(
-            lsn, time_ms, durable_lsn, columns, bytes(view[HEADER_BYTES:ops_end]), self.name,
-            offset, total, offset + ops_end, rows_bytes, crc, rows,
-        )  # fmt: skip
+            lsn,
+            time_ms,
+            durable_lsn,
+            columns,
+            bytes(view[HEADER_BYTES:ops_end]),
+            self.name,
+            offset,
+            total,
+            offset + ops_end,
+            rows_bytes,
+            crc,
+            rows,
+        )
 
     def close(self) -> None:
         """Close the descriptor."""

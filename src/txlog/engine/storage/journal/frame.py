@@ -90,9 +90,19 @@ def encode(
     body = HEADER_BYTES + len(ops) + rows_bytes
     total = (body + 7) & ~7
     head = _CHECKED.pack(
-        MAGIC, VERSION, columns, HEADER_BYTES, lsn, durable_lsn, time_ms, offset,
-        len(ops), rows_bytes, salt, previous_crc,
-    )  # fmt: skip
+        MAGIC,
+        VERSION,
+        columns,
+        HEADER_BYTES,
+        lsn,
+        durable_lsn,
+        time_ms,
+        offset,
+        len(ops),
+        rows_bytes,
+        salt,
+        previous_crc,
+    )
     crc = crc32c(ops, crc32c(head))
     parts: list[Buffer] = [head, b"", ops]
     if rows is not None and rows_bytes:
@@ -110,8 +120,21 @@ def decode_header(data: Buffer, at: int = 0) -> FrameHeader | None:
     """Decode the first 64 bytes of a frame; None when they cannot be a header."""
     if len(data) < at + HEADER_BYTES:
         return None
-    (magic, version, columns, header_bytes, lsn, durable_lsn, time_ms, offset, ops_bytes,
-     rows_bytes, salt, previous_crc, crc) = HEADER.unpack_from(data, at)  # fmt: skip
+    (
+        magic,
+        version,
+        columns,
+        header_bytes,
+        lsn,
+        durable_lsn,
+        time_ms,
+        offset,
+        ops_bytes,
+        rows_bytes,
+        salt,
+        previous_crc,
+        crc,
+    ) = HEADER.unpack_from(data, at)
     if magic != MAGIC or version != VERSION or header_bytes != HEADER_BYTES:
         return None
     if HEADER_BYTES + ops_bytes + rows_bytes > FRAME_BYTES_MAX:

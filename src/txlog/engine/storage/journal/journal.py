@@ -67,10 +67,16 @@ def rebased(
             raise broken(opened, start + at, lsn, lsn)
         rows_at = frame.rows_offset - start
         parts, total, crc = encode(
-            lsn=lsn, durable_lsn=frame.durable_lsn, time_ms=frame.time_ms, offset=target,
-            ops=frame.ops, rows=frames[rows_at : rows_at + frame.rows_bytes],
-            columns=frame.columns, salt=opened.salt, previous_crc=previous,
-        )  # fmt: skip
+            lsn=lsn,
+            durable_lsn=frame.durable_lsn,
+            time_ms=frame.time_ms,
+            offset=target,
+            ops=frame.ops,
+            rows=frames[rows_at : rows_at + frame.rows_bytes],
+            columns=frame.columns,
+            salt=opened.salt,
+            previous_crc=previous,
+        )
         out.extend(parts)
         chain, previous = frame.crc, crc
         at, target, lsn = at + frame.total_bytes, target + total, lsn + 1
@@ -83,8 +89,11 @@ def broken(opened: JournalFile, at: int, first: int, last: int) -> Corruption:
     return Corruption(
         f"{path} is damaged at byte {at}: LSN {first} to {last} were durable and cannot be read",
         hint=HINT,
-        path=path, offset=at, lsn=first, last_lsn=last,
-    )  # fmt: skip
+        path=path,
+        offset=at,
+        lsn=first,
+        last_lsn=last,
+    )
 
 
 # A frame above this size is written straight to the end: filling zeros first would write it twice.
@@ -101,11 +110,30 @@ class Journal:
     """Reads and appends frames; see the module's docstring."""
 
     __slots__ = (
-        "_ahead", "_attested", "_boot", "_checked_tail", "_cut", "_disk", "_files", "_foreign",
-        "_has_looked_ahead", "_is_barred", "_settled", "_synced_dir", "chain_crc", "current",
-        "damage", "durable_lsn", "end", "last_lsn", "lossy", "poisoned", "reports", "salt",
+        "_ahead",
+        "_attested",
+        "_boot",
+        "_checked_tail",
+        "_cut",
+        "_disk",
+        "_files",
+        "_foreign",
+        "_has_looked_ahead",
+        "_is_barred",
+        "_settled",
+        "_synced_dir",
+        "chain_crc",
+        "current",
+        "damage",
+        "durable_lsn",
+        "end",
+        "last_lsn",
+        "lossy",
+        "poisoned",
+        "reports",
+        "salt",
         "witness",
-    )  # fmt: skip
+    )
 
     def __init__(self, disk: Disk, salt: bytes, boot_id: str) -> None:
         self._disk = disk
@@ -169,8 +197,10 @@ class Journal:
             raise Corruption(
                 f"{name.path} does not continue the checkpoint at LSN {name.first_lsn - 1}",
                 hint=HINT,
-                path=name.path, offset=32, lsn=name.first_lsn,
-            )  # fmt: skip
+                path=name.path,
+                offset=32,
+                lsn=name.first_lsn,
+            )
         return opened
 
     def _barred(self) -> Corruption | None:
@@ -361,8 +391,10 @@ class Journal:
         here = self.current.name
         # of an earlier boot the witness may be older than the files: look for younger ones
         settled = witnessed is not None and (
-            witnessed.boot, witnessed.journal, witnessed.rewrite,
-        ) == (self._boot, here.first_lsn, here.rewrite)  # fmt: skip
+            witnessed.boot,
+            witnessed.journal,
+            witnessed.rewrite,
+        ) == (self._boot, here.first_lsn, here.rewrite)
         younger = [] if settled else [n for n in list_journals(self._disk) if n > here]
         # R11 is about what nobody has flushed: whoever raised the witness has flushed the rest
         durable = self.durable_lsn if stop_lsn is None else stop_lsn
@@ -401,9 +433,11 @@ class Journal:
             raise JournalMoved from exc
         if name.first_lsn == self.last_lsn + 1 and opened.chain_crc != self.chain_crc:
             raise Corruption(
-                f"{name.path} does not continue the chain", path=name.path, offset=32,
+                f"{name.path} does not continue the chain",
+                path=name.path,
+                offset=32,
                 lsn=name.first_lsn,
-            )  # fmt: skip
+            )
         self._stand_at(name, name.first_lsn - 1)
 
     def _check_moved(self) -> None:
@@ -530,9 +564,16 @@ class Journal:
         """
         offset, lsn = self.end, self.last_lsn + 1
         parts, total, crc = encode(
-            lsn=lsn, durable_lsn=self.durable_lsn, time_ms=time_ms, offset=offset, ops=ops,
-            rows=rows, columns=columns, salt=self.salt, previous_crc=self.chain_crc,
-        )  # fmt: skip
+            lsn=lsn,
+            durable_lsn=self.durable_lsn,
+            time_ms=time_ms,
+            offset=offset,
+            ops=ops,
+            rows=rows,
+            columns=columns,
+            salt=self.salt,
+            previous_crc=self.chain_crc,
+        )
         file = self.current.file
         try:
             if offset + total > self.current.size:
@@ -548,9 +589,18 @@ class Journal:
         self.end, self.last_lsn, self.chain_crc = offset + total, lsn, crc
         rows_bytes = 0 if rows is None else memoryview(rows).nbytes
         return RawFrame(
-            lsn, time_ms, self.durable_lsn, columns, ops, self.current.name, offset, total,
-            offset + 64 + len(ops), rows_bytes, crc,
-        )  # fmt: skip
+            lsn,
+            time_ms,
+            self.durable_lsn,
+            columns,
+            ops,
+            self.current.name,
+            offset,
+            total,
+            offset + 64 + len(ops),
+            rows_bytes,
+            crc,
+        )
 
     def _cut_back(self, offset: int, error: Exception) -> None:
         """R30: nothing of a failed append may stay; if that fails, the handle is poisoned."""
@@ -619,16 +669,25 @@ class Journal:
         return OutcomeUnknown(
             f"{what} {self.last_lsn} failed: {exc}",
             hint="ask by id, or repeat the call with the same producer and sequence",
-            lsn=self.last_lsn, path=self.current.name.path,
-        )  # fmt: skip
+            lsn=self.last_lsn,
+            path=self.current.name.path,
+        )
 
     def _raise(self, *, flushing: int, poisoned: bool = False, is_moving: bool = False) -> None:
         last, name = self.witness.last, self.current.name
         seq, generation = (0, 0) if last is None else (last.seq, last.generation)
         record = Witnessed(
-            seq, self._boot, generation, 0 if is_moving else name.first_lsn, self.durable_lsn,
-            self.end, self.chain_crc, name.rewrite, flushing, poisoned,
-        )  # fmt: skip
+            seq,
+            self._boot,
+            generation,
+            0 if is_moving else name.first_lsn,
+            self.durable_lsn,
+            self.end,
+            self.chain_crc,
+            name.rewrite,
+            flushing,
+            poisoned,
+        )
         self.witness.write(record)
 
     def confirm_boot(self) -> None:

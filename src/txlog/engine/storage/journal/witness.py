@@ -62,10 +62,20 @@ class Witnessed:
 def encode_record(record: Witnessed, salt: bytes) -> bytes:
     """The 128 bytes of a record."""
     body = _CHECKED.pack(
-        _MAGIC, 1, record.seq, salt, record.boot, record.generation, record.journal,
-        record.durable_lsn, record.end, record.chain_crc, record.rewrite, record.flushing_lsn,
+        _MAGIC,
+        1,
+        record.seq,
+        salt,
+        record.boot,
+        record.generation,
+        record.journal,
+        record.durable_lsn,
+        record.end,
+        record.chain_crc,
+        record.rewrite,
+        record.flushing_lsn,
         record.poisoned,
-    )  # fmt: skip
+    )
     return body + _CRC.pack(crc32c(body))
 
 
@@ -73,8 +83,22 @@ def decode_record(data: bytes, salt: bytes) -> Witnessed | None:
     """The record in these 128 bytes, or None when they are not a good one of this store."""
     if len(data) < RECORD_BYTES:
         return None
-    (magic, version, seq, found, boot, generation, journal, durable, end, chain, rewrite, flushing,
-     poisoned, crc) = RECORD.unpack_from(data)  # fmt: skip
+    (
+        magic,
+        version,
+        seq,
+        found,
+        boot,
+        generation,
+        journal,
+        durable,
+        end,
+        chain,
+        rewrite,
+        flushing,
+        poisoned,
+        crc,
+    ) = RECORD.unpack_from(data)
     if magic != _MAGIC or version != 1 or found != salt or crc != crc32c(data[:124]):
         return None
     return Witnessed(

@@ -28,13 +28,13 @@ from txlog.startup import compute as pc
 from txlog.startup.crc32c import crc32c
 
 DIRECTORIES: Final = {
-    "key": "system/__transaction_key", "cursor": "system/cursors", "catalog": "system/catalog",
-}  # fmt: skip
+    "key": "system/__transaction_key",
+    "cursor": "system/cursors",
+    "catalog": "system/catalog",
+}
 CURSORS_DIR: Final = "_cursors"
 # By what relations of SQL they are shown.
-RELATIONS: Final = {
-    "key": "transaction_key_log", "cursor": "cursor_log", "catalog": "catalog_log",
-}  # fmt: skip
+RELATIONS: Final = {"key": "transaction_key_log", "cursor": "cursor_log", "catalog": "catalog_log"}
 # More Arrow files than this, or more bytes in them, are made one; from so many bytes on sealed.
 PARTS_MAX: Final = 16
 SEALED_BYTES: Final = 8 << 20
@@ -49,10 +49,17 @@ _SHARED: Final[Cell] = (0, 0)
 
 
 def publish(
-    disk: Disk, manifest: Manifest, found: Collected,
-    cursors: Iterable[tuple[Cell, Named, bytes]], dumps: Sequence[DumpRef], cut_lsn: int,
-    generation: int, settings: Settings, now_ms: int, note: Callable[[str], None],
-) -> Changes:  # fmt: skip
+    disk: Disk,
+    manifest: Manifest,
+    found: Collected,
+    cursors: Iterable[tuple[Cell, Named, bytes]],
+    dumps: Sequence[DumpRef],
+    cut_lsn: int,
+    generation: int,
+    settings: Settings,
+    now_ms: int,
+    note: Callable[[str], None],
+) -> Changes:
     """Keep what changed behind a manifest, and what of the logs is still due; the files to name.
 
     A file or an older dump that cannot be read keeps no checkpoint from being written: the log goes
@@ -88,10 +95,15 @@ def _is_readable(disk: Disk, ref: ChangeRef) -> bool:
 
 
 def _told(
-    work: _Work, manifest: Manifest, found: Collected,
-    cursors: Iterable[tuple[Cell, Named, bytes]], dumps: Sequence[DumpRef], cut_lsn: int,
-    settings: Settings, now_ms: int,
-) -> Changes:  # fmt: skip
+    work: _Work,
+    manifest: Manifest,
+    found: Collected,
+    cursors: Iterable[tuple[Cell, Named, bytes]],
+    dumps: Sequence[DumpRef],
+    cut_lsn: int,
+    settings: Settings,
+    now_ms: int,
+) -> Changes:
     old, disk = changes_of(manifest), work.disk
     if old.begun:
         rows = tables(disk, manifest, found, cursors)
@@ -113,9 +125,14 @@ def _told(
 
 
 def again(
-    disk: Disk, old: Changes, bad: Sequence[ChangeRef], dumps: Sequence[DumpRef], cut_lsn: int,
-    generation: int, now_ms: int,
-) -> Changes:  # fmt: skip
+    disk: Disk,
+    old: Changes,
+    bad: Sequence[ChangeRef],
+    dumps: Sequence[DumpRef],
+    cut_lsn: int,
+    generation: int,
+    now_ms: int,
+) -> Changes:
     """The logs without damaged files: what these told is rows of the state at the cut instead.
 
     bad:    those of old; all of them: every log begins anew
@@ -130,9 +147,17 @@ def again(
     cells = None if not kept or _SHARED in own else own
     rows = snapshot(disk, dumps, cut_lsn, now_ms, kinds, cells)
     work = _Work(disk, generation)
-    return work.publish(Changes(True, kept + [
-        work.write(table, (kind, *_SHARED)) for kind, table in rows.items() if table.num_rows
-    ]))  # fmt: skip
+    return work.publish(
+        Changes(
+            True,
+            kept
+            + [
+                work.write(table, (kind, *_SHARED))
+                for kind, table in rows.items()
+                if table.num_rows
+            ],
+        )
+    )
 
 
 def compacted(disk: Disk, old: Changes, generation: int) -> Changes:
@@ -148,7 +173,7 @@ def compacted(disk: Disk, old: Changes, generation: int) -> Changes:
             out += [
                 work.write(own, ("cursor", *cell), sealed=True, newest=True)
                 for cell, own in _by_cursor(table)
-            ]  # fmt: skip
+            ]
         elif table.num_rows:
             out.append(work.write(table, (kind, *_SHARED), sealed=True, newest=True))
     return work.publish(Changes(old.begun, out))
@@ -159,8 +184,9 @@ def is_compact(old: Changes) -> bool:
     groups = _groups(old.refs, {})
     return all(
         len(refs) == 1 and refs[0].newest and (group[0] != "cursor" or group[1:] != _SHARED)
-        for group, refs in groups.items() if refs
-    )  # fmt: skip
+        for group, refs in groups.items()
+        if refs
+    )
 
 
 def _groups(
@@ -189,9 +215,7 @@ class _Work:
         One that was made and then merged into another is never written.
         """
         named = {ref.path for ref in changes.refs}
-        self.disk.publish_all(
-            (path, [data]) for path, data in self._made.items() if path in named
-        )  # fmt: skip
+        self.disk.publish_all((path, [data]) for path, data in self._made.items() if path in named)
         self._made.clear()
         return changes
 
@@ -229,9 +253,7 @@ class _Work:
         if not kept.num_rows:
             return []
         is_sealed = ref.path.endswith(".parquet")
-        return [
-            self.write(kept, ("cursor", *_SHARED), sealed=is_sealed, newest=ref.newest)
-        ]  # fmt: skip
+        return [self.write(kept, ("cursor", *_SHARED), sealed=is_sealed, newest=ref.newest)]
 
     def write(
         self, rows: pa.Table, group: Group, *, sealed: bool = False, newest: bool = False
@@ -250,9 +272,19 @@ class _Work:
         lsn = pc.min_max(rows.column("lsn")).as_py()
         time = pc.min_max(rows.column("time").cast(pa.int64())).as_py()
         return ChangeRef(
-            kind, path, rows.num_rows, lsn["min"], lsn["max"], time["min"], time["max"],
-            len(data), crc32c(data), subscription, partition, newest,
-        )  # fmt: skip
+            kind,
+            path,
+            rows.num_rows,
+            lsn["min"],
+            lsn["max"],
+            time["min"],
+            time["max"],
+            len(data),
+            crc32c(data),
+            subscription,
+            partition,
+            newest,
+        )
 
 
 def _own_dir(rows: pa.Table) -> str:
@@ -298,9 +330,12 @@ def newest(kind: str, rows: pa.Table) -> pa.Table:
         rows = rows.filter(rows.column("complete"))
     rows = rows.take(pc.sort_indices(rows.column("lsn")))  # stable
     at = pa.array(range(rows.num_rows), pa.int64())
-    last = rows.select(KEYS[kind]).append_column("at", at).group_by(KEYS[kind]).aggregate(
-        [("at", "max")]
-    )  # fmt: skip
+    last = (
+        rows.select(KEYS[kind])
+        .append_column("at", at)
+        .group_by(KEYS[kind])
+        .aggregate([("at", "max")])
+    )
     kept = last.column("at_max").combine_chunks()
     found = rows.take(kept.take(pc.sort_indices(kept)))
     if kind == "catalog":
@@ -358,9 +393,14 @@ def _as_arrow(rows: pa.Table) -> memoryview:
 def _as_parquet(rows: pa.Table) -> memoryview:
     sink = pa.BufferOutputStream()
     with arrow_module("pyarrow.parquet").ParquetWriter(
-        sink, rows.schema, version="2.6", compression="zstd", compression_level=1,
-        write_page_checksum=True, store_schema=False,
-    ) as writer:  # fmt: skip
+        sink,
+        rows.schema,
+        version="2.6",
+        compression="zstd",
+        compression_level=1,
+        write_page_checksum=True,
+        store_schema=False,
+    ) as writer:
         writer.write_table(rows, row_group_size=GROUP_ROWS)
     return memoryview(sink.getvalue()).cast("B")
 
@@ -381,6 +421,12 @@ def decoded(ref: ChangeRef, data: bytes | memoryview) -> pa.Table:
         with pa.ipc.open_file(pa.py_buffer(data)) as reader:
             table = reader.read_all()
     if table.num_rows != ref.rows or table.schema != SCHEMAS[ref.kind]:
-        raise damaged(ref.path, 0, ref.bytes, f"{ref.rows} rows of the log of {ref.kind}",
-                      f"{table.num_rows} rows", HINT)  # fmt: skip
+        raise damaged(
+            ref.path,
+            0,
+            ref.bytes,
+            f"{ref.rows} rows of the log of {ref.kind}",
+            f"{table.num_rows} rows",
+            HINT,
+        )
     return table

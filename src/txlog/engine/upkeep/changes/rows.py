@@ -73,10 +73,15 @@ RANGES_MAX: Final = 10_000
 SNAPSHOT: Final = "snapshot"
 _FEW: Final = 64
 
-_RANGE: Final = pa.struct([
-    ("ledger", pa.int64()), ("first", pa.int64()), ("last", pa.int64()),
-    ("index_first", pa.int32()), ("index_last", pa.int32()),
-])  # fmt: skip
+_RANGE: Final = pa.struct(
+    [
+        ("ledger", pa.int64()),
+        ("first", pa.int64()),
+        ("last", pa.int64()),
+        ("index_first", pa.int32()),
+        ("index_last", pa.int32()),
+    ]
+)
 
 
 def _list(kind: pa.DataType) -> pa.DataType:
@@ -86,35 +91,73 @@ def _list(kind: pa.DataType) -> pa.DataType:
 
 _RANGES: Final = _list(_RANGE)
 _BITMAP: Final = pa.struct([("ledger", pa.int64()), ("entry", pa.int64()), ("bitmap", pa.binary())])
-_PENDING: Final = pa.struct([
-    ("txn", pa.string()), ("messages", pa.int64()), ("ranges", _RANGES),
-    ("through", pa.string()),
-])  # fmt: skip
-_COUNT: Final = pa.struct([
-    ("ledger", pa.int64()), ("entry", pa.int64()), ("index", pa.int32()), ("count", pa.int64()),
-])  # fmt: skip
-KEY_CHANGES: Final = pa.schema([
-    ("lsn", pa.int64()), ("time", INSTANT), ("change", pa.string()), ("coordinator", pa.int32()),
-    ("owner_uid", pa.int64()), ("owner", pa.string()), ("transaction_key", pa.string()),
-    ("epoch", pa.int64()), ("txn", pa.string()), ("open_txn", pa.string()),
-    ("deleted", pa.bool_()), ("batch", pa.string()), ("last_batch", pa.int64()),
-    ("batch_names", pa.int64()), ("ended_txns", pa.int64()),
-])  # fmt: skip
-CURSOR_CHANGES: Final = pa.schema([
-    ("lsn", pa.int64()), ("time", INSTANT), ("change", pa.string()), ("topic", pa.string()),
-    ("partition", pa.int32()), ("subscription", pa.string()), ("first_lsn", pa.int64()),
-    ("changes", pa.int64()), ("messages", pa.int64()), ("mark_ledger", pa.int64()),
-    ("mark_entry", pa.int64()), ("mark_index", pa.int32()), ("ranges", _RANGES),
-    ("txn", pa.string()), ("complete", pa.bool_()), ("acknowledged", _RANGES),
-    ("bitmaps", _list(_BITMAP)), ("pending", _list(_PENDING)), ("redelivered", _list(_COUNT)),
-    ("acknowledged_messages", pa.int64()), ("redelivered_messages", pa.int64()),
-    ("seeks", pa.int64()), ("subscription_number", pa.int64()), ("partition_number", pa.int64()),
-])  # fmt: skip
-CATALOG_CHANGES: Final = pa.schema([
-    ("lsn", pa.int64()), ("time", INSTANT), ("change", pa.string()), ("entity", pa.string()),
-    ("topic", pa.string()), ("partition", pa.int32()), ("subscription", pa.string()),
-    ("name", pa.string()), ("value", pa.string()), ("deleted", pa.bool_()),
-])  # fmt: skip
+_PENDING: Final = pa.struct(
+    [("txn", pa.string()), ("messages", pa.int64()), ("ranges", _RANGES), ("through", pa.string())]
+)
+_COUNT: Final = pa.struct(
+    [("ledger", pa.int64()), ("entry", pa.int64()), ("index", pa.int32()), ("count", pa.int64())]
+)
+KEY_CHANGES: Final = pa.schema(
+    [
+        ("lsn", pa.int64()),
+        ("time", INSTANT),
+        ("change", pa.string()),
+        ("coordinator", pa.int32()),
+        ("owner_uid", pa.int64()),
+        ("owner", pa.string()),
+        ("transaction_key", pa.string()),
+        ("epoch", pa.int64()),
+        ("txn", pa.string()),
+        ("open_txn", pa.string()),
+        ("deleted", pa.bool_()),
+        ("batch", pa.string()),
+        ("last_batch", pa.int64()),
+        ("batch_names", pa.int64()),
+        ("ended_txns", pa.int64()),
+    ]
+)
+CURSOR_CHANGES: Final = pa.schema(
+    [
+        ("lsn", pa.int64()),
+        ("time", INSTANT),
+        ("change", pa.string()),
+        ("topic", pa.string()),
+        ("partition", pa.int32()),
+        ("subscription", pa.string()),
+        ("first_lsn", pa.int64()),
+        ("changes", pa.int64()),
+        ("messages", pa.int64()),
+        ("mark_ledger", pa.int64()),
+        ("mark_entry", pa.int64()),
+        ("mark_index", pa.int32()),
+        ("ranges", _RANGES),
+        ("txn", pa.string()),
+        ("complete", pa.bool_()),
+        ("acknowledged", _RANGES),
+        ("bitmaps", _list(_BITMAP)),
+        ("pending", _list(_PENDING)),
+        ("redelivered", _list(_COUNT)),
+        ("acknowledged_messages", pa.int64()),
+        ("redelivered_messages", pa.int64()),
+        ("seeks", pa.int64()),
+        ("subscription_number", pa.int64()),
+        ("partition_number", pa.int64()),
+    ]
+)
+CATALOG_CHANGES: Final = pa.schema(
+    [
+        ("lsn", pa.int64()),
+        ("time", INSTANT),
+        ("change", pa.string()),
+        ("entity", pa.string()),
+        ("topic", pa.string()),
+        ("partition", pa.int32()),
+        ("subscription", pa.string()),
+        ("name", pa.string()),
+        ("value", pa.string()),
+        ("deleted", pa.bool_()),
+    ]
+)
 SCHEMAS: Final = {"key": KEY_CHANGES, "cursor": CURSOR_CHANGES, "catalog": CATALOG_CHANGES}
 # What makes two rows ones of the same.
 KEYS: Final = {
@@ -149,14 +192,28 @@ class _Change:
     """A row of a cursor in the making."""
 
     __slots__ = (
-        "change", "changes", "first_lsn", "first_ms", "lsn", "mark", "messages", "runs", "time_ms",
+        "change",
+        "changes",
+        "first_lsn",
+        "first_ms",
+        "lsn",
+        "mark",
+        "messages",
+        "runs",
+        "time_ms",
         "txn",
-    )  # fmt: skip
+    )
 
     def __init__(
-        self, change: str, lsn: int, time_ms: int, mark: Mark | None, runs: Iterable[Run],
-        messages: int, txn: tuple[int, int] | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        change: str,
+        lsn: int,
+        time_ms: int,
+        mark: Mark | None,
+        runs: Iterable[Run],
+        messages: int,
+        txn: tuple[int, int] | None = None,
+    ) -> None:
         self.change = change
         self.first_lsn = self.lsn = lsn
         self.first_ms = self.time_ms = time_ms
@@ -282,9 +339,12 @@ TAKES: Final[Mapping[type, Take]] = {
 
 
 def tables(
-    disk: Disk, manifest: Manifest, found: Collected,
-    cursors: Iterable[tuple[Cell, Named, bytes]], kinds: Iterable[str] = SCHEMAS,
-) -> dict[str, pa.Table]:  # fmt: skip
+    disk: Disk,
+    manifest: Manifest,
+    found: Collected,
+    cursors: Iterable[tuple[Cell, Named, bytes]],
+    kinds: Iterable[str] = SCHEMAS,
+) -> dict[str, pa.Table]:
     """The rows of what was collected behind a manifest, by kind.
 
     cursors: every cursor with changes, with its dump behind them
@@ -293,16 +353,21 @@ def tables(
     refs = {(ref.kind, ref.a, ref.b): ref for ref in manifest.dumps}
     of = ((cell, named, found.cursors.get(cell) or [], blob) for cell, named, blob in cursors)
     make = {
-        "key": lambda: _key_table(disk, refs, found.keys), "cursor": lambda: _cursor_table(of),
+        "key": lambda: _key_table(disk, refs, found.keys),
+        "cursor": lambda: _cursor_table(of),
         "catalog": lambda: _catalog_table(disk, refs, found.catalog),
-    }  # fmt: skip
+    }
     return {kind: make[kind]() for kind in kinds}
 
 
 def snapshot(
-    disk: Disk, dumps: Sequence[DumpRef], lsn: int, time_ms: int, kinds: Iterable[str] = SCHEMAS,
+    disk: Disk,
+    dumps: Sequence[DumpRef],
+    lsn: int,
+    time_ms: int,
+    kinds: Iterable[str] = SCHEMAS,
     cells: set[Cell] | None = None,
-) -> dict[str, pa.Table]:  # fmt: skip
+) -> dict[str, pa.Table]:
     """A row of the state of everything, from its dumps at an LSN.
 
     cells: only of these cursors
@@ -324,10 +389,11 @@ def snapshot(
         out["cursor"] = _cursor_table(
             (cell, named, [_Change(SNAPSHOT, lsn, time_ms, None, (), 0)], blob)
             for ref in dumps
-            if ref.kind == "cursor" and (cells is None or (ref.a, ref.b) in cells)
+            if ref.kind == "cursor"
+            and (cells is None or (ref.a, ref.b) in cells)
             and (named := name_of(state, cell := (ref.a, ref.b))) is not None
             and (blob := bytes_of(disk, ref)) is not None
-        )  # fmt: skip
+        )
     if "catalog" in wanted:
         rows = _Rows(CATALOG_CHANGES)
         for entity, said in entities(state).items():
@@ -408,9 +474,7 @@ _KEY_WORDS: Final[dict[type, str]] = {
 }  # fmt: skip
 
 
-def _key_table(
-    disk: Disk, refs: Mapping[Component, DumpRef], items: Sequence[Item]
-) -> pa.Table:  # fmt: skip
+def _key_table(disk: Disk, refs: Mapping[Component, DumpRef], items: Sequence[Item]) -> pa.Table:
     rows = _Rows(KEY_CHANGES)
     states: dict[int, Keys] = {}
     for lsn, time_ms, op in items:
@@ -421,9 +485,7 @@ def _key_table(
         transaction_keys.apply(state, lsn, time_ms, op)
         known = transaction_keys.find(state, op.uid, op.key)
         assert known is not None  # the op was of it
-        rows.add(
-            _key_row(lsn, time_ms, _KEY_WORDS[type(op)], number, op.uid, op.key, known, op)
-        )  # fmt: skip
+        rows.add(_key_row(lsn, time_ms, _KEY_WORDS[type(op)], number, op.uid, op.key, known, op))
     return rows.table()
 
 
@@ -432,20 +494,28 @@ def _key_row(
 ) -> tuple[object, ...]:
     sequence = getattr(op, "sequence", op.answer.sequence if type(op) is BatchRecorded else None)
     return (
-        lsn, time_ms, change, number, uid, known.owner, key, known.epoch,
+        lsn,
+        time_ms,
+        change,
+        number,
+        uid,
+        known.owner,
+        key,
+        known.epoch,
         None if sequence is None else str(TxnId(number, sequence)),
         None if known.sequence < 0 else str(TxnId(number, known.sequence)),
-        known.deleted, str(op.batch) if type(op) is BatchRecorded else None,
-        None if known.batch < 0 else known.batch, len(known.names), known.ended_count,
-    )  # fmt: skip
+        known.deleted,
+        str(op.batch) if type(op) is BatchRecorded else None,
+        None if known.batch < 0 else known.batch,
+        len(known.names),
+        known.ended_count,
+    )
 
 
 # --- cursors ---------------------------------------------------------------------------------
 
 
-def _cursor_table(
-    cursors: Iterable[tuple[Cell, Named, list[_Change], bytes]]
-) -> pa.Table:  # fmt: skip
+def _cursor_table(cursors: Iterable[tuple[Cell, Named, list[_Change], bytes]]) -> pa.Table:
     """Rows by cursor, then LSN; the last of each has its state."""
     columns: dict[str, list[Any]] = {field.name: [] for field in CURSOR_CHANGES}
     add = {name: values.append for name, values in columns.items()}
@@ -485,10 +555,11 @@ def _cursor_table(
         return CURSOR_CHANGES.empty_table()
     lists = {"ranges": ranges, "acknowledged": acknowledged}
     arrays = [
-        lists[field.name].array() if field.name in lists
+        lists[field.name].array()
+        if field.name in lists
         else pa.array(columns[field.name], field.type)
         for field in CURSOR_CHANGES
-    ]  # fmt: skip
+    ]
     return pa.Table.from_arrays(arrays, schema=CURSOR_CHANGES)
 
 
@@ -502,8 +573,13 @@ def _beyond(one: _Change) -> list[Run]:
 
 _WITH_RANGES: Final = ("acknowledged", "held", "committed", "returned", "promoted")
 _STATE: Final = (
-    "bitmaps", "pending", "redelivered", "acknowledged_messages", "redelivered_messages", "seeks",
-)  # fmt: skip
+    "bitmaps",
+    "pending",
+    "redelivered",
+    "acknowledged_messages",
+    "redelivered_messages",
+    "seeks",
+)
 _NO_STATE: Final[tuple[Any, ...]] = (None,) * (len(_STATE) + 1)
 
 
@@ -519,11 +595,14 @@ def _state_of(dumped: Dumped) -> tuple[Any, ...]:
     counts = dumped.redelivered
     few = len(counts) <= RANGES_MAX
     return (
-        acknowledged, bitmaps,
+        acknowledged,
+        bitmaps,
         [_pending_of(TxnId(a, b), pending) for a, b, pending in sorted(dumped.pending, key=_ids)],
         [dict(zip(_COUNT.names, one, strict=True)) for one in counts] if few else None,
-        dumped.acked_count, len(counts), dumped.epoch,
-    )  # fmt: skip
+        dumped.acked_count,
+        len(counts),
+        dumped.epoch,
+    )
 
 
 def _ids(one: tuple[int, int, Pending]) -> tuple[int, int]:
@@ -533,17 +612,24 @@ def _ids(one: tuple[int, int, Pending]) -> tuple[int, int]:
 def _pending_of(txn: TxnId, pending: Pending) -> dict[str, Any]:
     through = pending.cumulative
     return {
-        "txn": str(txn), "messages": pending.count,
+        "txn": str(txn),
+        "messages": pending.count,
         "ranges": [_as_dict(run) for run in pending.runs]
-        if len(pending.runs) <= RANGES_MAX else None,
+        if len(pending.runs) <= RANGES_MAX
+        else None,
         "through": None if through is None else ":".join(map(str, through)),
-    }  # fmt: skip
+    }
 
 
 def _as_dict(run: Run) -> dict[str, int | None]:
     ledger, first, last, index_first, index_last = run
-    return {"ledger": ledger, "first": first, "last": last, "index_first": index_first or None,
-            "index_last": index_last or None}  # fmt: skip
+    return {
+        "ledger": ledger,
+        "first": first,
+        "last": last,
+        "index_first": index_first or None,
+        "index_last": index_last or None,
+    }
 
 
 def ranges_of(dumped: Dumped) -> list[Run] | None:
@@ -575,7 +661,7 @@ def _bounds(entries: BitMap64) -> tuple[list[int], list[int]]:
         return [every[0], *(every[n] for n in gaps)], [*(every[n - 1] for n in gaps), every[-1]]
     values = pa.Array.from_buffers(
         pa.uint64(), count, [None, pa.py_buffer(entries.to_array())]
-    ).cast(pa.int64())  # fmt: skip
+    ).cast(pa.int64())
     steps = pc.subtract(values.slice(1), values.slice(0, count - 1))
     at = pc.indices_nonzero(pc.not_equal(steps, 1))
     if len(at) >= RANGES_MAX:
@@ -635,7 +721,7 @@ def entities(state: Catalog) -> dict[str, Entity]:
 
 def _catalog_table(
     disk: Disk, refs: Mapping[Component, DumpRef], items: Sequence[Item]
-) -> pa.Table:  # fmt: skip
+) -> pa.Table:
     rows = _Rows(CATALOG_CHANGES)
     if not items:
         return rows.table()
@@ -695,9 +781,7 @@ def _subscription(state: Catalog, number: Any) -> dict[str, Entity]:
     said = _json({"number": number, "type": held.type, "isolation": held.isolation})
     out = {f"subscription/{number}": Entity(name, None, held.name, None, said)}
     for policy, value in held.policies.items():
-        out[f"subscription/{number}/{policy}"] = Entity(
-            name, None, held.name, policy, _json(value)
-        )  # fmt: skip
+        out[f"subscription/{number}/{policy}"] = Entity(name, None, held.name, policy, _json(value))
     return out
 
 

@@ -142,14 +142,30 @@ def checkpoint(store: Store, report: CheckpointReport, *, far: bool = False) -> 
         rows = history.table_of(items)
         log = history.publish(view, rows, generation, store.settings, sure_ms)
         told = changelog.publish(
-            disk, old, found, cursors_of(cut), dumps, cut_lsn, generation, store.settings,
-            sure_ms, store.note,
-        )  # fmt: skip
+            disk,
+            old,
+            found,
+            cursors_of(cut),
+            dumps,
+            cut_lsn,
+            generation,
+            store.settings,
+            sure_ms,
+            store.note,
+        )
         dropped = dropped_files(old, files, dumps, log, told, cut.lost, now.wall_ms)
         manifest = Manifest(
-            generation, crc_of(disk, old.generation), cut_lsn, chain_crc, now.wall_ms, files,
-            dumps, dropped, log, raw_changes(told),
-        )  # fmt: skip
+            generation,
+            crc_of(disk, old.generation),
+            cut_lsn,
+            chain_crc,
+            now.wall_ms,
+            files,
+            dumps,
+            dropped,
+            log,
+            raw_changes(told),
+        )
         keep, expired = _expired(manifest, store, sure_ms, far=far)
         manifest = msgspec.structs.replace(manifest, dropped=keep)
         disk.publish(manifest_path(generation), [encode_manifest(manifest, store.identity.salt)])
@@ -177,13 +193,22 @@ def state_at_cut(view: View) -> Cut:
     runs = {ledger: list(runs) for ledger, runs in view.tail.runs.items() if ledger not in sealed}
     places = {ledger: place_of(catalog, *catalog.owners[ledger]) for ledger in runs}
     named = {
-        key[1:]: name for key in (*changed, *unmade)
+        key[1:]: name
+        for key in (*changed, *unmade)
         if key[0] == "cursor" and (name := changes.name_of(catalog, key[1:])) is not None
-    }  # fmt: skip
+    }
     return Cut(
-        manifest, list(kept.values()), changed, unmade, runs, places, sealed,
-        view.files.gone_since(), [*view.files.lost], named,
-    )  # fmt: skip
+        manifest,
+        list(kept.values()),
+        changed,
+        unmade,
+        runs,
+        places,
+        sealed,
+        view.files.gone_since(),
+        [*view.files.lost],
+        named,
+    )
 
 
 def make_dumps(disk: Disk, cut: Cut) -> None:
@@ -207,9 +232,10 @@ def directories_of(cut: Cut) -> list[str]:
 def cursors_of(cut: Cut) -> Iterator[tuple[changes.Cell, changes.Named, bytes]]:
     """The cursors whose dumps are written, with what they are called."""
     return (
-        (cell, name, blob) for cell, name in sorted(cut.named.items())
+        (cell, name, blob)
+        for cell, name in sorted(cut.named.items())
         if (blob := cut.changed.get(("cursor", *cell))) is not None
-    )  # fmt: skip
+    )
 
 
 def _read_frames(
@@ -268,8 +294,9 @@ def need_states(disk: Disk, dumps: Iterable[DumpRef]) -> None:
             what = "is missing" if size < 0 else f"has {size} bytes in place of {end}"
             raise Corruption(
                 f"{path} {what}, so no checkpoint is written",
-                hint="txlog admin repair makes it again from the checkpoint before", path=path,
-            )  # fmt: skip
+                hint="txlog admin repair makes it again from the checkpoint before",
+                path=path,
+            )
 
 
 def next_generation(disk: Disk, old: Manifest, directories: Iterable[str]) -> int:
@@ -337,9 +364,14 @@ def _worth_moving(disk: Disk, kept: dict[Component, DumpRef]) -> list[Component]
 
 
 def dropped_files(
-    old: Manifest, files: dict[int, list[FileRef]], dumps: list[DumpRef],
-    log: list[HistoryRef], told: Changes, lost: list[str], now_ms: int,
-) -> list[tuple[str, int]]:  # fmt: skip
+    old: Manifest,
+    files: dict[int, list[FileRef]],
+    dumps: list[DumpRef],
+    log: list[HistoryRef],
+    told: Changes,
+    lost: list[str],
+    now_ms: int,
+) -> list[tuple[str, int]]:
     """Files the old manifest named and the new one does not, with those still in their grace."""
     named = {ref.path for refs in files.values() for ref in refs} | {ref.path for ref in dumps}
     named |= {ref.path for ref in log} | {ref.path for ref in told.refs}
@@ -364,10 +396,13 @@ def _expired(
     is_free = pinned(store.disk, store.identity.salt)
     spared = needed_before(store.disk, store.identity.salt, manifest)
     keep = [
-        (path, since) for path, since in manifest.dropped
-        if now_ms - since < grace or not is_free(path) or (is_far(path) and not far)
+        (path, since)
+        for path, since in manifest.dropped
+        if now_ms - since < grace
+        or not is_free(path)
+        or (is_far(path) and not far)
         or (path in spared and (not full or path.startswith(STATE_DIR)))
-    ]  # fmt: skip
+    ]
     kept = {path for path, _ in keep}
     return keep, [path for path, _ in manifest.dropped if path not in kept]
 

@@ -34,10 +34,14 @@ def describe_frame(raw: RawFrame) -> Answer:
         for op in decode_ops(raw.ops, lsn=raw.lsn)
     ]
     return {
-        "lsn": raw.lsn, "written_time": raw.time_ms, "op_list": ops,
-        "size_bytes": raw.total_bytes, "rows_bytes": raw.rows_bytes,
-        "file": raw.journal.path, "offset": raw.offset,
-    }  # fmt: skip
+        "lsn": raw.lsn,
+        "written_time": raw.time_ms,
+        "op_list": ops,
+        "size_bytes": raw.total_bytes,
+        "rows_bytes": raw.rows_bytes,
+        "file": raw.journal.path,
+        "offset": raw.offset,
+    }
 
 
 def _fields(op: object) -> dict[str, object]:
@@ -60,11 +64,17 @@ def inspect_file(path: str) -> Answer:
         refs: list[FileRef | ChangeRef] = [*chain.from_iterable(body.files.values())]
         refs += changes_of(body).refs
         return {
-            **base, "type": "manifest", "generation": body.generation, "lsn": body.cut_lsn,
-            "written_time": body.time_ms, "ledgers": len(body.files), "dumps": len(body.dumps),
-            "file_list": [{"file": ref.path, "rows": ref.rows, "size_bytes": ref.bytes}
-                          for ref in refs],
-        }  # fmt: skip
+            **base,
+            "type": "manifest",
+            "generation": body.generation,
+            "lsn": body.cut_lsn,
+            "written_time": body.time_ms,
+            "ledgers": len(body.files),
+            "dumps": len(body.dumps),
+            "file_list": [
+                {"file": ref.path, "rows": ref.rows, "size_bytes": ref.bytes} for ref in refs
+            ],
+        }
     if data.startswith(b"TXLOGSTA"):
         return {**base, "type": "state", "salt": data[8:16].hex()}
     if data.startswith(b"# a txlog store"):
@@ -94,8 +104,12 @@ def _of_columns(data: bytes, path: str) -> Answer | None:
         names = parquet.schema_arrow.names
         if (log := _log_of(names)) is not None:
             return {"type": "changes", **_changes(log, parquet.read())}
-        return {"type": "parquet", "rows": parquet.metadata.num_rows,
-                "row_groups": parquet.metadata.num_row_groups, "column_list": names}  # fmt: skip
+        return {
+            "type": "parquet",
+            "rows": parquet.metadata.num_rows,
+            "row_groups": parquet.metadata.num_row_groups,
+            "column_list": names,
+        }
     if data.startswith(b"ARROW1"):
         with pa.ipc.open_file(pa.BufferReader(data)) as reader:
             rows, names = reader.read_all(), reader.schema.names
@@ -118,21 +132,30 @@ def _changes(log: str, rows: pa.Table) -> Answer:
     lsns = rows.column("lsn").to_pylist()
     times = rows.column("time").cast(pa.int64()).to_pylist()
     return {
-        "log": log, "rows": rows.num_rows, "first_lsn": min(lsns, default=None),
-        "last_lsn": max(lsns, default=None), "first_time": min(times, default=None),
+        "log": log,
+        "rows": rows.num_rows,
+        "first_lsn": min(lsns, default=None),
+        "last_lsn": max(lsns, default=None),
+        "first_time": min(times, default=None),
         "last_time": max(times, default=None),
         "change_list": [{"change": one, "rows": counted[one]} for one in sorted(counted)],
-    }  # fmt: skip
+    }
 
 
 def _bucket(head: Head) -> Answer:
     return {
-        "partition": head.partition, "generation": head.gen,
-        "first": MessageId(*head.first), "last": MessageId(*head.last),
-        "ids": head.count, "left_out_until_time": head.cutoff_ms, "step_ms": head.step_ms,
-        "segment_list": [{"ids": one.count, "min_time": one.min_at, "max_time": one.max_at}
-                         for one in head.segments],
-    }  # fmt: skip
+        "partition": head.partition,
+        "generation": head.gen,
+        "first": MessageId(*head.first),
+        "last": MessageId(*head.last),
+        "ids": head.count,
+        "left_out_until_time": head.cutoff_ms,
+        "step_ms": head.step_ms,
+        "segment_list": [
+            {"ids": one.count, "min_time": one.min_at, "max_time": one.max_at}
+            for one in head.segments
+        ],
+    }
 
 
 def manifest_files(data: bytes) -> list[Answer]:
@@ -144,8 +167,9 @@ def manifest_files(data: bytes) -> list[Answer]:
     names = [name for name in FileRef.__struct_fields__ if name != "groups"]
     found = [
         {**{name: getattr(ref, name) for name in names}, "log": None}
-        for refs in body.files.values() for ref in refs
-    ]  # fmt: skip
+        for refs in body.files.values()
+        for ref in refs
+    ]
     return found + [
         {**{name: getattr(ref, name, None) for name in names}, "form": "changes", "log": ref.kind}
         for ref in changes_of(body).refs
@@ -169,11 +193,19 @@ def journal_frames(data: bytes) -> tuple[list[RawFrame], int]:
         ops_end = HEADER_BYTES + header.ops_bytes
         frames.append(
             RawFrame(
-                header.lsn, header.time_ms, header.durable_lsn, header.columns,
-                bytes(view[HEADER_BYTES:ops_end]), name, at, header.total_bytes, at + ops_end,
-                header.rows_bytes, header.crc,
+                header.lsn,
+                header.time_ms,
+                header.durable_lsn,
+                header.columns,
+                bytes(view[HEADER_BYTES:ops_end]),
+                name,
+                at,
+                header.total_bytes,
+                at + ops_end,
+                header.rows_bytes,
+                header.crc,
             )
-        )  # fmt: skip
+        )
         last, at = header.lsn, at + header.total_bytes
     return frames, at
 
@@ -181,6 +213,11 @@ def journal_frames(data: bytes) -> tuple[list[RawFrame], int]:
 def _journal(data: bytes) -> Answer:
     frames, end = journal_frames(data)
     first = int.from_bytes(data[24:32], "little")
-    return {"first_lsn": first, "last_lsn": first + len(frames) - 1, "frames": len(frames),
-            "end": end, "zero_tail": not any(data[end:]),
-            "frame_list": [describe_frame(raw) for raw in frames[:FRAMES_SHOWN_MAX]]}  # fmt: skip
+    return {
+        "first_lsn": first,
+        "last_lsn": first + len(frames) - 1,
+        "frames": len(frames),
+        "end": end,
+        "zero_tail": not any(data[end:]),
+        "frame_list": [describe_frame(raw) for raw in frames[:FRAMES_SHOWN_MAX]],
+    }

@@ -40,11 +40,17 @@ from txlog.startup.crc32c import crc32c
 HISTORY_DIR = "system/transaction_log"
 HISTORY = pa.schema(
     [
-        ("lsn", pa.int64()), ("time", INSTANT), ("coordinator", pa.int32()),
-        ("sequence", pa.int64()), ("op", pa.string()), ("partition", pa.int64()),
-        ("subscription", pa.int64()), ("count", pa.int64()), ("detail", pa.string()),
+        ("lsn", pa.int64()),
+        ("time", INSTANT),
+        ("coordinator", pa.int32()),
+        ("sequence", pa.int64()),
+        ("op", pa.string()),
+        ("partition", pa.int64()),
+        ("subscription", pa.int64()),
+        ("count", pa.int64()),
+        ("detail", pa.string()),
     ]
-)  # fmt: skip
+)
 # More parts than this are merged into one.
 PARTS_MAX = 16
 # Rows a transaction may take: history older than this times the remembered ones is dropped.
@@ -85,19 +91,26 @@ def table_of(items: Sequence[tuple[int, int, Op]]) -> pa.Table:
 
 def _rows(kind: type, items: Sequence[Item]) -> pa.Table:
     if kind is TxnsForgotten:  # a row for each transaction that it forgets
-        items = [(lsn, time, _Forgotten(op.coordinator, number))
-                 for lsn, time, op in items for number in op.sequences]  # fmt: skip
+        items = [
+            (lsn, time, _Forgotten(op.coordinator, number))
+            for lsn, time, op in items
+            for number in op.sequences
+        ]
     lsns, times, ops = zip(*items, strict=True)
     given: dict[str, Iterable[object]] = {
-        "lsn": lsns, "time": times, "coordinator": map(_COORDINATOR, ops),
+        "lsn": lsns,
+        "time": times,
+        "coordinator": map(_COORDINATOR, ops),
         **{name: column(ops) for name, column in _COLUMNS[kind].items()},
-    }  # fmt: skip
+    }
     arrays = [
-        pa.repeat(pa.scalar(kind.__name__, pa.string()), len(ops)) if field.name == "op"
-        else pa.array(list(given[field.name]), field.type) if field.name in given
+        pa.repeat(pa.scalar(kind.__name__, pa.string()), len(ops))
+        if field.name == "op"
+        else pa.array(list(given[field.name]), field.type)
+        if field.name in given
         else pa.nulls(len(ops), field.type)
         for field in HISTORY
-    ]  # fmt: skip
+    ]
     return pa.Table.from_arrays(arrays, schema=HISTORY)
 
 
@@ -191,8 +204,9 @@ def _due(
     out: list[HistoryRef] = []
     behind = new_rows
     for ref in reversed(parts):
-        if (age > 0 and now_ms - ref.time_last > age) or (count > 0 and behind >= count *
-                                                          ROWS_PER_TXN):  # fmt: skip
+        if (age > 0 and now_ms - ref.time_last > age) or (
+            count > 0 and behind >= count * ROWS_PER_TXN
+        ):
             break
         out.append(ref)
         behind += ref.rows
@@ -210,9 +224,15 @@ def _write(disk: Disk, rows: pa.Table, generation: int) -> HistoryRef:
     lsn = pc.min_max(rows.column("lsn")).as_py()
     time = pc.min_max(rows.column("time").cast(pa.int64())).as_py()
     return HistoryRef(
-        path, rows.num_rows, lsn["min"], lsn["max"], time["min"], time["max"], len(data),
+        path,
+        rows.num_rows,
+        lsn["min"],
+        lsn["max"],
+        time["min"],
+        time["max"],
+        len(data),
         crc32c(data),
-    )  # fmt: skip
+    )
 
 
 def _read(disk: Disk, ref: HistoryRef) -> pa.Table:
@@ -221,9 +241,12 @@ def _read(disk: Disk, ref: HistoryRef) -> pa.Table:
     if len(data) != ref.bytes or crc32c(data) != ref.crc:
         raise Corruption(
             f"{ref.path} is damaged, bytes 0 to {ref.bytes}",
-            hint=HINT, path=ref.path, offset=0,
-            expected=ref.crc, found=crc32c(data),
-        )  # fmt: skip
+            hint=HINT,
+            path=ref.path,
+            offset=0,
+            expected=ref.crc,
+            found=crc32c(data),
+        )
     with pa.ipc.open_file(pa.py_buffer(data)) as reader:
         return reader.read_all()
 
@@ -238,9 +261,10 @@ def transaction_rows(store: Store, coordinator: int, sequence: int) -> list[dict
         tables = [_read(view.disk, ref) for ref in view.manifest.history]
         own = [
             item
-            for key, items in view.waiting("coordinator") if key[1] == coordinator
+            for key, items in view.waiting("coordinator")
+            if key[1] == coordinator
             for item in items
-        ]  # fmt: skip
+        ]
         tables.append(table_of(own))
         wanted = (pa.scalar(coordinator, pa.int32()), pa.scalar(sequence, pa.int64()))
         return [
@@ -273,9 +297,12 @@ def component_log(store: Store, key: Component) -> ComponentLog:
             parts.append((ref, rows))
         kept = [ref.lsn_last for ref, rows in parts if rows]
         return ComponentLog(
-            parts, len(items), len(encode_ops([op for _, _, op in items])) if items else 0,
-            view.manifest.time_ms, items[-1][0] if items else max(kept, default=0),
-        )  # fmt: skip
+            parts,
+            len(items),
+            len(encode_ops([op for _, _, op in items])) if items else 0,
+            view.manifest.time_ms,
+            items[-1][0] if items else max(kept, default=0),
+        )
 
     return _replayed(store, question)
 

@@ -37,9 +37,10 @@ def sealable(view: View, manifest: Manifest) -> list[tuple[int, str, int, int]]:
     for ledger, owner in owners.items():
         newest[owner] = max(ledger, newest.get(owner, 0))
     parts = {
-        ledger for ledger, refs in manifest.files.items()
+        ledger
+        for ledger, refs in manifest.files.items()
         if refs[0].form == "part" and ledger in owners and ledger < newest[owners[ledger]]
-    }  # fmt: skip
+    }
     for ledger in sorted(parts):
         partition, role = owners[ledger]
         if partition in view.catalog.unavailable:
@@ -79,7 +80,7 @@ def seal_ledgers(store: Store, manifest: Manifest) -> int:
 
 def _seal(
     store: Store, view: View, number: int, partition: int, role: str, ledger: int, entries: int
-) -> bool:  # fmt: skip
+) -> bool:
     """Seal one ledger; False when it was trimmed meanwhile."""
     table = view.ledger_table(ledger, 0, entries)
     if role == "s":

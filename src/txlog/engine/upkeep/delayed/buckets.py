@@ -172,9 +172,12 @@ class RebuildReport:
 
 
 def rebuild_now(
-    store: Store, partition: int, first: Id | None = None, last: Id | None = None,
+    store: Store,
+    partition: int,
+    first: Id | None = None,
+    last: Id | None = None,
     search: Search | None = None,
-) -> RebuildReport:  # fmt: skip
+) -> RebuildReport:
     """Replace the index of a range by what the log says, and report what differed.
 
     first, last: None: from the beginning, to the end. Buckets are replaced as a whole. The mutable

@@ -291,9 +291,12 @@ class Builder:
                 source = lambda: kept  # noqa: E731
             bucket = self._publish(source, span, first, last, cutoff)
         op = ops.BucketsMerged(
-            self._partition, [one.gen for one in sources], cutoff, bucket,
+            self._partition,
+            [one.gen for one in sources],
+            cutoff,
+            bucket,
             [one.file.path for one in sources],
-        )  # fmt: skip
+        )
         return self._switch(bucket, lambda view: flow.merge(view, op))
 
     def _open(self, stack: ExitStack, bucket: Bucket) -> BucketFile:
@@ -317,20 +320,32 @@ class Builder:
         gen = max([gen, *(int(name[1]) + 1 for name in used if name)])  # Law 6: also of orphans
         cutting = storage_cutting.Cutting(
             settings.time_step_per_bucket_snapshot_seconds * SECOND_MS,
-            settings.max_indexes_per_snapshot_segment, settings.segments_max,
-        )  # fmt: skip
+            settings.max_indexes_per_snapshot_segment,
+            settings.segments_max,
+        )
         path = f"{directory}/{storage_bucket.bucket_name(first[0], last[0], gen)}"
         made = storage_bucket.encode_bucket(
-            path, storage_bucket.BucketName(partition, gen, first, last, cutoff), source, span,
-            cutting, bucket_source.MarkerTables(store, partition),
-        )  # fmt: skip
+            path,
+            storage_bucket.BucketName(partition, gen, first, last, cutoff),
+            source,
+            span,
+            cutting,
+            bucket_source.MarkerTables(store, partition),
+        )
         if made is None:
             return None
         store.disk.publish(path, made.buffers)
         return ops.Bucket(
-            gen, made.file, first, last, made.head.count, made.min_at, made.max_at, cutoff,
+            gen,
+            made.file,
+            first,
+            last,
+            made.head.count,
+            made.min_at,
+            made.max_at,
+            cutoff,
             made.half_at,
-        )  # fmt: skip
+        )
 
     def _switch(self, bucket: Bucket | None, decide: Callable[[View], Decision]) -> bool:
         """Write the frame; a file that it refuses goes."""

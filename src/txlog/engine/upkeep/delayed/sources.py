@@ -250,9 +250,7 @@ def _plain(view: View, request: Request, cutoff: int) -> pa.Table:
     return pa.Table.from_arrays([times.take(places), ledgers, entries, indexes], schema=IDS)
 
 
-def _inside(
-    view: View, ledger: int, markers: Sequence[buffers.Marker], cutoff: int
-) -> pa.Table:  # fmt: skip
+def _inside(view: View, ledger: int, markers: Sequence[buffers.Marker], cutoff: int) -> pa.Table:
     """The ids of messages of markers, by entry and index."""
     found: list[pa.Table] = []
     start = 0

@@ -105,17 +105,24 @@ def perform(disk: Disk, clock: Clock, plan: Plan, timeout_ms: int) -> list[Actio
         if not done:
             continue
         return _perform(disk, clock, plan, known, (names, done), timeout_ms)
-    done = [a for a in plan.actions
-            if a.action in ("rebuild-delayed", "bring-online", "settle", "sweep")]  # fmt: skip
+    done = [
+        a
+        for a in plan.actions
+        if a.action in ("rebuild-delayed", "bring-online", "settle", "sweep")
+    ]
     if done:
         _with_store(disk, clock, known, done, timeout_ms)
     return done
 
 
 def _perform(
-    disk: Disk, clock: Clock, plan: Plan, known: Known, group: tuple[tuple[str, ...], list[Action]],
+    disk: Disk,
+    clock: Clock,
+    plan: Plan,
+    known: Known,
+    group: tuple[tuple[str, ...], list[Action]],
     timeout_ms: int,
-) -> list[Action] | None:  # fmt: skip
+) -> list[Action] | None:
     """One group that works on files alone."""
     names, done = group
     if known.chain.name is None and done[0].action in _OF_JOURNAL:
@@ -123,8 +130,9 @@ def _perform(
             if _is_past(disk, known):
                 return None
             path = rewrite_header(disk, known).path  # the next round sees what is behind it
-        return ([a for a in done if a.action == "rebuild-journal"]
-                or [Action("rebuild-journal", "an empty one", path)])  # fmt: skip
+        return [a for a in done if a.action == "rebuild-journal"] or [
+            Action("rebuild-journal", "an empty one", path)
+        ]
     _note_losses(disk, clock, known, done, timeout_ms)  # before: never lost unrecorded
     with _locked(disk, timeout_ms, writing=True):
         if _is_past(disk, known):
@@ -210,9 +218,17 @@ def _republish(disk: Disk, clock: Clock, plan: Plan, known: Known, done: list[Ac
     # 0: of which one it is the successor is not said, for there are three until one is unlinked
     follows = 0 if older else crc_of(disk, old.generation)
     manifest = Manifest(
-        generation, follows, old.cut_lsn, old.chain_crc, now_ms, files, dumps, dropped, history,
+        generation,
+        follows,
+        old.cut_lsn,
+        old.chain_crc,
+        now_ms,
+        files,
+        dumps,
+        dropped,
+        history,
         raw_changes(told),
-    )  # fmt: skip
+    )
     disk.publish(manifest_path(generation), [encode_manifest(manifest, salt)])
     forget_before(disk, (older or [old])[-1].generation)
     if older:
@@ -220,9 +236,12 @@ def _republish(disk: Disk, clock: Clock, plan: Plan, known: Known, done: list[Ac
 
 
 def _state(
-    disk: Disk, salt: bytes, generation: int, old: Manifest,
+    disk: Disk,
+    salt: bytes,
+    generation: int,
+    old: Manifest,
     found: dict[tuple[str, int, int], bytes],
-) -> list[DumpRef]:  # fmt: skip
+) -> list[DumpRef]:
     path, at = f"state/{generation:010d}.state", STATE_HEAD.size
     out = [ref for ref in old.dumps if (ref.kind, ref.a, ref.b) not in found]
     blobs: list[bytes] = []
@@ -296,10 +315,18 @@ def _note_losses(
     noted = {(one.ledger, one.first, one.last) for one in catalog.losses}  # by one that died
     owners = catalog.owners
     ops = [
-        LossAccepted(owners[one.ledger or 0][0], one.ledger or 0, one.first or 0, one.last or 0,
-                     one.messages_lost or 0, f"{one.path} was damaged", uid)
-        for one in losses if (one.ledger, one.first, one.last) not in noted
-    ]  # fmt: skip
+        LossAccepted(
+            owners[one.ledger or 0][0],
+            one.ledger or 0,
+            one.first or 0,
+            one.last or 0,
+            one.messages_lost or 0,
+            f"{one.path} was damaged",
+            uid,
+        )
+        for one in losses
+        if (one.ledger, one.first, one.last) not in noted
+    ]
     store = _open(disk, clock, known, timeout_ms)
     try:
         store.write(lambda view, now: Decision([*ops], None, True))
@@ -340,8 +367,9 @@ def _rebuild_delayed(store: Store, paths: set[str | None]) -> None:
     def affected(view: View) -> dict[int, list[int]]:
         return {
             key[1]: [b.gen for b in view.delayed(key[1]).buckets if b.file.path in paths]
-            for key in view.known() if key[0] == "delayed"
-        }  # fmt: skip
+            for key in view.known()
+            if key[0] == "delayed"
+        }
 
     for number, gens in store.read(affected).items():
         if gens:

@@ -88,9 +88,8 @@ def _replayed(disk: Disk, salt: bytes, boot_id: str, source: Source) -> View:
 
 
 def led_to(
-    disk: Disk, salt: bytes, boot_id: str, manifests: Sequence[Manifest],
-    bad: Sequence[DumpRef],
-) -> dict[Component, bytes]:  # fmt: skip
+    disk: Disk, salt: bytes, boot_id: str, manifests: Sequence[Manifest], bad: Sequence[DumpRef]
+) -> dict[Component, bytes]:
     """The dumps of components at the newest cut that a replay leads to; the others are lost."""
     out: dict[Component, bytes] = {}
     wanted = [(ref.kind, ref.a, ref.b) for ref in bad]
@@ -187,9 +186,14 @@ def publish_like(disk: Disk, view: View, ref: FileRef, table: pa.Table, generati
             made = msgspec.structs.replace(made, form="chunks", messages=-1)
         else:
             made = msgspec.structs.replace(
-                made, form=ref.form, first=ref.first, last=ref.last, lsn_first=ref.lsn_first,
-                lsn_last=ref.lsn_last, messages=made.messages if ref.form == "sealed" else -1,
-            )  # fmt: skip
+                made,
+                form=ref.form,
+                first=ref.first,
+                last=ref.last,
+                lsn_first=ref.lsn_first,
+                lsn_last=ref.lsn_last,
+                messages=made.messages if ref.form == "sealed" else -1,
+            )
     disk.publish(path, buffers)
     return made
 
@@ -227,9 +231,7 @@ def salvaged(disk: Disk, view: View, ref: FileRef, reason: str) -> Salvaged | No
             table = _stand_ins(view, ref, start, stop, reason)
             first = start if ref.form == "sealed" else ref.first + start
             lost.append((first, first + stop - start - 1))
-            is_lost = pc.and_(
-                pc.equal(table["kind"], KIND_DATA), pc.is_valid(table["properties"])
-            )  # fmt: skip
+            is_lost = pc.and_(pc.equal(table["kind"], KIND_DATA), pc.is_valid(table["properties"]))
             messages += int(pc.sum(is_lost).as_py() or 0)
         pieces.append(table)
     table = pa.concat_tables(pieces) if pieces else MESSAGE.empty_table()
@@ -253,8 +255,10 @@ def _without_value(disk: Disk, view: View, ref: FileRef, reason: str) -> Salvage
         "without a gap"
     )
     made: dict[str, object] = {
-        "kind": CHUNK_KIND, "entry": 0, "properties": [(LOST_PROPERTY, reason)],
-    }  # fmt: skip
+        "kind": CHUNK_KIND,
+        "entry": 0,
+        "properties": [(LOST_PROPERTY, reason)],
+    }
     arrays = [pa.array([made.get(field.name)], field.type) for field in MESSAGE]
     table = pa.Table.from_arrays(arrays, schema=MESSAGE)
     return Salvaged(table, [(0, 0)], live_rows(state).get(ref.ledger, 0), what)
@@ -302,10 +306,11 @@ def _stand_ins(view: View, ref: FileRef, start: int, stop: int, reason: str) -> 
     else:
         _known_messages(view, partition, ref, rows, made, later)
     arrays = [
-        pa.array(made[field.name], pa.int64()).cast(INSTANT) if field.type == INSTANT
+        pa.array(made[field.name], pa.int64()).cast(INSTANT)
+        if field.type == INSTANT
         else pa.array(made[field.name], PROPERTY_MAP if field.name == "properties" else field.type)
         for field in MESSAGE
-    ]  # fmt: skip
+    ]
     return pa.Table.from_arrays(arrays, schema=MESSAGE)
 
 
@@ -344,14 +349,19 @@ def _known_delays(view: View, partition: int) -> dict[tuple[int, int, int], int]
             continue  # it is dropped, and made again from what is there then
     return {
         (row["ledger"], row["entry"], row["index"]): row["deliver_at"]
-        for table in tables for row in table.to_pylist()
-    }  # fmt: skip
+        for table in tables
+        for row in table.to_pylist()
+    }
 
 
 def _known_messages(
-    view: View, partition: int, ref: FileRef, rows: list[int], made: dict[str, list[object]],
+    view: View,
+    partition: int,
+    ref: FileRef,
+    rows: list[int],
+    made: dict[str, list[object]],
     later: dict[tuple[int, int, int], int],
-) -> None:  # fmt: skip
+) -> None:
     """Which transaction and index a row of a sidecar had; a row of none was dead or an end."""
     places = {row: at for at, row in enumerate(rows)}
     for one in _in_ledger(view, partition, ref.ledger):
@@ -385,8 +395,9 @@ def _in_ledger(
     state = view.buffer(partition)
     found: list[tuple[tuple[int, Marker | Held], tuple[int, int]]] = [
         ((number, marker), (marker.coordinator, marker.sequence))
-        for number, markers in state.markers.items() for marker in markers
-    ]  # fmt: skip
+        for number, markers in state.markers.items()
+        for marker in markers
+    ]
     for coordinator, by_sequence in state.held.items():
         found += [((0, held), (coordinator, sequence)) for sequence, held in by_sequence.items()]
     for one, pair in found:

@@ -159,9 +159,9 @@ def lost_frames(disk: Disk, salt: bytes, chain: Chain) -> Lost:
             seen.add(header.lsn)
             for op in ops:
                 if isinstance(op, _MESSAGES):
-                    messages += getattr(op, "rows", 1) if not isinstance(op, Adopted) else (
-                        op.file.rows
-                    )  # fmt: skip
+                    messages += (
+                        getattr(op, "rows", 1) if not isinstance(op, Adopted) else (op.file.rows)
+                    )
     first, last = chain.last_lsn + 1, max(highest, chain.last_lsn + 1)
     return Lost(first, last, messages, last - first + 1 - len(seen))
 
@@ -198,15 +198,29 @@ def cut_off(disk: Disk, clock: Clock, known: Known, lost: Lost | None) -> int:
             settings = Settings.from_mapping(view.catalog.settings)
             ops = accept(view, settings, now, disk.owner(), lost).ops
             frames, _, _ = encode(
-                lsn=cut_lsn + 1, durable_lsn=cut_lsn, time_ms=now.wall_ms,
-                offset=FILE_HEADER_BYTES, ops=encode_ops(ops), rows=None, columns=0, salt=salt,
+                lsn=cut_lsn + 1,
+                durable_lsn=cut_lsn,
+                time_ms=now.wall_ms,
+                offset=FILE_HEADER_BYTES,
+                ops=encode_ops(ops),
+                rows=None,
+                columns=0,
+                salt=salt,
                 previous_crc=chain_crc,
-            )  # fmt: skip
+            )
         _publish_journal(disk, salt, cut_lsn + 1, chain_crc, frames)
         manifest = Manifest(
-            generation, crc_of(disk, old.generation), cut_lsn, chain_crc, now.wall_ms, files,
-            dumps, dropped, old.history, raw_changes(told),
-        )  # fmt: skip
+            generation,
+            crc_of(disk, old.generation),
+            cut_lsn,
+            chain_crc,
+            now.wall_ms,
+            files,
+            dumps,
+            dropped,
+            old.history,
+            raw_changes(told),
+        )
         disk.publish(manifest_path(generation), [encode_manifest(manifest, salt)])
         forget_before(disk, old.generation)
         return generation
@@ -259,9 +273,10 @@ def accept(
     """Decide to go on without the frames: one frame, durable before anything else."""
     draft = Draft(view, settings, now.wall_ms)
     draft.ops.append(
-        LossAccepted(0, 0, lost.first, lost.last, lost.messages, f"{REASON}: {lost.words}",
-                     owner[0])
-    )  # fmt: skip
+        LossAccepted(
+            0, 0, lost.first, lost.last, lost.messages, f"{REASON}: {lost.words}", owner[0]
+        )
+    )
     recover_lossy(view, draft)
     every = [n for topic in view.catalog.topics.values() for n in numbers(topic)]
     if every:
@@ -276,9 +291,7 @@ def accept(
             for uid, named in view.keys(key[1]).of.items():
                 for name, one in named.items():
                     if not one.deleted:
-                        draft.ops.append(
-                            KeyConnected(key[1], uid, one.owner, name, one.epoch + 1)
-                        )  # fmt: skip
+                        draft.ops.append(KeyConnected(key[1], uid, one.owner, name, one.epoch + 1))
     return draft.decision(lost, sync=True)
 
 

@@ -161,12 +161,18 @@ def _plan_chain(disk: Disk, plan: Plan, known: Known) -> None:
             plan.actions.append(_without_journal(disk, known))
             return
         plan.lost = lost = lost_frames(disk, known.identity.salt, known.chain)
-        plan.actions.append(Action(
-            "cut-journal", f"go on behind LSN {lost.last} without LSN {lost.first} to {lost.last}; "
-            f"open transactions are aborted, every key gets a newer epoch; {lost.words}",
-            known.chain.name.path, None, lost.first, lost.last,
-            None if lost.unread else lost.messages,
-        ))  # fmt: skip
+        plan.actions.append(
+            Action(
+                "cut-journal",
+                f"go on behind LSN {lost.last} without LSN {lost.first} to {lost.last}; "
+                f"open transactions are aborted, every key gets a newer epoch; {lost.words}",
+                known.chain.name.path,
+                None,
+                lost.first,
+                lost.last,
+                None if lost.unread else lost.messages,
+            )
+        )
         return
     only_before = [one for one in plan.findings.problems if one.code in _PREDECESSOR]
     if known.bad or only_before:
@@ -182,9 +188,11 @@ def _plan_irregular(plan: Plan, known: Known) -> bool:
     named = {path for manifest in known.manifests for path in paths_of(manifest)}
     named -= {path for path, _ in known.newest.dropped} if known.newest is not None else set()
     for path in sorted(known.irregular):
-        if path not in named and path.partition("/")[0] != "manifest" and not (
-            path.endswith(".journal") or path == IDENTITY_PATH
-        ):  # fmt: skip
+        if (
+            path not in named
+            and path.partition("/")[0] != "manifest"
+            and not (path.endswith(".journal") or path == IDENTITY_PATH)
+        ):
             plan.actions.append(
                 Action("set-aside", "it is no regular file: into the quarantine", path)
             )
@@ -202,18 +210,28 @@ def _plan_frames(disk: Disk, clock: Clock, plan: Plan, known: Known) -> None:
     found = reconcile(disk, *behind)
     if not is_last_file(disk, min(found.removed)):
         plan.actions.append(
-            Action("restore", f"LSN {known.conflict.raw.lsn} contradicts what stands before it, "
-                   "and another journal was begun since", path)
-        )  # fmt: skip
+            Action(
+                "restore",
+                f"LSN {known.conflict.raw.lsn} contradicts what stands before it, "
+                "and another journal was begun since",
+                path,
+            )
+        )
         return
     plan.reconciled = found
     for lsn, what in found.told:
         lost = found.lost.get(lsn, 0)
         plan.actions.append(
-            Action("drop-frame" if lost else "move-frame",
-                   f"LSN {lsn}, which its writer did not go on from: {what}", path, None, lsn, lsn,
-                   lost)
-        )  # fmt: skip
+            Action(
+                "drop-frame" if lost else "move-frame",
+                f"LSN {lsn}, which its writer did not go on from: {what}",
+                path,
+                None,
+                lsn,
+                lsn,
+                lost,
+            )
+        )
 
 
 def _without_journal(disk: Disk, known: Known) -> Action:
@@ -227,11 +245,18 @@ def _without_journal(disk: Disk, known: Known) -> Action:
     durable = cut if witnessed is None else witnessed.durable_lsn
     if durable > cut:
         return Action(
-            "cut-journal", f"go on without LSN {cut + 1} to {durable}, whose file is missing; "
-            "what was in them is unknown", "journal", None, cut + 1, durable, None,
-        )  # fmt: skip
-    return Action("rebuild-journal", "an empty one: nothing was durable behind the checkpoint",
-                  "journal")  # fmt: skip
+            "cut-journal",
+            f"go on without LSN {cut + 1} to {durable}, whose file is missing; "
+            "what was in them is unknown",
+            "journal",
+            None,
+            cut + 1,
+            durable,
+            None,
+        )
+    return Action(
+        "rebuild-journal", "an empty one: nothing was durable behind the checkpoint", "journal"
+    )
 
 
 def _plan_state(disk: Disk, clock: Clock, plan: Plan, known: Known, everything: bool) -> None:
@@ -259,9 +284,11 @@ def _plan_state(disk: Disk, clock: Clock, plan: Plan, known: Known, everything: 
 def _plan_changes(plan: Plan, known: Known, everything: bool) -> None:
     """Files of the logs of changes, unless a dump that they are made from is damaged itself."""
     newest = known.newest
-    if newest is None or known.chain.is_broken or any(
-        one.action in ("rebuild-state", "restore") for one in plan.actions
-    ):  # fmt: skip
+    if (
+        newest is None
+        or known.chain.is_broken
+        or any(one.action in ("rebuild-state", "restore") for one in plan.actions)
+    ):
         return
     bad = {ref.path for ref in known.bad_changes}
     if everything:
@@ -283,9 +310,11 @@ def _plan_files(disk: Disk, clock: Clock, plan: Plan, known: Known, ledger: int 
     if known.chain.is_broken or any(a.action == "rebuild-state" for a in plan.actions):
         return  # what is known of ledgers may change
     salt, boot_id = known.identity.salt, clock.now().boot_id
-    live = set() if view is None else {
-        one.path for number in view.catalog.owners for one in view.files.of(number)
-    }  # fmt: skip
+    live = (
+        set()
+        if view is None
+        else {one.path for number in view.catalog.owners for one in view.files.of(number)}
+    )
     named = set() if newest is None else {r.path for refs in newest.files.values() for r in refs}
     for file in known.bad_files:
         if file.form == "bucket" or ledger not in (None, file.ledger) or file.path not in live:
@@ -296,23 +325,34 @@ def _plan_files(disk: Disk, clock: Clock, plan: Plan, known: Known, ledger: int 
         table = rows_led_to(disk, salt, boot_id, known.manifests, file)
         if table is not None:
             plan.rows[file.path] = table
-            plan.actions.append(Action(
-                "rebuild-file", f"{table.num_rows} rows, from older files and the journal",
-                file.path, file.ledger,
-            ))  # fmt: skip
+            plan.actions.append(
+                Action(
+                    "rebuild-file",
+                    f"{table.num_rows} rows, from older files and the journal",
+                    file.path,
+                    file.ledger,
+                )
+            )
             continue
         assert view is not None
         left = salvaged(disk, view, file, f"{file.path} was damaged")
         if left is None:
-            plan.actions.append(Action("restore", "a file outside of the store", file.path,
-                                       file.ledger))  # fmt: skip
+            plan.actions.append(
+                Action("restore", "a file outside of the store", file.path, file.ledger)
+            )
             continue
         plan.left[file.path] = left
-        plan.actions.append(Action(
-            "salvage-file", left.what, file.path, file.ledger,
-            left.lost[0][0] if left.lost else None, left.lost[-1][1] if left.lost else None,
-            left.messages,
-        ))  # fmt: skip
+        plan.actions.append(
+            Action(
+                "salvage-file",
+                left.what,
+                file.path,
+                file.ledger,
+                left.lost[0][0] if left.lost else None,
+                left.lost[-1][1] if left.lost else None,
+                left.messages,
+            )
+        )
 
 
 def _plan_rest(plan: Plan, known: Known, everything: bool) -> None:
@@ -330,8 +370,9 @@ def _plan_rest(plan: Plan, known: Known, everything: bool) -> None:
         if why.reason == "damage" and why.ledger not in {ref.ledger for ref in known.bad_files}:
             topic = topic_of(view.catalog, number)
             name = f"{TopicName.parse(topic.name).short}/{index_of(topic, number)}"
-            plan.actions.append(Action("bring-online", f"{name}, its files are good", None,
-                                       why.ledger))  # fmt: skip
+            plan.actions.append(
+                Action("bring-online", f"{name}, its files are good", None, why.ledger)
+            )
     for action, codes in (("settle", _SETTLED), ("sweep", _SWEPT)):
         for one in plan.findings.problems:
             if one.code in codes and not _is_small(one):

@@ -62,9 +62,7 @@ def adopt_files(
         raise TryAgain(f"the topic went on faster than {len(ordered)} files could be named")
 
 
-def _adopt(
-    store: Store, topic: int, key: str, batch: int | str, staged: Sequence[Staged]
-) -> str:  # fmt: skip
+def _adopt(store: Store, topic: int, key: str, batch: int | str, staged: Sequence[Staged]) -> str:
     ledgers = store.write(lambda view, now: flow.reserve(view, topic, staged))
     assert isinstance(ledgers, list)
     files = store.read(lambda view: _named(view, topic, staged, ledgers))
@@ -92,13 +90,14 @@ def _named(
     topic, generation = live_topic(view, number, "of this batch"), view.manifest.generation
     return [
         msgspec.structs.replace(
-            one.file, ledger=ledger,
+            one.file,
+            ledger=ledger,
             path=sealed_path(
                 ledger_dir(view.catalog, number_of(topic, one.partition), "p"), ledger, generation
             ),
         )
         for one, ledger in zip(staged, ledgers, strict=True)
-    ]  # fmt: skip
+    ]
 
 
 def _link(disk: Disk, staged: Sequence[Staged], files: Sequence[FileRef]) -> None:
@@ -195,7 +194,10 @@ def sweep_stages(store: Store, *, topics_max: int | None = None) -> int:
 def _stage_dirs(store: Store, topics_max: int | None) -> Iterator[str]:
     if topics_max is not None:
         names = store.read(lambda view: [topic.name for topic in view.catalog.topics.values()])
-        yield from (f"{topic_dir(name)}/{STAGE_DIR}" for name in names[: topics_max + 1]
-                    if len(names) <= topics_max)  # fmt: skip
+        yield from (
+            f"{topic_dir(name)}/{STAGE_DIR}"
+            for name in names[: topics_max + 1]
+            if len(names) <= topics_max
+        )
         return
     yield from (f"{path}/{STAGE_DIR}" for path in below_topics(store.disk, 3))

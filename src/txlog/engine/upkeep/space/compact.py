@@ -43,9 +43,14 @@ from txlog.startup import compute as pc
 # many data rows there were at all.
 Arrange = Callable[[Sequence[FileRef], pa.Table, pa.Table], tuple[pa.Table, int]]
 PLACES = pa.schema(
-    [("txn_most", pa.int64()), ("txn_least", pa.int64()), ("first", pa.int64()),
-     ("last", pa.int64()), ("at", pa.int64())]
-)  # fmt: skip
+    [
+        ("txn_most", pa.int64()),
+        ("txn_least", pa.int64()),
+        ("first", pa.int64()),
+        ("last", pa.int64()),
+        ("at", pa.int64()),
+    ]
+)
 
 
 @dataclass(slots=True)
@@ -85,9 +90,13 @@ def roll_open(store: Store, numbers: list[int]) -> None:
 
 
 def compact_sidecars(
-    store: Store, numbers: Iterable[int], report: CompactReport, *, ratio: float | None = None,
+    store: Store,
+    numbers: Iterable[int],
+    report: CompactReport,
+    *,
+    ratio: float | None = None,
     arrange: Arrange | None = None,
-) -> bool:  # fmt: skip
+) -> bool:
     """Compact the sidecars of partitions, by store-wide number; returns whether files changed.
 
     arrange: who reads and sorts, if not this process; the rows are compared with the state
@@ -217,9 +226,13 @@ def _groups(
 
 
 def _compact_group(
-    store: Store, view: View, number: int, group: list[SidecarLedger], report: CompactReport,
+    store: Store,
+    view: View,
+    number: int,
+    group: list[SidecarLedger],
+    report: CompactReport,
     arrange: Arrange | None,
-) -> bool:  # fmt: skip
+) -> bool:
     """Make one new ledger of some; False when they changed meanwhile, or nothing lives in them."""
     table, places = _built(view, number, group, report, arrange)
     if not table.num_rows:
@@ -257,9 +270,12 @@ def _payload_bytes(state: Buffer, ledgers: set[int]) -> int:
 
 
 def _built(
-    view: View, number: int, group: list[SidecarLedger], report: CompactReport,
+    view: View,
+    number: int,
+    group: list[SidecarLedger],
+    report: CompactReport,
     arrange: Arrange | None = None,
-) -> tuple[pa.Table, list[_Place]]:  # fmt: skip
+) -> tuple[pa.Table, list[_Place]]:
     """The rows of the new ledger, and where each came from, in the same order."""
     places = list(_places(view.buffer(number), {end.ledger for end in group}))
     if arrange is None:
@@ -297,9 +313,10 @@ def moved_rows(view: View, op: Compacted) -> pa.Table:
     for ledger, row, rows, new_row in sorted(op.moved):
         moves[ledger].append((row, rows, new_row))
     found = [
-        (at, place) for place in _places(state, set(op.old))
+        (at, place)
+        for place in _places(state, set(op.old))
         if (at := moved_row(moves[place.ledger], place.row, place.rows)) is not None
-    ]  # fmt: skip
+    ]
     ends: list[int] = []
     said: list[tuple[int, Marker | None]] = []
     for at, place in sorted(found, key=lambda one: one[0]):
@@ -346,9 +363,11 @@ def _places(state: Buffer, ledgers: set[int]) -> Iterator[_Place]:
     order = {end.ledger: at for at, end in enumerate(state.ledgers)}
     held = [
         _Place(ledger, row, rows, index, (coordinator, sequence))
-        for coordinator, by_sequence in state.held.items() for sequence, one in by_sequence.items()
-        for ledger, row, rows, index in one.ranges if ledger in ledgers
-    ]  # fmt: skip
+        for coordinator, by_sequence in state.held.items()
+        for sequence, one in by_sequence.items()
+        for ledger, row, rows, index in one.ranges
+        if ledger in ledgers
+    ]
     yield from sorted(held, key=lambda place: (order[place.ledger], place.row))
 
 
@@ -383,8 +402,9 @@ def _check_rows(rows: pa.Table, places: list[_Place], ends: list[int]) -> None:
         if rows.num_rows != ends[-1] or not rows.column(name).equals(pa.chunked_array([column])):
             raise Corruption(
                 f"a sidecar does not hold the rows that its transactions point at ({name})",
-                hint="restore the files of the partition from a copy of the store", code=604,
-            )  # fmt: skip
+                hint="restore the files of the partition from a copy of the store",
+                code=604,
+            )
 
 
 def _marked(rows: pa.Table, places: list[_Place]) -> pa.Table:

@@ -58,9 +58,10 @@ def trim_by_policies(store: Store) -> int:
 
     def wanted(view: View) -> list[int]:
         return [
-            number for number, topic in view.catalog.topics.items()
+            number
+            for number, topic in view.catalog.topics.items()
             if retention_policy(view, store.settings, topic).lets_go
-        ]  # fmt: skip
+        ]
 
     def is_due(view: View, number: int) -> bool:
         return bool(decision(view, store.clock.now(), number).ops)
@@ -89,9 +90,11 @@ def expire_due(store: Store, pairs: Sequence[Pair] | None = None, *, fresh: bool
         return 0
 
     def due(view: View) -> list[Pair]:
-        asked = pairs if pairs is not None else [
-            (held.topic, held.number) for held in view.catalog.subscriptions.values()
-        ]  # fmt: skip
+        asked = (
+            pairs
+            if pairs is not None
+            else [(held.topic, held.number) for held in view.catalog.subscriptions.values()]
+        )
         timed = [pair for pair in asked if _is_timed(view, store.settings, pair[0])]
         now = store.clock.now()
         return [pair for pair in timed if expire(view, store.settings, now, [pair]).ops]

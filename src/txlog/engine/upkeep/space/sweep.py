@@ -181,10 +181,12 @@ def detached(disk: Disk, view: View) -> list[str]:
     """The locks of consumers that are attached no more, and whose numbers nobody gets."""
     catalog = view.catalog
     return [
-        f"{CONSUMERS_DIR}/{name}" for name in disk.listdir(CONSUMERS_DIR)
+        f"{CONSUMERS_DIR}/{name}"
+        for name in disk.listdir(CONSUMERS_DIR)
         if (number := name.removesuffix(".lock")).isdecimal()
-        and int(number) < catalog.next_consumer and int(number) not in catalog.consumers
-    ]  # fmt: skip
+        and int(number) < catalog.next_consumer
+        and int(number) not in catalog.consumers
+    ]
 
 
 def names_in(disk: Disk, path: str) -> list[str] | None:
@@ -222,9 +224,7 @@ def every_directory(disk: Disk, strays: list[str] | None = None) -> Iterator[str
             yield from cursor_dirs(disk, path, strays)
 
 
-def cursor_dirs(
-    disk: Disk, partition: str, strays: list[str] | None = None
-) -> Iterator[str]:  # fmt: skip
+def cursor_dirs(disk: Disk, partition: str, strays: list[str] | None = None) -> Iterator[str]:
     """The directories of cursors in that of a partition, those of deleted subscriptions too."""
     directory = f"{partition}/{CURSORS_DIR}"
     for path in (f"{directory}/{name}" for name in names_in(disk, directory) or ()):
@@ -240,8 +240,9 @@ def _places(view: View, places_max: int | None) -> list[Place] | None:
         return None
     catalog = view.catalog
     owners = sorted(set(catalog.owners.values()))
-    delayed = [(number, "d") for number in delayed_partitions(view)
-               if has_partition(catalog, number)]  # fmt: skip
+    delayed = [
+        (number, "d") for number in delayed_partitions(view) if has_partition(catalog, number)
+    ]
     if len(owners) + len(delayed) > places_max:
         return []
     return [place_of(catalog, number, role) for number, role in (*owners, *delayed)]

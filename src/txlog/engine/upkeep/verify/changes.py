@@ -71,13 +71,15 @@ def compare_changes(disk: Disk, manifest: Manifest, findings: Findings) -> None:
 
 def _compare(kind: str, told: States, known: States, findings: Findings) -> None:
     """Two times key to state; the first differences are named."""
-    wrong = sorted(
-        key for key in {*told, *known} if told.get(key) != known.get(key)
-    )  # fmt: skip
+    wrong = sorted(key for key in {*told, *known} if told.get(key) != known.get(key))
     for key in wrong[:_SHOWN_MAX]:
-        why = "has no row" if key not in told else "is gone" if key not in known else (
-            "differs in " + ", ".join(n for n, v in known[key].items() if told[key][n] != v)
-        )  # fmt: skip
+        why = (
+            "has no row"
+            if key not in told
+            else "is gone"
+            if key not in known
+            else ("differs in " + ", ".join(n for n, v in known[key].items() if told[key][n] != v))
+        )
         name = " ".join(map(str, key))
         findings.error(604, f"the log of changes: {kind} {name} {why}", hint=_HINT)
     if len(wrong) > _SHOWN_MAX:

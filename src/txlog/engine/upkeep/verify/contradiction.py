@@ -283,9 +283,13 @@ def is_last_file(disk: Disk, first_lsn: int) -> bool:
 
 
 def rewrite(
-    disk: Disk, salt: bytes, manifest: Manifest, frames: Sequence[Frame], found: Reconciled,
+    disk: Disk,
+    salt: bytes,
+    manifest: Manifest,
+    frames: Sequence[Frame],
+    found: Reconciled,
     uid: int,
-) -> JournalName:  # fmt: skip
+) -> JournalName:
     """Publish the journal as it was reconciled; the caller holds both locks. Returns its name.
 
     frames: all of them, as they are behind the manifest
@@ -308,10 +312,16 @@ def rewrite(
                 file = files[raw.journal] = JournalFile(disk, raw.journal, salt)
             rows = file.file.pread(raw.rows_offset, raw.rows_bytes)
         parts, total, previous = encode(
-            lsn=lsn, durable_lsn=min(raw.durable_lsn, lsn - 1), time_ms=raw.time_ms, offset=place,
-            ops=ops, rows=rows, columns=raw.columns if rows is not None else 0, salt=salt,
+            lsn=lsn,
+            durable_lsn=min(raw.durable_lsn, lsn - 1),
+            time_ms=raw.time_ms,
+            offset=place,
+            ops=ops,
+            rows=rows,
+            columns=raw.columns if rows is not None else 0,
+            salt=salt,
             previous_crc=previous,
-        )  # fmt: skip
+        )
         out.extend(parts)
         place, lsn = place + total, lsn + 1
 

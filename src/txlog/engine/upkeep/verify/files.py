@@ -54,16 +54,23 @@ IsWanted = Callable[[str], bool]
 
 
 def check_segment(
-    disk: Disk, ref: FileRef, findings: Findings, is_wanted: IsWanted, *,
-    deep: bool = False, chunked: Chunked | None = None, partition: int | None = None,
-) -> bool:  # fmt: skip
+    disk: Disk,
+    ref: FileRef,
+    findings: Findings,
+    is_wanted: IsWanted,
+    *,
+    deep: bool = False,
+    chunked: Chunked | None = None,
+    partition: int | None = None,
+) -> bool:
     """Every byte of a part, a sealed or adopted file, chunks, or a bucket; True: it is good."""
     try:
         file = open_file(disk, ref.path)
     except MissingFile as error:
         if is_wanted(ref.path):
-            findings.caught(error, path=ref.path, ledger=ref.ledger or None, hint=HINT,
-                            partition=partition)  # fmt: skip
+            findings.caught(
+                error, path=ref.path, ledger=ref.ledger or None, hint=HINT, partition=partition
+            )
             return False
         return True
     except TxlogError as error:
@@ -84,8 +91,13 @@ def check_segment(
             reader.verify()
             _check_counted(reader)
     except TxlogError as error:
-        findings.caught(error, path=ref.path, ledger=ref.ledger or None, partition=partition,
-                        hint=error.hint if is_far(ref.path) else HINT)  # fmt: skip
+        findings.caught(
+            error,
+            path=ref.path,
+            ledger=ref.ledger or None,
+            partition=partition,
+            hint=error.hint if is_far(ref.path) else HINT,
+        )
         return False
     finally:
         file.close()
@@ -109,9 +121,16 @@ def _check_counted(reader: SegmentReader) -> None:
 
 
 def check_state(
-    disk: Disk, salt: bytes, path: str, refs: Iterable[DumpRef], findings: Findings,
-    is_wanted: IsWanted, *, deep: bool = False, is_whole: bool = False,
-) -> list[DumpRef]:  # fmt: skip
+    disk: Disk,
+    salt: bytes,
+    path: str,
+    refs: Iterable[DumpRef],
+    findings: Findings,
+    is_wanted: IsWanted,
+    *,
+    deep: bool = False,
+    is_whole: bool = False,
+) -> list[DumpRef]:
     """A state file and the dumps that manifests name in it; returns those that are damaged.
 
     is_whole: it was made along with the manifest that names these, so it has no others
@@ -134,9 +153,11 @@ def check_state(
     end = max((ref.offset + ref.length for ref in wanted), default=_STATE_HEAD_BYTES)
     if is_whole and len(data) > end:
         findings.warning(
-            "void", f"{path} has {len(data) - end} bytes behind its last dump that nothing needs",
-            path=path, offset=end,
-        )  # fmt: skip
+            "void",
+            f"{path} has {len(data) - end} bytes behind its last dump that nothing needs",
+            path=path,
+            offset=end,
+        )
     bad: list[DumpRef] = []
     for ref in wanted:
         blob = data[ref.offset : ref.offset + ref.length]
@@ -144,18 +165,23 @@ def check_state(
         if len(blob) != ref.length or crc32c(blob) != ref.crc:
             end = ref.offset + ref.length
             findings.error(
-                601, f"{path} is damaged, bytes {ref.offset} to {end}: the dump of {where}",
-                path=path, offset=ref.offset, hint=HINT,
-            )  # fmt: skip
+                601,
+                f"{path} is damaged, bytes {ref.offset} to {end}: the dump of {where}",
+                path=path,
+                offset=ref.offset,
+                hint=HINT,
+            )
             bad.append(ref)
         elif deep:
             try:
                 FOLDS[ref.kind].load(blob)
             except (TxlogError, ValueError, TypeError, KeyError) as error:
                 findings.error(
-                    604, f"the dump of {where} in {path} cannot be read: {error}", path=path,
+                    604,
+                    f"the dump of {where} in {path} cannot be read: {error}",
+                    path=path,
                     offset=ref.offset,
-                )  # fmt: skip
+                )
                 bad.append(ref)
     return bad
 
@@ -241,9 +267,11 @@ def check_kinds(disk: Disk, findings: Findings) -> set[str]:
                 continue
             what = "a file that may not be read" if kind == "unreadable" else f"a {kind}"
             findings.warning(
-                "irregular", f"{path} is {what} where a store has a file", path=path,
+                "irregular",
+                f"{path} is {what} where a store has a file",
+                path=path,
                 hint="move it away, or txlog admin repair --apply: it goes to the quarantine",
-            )  # fmt: skip
+            )
             out.add(path)
     return out
 
@@ -257,29 +285,37 @@ def check_fixed(disk: Disk, findings: Findings, irregular: Collection[str] = ())
             continue
         if not disk.exists(path):
             if path != PINS_LOCK:  # made by the first who pins
-                findings.warning("lock", f"{path} is missing", path=path,
-                                 hint="the next writer makes it")  # fmt: skip
+                findings.warning(
+                    "lock", f"{path} is missing", path=path, hint="the next writer makes it"
+                )
         elif disk.size(path):
             findings.warning("lock", f"{path} has bytes, and it is a lock", path=path, offset=0)
     for path in pins(disk):
         if path not in irregular and not holder_of(disk, path)[0]:
-            findings.warning("pin", f"{path} is of a process that is gone", path=path,
-                             hint="upkeep removes it")  # fmt: skip
+            findings.warning(
+                "pin", f"{path} is of a process that is gone", path=path, hint="upkeep removes it"
+            )
     for name in disk.listdir(QUARANTINE_DIR):
         path = f"{QUARANTINE_DIR}/{name}"
         if path in irregular:
             continue
         findings.read(disk.size(path))
         findings.warning(
-            "quarantine", f"{path} has {disk.size(path)} bytes that recovery cut off", path=path,
+            "quarantine",
+            f"{path} has {disk.size(path)} bytes that recovery cut off",
+            path=path,
             hint="look at it with txlog inspect, then remove it",
-        )  # fmt: skip
+        )
 
 
 def _check_reserve(disk: Disk, findings: Findings) -> None:
     if not disk.exists(RESERVE_PATH):
-        findings.warning("reserve", f"{RESERVE_PATH} is missing", path=RESERVE_PATH,
-                         hint="the next checkpoint makes it, once there is room")  # fmt: skip
+        findings.warning(
+            "reserve",
+            f"{RESERVE_PATH} is missing",
+            path=RESERVE_PATH,
+            hint="the next checkpoint makes it, once there is room",
+        )
         return
     file = disk.open(RESERVE_PATH)
     try:
@@ -290,8 +326,12 @@ def _check_reserve(disk: Disk, findings: Findings) -> None:
             if not block:
                 break
             if block != bytes(len(block)):
-                findings.warning("reserve", f"{RESERVE_PATH} has bytes that are not zero",
-                                 path=RESERVE_PATH, offset=at)  # fmt: skip
+                findings.warning(
+                    "reserve",
+                    f"{RESERVE_PATH} has bytes that are not zero",
+                    path=RESERVE_PATH,
+                    offset=at,
+                )
                 break
             at += len(block)
     finally:
@@ -299,9 +339,12 @@ def _check_reserve(disk: Disk, findings: Findings) -> None:
 
 
 def check_names(
-    disk: Disk, named: set[str], findings: Findings, is_wanted: IsWanted,
+    disk: Disk,
+    named: set[str],
+    findings: Findings,
+    is_wanted: IsWanted,
     irregular: Collection[str] = (),
-) -> None:  # fmt: skip
+) -> None:
     """Files that nobody names, and such as a store does not have."""
     for directory, pattern in _FIXED.items():
         for path, name in _names(disk, directory, findings):
@@ -337,14 +380,21 @@ def _names(disk: Disk, directory: str, findings: Findings) -> Iterator[tuple[str
 
 
 def _foreign(path: str, findings: Findings) -> None:
-    findings.warning("foreign", f"{path} is no file that a store has", path=path,
-                     hint="nobody looks at it: move it away")  # fmt: skip
+    findings.warning(
+        "foreign",
+        f"{path} is no file that a store has",
+        path=path,
+        hint="nobody looks at it: move it away",
+    )
 
 
 def check_left(
-    disk: Disk, view: View, before: Sequence[int], findings: Findings,
+    disk: Disk,
+    view: View,
+    before: Sequence[int],
+    findings: Findings,
     irregular: Collection[str] = (),
-) -> None:  # fmt: skip
+) -> None:
     """Manifests that a checkpoint should have removed, locks that a consumer should have.
 
     before: the generations when the look began; one that is gone since was on its way
@@ -353,14 +403,19 @@ def check_left(
     for generation in before[:-2]:
         if generation in now:
             path = manifest_path(generation)
-            findings.warning("unnamed", f"{path} is older than the two that are kept", path=path,
-                             hint="the next checkpoint removes it")  # fmt: skip
+            findings.warning(
+                "unnamed",
+                f"{path} is older than the two that are kept",
+                path=path,
+                hint="the next checkpoint removes it",
+            )
     for path in detached(disk, view):
         if path in irregular:
             continue
         if not holder_of(disk, path)[0] and disk.exists(path):
-            findings.warning("unnamed", f"{path} is of a consumer that has left", path=path,
-                             hint=UNNAMED_HINT)  # fmt: skip
+            findings.warning(
+                "unnamed", f"{path} is of a consumer that has left", path=path, hint=UNNAMED_HINT
+            )
 
 
 def check_stages(disk: Disk, oldest_ms: int, findings: Findings) -> None:
@@ -382,19 +437,30 @@ def check_stages(disk: Disk, oldest_ms: int, findings: Findings) -> None:
                     _foreign(f"{path}/{other}", findings)
             if began <= oldest_ms:
                 findings.warning(
-                    "staged", f"{path} has {len(inside)} files of a job that never ended",
-                    path=path, hint="the next checkpoint removes it",
-                )  # fmt: skip
+                    "staged",
+                    f"{path} has {len(inside)} files of a job that never ended",
+                    path=path,
+                    hint="the next checkpoint removes it",
+                )
 
 
 def _check_name(
-    disk: Disk, path: str, name: str, pattern: re.Pattern[str], named: set[str],
-    findings: Findings, is_wanted: IsWanted,
-) -> None:  # fmt: skip
+    disk: Disk,
+    path: str,
+    name: str,
+    pattern: re.Pattern[str],
+    named: set[str],
+    findings: Findings,
+    is_wanted: IsWanted,
+) -> None:
     if name.startswith(TEMPORARY_PREFIX):
         if not holder_of(disk, path)[0]:
-            findings.warning("temporary", f"{path} was left by a process that is gone", path=path,
-                             hint="the next checkpoint removes it")  # fmt: skip
+            findings.warning(
+                "temporary",
+                f"{path} was left by a process that is gone",
+                path=path,
+                hint="the next checkpoint removes it",
+            )
     elif pattern.fullmatch(name) is None:
         _foreign(path, findings)
     elif (

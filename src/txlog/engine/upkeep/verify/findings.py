@@ -117,8 +117,11 @@ class Findings:
     def _add(self, code: str, severity: str, message: str, where: Mapping[str, object]) -> None:
         offset = where.get("offset")
         path = where.get("path")
-        key = (message, None if path is None else str(path), offset if isinstance(offset, int)
-               else None)  # fmt: skip
+        key = (
+            message,
+            None if path is None else str(path),
+            offset if isinstance(offset, int) else None,
+        )
         if key in self._said:
             return  # the journal's walk and the view meet the same damage
         self._said.add(key)

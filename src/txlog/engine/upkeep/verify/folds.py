@@ -76,9 +76,12 @@ class _Check:
     def say(self, message: str, run: Run | None = None) -> None:
         first = None if run is None else (run[0], run[1])
         self._findings.error(
-            604, f"{self._who}: {message}", partition=self._number,
-            ledger=None if run is None else run[0], first=first,
-        )  # fmt: skip
+            604,
+            f"{self._who}: {message}",
+            partition=self._number,
+            ledger=None if run is None else run[0],
+            first=first,
+        )
 
     def mark(self, cursor: Cursor) -> None:
         """Mark-delete stands at a place of the partition, or before its first ledger."""
@@ -203,9 +206,10 @@ def _guarded(
         findings.caught(error, partition=number)
     except (LookupError, ValueError, TypeError, AssertionError, pa.ArrowException) as error:
         findings.error(
-            604, f"{check.__name__.strip('_')} of partition {number} cannot be told: {error!r}",
+            604,
+            f"{check.__name__.strip('_')} of partition {number} cannot be told: {error!r}",
             partition=number,
-        )  # fmt: skip
+        )
 
 
 def _contradictions(view: View, number: int, findings: Findings) -> None:
@@ -228,9 +232,10 @@ def _transactions(view: View, wanted: Collection[int], findings: Findings) -> No
             is_ended = sequence in state.ended
             if txn.sequence != sequence or (txn.status in coordinators.ENDED) is not is_ended:
                 findings.error(
-                    604, f"transaction {txn.coordinator}:{sequence} is kept as "
+                    604,
+                    f"transaction {txn.coordinator}:{sequence} is kept as "
                     f"{'ended' if is_ended else 'unfinished'} and is {txn.status}",
-                )  # fmt: skip
+                )
             if sequence >= state.next_sequence or sequence >= state.reserved_below:
                 findings.error(604, f"transaction {txn.coordinator}:{sequence} was never issued")
             for number, ledger, entry, count in txn.markers:
@@ -253,16 +258,26 @@ def _marker(
     if refs and refs[0].form == "adopted":
         return  # of a batch: its files stand there themselves
     if marker is None:
-        findings.error(604, f"{name} has no marker at {ledger}:{entry}", partition=number,
-                       ledger=ledger, first=(ledger, entry))  # fmt: skip
-    elif (marker.coordinator, marker.sequence, marker.count) != (
-        txn.coordinator, txn.sequence, count,
-    ):  # fmt: skip
         findings.error(
-            604, f"the marker at {ledger}:{entry} is of {marker.coordinator}:{marker.sequence} "
-            f"with {marker.count} messages, {name} says {count}", partition=number, ledger=ledger,
+            604,
+            f"{name} has no marker at {ledger}:{entry}",
+            partition=number,
+            ledger=ledger,
             first=(ledger, entry),
-        )  # fmt: skip
+        )
+    elif (marker.coordinator, marker.sequence, marker.count) != (
+        txn.coordinator,
+        txn.sequence,
+        count,
+    ):
+        findings.error(
+            604,
+            f"the marker at {ledger}:{entry} is of {marker.coordinator}:{marker.sequence} "
+            f"with {marker.count} messages, {name} says {count}",
+            partition=number,
+            ledger=ledger,
+            first=(ledger, entry),
+        )
 
 
 def _reserved(view: View, wanted: Collection[int], findings: Findings) -> None:
@@ -270,10 +285,11 @@ def _reserved(view: View, wanted: Collection[int], findings: Findings) -> None:
     for topic in view.catalog.topics.values():
         if TopicName.parse(topic.name).name == SIDECAR and topic.first_partition in wanted:
             findings.warning(
-                "reserved", f"topic {SIDECAR} has the name of a sidecar",
+                "reserved",
+                f"topic {SIDECAR} has the name of a sidecar",
                 partition=topic.first_partition,
                 hint="copy what it holds to another topic (txlog job replay), then delete it",
-            )  # fmt: skip
+            )
 
 
 def _keys(view: View, findings: Findings) -> None:
@@ -295,23 +311,26 @@ def _keys(view: View, findings: Findings) -> None:
                 txn = states[key[1]].unfinished.get(one.sequence) if key[1] in states else None
                 if txn is None or (txn.key, txn.owner_uid) != (name, uid):
                     findings.error(
-                        604, f"key {name} of {one.owner} has bound transaction "
+                        604,
+                        f"key {name} of {one.owner} has bound transaction "
                         f"{key[1]}:{one.sequence}, which is not open under it",
-                    )  # fmt: skip
+                    )
                 elif txn.epoch > one.epoch:
                     findings.error(
-                        604, f"transaction {key[1]}:{one.sequence} has epoch {txn.epoch} of key "
+                        604,
+                        f"transaction {key[1]}:{one.sequence} has epoch {txn.epoch} of key "
                         f"{name}, which is at {one.epoch}",
-                    )  # fmt: skip
+                    )
                 bound.add((key[1], one.sequence))
     for number, state in states.items():
         for sequence, txn in state.unfinished.items():
             is_open = txn.status == coordinators.OPEN and txn.key is not None
             if is_open and (number, sequence) not in bound:
                 findings.error(
-                    604, f"transaction {number}:{sequence} is open under key {txn.key}, which "
+                    604,
+                    f"transaction {number}:{sequence} is open under key {txn.key}, which "
                     "does not know of it",
-                )  # fmt: skip
+                )
 
 
 def _owners(view: View, every: set[int], findings: Findings) -> None:
@@ -319,8 +338,9 @@ def _owners(view: View, every: set[int], findings: Findings) -> None:
     catalog = view.catalog
     for ledger, (number, _) in sorted(catalog.owners.items()):
         if number not in every:
-            findings.error(604, f"ledger {ledger} belongs to partition {number}, which is none",
-                           ledger=ledger)  # fmt: skip
+            findings.error(
+                604, f"ledger {ledger} belongs to partition {number}, which is none", ledger=ledger
+            )
         if ledger >= catalog.next_ledger:
             findings.error(604, f"ledger {ledger} was never given out", ledger=ledger)
     for consumer in catalog.consumers.values():
@@ -349,10 +369,13 @@ def _delayed(view: View, number: int, findings: Findings) -> None:
         if table.num_rows:
             ledger, entry = table["ledger"][0].as_py(), table["entry"][0].as_py()
             findings.error(
-                604, f"{table.num_rows} delayed messages: each {how}, the first is "
-                f"{ledger}:{entry}", partition=number, ledger=ledger, first=(ledger, entry),
+                604,
+                f"{table.num_rows} delayed messages: each {how}, the first is {ledger}:{entry}",
+                partition=number,
+                ledger=ledger,
+                first=(ledger, entry),
                 hint=_NAMED,
-            )  # fmt: skip
+            )
 
 
 def _comparable(times: pa.Table, passed_ms: int, gone: int) -> pa.Table:
@@ -368,8 +391,9 @@ def _outside(times: pa.Table, first: tuple[int, int, int], last: tuple[int, int,
 def _watermark(view: View, number: int, findings: Findings) -> None:
     """Fold the rows that move the watermark, from the first snapshot there is."""
     known = view.watermark(number)
-    snapshots = sorted((ledger, entry) for ledger, rows in known.snapshots.items()
-                       for entry in rows)  # fmt: skip
+    snapshots = sorted(
+        (ledger, entry) for ledger, rows in known.snapshots.items() for entry in rows
+    )
     state, behind = State(), START
     if snapshots:
         first = _snapshot(view, snapshots[0])
@@ -385,17 +409,22 @@ def _watermark(view: View, number: int, findings: Findings) -> None:
         found = _snapshot(view, place)
         if found is not None and (found.active, found.seen) != (state.active, state.seen):
             findings.error(
-                604, f"the watermark snapshot at {place[0]}:{place[1]} is not what the rows before "
-                "it say", partition=number, ledger=place[0], first=place,
-            )  # fmt: skip
+                604,
+                f"the watermark snapshot at {place[0]}:{place[1]} is not what the rows before "
+                "it say",
+                partition=number,
+                ledger=place[0],
+                first=place,
+            )
             return
     for row in _moves(view, number, behind, None):
         row.take(state)
     if (known.state.active, known.state.seen) != (state.active, state.seen):
         findings.error(
-            604, f"the watermark is {known.state.value}, and its rows say {state.value}",
+            604,
+            f"the watermark is {known.state.value}, and its rows say {state.value}",
             partition=number,
-        )  # fmt: skip
+        )
 
 
 def _moves(

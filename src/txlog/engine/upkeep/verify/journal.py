@@ -75,16 +75,22 @@ class Chain:
 
 
 def check_journals(
-    disk: Disk, salt: bytes, manifests: Sequence[Manifest], witnessed: Witnessed | None,
-    findings: Findings, *, decode: bool = False,
-) -> Chain:  # fmt: skip
+    disk: Disk,
+    salt: bytes,
+    manifests: Sequence[Manifest],
+    witnessed: Witnessed | None,
+    findings: Findings,
+    *,
+    decode: bool = False,
+) -> Chain:
     """Walk every journal file; returns where the chain of the newest manifest ends.
 
     manifests: the good ones, oldest first
     decode:    the ops of each frame as well
     """
-    known = max([0 if witnessed is None else witnessed.durable_lsn,
-                 *(one.cut_lsn for one in manifests)])  # fmt: skip
+    known = max(
+        [0 if witnessed is None else witnessed.durable_lsn, *(one.cut_lsn for one in manifests)]
+    )
     names = list_journals(disk)
     cuts = [one.cut_lsn for one in manifests] or [0]
     for one in manifests:
@@ -115,9 +121,12 @@ def _check_cut(
     mine = [name for name in names if name.first_lsn == manifest.cut_lsn + 1]
     if not mine:
         findings.error(
-            602, f"the journal behind {manifest_path(manifest.generation)} is missing: no file "
-            f"begins with LSN {manifest.cut_lsn + 1}", path="journal", hint=HINT,
-        )  # fmt: skip
+            602,
+            f"the journal behind {manifest_path(manifest.generation)} is missing: no file "
+            f"begins with LSN {manifest.cut_lsn + 1}",
+            path="journal",
+            hint=HINT,
+        )
         return
     try:
         file = JournalFile(disk, mine[-1], salt)
@@ -126,17 +135,25 @@ def _check_cut(
     try:
         if file.chain_crc != manifest.chain_crc:
             findings.error(
-                602, f"{mine[-1].path} does not continue the checkpoint at LSN "
-                f"{manifest.cut_lsn}", path=mine[-1].path, offset=32,
-            )  # fmt: skip
+                602,
+                f"{mine[-1].path} does not continue the checkpoint at LSN {manifest.cut_lsn}",
+                path=mine[-1].path,
+                offset=32,
+            )
     finally:
         file.close()
 
 
 def _look(
-    disk: Disk, salt: bytes, names: tuple[JournalName, JournalName | None], before: Walked | None,
-    chain: Chain, findings: Findings, is_needed: bool, decode: bool,
-) -> Walked | None:  # fmt: skip
+    disk: Disk,
+    salt: bytes,
+    names: tuple[JournalName, JournalName | None],
+    before: Walked | None,
+    chain: Chain,
+    findings: Findings,
+    is_needed: bool,
+    decode: bool,
+) -> Walked | None:
     """One file that a kept manifest needs, and how far it goes; is_needed: by the newest."""
     name, after = names
     try:
@@ -176,26 +193,32 @@ def _check_left_over(disk: Disk, salt: bytes, name: JournalName, findings: Findi
 
 
 def _check_file(
-    file: JournalFile, before: Walked | None, after: JournalName | None, findings: Findings, *,
+    file: JournalFile,
+    before: Walked | None,
+    after: JournalName | None,
+    findings: Findings,
+    *,
     decode: bool,
-) -> Walked:  # fmt: skip
+) -> Walked:
     """One file up to where a younger one takes over, and behind that."""
     findings.read(file.size)
     name = file.name
     follows = before is not None and before.last_lsn == name.first_lsn - 1
     if follows and before is not None and before.crc != file.chain_crc:
-        findings.error(
-            602, f"{name.path} does not continue the chain", path=name.path, offset=32,
-        )  # fmt: skip
+        findings.error(602, f"{name.path} does not continue the chain", path=name.path, offset=32)
     stop = None if after is None else after.first_lsn - 1
     walked = _walk(file, findings, decode=decode, stop=stop)
     if stop is None:
         return walked
     if walked.last_lsn < stop:
         findings.error(
-            602, f"{name.path} is damaged at byte {walked.end}: LSN {walked.last_lsn + 1} to "
-            f"{stop} cannot be read", path=name.path, offset=walked.end, hint=HINT,
-        )  # fmt: skip
+            602,
+            f"{name.path} is damaged at byte {walked.end}: LSN {walked.last_lsn + 1} to "
+            f"{stop} cannot be read",
+            path=name.path,
+            offset=walked.end,
+            hint=HINT,
+        )
         return walked
     # behind the cut lies what a younger file has again, then zeros; nobody reads it
     beyond = Walked(walked.last_lsn, walked.crc, walked.end, walked.attested)
@@ -204,9 +227,14 @@ def _check_file(
 
 
 def _walk(
-    file: JournalFile, findings: Findings, *, decode: bool, stop: int | None = None,
-    start: Walked | None = None, count: bool = True,
-) -> Walked:  # fmt: skip
+    file: JournalFile,
+    findings: Findings,
+    *,
+    decode: bool,
+    stop: int | None = None,
+    start: Walked | None = None,
+    count: bool = True,
+) -> Walked:
     """Follow the frames of a file from its first, or from a place, up to an LSN or the last."""
     at = start or Walked(file.name.first_lsn - 1, file.chain_crc, FILE_HEADER_BYTES)
     while stop is None or at.last_lsn < stop:
@@ -243,9 +271,11 @@ def _rest(file: JournalFile, walked: Walked, findings: Findings) -> None:
     other = _first_other(file, walked.end)
     if other is not None:
         findings.warning(
-            "void", f"{file.name.path} has bytes behind its last frame that nothing needs",
-            path=file.name.path, offset=other,
-        )  # fmt: skip
+            "void",
+            f"{file.name.path} has bytes behind its last frame that nothing needs",
+            path=file.name.path,
+            offset=other,
+        )
 
 
 def _follow(chain: Chain, name: JournalName, walked: Walked, after: JournalName | None) -> None:
@@ -278,23 +308,28 @@ def _check_tail(
     attested = 0
     if other is not None:
         size = file.file.size()
-        attested = attested_lsn(
-            file.file.pread(walked.end, size - walked.end), walked.end, salt
-        )  # fmt: skip
+        attested = attested_lsn(file.file.pread(walked.end, size - walked.end), walked.end, salt)
         chain.known_lsn = max(chain.known_lsn, attested)
     if chain.last_lsn < chain.known_lsn:
-        path, end = (file.name.path, walked.end) if chain.name is None else (
-            chain.name.path, chain.end
-        )  # fmt: skip
+        path, end = (
+            (file.name.path, walked.end) if chain.name is None else (chain.name.path, chain.end)
+        )
         findings.error(
-            602, f"{path} is damaged at byte {end}: LSN {chain.last_lsn + 1} to "
-            f"{chain.known_lsn} were durable and cannot be read", path=path, offset=end, hint=HINT,
-        )  # fmt: skip
+            602,
+            f"{path} is damaged at byte {end}: LSN {chain.last_lsn + 1} to "
+            f"{chain.known_lsn} were durable and cannot be read",
+            path=path,
+            offset=end,
+            hint=HINT,
+        )
     elif other is not None and not _is_writing(disk):
         findings.warning(
-            "tail", f"{file.name.path} ends in an unfinished frame behind LSN {walked.last_lsn}",
-            path=file.name.path, offset=other, hint="the next writer cuts it, and keeps a copy",
-        )  # fmt: skip
+            "tail",
+            f"{file.name.path} ends in an unfinished frame behind LSN {walked.last_lsn}",
+            path=file.name.path,
+            offset=other,
+            hint="the next writer cuts it, and keeps a copy",
+        )
 
 
 def _is_writing(disk: Disk) -> bool:
@@ -321,10 +356,12 @@ def check_age(disk: Disk, salt: bytes, boot_id: str, chain: Chain, findings: Fin
     if known is None or known.boot != boot_bytes(boot_id) or known.durable_lsn >= chain.attested:
         return
     findings.warning(
-        "witness", f"{WITNESS_PATH} is older than the journal: it knows of LSN "
-        f"{known.durable_lsn}, frames prove LSN {chain.attested}", path=WITNESS_PATH,
+        "witness",
+        f"{WITNESS_PATH} is older than the journal: it knows of LSN "
+        f"{known.durable_lsn}, frames prove LSN {chain.attested}",
+        path=WITNESS_PATH,
         hint=_REWRITTEN,
-    )  # fmt: skip
+    )
 
 
 def check_witness(disk: Disk, salt: bytes, findings: Findings) -> None:
@@ -341,19 +378,27 @@ def check_witness(disk: Disk, salt: bytes, findings: Findings) -> None:
     findings.read(len(data))
     if len(data) != _WITNESS_BYTES:
         findings.warning(
-            "witness", f"{WITNESS_PATH} has {len(data)} bytes in place of {_WITNESS_BYTES}",
-            path=WITNESS_PATH, offset=min(len(data), _WITNESS_BYTES), hint=_REWRITTEN,
-        )  # fmt: skip
+            "witness",
+            f"{WITNESS_PATH} has {len(data)} bytes in place of {_WITNESS_BYTES}",
+            path=WITNESS_PATH,
+            offset=min(len(data), _WITNESS_BYTES),
+            hint=_REWRITTEN,
+        )
     for at in (0, half):
         record = data[at : at + RECORD_BYTES]
         if decode_record(record, salt) is None:
             # both are written at init, and each is one write: none is ever half there
             findings.warning(
-                "witness", f"a record of {WITNESS_PATH} is damaged", path=WITNESS_PATH, offset=at,
+                "witness",
+                f"a record of {WITNESS_PATH} is damaged",
+                path=WITNESS_PATH,
+                offset=at,
                 hint=_REWRITTEN,
-            )  # fmt: skip
+            )
         if any(data[at + RECORD_BYTES : at + half]):
             findings.warning(
-                "witness", f"{WITNESS_PATH} has bytes behind a record", path=WITNESS_PATH,
+                "witness",
+                f"{WITNESS_PATH} has bytes behind a record",
+                path=WITNESS_PATH,
                 offset=at + RECORD_BYTES,
-            )  # fmt: skip
+            )

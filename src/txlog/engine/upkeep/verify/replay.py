@@ -48,9 +48,7 @@ def check_replay(
         view.close()
 
 
-def _compare(
-    disk: Disk, view: View, old: Manifest, new: Manifest, findings: Findings
-) -> None:  # fmt: skip
+def _compare(disk: Disk, view: View, old: Manifest, new: Manifest, findings: Findings) -> None:
     stored = {(ref.kind, ref.a, ref.b): ref for ref in new.dumps}
     kept = {(ref.kind, ref.a, ref.b): ref for ref in old.dumps}
     changed = set(view.changed())
@@ -64,11 +62,12 @@ def _compare(
         if plain(key, view.dump(key)) != plain(key, theirs):
             name = f"{key[0]} {key[1]}" + (f" {key[2]}" if key[2] else "")
             findings.error(
-                604, f"the state of {name} in {manifest_path(new.generation)} is not what "
+                604,
+                f"the state of {name} in {manifest_path(new.generation)} is not what "
                 f"{manifest_path(old.generation)} and the journal lead to",
                 path=manifest_path(new.generation) if ref is None else ref.path,
                 hint="txlog admin repair --rebuild state",
-            )  # fmt: skip
+            )
 
 
 def _bytes_of(disk: Disk, ref: DumpRef) -> bytes | None:
@@ -93,15 +92,33 @@ def plain(key: Component, blob: bytes) -> object:
 def _plain_cursor(state: Cursor) -> object:
     hands = state.hands
     return [
-        state.mark_delete, state.acked.runs(), state.held.runs(), state.acked_count,
-        state.last_ack_ms, state.epoch, state.round, state.rewinds, state.redelivered,
-        state.released.runs(), msgspec.to_builtins(state.figures), hands.leased.runs(),
-        {number: (lease.ids.runs(), [(due, ids.runs()) for due, ids in lease.handouts],
-                  lease.ahead, list(lease.batch), list(lease.again))
-         for number, lease in sorted(hands.leases.items()) if lease.ids},
-        hands.waiting, hands.waiting_ids.runs(),
+        state.mark_delete,
+        state.acked.runs(),
+        state.held.runs(),
+        state.acked_count,
+        state.last_ack_ms,
+        state.epoch,
+        state.round,
+        state.rewinds,
+        state.redelivered,
+        state.released.runs(),
+        msgspec.to_builtins(state.figures),
+        hands.leased.runs(),
+        {
+            number: (
+                lease.ids.runs(),
+                [(due, ids.runs()) for due, ids in lease.handouts],
+                lease.ahead,
+                list(lease.batch),
+                list(lease.again),
+            )
+            for number, lease in sorted(hands.leases.items())
+            if lease.ids
+        },
+        hands.waiting,
+        hands.waiting_ids.runs(),
         _sorted(msgspec.to_builtins(state.pending, str_keys=False)),
-    ]  # fmt: skip
+    ]
 
 
 def _sorted(value: object) -> object:

@@ -29,8 +29,12 @@ def check_partition_rows(view: View, number: int, findings: Findings) -> None:
     for end in state.ledgers:
         owner = view.catalog.owners.get(end.ledger)
         if owner != (number, "p") or end.ledger <= last:
-            findings.error(604, f"ledger {end.ledger} is not one that partition {number} has next",
-                           partition=number, ledger=end.ledger)  # fmt: skip
+            findings.error(
+                604,
+                f"ledger {end.ledger} is not one that partition {number} has next",
+                partition=number,
+                ledger=end.ledger,
+            )
             continue
         last = end.ledger
         if _has_entries(view, number, end.ledger, end.entries, findings):
@@ -38,8 +42,11 @@ def check_partition_rows(view: View, number: int, findings: Findings) -> None:
     for name in ("messages", "payload_bytes"):
         total = sum(getattr(end, name) for end in state.ledgers)
         if total != getattr(state, name):
-            findings.error(604, f"partition {number} has {getattr(state, name)} {name}, its "
-                           f"ledgers have {total}", partition=number)  # fmt: skip
+            findings.error(
+                604,
+                f"partition {number} has {getattr(state, name)} {name}, its ledgers have {total}",
+                partition=number,
+            )
 
 
 def _has_entries(view: View, number: int, ledger: int, entries: int, findings: Findings) -> bool:
@@ -51,9 +58,12 @@ def _has_entries(view: View, number: int, ledger: int, entries: int, findings: F
     if stored + in_frames == entries or (refs and refs[0].form != "part" and stored == entries):
         return True
     findings.error(
-        604, f"ledger {ledger} has {entries} entries, and {stored} in files, {in_frames} in frames",
-        partition=number, ledger=ledger, path=refs[-1].path if refs else None,
-    )  # fmt: skip
+        604,
+        f"ledger {ledger} has {entries} entries, and {stored} in files, {in_frames} in frames",
+        partition=number,
+        ledger=ledger,
+        path=refs[-1].path if refs else None,
+    )
     return False
 
 
@@ -66,9 +76,13 @@ def _check_ledger(view: View, number: int, end: LedgerEnd, findings: Findings) -
         table = pa.concat_tables(view.rows([(ledger, start, stop)], _PARTITION))
         wrong = _first(pc.not_equal(table["entry"], pa.arange(start, stop)))
         if wrong is not None:
-            _say(findings, number, ledger, start + wrong,
-                 f"row {start + wrong} of ledger {ledger} is entry "
-                 f"{table['entry'][wrong].as_py()}")  # fmt: skip
+            _say(
+                findings,
+                number,
+                ledger,
+                start + wrong,
+                f"row {start + wrong} of ledger {ledger} is entry {table['entry'][wrong].as_py()}",
+            )
             return
         kinds = table["kind"]
         messages += int(pc.sum(pc.equal(kinds, KIND_DATA)).as_py() or 0)
@@ -77,22 +91,44 @@ def _check_ledger(view: View, number: int, end: LedgerEnd, findings: Findings) -
         for entry, most, least, count in _lists(rows, _PARTITION[1:]):
             messages += count
             known = markers.get(entry)
-            if known is None or _pair(most, least) != (known.coordinator, known.sequence) or (
-                count != known.count
-            ):  # fmt: skip
-                _say(findings, number, ledger, entry,
-                     f"the marker {ledger}:{entry} is of {TxnId(*_pair(most, least))} with {count} "
-                     f"messages, {_name(known)}")  # fmt: skip
+            if (
+                known is None
+                or _pair(most, least) != (known.coordinator, known.sequence)
+                or (count != known.count)
+            ):
+                _say(
+                    findings,
+                    number,
+                    ledger,
+                    entry,
+                    f"the marker {ledger}:{entry} is of {TxnId(*_pair(most, least))} with {count} "
+                    f"messages, {_name(known)}",
+                )
         quiet = table.filter(pc.is_in(kinds, _WATERMARKS))["entry"].to_pylist()
         for entry in [one for one in quiet if one not in silent][:1]:
-            _say(findings, number, ledger, entry, f"{ledger}:{entry} is a row of watermarks that "
-                 "is counted as a message")  # fmt: skip
+            _say(
+                findings,
+                number,
+                ledger,
+                entry,
+                f"{ledger}:{entry} is a row of watermarks that is counted as a message",
+            )
     if seen != len(markers):
-        _say(findings, number, ledger, 0, f"ledger {ledger} has {seen} markers, and "
-             f"{len(markers)} are known")  # fmt: skip
+        _say(
+            findings,
+            number,
+            ledger,
+            0,
+            f"ledger {ledger} has {seen} markers, and {len(markers)} are known",
+        )
     if messages != end.messages:
-        _say(findings, number, ledger, 0, f"ledger {ledger} has {messages} messages, and "
-             f"{end.messages} are counted")  # fmt: skip
+        _say(
+            findings,
+            number,
+            ledger,
+            0,
+            f"ledger {ledger} has {messages} messages, and {end.messages} are counted",
+        )
 
 
 def check_sidecar_rows(view: View, number: int, findings: Findings) -> None:
@@ -102,8 +138,12 @@ def check_sidecar_rows(view: View, number: int, findings: Findings) -> None:
     known = {end.ledger for end in state.ledgers}
     for end in state.ledgers:
         if view.catalog.owners.get(end.ledger) != (number, "s"):
-            findings.error(604, f"ledger {end.ledger} is not one of the sidecar of partition "
-                           f"{number}", partition=number, ledger=end.ledger)  # fmt: skip
+            findings.error(
+                604,
+                f"ledger {end.ledger} is not one of the sidecar of partition {number}",
+                partition=number,
+                ledger=end.ledger,
+            )
             return
         refs = view.files.of(end.ledger)
         is_clean = bool(refs) and refs[0].clean
@@ -113,15 +153,25 @@ def check_sidecar_rows(view: View, number: int, findings: Findings) -> None:
         if is_clean:
             dead = sum(count for _, count in state.trimmed.get(end.ledger, ()))
             if live.get(end.ledger, 0) + dead != rows:
-                findings.error(604, f"ledger {end.ledger} has {rows} rows, and "
-                               f"{live.get(end.ledger, 0) + dead} are known", partition=number,
-                               ledger=end.ledger, path=refs[0].path)  # fmt: skip
+                findings.error(
+                    604,
+                    f"ledger {end.ledger} has {rows} rows, and "
+                    f"{live.get(end.ledger, 0) + dead} are known",
+                    partition=number,
+                    ledger=end.ledger,
+                    path=refs[0].path,
+                )
         elif not _has_entries(view, number, end.ledger, end.entries, findings):
             return
     lost = sorted(live.keys() - known)
     if lost:
-        findings.error(604, f"messages lie in ledger {lost[0]}, which the sidecar of partition "
-                       f"{number} does not have", partition=number, ledger=lost[0])  # fmt: skip
+        findings.error(
+            604,
+            f"messages lie in ledger {lost[0]}, which the sidecar of partition "
+            f"{number} does not have",
+            partition=number,
+            ledger=lost[0],
+        )
         return
     for spans in _batches(_live_spans(view, number)):
         _check_spans(view, number, spans, findings)
@@ -167,9 +217,10 @@ def _check_spans(view: View, number: int, spans: list[Span], findings: Findings)
         "kind": pa.repeat(pa.scalar(KIND_DATA, pa.int8()), table.num_rows),
         "txn_most": pc.take(pa.array([span[4] << 48 for span in spans], pa.int64()), which),
         "txn_least": pc.take(pa.array([span[5] for span in spans], pa.int64()), which),
-        "txn_index": pc.add(pc.take(pa.array([span[3] for span in spans], pa.int64()), which),
-                            offset),
-    }  # fmt: skip
+        "txn_index": pc.add(
+            pc.take(pa.array([span[3] for span in spans], pa.int64()), which), offset
+        ),
+    }
     for name, values in expected.items():
         found = table[name].cast(values.type)
         wrong = _first(pc.fill_null(pc.not_equal(found, values), True))

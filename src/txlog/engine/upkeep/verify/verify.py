@@ -101,9 +101,13 @@ class Known:
 
 
 def verify(
-    disk: Disk, now: Instant, findings: Findings, *, deep: bool = False,
+    disk: Disk,
+    now: Instant,
+    findings: Findings,
+    *,
+    deep: bool = False,
     topics: Sequence[TopicName] = (),
-) -> Known | None:  # fmt: skip
+) -> Known | None:
     """Look at everything; returns what there is, for who may repair it, or None: no identity.
 
     topics: only the files and components of these, and what all have in common
@@ -175,10 +179,13 @@ def _check_frames(disk: Disk, known: Known, boot_id: str, findings: Findings) ->
     known.conflict = found = first_conflict(disk, *behind)
     if found is not None:
         findings.error(
-            604, f"LSN {found.raw.lsn} contradicts what stands before it: "
-            f"{found.why.partition(': ')[2] or found.why}", path=found.raw.journal.path,
-            offset=found.raw.offset, hint="txlog admin repair says what can be kept",
-        )  # fmt: skip
+            604,
+            f"LSN {found.raw.lsn} contradicts what stands before it: "
+            f"{found.why.partition(': ')[2] or found.why}",
+            path=found.raw.journal.path,
+            offset=found.raw.offset,
+            hint="txlog admin repair says what can be kept",
+        )
 
 
 def _has_moved(disk: Disk, known: Known) -> bool:
@@ -229,9 +236,10 @@ def survey(disk: Disk, boot_id: str, findings: Findings, *, deep: bool = False) 
         view = None
         if not findings.errors:
             findings.caught(
-                error if isinstance(error, TxlogError)
+                error
+                if isinstance(error, TxlogError)
                 else Corruption("the journal was let go while it was read", path=JOURNAL_DIR)
-            )  # fmt: skip
+            )
     return Known(identity, witnessed, manifests, bad, chain, view, found, journals)
 
 
@@ -256,9 +264,11 @@ def _manifests(
     if witnessed is not None and witnessed.generation > newest:
         path = manifest_path(witnessed.generation)
         findings.error(
-            601, f"{path} is missing: its predecessor is used", path=path,
+            601,
+            f"{path} is missing: its predecessor is used",
+            path=path,
             hint="txlog admin repair writes a new one",
-        )  # fmt: skip
+        )
         bad.append(witnessed.generation)
     out: list[Manifest] = []
     sums: dict[int, int] = {}
@@ -281,16 +291,23 @@ def _manifests(
         findings.error(604, f"{path} does not follow {manifest_path(out[0].generation)}", path=path)
     if len(out) == 1 and not bad and out[0].previous_crc:
         findings.warning(
-            "manifest", f"the manifest before {manifest_path(out[0].generation)} is missing",
-            path="manifest", hint="it is not needed; txlog admin checkpoint has two again",
-        )  # fmt: skip
+            "manifest",
+            f"the manifest before {manifest_path(out[0].generation)} is missing",
+            path="manifest",
+            hint="it is not needed; txlog admin checkpoint has two again",
+        )
     return out, bad
 
 
 def _check_files(
-    disk: Disk, known: Known, findings: Findings, partitions: Collection[int] | None, wall_ms: int,
-    *, deep: bool,
-) -> None:  # fmt: skip
+    disk: Disk,
+    known: Known,
+    findings: Findings,
+    partitions: Collection[int] | None,
+    wall_ms: int,
+    *,
+    deep: bool,
+) -> None:
     """Every file that a kept manifest or a frame names, and what nobody names."""
     view = known.view
     is_wanted = _Wanted(disk, known)
@@ -299,8 +316,9 @@ def _check_files(
             continue
         chunked = _chunked(view, ref, partition)
         with findings.lowered(not is_wanted.by_newest(ref.path)):
-            if not check_segment(disk, ref, findings, is_wanted, deep=deep, chunked=chunked,
-                                 partition=partition):  # fmt: skip
+            if not check_segment(
+                disk, ref, findings, is_wanted, deep=deep, chunked=chunked, partition=partition
+            ):
                 known.bad_files.append(ref)
     _check_states(disk, known, findings, is_wanted, deep=deep)
     history = {ref.path: ref for manifest in known.manifests for ref in manifest.history}
@@ -350,9 +368,15 @@ def _check_states(
             if wanted:
                 with findings.lowered(not is_newest):
                     known.bad_dumps += check_state(
-                        disk, salt, path, wanted, findings, is_wanted, deep=deep,
+                        disk,
+                        salt,
+                        path,
+                        wanted,
+                        findings,
+                        is_wanted,
+                        deep=deep,
                         is_whole=is_newest and path == own,
-                    )  # fmt: skip
+                    )
 
 
 def _check_changes(
@@ -376,22 +400,31 @@ def _unavailable(view: View, findings: Findings) -> None:
     for one in view.catalog.losses:
         what = f"entries {one.first} to {one.last} of ledger {one.ledger}"
         findings.warning(
-            "loss", f"{one.messages} messages were accepted as lost: "
+            "loss",
+            f"{one.messages} messages were accepted as lost: "
             f"{what if one.ledger else f'LSN {one.first} to {one.last}'}, {one.reason}",
-            partition=one.partition or None, ledger=one.ledger or None,
-        )  # fmt: skip
+            partition=one.partition or None,
+            ledger=one.ledger or None,
+        )
     for number, why in sorted(view.catalog.unavailable.items()):
         topic = topic_of(view.catalog, number)
         name = f"{TopicName.parse(topic.name).short}/{index_of(topic, number)}"
         if why.reason == "damage":
             findings.warning(
-                "quarantined", f"{name} is quarantined: readers get what stands before row "
-                f"{why.row} of ledger {why.ledger}", partition=number, ledger=why.ledger,
+                "quarantined",
+                f"{name} is quarantined: readers get what stands before row "
+                f"{why.row} of ledger {why.ledger}",
+                partition=number,
+                ledger=why.ledger,
                 hint=f"once its files are good: txlog admin online {name}",
-            )  # fmt: skip
+            )
         else:
-            findings.warning("offline", f"{name} was taken offline", partition=number,
-                             hint=f"txlog admin online {name}")  # fmt: skip
+            findings.warning(
+                "offline",
+                f"{name} was taken offline",
+                partition=number,
+                hint=f"txlog admin online {name}",
+            )
 
 
 def _segments(known: Known) -> list[tuple[FileRef, int | None]]:
@@ -431,9 +464,11 @@ class _Wanted:
         self._disk = disk
         self._salt = known.identity.salt
         self._generation = generations(disk)
-        self._newest = {ref.path for refs in known.newest.files.values() for ref in refs} if (
-            known.newest is not None
-        ) else set()  # fmt: skip
+        self._newest = (
+            {ref.path for refs in known.newest.files.values() for ref in refs}
+            if (known.newest is not None)
+            else set()
+        )
         if known.view is not None:
             self._newest |= {ref.path for ref in known.view.files.sealed_since().values()}
         self._let_go: set[str] = set()
