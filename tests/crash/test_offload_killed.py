@@ -11,7 +11,7 @@ import pytest
 
 import txlog
 from scripts import ready
-from tests.test_offload import filled_store, near, there, values
+from tests.upkeep.test_offload import filled_store, near, there, values
 from txlog import Client
 
 # A step and how often it is passed before the process dies in it.

@@ -16,8 +16,8 @@ from pyspark.sql import SparkSession
 
 import txlog
 from tests.spark.test_reading import in_order
-from tests.test_querying import SAME, asked
-from tests.test_scanning import place
+from tests.sql.test_querying import SAME, asked
+from tests.sql.test_scanning import place
 from txlog import Client, MessageId
 from txlog.ranges import Bound
 from txlog.spark import read

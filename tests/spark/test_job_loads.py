@@ -15,9 +15,9 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 import txlog
-from tests.test_bulk_load import rows
-from tests.test_export_delta import WITHOUT_TRIMS, step
-from tests.test_querying import STEPS, History
+from tests.jobs.test_bulk_load import rows
+from tests.jobs.test_export_delta import WITHOUT_TRIMS, step
+from tests.sql.test_querying import STEPS, History
 from txlog import Client
 from txlog.errors import BadRecord, CommandFailed, InvalidArgument
 from txlog.jobs.engine import Engine

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 import txlog
-from tests.test_export_delta import WITHOUT_TRIMS, in_topic, step
-from tests.test_job_upkeep import LATER, _read
-from tests.test_querying import STEPS, History
+from tests.jobs.test_export_delta import WITHOUT_TRIMS, in_topic, step
+from tests.jobs.test_job_upkeep import LATER, _read
+from tests.sql.test_querying import STEPS, History
 from txlog.engine.model.schema import MESSAGE
 from txlog.jobs.audit import audit
 from txlog.jobs.local import Local

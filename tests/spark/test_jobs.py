@@ -10,9 +10,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 import txlog
-from tests.test_export_delta import in_table, in_topic
-from tests.test_jobs import acknowledge, filled, timed
-from tests.test_querying import STEPS, History
+from tests.jobs.test_export_delta import in_table, in_topic
+from tests.jobs.test_jobs import acknowledge, filled, timed
+from tests.sql.test_querying import STEPS, History
 from txlog import Client
 from txlog.jobs.audit import audit
 from txlog.jobs.export_delta import export_delta

@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 import txlog
-from tests.test_querying import asked
+from tests.sql.test_querying import asked
 from txlog import Client
 from txlog.engine.model.schema import INSTANT, MESSAGE
 from txlog.errors import InvalidArgument, InvalidMessage

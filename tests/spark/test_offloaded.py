@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 import txlog
 from tests.s3_server import s3_server
 from tests.spark.test_reading import in_order
-from tests.test_offload import LARGE_BYTES, fill, near
+from tests.upkeep.test_offload import LARGE_BYTES, fill, near
 from txlog.spark import read, release
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("quick_disk")]

@@ -15,9 +15,9 @@ from py4j.protocol import Py4JJavaError
 from pyspark.sql import DataFrame, SparkSession
 
 import txlog
-from tests.test_querying import SAME, STEPS, History
-from tests.test_scanning import place, some_range
-from tests.test_scanning import read as ranged
+from tests.sql.test_querying import SAME, STEPS, History
+from tests.sql.test_scanning import place, some_range
+from tests.sql.test_scanning import read as ranged
 from txlog import Client, MessageId
 from txlog.errors import InvalidArgument, PartitionUnavailable, StoreNotFound, TopicNotFound
 from txlog.ranges import END, Range

@@ -32,8 +32,8 @@ from pyspark.sql.types import (
 
 import txlog.spark
 from tests.spark.test_reading import in_order
-from tests.test_querying import SAME, STEPS, History
-from tests.test_scanning import place, read, some_range
+from tests.sql.test_querying import SAME, STEPS, History
+from tests.sql.test_scanning import place, read, some_range
 from txlog import Client
 from txlog.errors import TxlogError
 from txlog.ranges import Range

@@ -22,8 +22,8 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, StructType
 
 import txlog
-from tests.test_querying import STEPS, History
-from tests.test_scanning import read
+from tests.sql.test_querying import STEPS, History
+from tests.sql.test_scanning import read
 from txlog import Client, MessageId
 from txlog.errors import InvalidArgument, MessageNotFound, SubscriptionNotFound, TxlogError
 from txlog.ranges import Bound, Range

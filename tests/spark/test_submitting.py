@@ -13,7 +13,7 @@ import pytest
 
 import txlog
 from tests.source_tree import ROOT
-from tests.test_offload import LARGE_BYTES, fill, near
+from tests.upkeep.test_offload import LARGE_BYTES, fill, near
 from txlog.spark.java import bundled_java, cache_directory, environment_for, find_java
 from txlog.spark.submit import example, submit_args, zipped
 

@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import txlog
-from tests.test_querying import STEPS, History
+from tests.sql.test_querying import STEPS, History
 from txlog import MessageId
 from txlog.cli.main import main
 from txlog.ranges import Bound

@@ -1,0 +1,1 @@
+"""Tests of transactions, their keys, states and time-outs."""

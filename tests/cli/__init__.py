@@ -1,0 +1,1 @@
+"""Tests of the commands: arguments, output, help, what a terminal shows."""

@@ -1,0 +1,47 @@
+"""`txlog bench`: it measures what it says, and leaves nothing behind. No figure is judged."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.cli.test_store import Tool, tool
+from txlog.benchmark import MODES, bench
+from txlog.errors import InvalidArgument
+
+pytestmark = pytest.mark.usefixtures("quick_disk")
+_ = tool
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_mode_does_its_operations(tmp_path: Path, mode: str) -> None:
+    row = bench(str(tmp_path), mode, message_bytes=7, txn_size=3, operations_max=60)
+    assert row["operations"] == 60
+    assert row["messages"] == (60 if mode == "produce" else 180)
+    assert row["size_bytes"] == 7 * row["messages"]
+    assert 0 <= row["p50_us"] <= row["p99_us"] <= row["max_us"]
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_cannot_be_measured_is_refused(tmp_path: Path) -> None:
+    for wrong in ({"mode": "no"}, {"message_bytes": 0}, {"txn_size": 0}, {"txn_size": 1 << 20}):
+        with pytest.raises(InvalidArgument):
+            bench(str(tmp_path), **wrong)
+    assert not list(tmp_path.iterdir())
+
+
+def test_two_runs_are_compared(tool: Tool, tmp_path: Path) -> None:
+    flags = ["--mode", "txn", "--duration", "1ms", "--txn-size", "2"]
+    [row] = [tool.json("bench", *flags)]
+    (row,) = row if isinstance(row, list) else (row,)
+    assert row["mode"] == "txn" and row["ratio"] is None
+    before = tmp_path / "before.json"
+    before.write_text(json.dumps([{**row, "per_second": row["per_second"] * 2}]))
+    (again,) = json.loads(tool.ok("bench", *flags, "--compare", str(before), "--json"))
+    assert again["ratio"] == pytest.approx(again["per_second"] / row["per_second"] / 2, abs=0.001)
+    assert tool.error("bench", *flags, "--compare", str(tmp_path / "none"))["code"] == "TXL-308"
+    before.write_text("[]")
+    assert tool.error("bench", *flags, "--compare", str(before))["exit"] == 2
+    assert [one.name for one in tmp_path.iterdir() if one.name.startswith(".")] == []

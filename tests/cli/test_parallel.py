@@ -1,0 +1,293 @@
+"""Tests of `txlog run --parallelism`: processes that are killed, fail, stop and are left alone."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import txlog
+from txlog import functions
+from txlog.cli.main import main
+from txlog.cli.run import workers
+from txlog.errors import CommandFailed, ExpiredTransaction, OutcomeUnknown
+
+ROOT = Path(__file__).resolve().parents[2]
+COUNT, KEYS = 400, 13
+FUNCTIONS = '''
+import os
+from txlog.functions import tumbling
+
+def kill(message):
+    """Die, once a file, by SIGKILL."""
+    path = f"{os.path.dirname(__file__)}/kill-{message.value.decode()}"
+    if os.path.exists(path):
+        os.unlink(path)
+        os.kill(os.getpid(), 9)
+    return message.value
+
+def fail(message):
+    if message.value == b"300":
+        raise ValueError("no 300")
+    return message.value
+
+def deadly(message):
+    os.kill(os.getpid(), 9)
+
+@tumbling(duration_ms=2, watermarks=True, late_topic="late")
+def timed(messages):
+    return [kill(message) for message in messages]
+
+@tumbling(count=7)
+def sevens(messages):
+    return [message.value for message in messages]
+'''
+
+
+class Tool:
+    """txlog on a store with numbers under keys in four partitions."""
+
+    def __init__(self, path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+        self.path, self.capfd, self.folder = path / "shop", capfd, path
+        (path / "f.py").write_text(FUNCTIONS)
+        txlog.init(str(self.path))
+        with txlog.open(str(self.path)) as client:
+            client.create_topic("in", 4)
+            client.create_topic("out")
+            numbers = range(COUNT)
+            client.producer("in").send_batch(
+                pa.table(
+                    {
+                        "value": pa.array([str(n).encode() for n in numbers], pa.binary()),
+                        "key": pa.array([str(n % KEYS).encode() for n in numbers], pa.binary()),
+                    }
+                )
+            )
+
+    def words(self, name: str, *args: str) -> list[str]:
+        return [
+            "-S",
+            str(self.path),
+            "--log-format",
+            "json",
+            "run",
+            f"{self.folder}/f.py:{name}",
+            "--input",
+            "in",
+            "--output",
+            "out",
+            "-s",
+            "s",
+            "--txn-size",
+            "40",
+            *args,
+        ]
+
+    def run(self, name: str, *args: str) -> tuple[int, str, str]:
+        code = main([*self.words(name, *args), "--create", "--json"])
+        out, err = self.capfd.readouterr()
+        assert "Traceback" not in err
+        return code, out, err
+
+    def spawn(self, name: str, *args: str) -> subprocess.Popen[str]:
+        environment = {"PYTHONPATH": str(ROOT / "src"), "PATH": os.environ["PATH"]}
+        return subprocess.Popen(
+            [sys.executable, "-m", "txlog", *self.words(name, *args)],
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def check(self, *, in_order: bool) -> None:
+        """Every number is there once; by key in order, if that was promised."""
+        by_key: dict[bytes | None, list[int]] = defaultdict(list)
+        with txlog.open(str(self.path)) as client:
+            for message in client.reader("out"):
+                by_key[message.key].append(int(message.value or b""))
+            [row] = client.subscriptions("in")
+            assert (row["backlog"], client.transactions()) == (0, [])
+        assert sorted(n for numbers in by_key.values() for n in numbers) == list(range(COUNT))
+        if in_order:
+            for numbers in by_key.values():
+                assert numbers == sorted(numbers)
+
+
+@pytest.fixture
+def tool(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Tool:
+    """Return txlog on such a store."""
+    for name in [name for name in os.environ if name.startswith("TXLOG")]:
+        monkeypatch.delenv(name)
+    return Tool(tmp_path, capfd)
+
+
+def events(text: str) -> list[dict[str, Any]]:
+    """The JSON lines of stderr."""
+    return [json.loads(line) for line in text.splitlines()]
+
+
+@pytest.mark.parametrize("kind", ["failover", "key-shared", "shared"])
+def test_killed_instances_are_started_again(tool: Tool, kind: str) -> None:
+    """Guards --parallelism: totals exact through SIGKILL, order by key where it is promised."""
+    for number in (50, 111, 399):
+        (tool.folder / f"kill-{number}").touch()
+    code, out, err = tool.run("kill", "--parallelism", "3", "--type", kind)
+    assert code == 0, err
+    assert [line["event"] for line in events(err)] == ["restarted"] * 3
+    done = json.loads(out)
+    assert (done["consumed"], done["input"], done["output"]) == (COUNT, "in", "out")
+    tool.check(in_order=kind != "shared")
+
+
+def test_windows_on_watermarks_are_each_given_once_by_several(tool: Tool) -> None:
+    """Guards: a state an instance, taken up by the one started again; all look once more."""
+    with txlog.open(str(tool.path)) as client:
+        client.producer("in", "A").new_watermark().event_time((1 << 63) - 1).send()
+    for number in (50, 399):
+        (tool.folder / f"kill-{number}").touch()
+    code, out, err = tool.run("timed", "--parallelism", "3")
+    assert code == 0, err
+    assert [line["event"] for line in events(err)] == ["restarted"] * 2
+    done = json.loads(out)
+    assert (done["consumed"], done["produced"], done["late_messages"]) == (COUNT, COUNT, 0)
+    tool.check(in_order=False)
+    with txlog.open(str(tool.path)) as client:
+        rows = [row for row in client.subscriptions() if "-WINDOWS" in row["topic"]]
+        assert max(row["backlog"] for row in rows) == 1  # the stored value
+        assert len(rows) == 3
+
+
+def test_windows_that_only_more_instances_would_take_up_are_told(tool: Tool) -> None:
+    """Kills: open windows of an instance that is not started any more, left in silence."""
+    with txlog.open(str(tool.path)) as client:
+        client.create_topic("late")
+        client.create_subscription("in", "s", type="shared")
+        function = functions.tumbling(duration_ms=2, watermarks=True)(lambda messages: None)
+        options = functions.FunctionOptions(instance=1, limit=5)
+        functions.run(client, function, "in", "out", "s", options)
+    code, _, err = tool.run("timed")
+    assert code == 0, err
+    [line] = events(err)
+    assert (line["event"], line["topic"], line["messages"]) == ("left-open", "in-s-WINDOWS-1", 5)
+
+
+def started(child: subprocess.Popen[str], count: int) -> None:
+    """Wait until so many instances have said that they are at work."""
+    assert child.stderr is not None
+    seen = 0
+    for line in child.stderr:
+        seen += json.loads(line).get("event") == "started"
+        if seen == count:
+            return
+    raise AssertionError("the run ended too early")
+
+
+def received(tool: Tool) -> None:
+    """Wait until every output is there."""
+    with txlog.open(str(tool.path)) as client:
+        client.create_subscription("out", "watch", if_not_exists=True)
+        with client.consumer("out", "watch") as consumer:
+            for _ in range(COUNT):
+                message = consumer.receive(timeout_ms=60_000)
+                assert message is not None
+                consumer.acknowledge(message)
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_stops_all(tool: Tool, number: int, code: int) -> None:
+    """Guards: no process stays, no consumer, no transaction."""
+    child = tool.spawn("kill", "--parallelism", "2", "--create", "-F")
+    started(child, 2)
+    received(tool)
+    child.send_signal(number)
+    out, err = child.communicate(timeout=60)  # ends when the last of them has closed stderr
+    assert (child.returncode, out) == (code, "")
+    assert [line["event"] for line in events(err)].count("stopped") == 2
+    with txlog.open(str(tool.path)) as client:
+        [row] = client.subscriptions("in")
+        assert row["consumers"] == 0
+    tool.check(in_order=True)
+
+
+def test_instances_do_not_outlive_who_watches_them(tool: Tool) -> None:
+    """Kills: processes that go on for ever after their parent was killed."""
+    child = tool.spawn("kill", "--parallelism", "2", "--create", "-F")
+    started(child, 2)
+    child.kill()
+    child.communicate(timeout=60)  # all have closed stderr
+    assert child.returncode == -signal.SIGKILL
+    code, _, err = tool.run("kill", "--parallelism", "2")
+    assert code == 0, err
+    tool.check(in_order=True)
+
+
+def test_an_instance_that_fails_stops_the_others(tool: Tool) -> None:
+    code, out, err = tool.run("fail", "--parallelism", "2")
+    error = events(err)[-1]["error"]
+    assert (out, error["exit"]) == ("", code)
+    assert code in (1, 7)  # whether another one had committed before
+    assert "ValueError: no 300" in error["message"]
+    assert error["path"].endswith("f.py")
+    code, out, err = tool.run("fail", "--parallelism", "2", "--on-error", "skip")
+    assert (code, json.loads(out)["skipped"]) == (0, 1)
+
+
+def test_a_function_that_kills_every_instance_is_an_error(
+    tool: Tool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kills: processes started for ever."""
+    monkeypatch.setattr(workers, "_DEATHS_MAX", 1)
+    code, _, err = tool.run("deadly", "--parallelism", "2")
+    error = events(err)[-1]["error"]
+    assert (code, error["code"]) == (1, "TXL-106")
+    assert "died 2 times" in error["message"]
+
+
+def test_a_subscription_for_one_is_refused(tool: Tool) -> None:
+    with txlog.open(str(tool.path)) as client:
+        client.create_subscription("in", "s")
+    code, _, err = tool.run("kill", "--parallelism", "2")
+    assert (code, events(err)[-1]["error"]["code"]) == (4, "TXL-406")
+    assert main([*tool.words("kill", "--parallelism", "2"), "-s", "no"]) == 3
+
+
+def test_what_the_instances_leave_is_looked_at_once_more(tool: Tool) -> None:
+    """Guards the last look: windows of several instances end as those of one."""
+    code, out, _ = tool.run("sevens", "--parallelism", "2", "--type", "shared")
+    assert code == 0
+    done = json.loads(out)
+    assert done["consumed"] == done["produced"] == COUNT // 7 * 7
+    with txlog.open(str(tool.path)) as client:
+        assert client.subscriptions("in")[0]["backlog"] == COUNT % 7
+
+
+def test_a_command_in_parallel(tool: Tool) -> None:
+    words = ["transform", "in", "out", "-s", "s", "--create", "--parallelism", "2"]
+    formats = ["--in-format", "envelope", "--out-format", "envelope", "--json"]
+    code = main(["-S", str(tool.path), *words, *formats, "--", "cat"])
+    out, _ = tool.capfd.readouterr()
+    assert (code, json.loads(out)["consumed"]) == (0, COUNT)
+    tool.check(in_order=True)
+
+
+def test_an_error_is_rebuilt_as_it_was() -> None:
+    """Guards: class, code, hint and facts of what an instance raised; a stranger is a failure."""
+    for error in (
+        ExpiredTransaction("fenced", hint="stop", epoch=3),
+        OutcomeUnknown("lost", txn="0:1"),
+    ):
+        again = workers.rebuilt(error.as_dict())
+        assert (type(again), again.as_dict()) == (type(error), error.as_dict())
+    odd = workers.rebuilt({"class": "dict", "message": "m", "code": "TXL-999"})
+    assert (type(odd), odd.message) == (CommandFailed, "m")

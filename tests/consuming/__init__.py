@@ -1,0 +1,1 @@
+"""Tests of consumers: leases, acknowledgements, dead letters."""

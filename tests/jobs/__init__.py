@@ -1,0 +1,1 @@
+"""Tests of bulk work by DuckDB."""

@@ -1,0 +1,305 @@
+"""Tests of the jobs bulk-load and replay on DuckDB: all or nothing, once, and what becomes what."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import txlog
+from tests.jobs.test_export_delta import WITHOUT_TRIMS, in_table, in_topic, step
+from tests.source_tree import ROOT
+from tests.sql.test_querying import FIRST, STEPS, History
+from txlog import Client
+from txlog.errors import (
+    BadRecord,
+    CommandFailed,
+    InvalidArgument,
+    NotFound,
+    TopicNotFound,
+)
+from txlog.jobs.audit import audit
+from txlog.jobs.export_delta import export_delta
+from txlog.jobs.import_files import bulk_load
+from txlog.jobs.loads import Columns, files_of
+from txlog.jobs.local import Local
+from txlog.jobs.replay import replay
+from txlog.ranges import Range, parse_range
+
+pytestmark = pytest.mark.usefixtures("quick_disk")
+NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
+
+
+@pytest.fixture
+def client(tmp_path: Path) -> Iterator[Client]:
+    """Return a client of a store with topics `orders`, of two partitions, and `copy`."""
+    txlog.init(str(tmp_path / "store"))
+    with txlog.open(str(tmp_path / "store")) as opened:
+        opened.checkpoint_automatically = False
+        opened.create_topic("orders", partitions=2)
+        opened.create_topic("copy", partitions=3)
+        yield opened
+
+
+def load(client: Client, path: Path, columns: Columns = Columns(), **more: Any) -> dict[str, Any]:  # noqa: B008
+    """Load a file into `orders` under one key."""
+    return bulk_load(client, files_of([str(path)], None, columns), "orders", "k", Local(), **more)
+
+
+def rows(client: Client, topic: str = "orders") -> list[dict[str, Any]]:
+    """The messages of a topic, partition by partition, in order."""
+    found = [row for table in client.read(topic) for row in table.to_pylist()]
+    return sorted(found, key=lambda r: (r["partition"], r["ledger"], r["entry"], r["index"] or 0))
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (b'a,b\n1\n"x', "line 2: 1 field where the header has 2"),
+        (b'a,b\n"1\n2",2\n\n3', "line 5: 1 field where the header has 2"),
+        (b"a,b\n1,2,3\n", "line 2: 3 fields where the header has 2"),
+        (b'a,b\n1,2\n"x', "line 3: a quote is open at the end of the file"),
+        (b"a,b\n1,2\n\xff,3\n", "line 3: not UTF-8"),
+    ],
+)
+def test_nothing_is_guessed_of_a_csv(
+    client: Client, tmp_path: Path, text: bytes, said: str
+) -> None:
+    """Kills: rows of another length, or an open quote, taken for a file of another shape."""
+    (tmp_path / "bad.csv").write_bytes(text)
+    with pytest.raises(BadRecord, match=rf"bad\.csv: {said}$"):
+        load(client, tmp_path / "bad.csv")
+    assert rows(client) == []
+    (tmp_path / "good.csv").write_text("value\n#x\ny;z\n")
+    assert load(client, tmp_path / "good.csv")["messages"] == 2  # neither a comment nor two columns
+    assert sorted(row["value"] for row in rows(client)) == [b"#x", b"y;z"]
+
+
+def test_csv_with_a_row_of_megabytes(client: Client, tmp_path: Path) -> None:
+    """A message may be that large; kills DuckDB's own limit of a line, 2 MB."""
+    (tmp_path / "long.csv").write_text(f"value\n{'x' * 4_000_000}\n")
+    assert load(client, tmp_path / "long.csv")["size_bytes"] == 4_000_000
+
+
+def test_parquet_with_the_columns_of_messages(client: Client, tmp_path: Path) -> None:
+    """Types and nulls arrive as they were; kills an empty value for none."""
+    table = pa.table(
+        {
+            "value": pa.array([b"a", None, b""]),
+            "key": ["x", None, "y"],
+            "event_time": [NOON] * 3,
+            "properties": pa.array([[("a", "b")], None, []], pa.map_(pa.string(), pa.string())),
+            "ignored": [1, 2, 3],
+        }
+    )
+    pq.write_table(table, tmp_path / "rows.parquet")
+    answer = load(client, tmp_path / "rows.parquet")
+    assert (answer["messages"], answer["files"], answer["already"]) == (3, 1, False)
+    assert answer["txn"] is not None
+    found = {row["key"]: row for row in rows(client)}
+    assert {key: row["value"] for key, row in found.items()} == {b"x": b"a", None: None, b"y": b""}
+    assert {row["event_time"] for row in found.values()} == {NOON}
+    assert dict(found[b"x"]["properties"]) == {"a": "b"}
+    producer = client.producer("orders")
+    assert producer.send(b"again", key=b"x").partition == found[b"x"]["partition"]
+
+
+def test_csv_and_ndjson(client: Client, tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text('k,t,v\none,2026-11-20T12:00:00Z,"x,\n1"\n,,\n')
+    load(client, tmp_path / "a.csv", Columns("k", None, "t"))
+    one, none = sorted(rows(client), key=lambda row: row["key"] is None)
+    assert (one["key"], one["event_time"], none["key"], none["event_time"]) == (
+        b"one",
+        NOON,
+        None,
+        None,
+    )
+    assert orjson.loads(one["value"]) == {"k": "one", "t": "2026-11-20T12:00:00Z", "v": "x,\n1"}
+    (tmp_path / "a.ndjson").write_text('{"k":"\\u00e9","t":"2026-11-20T12:00:00Z"}\n{"k":"b"}\n')
+    load(client, tmp_path / "a.ndjson", Columns("k", None, "t"))
+    lines = [
+        row
+        for row in rows(client)
+        if row["value"].startswith(b'{"k":"\\') or row["value"] == b'{"k":"b"}'
+    ]
+    assert {row["key"] for row in lines} == {"é".encode(), b"b"}
+
+
+def test_order_of_a_partition_is_that_of_the_source(client: Client, tmp_path: Path) -> None:
+    """Rows of many groups and files; kills rows by whichever thread was first."""
+    for number in range(3):
+        values = [b"%d" % (number * 30_000 + i) for i in range(30_000)]
+        keys = [b"%d" % (i % 50) for i in range(30_000)]
+        path = tmp_path / "src" / f"{number}.parquet"
+        path.parent.mkdir(exist_ok=True)
+        pq.write_table(pa.table({"value": values, "key": keys}), path, row_group_size=5000)
+    assert load(client, tmp_path / "src")["messages"] == 90_000
+    for partition in (0, 1):
+        numbers = [int(row["value"]) for row in rows(client) if row["partition"] == partition]
+        assert numbers == sorted(numbers)
+
+
+def test_same_bytes_again_are_already_there(client: Client, tmp_path: Path) -> None:
+    """By key and content, not by name: kills a load that a moved file repeats."""
+    (tmp_path / "a.csv").write_text("value\none\n")
+    first = load(client, tmp_path / "a.csv")
+    (tmp_path / "a.csv").rename(tmp_path / "b.csv")
+    again = load(client, tmp_path / "b.csv")
+    assert again == {**first, "already": True}
+    assert load(client, tmp_path / "b.csv", dry_run=True)["already"]
+    (tmp_path / "b.csv").write_text("value\ntwo\n")
+    dry = load(client, tmp_path / "b.csv", dry_run=True)
+    assert (dry["already"], dry["messages"]) == (False, 1)
+    assert not load(client, tmp_path / "b.csv")["already"]
+    assert sorted(row["value"] for row in rows(client)) == [b"one", b"two"]
+
+
+def test_source_that_cannot_be_read_leaves_nothing(client: Client, tmp_path: Path) -> None:
+    """All or nothing: kills the rows before the bad one, and staged files."""
+    (tmp_path / "a.ndjson").write_text('{"a":1}\n[1]\n{"a":\n')
+    with pytest.raises(BadRecord, match=r"a\.ndjson: line 2: no JSON object, and 1 more$"):
+        load(client, tmp_path / "a.ndjson")
+    (tmp_path / "a.csv").write_text("value,event_time\n" + "a,2026-11-20\n" * 50_000 + "a,soon\n")
+    with pytest.raises(BadRecord, match="soon"):
+        load(client, tmp_path / "a.csv")
+    (tmp_path / "b.ndjson").write_bytes(b'{"a":1}\n{"a":"\xff"}\n')
+    with pytest.raises(BadRecord, match=r"b\.ndjson: line 2: not UTF-8$"):
+        load(client, tmp_path / "b.ndjson")
+    with pytest.raises(InvalidArgument, match="no column nope"):
+        load(client, tmp_path / "a.csv", Columns("nope"))
+    with pytest.raises(InvalidArgument, match="suffixes"):
+        files_of([str(tmp_path / "a.csv"), str(tmp_path / "a.ndjson")], None, Columns())
+    with pytest.raises(InvalidArgument, match="value is the line"):
+        files_of([str(tmp_path / "a.ndjson")], None, Columns(value="a"))
+    for path in ("nope.csv", "store"):
+        with pytest.raises(NotFound):
+            files_of([str(tmp_path / path)], None, Columns())
+    (tmp_path / "a.csv").write_text("value\na\n")
+    with pytest.raises(TopicNotFound):
+        source = files_of([str(tmp_path / "a.csv")], None, Columns())
+        bulk_load(client, source, "nope", "k", Local())
+    assert rows(client) == []
+    assert list(Path(client.path).glob("topics/**/_stage/*")) == []
+
+
+LOAD = """
+import os, signal, sys
+import txlog
+from txlog.api.sending.bulk import Bulk
+from txlog.jobs.import_files import bulk_load
+from txlog.jobs.local import Local
+from txlog.jobs.loads import Columns, files_of
+name, at = sys.argv[3], int(sys.argv[4])
+known = getattr(Bulk, name)
+def stop(*arguments):
+    if at:
+        known(*arguments)
+    os.kill(os.getpid(), signal.SIGKILL)
+setattr(Bulk, name, stop)
+with txlog.open(sys.argv[1]) as client:
+    source = files_of([sys.argv[2]], None, Columns("InvoiceNo"))
+    bulk_load(client, source, "orders", "k", Local())
+"""
+
+
+@pytest.mark.deep
+def test_real_invoices_are_loaded_once_whenever_the_loader_is_killed(
+    client: Client, tmp_path: Path
+) -> None:
+    """SIGKILL before and after staging and committing; then exact totals and a clean audit."""
+    path = ROOT / "data" / "online-retail.parquet"
+    for name in ("stage", "commit"):
+        for at in ("0", "1"):
+            done = subprocess.run(
+                [sys.executable, "-c", LOAD, client.path, str(path), name, at],
+                check=False,
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+            )
+            assert done.returncode == -signal.SIGKILL
+    answer = load(client, path, Columns("InvoiceNo"))
+    assert (answer["already"], answer["messages"]) == (True, 541_909)
+    quantity = sum(
+        int(orjson.loads(value.as_py())["Quantity"])
+        for table in client.read("orders")
+        for value in table.column("value")
+    )
+    source = pq.read_table(path, columns=["Quantity"]).column("Quantity")
+    assert quantity == sum(int(value.as_py()) for value in source)
+    assert audit(client, ["orders"], Local())["failed"] == 0
+
+
+def test_adopted_ledgers_are_linked_into_a_table(client: Client, tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("value,key\n" + "".join(f"{n},{n}\n" for n in range(100)))
+    load(client, tmp_path / "a.csv")
+    answer = export_delta(client, "orders", str(tmp_path / "d"), Local())
+    assert (answer["messages"], answer["files"], answer["linked"]) == (100, 2, 2)
+    client.producer("orders").send(b"later", partition=0)
+    assert export_delta(client, "orders", str(tmp_path / "d"), Local())["messages"] == 1
+    assert in_table(tmp_path / "d") == in_topic(client, "orders")
+
+
+def test_replay_is_the_same_messages_with_their_places(tmp_path: Path) -> None:
+    """Whatever the source holds; kills a property lost, or moved to the next message."""
+    for seed in (FIRST, FIRST + 3):
+        history = History(tmp_path, f"replay-{seed}")
+        for number in range(STEPS):
+            names = tuple(name for name in WITHOUT_TRIMS if name != "send_large")
+            step(history, random.Random(f"{seed}:{number}"), names)
+        with history.client as client:
+            client.create_topic("copy", 2)
+            done = replay(client, "t", "copy", ("", Range()), "k", Local())
+            again = replay(client, "t", "copy", ("", Range()), "k", Local())
+            assert again == {**done, "read": None, "already": True}
+            names = ("key", "value", "event_time", "deliver_at")
+            wanted = []
+            for row in rows(client, "t"):
+                place = txlog.MessageId(row["ledger"], row["entry"], row["index"] or 0)
+                more = {**dict(row["properties"] or []), "replay_of": f"t:{place}"}
+                wanted.append((*(row[name] for name in names), more))
+            found = [
+                (*(row[name] for name in names), dict(row["properties"]))
+                for row in rows(client, "copy")
+            ]
+            assert done["read"] == done["written"] == len(wanted) > 0
+            key = repr
+            assert sorted(found, key=key) == sorted(wanted, key=key), f"seed {seed}"
+
+
+def upper(table: pa.Table) -> pa.Table:
+    """Only messages with a key, their values in capitals."""
+    import pyarrow.compute as pc
+
+    table = table.filter(pc.is_valid(table.column("key")))
+    values = pc.utf8_upper(table.column("value").cast(pa.string())).cast(pa.binary())
+    return table.set_column(1, "value", values)
+
+
+def test_replay_of_a_range_through_a_function(client: Client) -> None:
+    producer = client.producer("orders")
+    for value, key in ((b"a", b"x"), (b"b", None), (b"c", b"x"), (b"d", b"x")):
+        last = producer.send(value, key=key, partition=0)
+    text = f"+1..{last.message_id}"
+    wanted = (text, parse_range(text, 0))
+    dry = replay(client, "orders", "copy", wanted, "k", Local(), dry_run=True)
+    assert (dry["read"], dry["already"]) == (2, False)
+    done = replay(client, "orders", "copy", wanted, "k", Local(), function=("upper", upper))
+    assert (done["read"], done["written"]) == (2, 1)
+    [row] = rows(client, "copy")
+    assert (row["value"], row["key"]) == (b"C", b"x")
+    for wrong in (lambda table: 1, lambda table: 1 / 0):
+        with pytest.raises(CommandFailed, match="transform"):
+            replay(client, "orders", "copy", wanted, "k2", Local(), function=("w", wrong))
+    with pytest.raises(InvalidArgument, match="itself"):
+        replay(client, "orders", "orders", wanted, "k", Local())
+    assert len(rows(client, "copy")) == 1

@@ -1,0 +1,269 @@
+"""`txlog export`: what is in the files is what is in the topic, each message once."""
+
+from __future__ import annotations
+
+import csv
+import json
+import random
+import signal
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from scripts import ready
+from tests.cli.test_store import ROOT, Tool, tool
+from tests.engine_kit import Bench, begin, send
+from txlog import Bound, Client, MessageId
+from txlog.errors import AlreadyExists, InvalidArgument, MessageNotFound, NotAllowed
+from txlog.jobs.export_files import LOCK, STATE, export_directory, export_file
+from txlog.ranges import Range, parse_range
+
+pytestmark = pytest.mark.usefixtures("quick_disk")
+_ = tool
+NASTY = [b"", b"\xff\x00", b'a "b"\n,\\', "ü€\u2028".encode(), None, b"null", b'{"a":1}']
+
+
+def fill(client: Client, count: int, seed: int) -> None:
+    """Messages with all that a message may have, plain and in transactions, some of them open."""
+    draw = random.Random(seed)
+    for at in range(count):
+        txn = begin(client)
+        for number in range(draw.randint(1, 3)):
+            client.producer("t").send(
+                draw.choice(NASTY),
+                key=draw.choice([None, b"k", b"\xfe", b"a/b=c"]),
+                properties={"p": "x\ny", "n": str(at)} if draw.random() < 0.5 else None,
+                event_time=draw.choice([None, 1_600_000_000_123]),
+                txn=txn if number or at % 2 else None,
+            )
+        if at % 3:
+            client.commit(txn)
+        else:
+            client.abort(txn)
+
+
+def bench_of(folder: Path, seed: int = 7) -> Bench:
+    print("seed", seed)
+    bench = Bench(folder / "store", coordinators=1)
+    bench.client.create_topic("t", partitions=2)
+    fill(bench.client, 12, seed)
+    return bench
+
+
+def shown(client: Client, topic: str = "t", wanted: Range | None = None) -> list[tuple[Any, ...]]:
+    """What a reader sees: id, key, value, properties, event time."""
+    return [
+        (str(one.message_id), one.key, one.value, dict(one.properties), one.event_time)
+        for one in client.reader(topic)
+    ]
+
+
+def rows_of(path: Path) -> list[tuple[Any, ...]]:
+    """What a Parquet or Arrow file has."""
+    if path.suffix == ".arrow":
+        table = pa.ipc.open_file(path.read_bytes()).read_all()
+    else:
+        table = pq.ParquetFile(path).read()
+    times = table.column("event_time").cast(pa.int64()).to_pylist()
+    return [
+        (row["message_id"], row["key"], row["value"], dict(row["properties"] or ()), time)
+        for row, time in zip(table.to_pylist(), times, strict=True)
+    ]
+
+
+def below(path: Path) -> list[tuple[Any, ...]]:
+    """What the files of a directory have, in the order of their names."""
+    files = sorted(path.rglob("*.parquet"), key=lambda one: one.name)
+    return [row for file in files for row in rows_of(file)]
+
+
+@pytest.mark.parametrize("form", ["parquet", "arrow"])
+def test_a_file_has_every_message_in_order(tmp_path: Path, form: str) -> None:
+    bench = bench_of(tmp_path)
+    begin(bench.client)
+    out = tmp_path / f"out.{form}"
+    answer = export_file(bench.client, "t", str(out), form=form)
+    assert rows_of(out) == sorted(shown(bench.client), key=lambda row: place(bench, row[0]))
+    assert answer["messages"] == len(rows_of(out)) > 20
+    assert answer["size_bytes"] == sum(len(row[2] or b"") for row in rows_of(out))
+    some = parse_range("+3..-2", 0)
+    export_file(bench.client, "t", str(out), form=form, wanted=some, force=True)
+    of = [[row for row in shown(bench.client) if place(bench, row[0])[0] == at] for at in (0, 1)]
+    assert rows_of(out) == [row for rows in of for row in rows[3:-2]]
+    with pytest.raises(AlreadyExists):
+        export_file(bench.client, "t", str(out), form=form)
+
+
+def place(bench: Bench, text: str) -> tuple[int, ...]:
+    """Partition and position of an id."""
+    ledger, entry, *index = map(int, text.split(":"))
+    found = {one["ledger"]: one["partition"] for one in bench.client.segments()}
+    return (found[ledger], ledger, entry, *index)
+
+
+def test_csv_and_ndjson_say_every_byte(tool: Tool, tmp_path: Path) -> None:
+    """CLI.md 11, 11: an envelope goes out and in byte for byte."""
+    from txlog.api.open import open_store
+
+    tool.ok("topic", "create", "t", "again")
+    with open_store(str(tool.path)) as client:
+        fill(client, 9, 5)
+        want = [row[1:] for row in shown(client)]
+    tool.ok("export", "t", str(tmp_path / "t.ndjson"), "--to", "ndjson")
+    tool.ok("produce", "again", "--in", "envelope", str(tmp_path / "t.ndjson"))
+    with open_store(str(tool.path)) as client:
+        assert [row[1:] for row in shown(client, "again")] == want
+    piped = tool.ok("export", "t", "-", "--to", "csv")
+    rows = list(csv.DictReader(piped.splitlines(keepends=True)))
+    assert len(rows) == len(want)
+    for row, (key, value, properties, _) in zip(rows, want, strict=True):
+        for said, encoding, have in (
+            (row["key"], row["key_encoding"], key),
+            (row["value"], row["value_encoding"], value),
+        ):
+            assert encoding == (
+                "" if have is None else "base64" if b"\xff" in have or b"\xfe" in have else "utf8"
+            )
+            assert said == "" if have is None else True
+            if encoding == "utf8":
+                assert have is not None and said == have.decode()
+        assert json.loads(row["properties"] or "{}") == properties
+
+
+def test_a_directory_grows_by_what_became_visible(tmp_path: Path) -> None:
+    """A transaction that was open before comes with the export behind its commit."""
+    bench = bench_of(tmp_path)
+    out = tmp_path / "out"
+    txn = begin(bench.client)
+    bench.client.producer("t").send(b"late", txn=txn)
+    export_directory(bench.client, "t", str(out), piece_messages=7)
+    assert below(out) == sorted(shown(bench.client), key=lambda row: place(bench, row[0]))
+    bench.client.commit(txn)
+    fill(bench.client, 4, 8)
+    bench.client.checkpoint(roll_all=True)
+    with pytest.raises(AlreadyExists):
+        export_directory(bench.client, "t", str(out))
+    done = export_directory(bench.client, "t", str(out), resume=True)
+    assert done["messages"] == 0  # it was finished
+    more = export_directory(bench.client, "t", str(out), append=True, piece_messages=7)
+    assert more["messages"] > 1
+    assert below(out) == sorted(shown(bench.client), key=lambda row: place(bench, row[0]))
+    assert export_directory(bench.client, "t", str(out), append=True)["files"] == 0
+    bench.client.admin.update_topic("t", 3)
+    send(bench.client, b"new", partition=2)
+    assert export_directory(bench.client, "t", str(out), append=True)["messages"] == 1
+
+
+def test_a_directory_is_parted_by_values(tmp_path: Path) -> None:
+    bench = bench_of(tmp_path)
+    out = tmp_path / "out"
+    export_directory(bench.client, "t", str(out), partition_by=["key", "event_date"])
+    found = {str(one.parent.relative_to(out)) for one in out.rglob("*.parquet")}
+    none = "__HIVE_DEFAULT_PARTITION__"
+    dates = (none, "2020-09-13")
+    assert found == {
+        f"key={key}/event_date={date}" for key in (none, "k", "%FE", "a%2Fb%3Dc") for date in dates
+    }
+    assert "key" not in pq.ParquetFile(next(out.rglob("*.parquet"))).schema_arrow.names
+    ids = [
+        one
+        for file in out.rglob("*.parquet")
+        for one in pq.ParquetFile(file).read(["message_id"])["message_id"].to_pylist()
+    ]
+    assert sorted(ids) == sorted(row[0] for row in shown(bench.client))
+
+
+def test_a_directory_of_something_else_is_left_alone(tmp_path: Path) -> None:
+    bench = bench_of(tmp_path)
+    bench.client.create_topic("u")
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "mine.txt").write_text("mine")
+    with pytest.raises(AlreadyExists):
+        export_directory(bench.client, "t", str(out), resume=True)
+    assert [one.name for one in out.iterdir()] == ["mine.txt"]  # no lock of a refused one
+    (out / "mine.txt").unlink()
+    export_directory(bench.client, "t", str(out))
+    for options in ({"topic": "u"}, {"form": "csv"}, {"partition_by": ["key"]}):
+        with pytest.raises(NotAllowed):
+            export_directory(bench.client, **{"topic": "t", **options}, path=str(out), append=True)  # type: ignore[arg-type]
+    with pytest.raises(InvalidArgument):
+        export_directory(bench.client, "t", str(out), append=True, wanted=Range())
+    with pytest.raises(InvalidArgument):
+        export_directory(bench.client, "t", str(out), partition_by=["value"])
+    (out / "mine.txt").write_text("mine")
+    export_directory(bench.client, "u", str(out), force=True)
+    assert {one.name for one in out.iterdir()} == {"mine.txt", STATE, LOCK}
+
+
+_DIES = """
+import os, signal, sys
+sys.path.insert(0, sys.argv[1])
+import txlog
+from txlog.jobs.export_files import export_directory
+left = int(sys.argv[4])
+replace = os.replace
+def dying(*names):
+    global left
+    left -= 1
+    if left < 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+    replace(*names)
+os.replace = dying
+with txlog.open(sys.argv[2], read_only=True) as client:
+    export_directory(client, "t", sys.argv[3], resume=True, piece_messages=5,
+                     partition_by=["event_date"])
+"""
+
+
+@pytest.mark.parametrize(
+    "steps", [[0, 8], *([pytest.param([at, 1, 2], marks=pytest.mark.slow) for at in range(9)])]
+)
+def test_a_killed_export_gives_each_message_once(tmp_path: Path, steps: list[int]) -> None:
+    """kill -9 before a file or a state takes its name, again and again."""
+    bench = bench_of(tmp_path)
+    out = tmp_path / "out"
+    for step in steps:
+        words = [*ready.python(), "-c", _DIES, str(ROOT / "src"), bench.path, str(out), str(step)]
+        assert subprocess.run(words, check=False).returncode == -signal.SIGKILL
+    export_directory(
+        bench.client, "t", str(out), resume=True, piece_messages=3, partition_by=["event_date"]
+    )
+    ids = [row[0] for row in below(out)]
+    assert sorted(ids) == sorted(row[0] for row in shown(bench.client))
+    assert not list(out.rglob(".*"))
+
+
+def test_what_was_trimmed_before_it_was_exported_is_told(tmp_path: Path) -> None:
+    """What went is in no file; what was exported before it went is no matter."""
+    bench = Bench(tmp_path / "store", coordinators=1, ledger_entries_max=2)
+    bench.client.create_topic("t")
+    send(bench.client, b"0", b"1", b"2")
+    out = tmp_path / "out"
+    export_directory(bench.client, "t", str(out))
+    send(bench.client, b"3")
+    bench.client.admin.trim("t", Bound("id", shown_ids(bench)[2]))
+    assert export_directory(bench.client, "t", str(out), append=True)["messages"] == 1
+    send(bench.client, b"4", b"5", b"6")
+    bench.client.admin.trim("t", Bound("id", shown_ids(bench)[-1]))
+    with pytest.raises(MessageNotFound):
+        export_directory(bench.client, "t", str(out), append=True)
+    assert [row[2] for row in below(out)] == [b"0", b"1", b"2", b"3"]
+
+
+def shown_ids(bench: Bench) -> list[MessageId]:
+    return [one.message_id for one in bench.client.reader("t") if one.message_id is not None]
+
+
+@pytest.mark.parametrize("form", ["parquet", "arrow", "csv", "ndjson"])
+def test_an_export_that_fails_says_one_thing(tool: Tool, tmp_path: Path, form: str) -> None:
+    """CLI.md 5: no writer that was given up complains on stderr when it is collected."""
+    code, _, err = tool("export", "nothing", str(tmp_path / "out"), "--to", form)
+    assert (code, err.count("error:"), "Traceback" in err) == (3, 1, False)
+    code, _, err = tool("export", "nothing", "-", "--to", form)
+    assert (code, err.count("error:"), "Traceback" in err) == (3, 1, False)
+    assert list(tmp_path.glob("out*")) == []

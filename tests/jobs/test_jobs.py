@@ -1,0 +1,328 @@
+"""Tests of txlog.jobs on DuckDB: an audit finds what is wrong and nothing else."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import txlog
+from tests.sql.test_querying import FIRST, STEPS, History
+from txlog import Client
+from txlog.clock import ManualClock
+from txlog.errors import InvalidArgument, PartitionUnavailable, TopicNotFound
+from txlog.jobs import audit as auditing
+from txlog.jobs.audit import audit
+from txlog.jobs.lateness import DELAYS_MS, lateness
+from txlog.jobs.local import Local
+from txlog.relation.relation import Source
+from txlog.relation.stored import ACKS, Stored
+
+pytestmark = pytest.mark.usefixtures("quick_disk")
+Answer = dict[str, Any]
+
+
+@pytest.fixture
+def client(tmp_path: Path) -> Iterator[Client]:
+    """Return a client of a store with a topic `orders` of two partitions."""
+    txlog.init(str(tmp_path / "store"), max_message_bytes=200)
+    with txlog.open(str(tmp_path / "store")) as opened:
+        opened.checkpoint_automatically = False
+        opened.create_topic("orders", partitions=2)
+        yield opened
+
+
+def failed(answer: Answer) -> list[str]:
+    """The names of the checks that failed."""
+    names = [check["name"] for check in answer["check_list"] if not check["ok"]]
+    assert answer["failed"] == len(names)
+    return names
+
+
+def acknowledge(history: History, rng: random.Random) -> None:
+    """A subscription that has acknowledged some, beyond its mark-delete position too."""
+    tables = list(history.client.read("t"))
+    ids = [
+        txlog.MessageId(row["ledger"], row["entry"], row["index"] or 0)
+        for table in tables
+        for row in table.to_pylist()
+    ]
+    history.client.create_subscription("t", "s", if_not_exists=True)
+    if ids:
+        chosen = rng.sample(ids, k=min(len(ids), 5))
+        history.client.acknowledge("t", "s", chosen)
+
+
+def audited(folder: Path, seed: str) -> set[str]:
+    """Run one history with audits on the way; the names of the checks that were made."""
+    history = History(folder, seed)
+    seen: set[str] = set()
+    try:
+        for number in range(STEPS):
+            history.step(random.Random(f"{seed}:{number}"))
+            if number % 20 == 19:
+                acknowledge(history, random.Random(f"{seed}:acks:{number}"))
+                answer = audit(history.client, [], Local())
+                assert failed(answer) == [], answer
+                seen |= {check["name"] for check in answer["check_list"]}
+    except BaseException:
+        print(f"seed {seed!r}: {' '.join(history.trace)}")
+        raise
+    finally:
+        history.client.close()
+    return seen
+
+
+@pytest.mark.deep
+def test_nothing_is_wrong_whatever_happened(tmp_path: Path) -> None:
+    """Rows, manifest and folds agree; kills a check that finds fault where none is."""
+    seen: set[str] = set()
+    for seed in range(FIRST, FIRST + 5):
+        seen |= audited(tmp_path, str(seed))
+    assert seen == {
+        "bytes",
+        "files",
+        "entries",
+        "transactions",
+        "large",
+        "acks",
+        "messages",
+        "markers",
+        "places",
+        "ids",
+        "sequences",
+        "digest",
+    }
+
+
+@pytest.mark.slow
+def test_nothing_is_wrong_in_many_histories(tmp_path: Path) -> None:
+    """The same, 60 more."""
+    for seed in range(FIRST + 2000, FIRST + 2060):
+        audited(tmp_path, str(seed))
+
+
+def filled(client: Client) -> Stored:
+    """A topic with a bit of everything, and what is stored of it."""
+    producer = client.producer("orders", "p", chunking=True)
+    for partition in (0, 1):
+        producer.send(b"plain", partition=partition)
+        with client.transaction() as txn:
+            producer.send(b"one", txn=txn, partition=partition)
+            producer.send(b"two", txn=txn, partition=partition)
+            producer.send(b"x" * 1000, txn=txn, partition=partition)
+        client.checkpoint(roll_all=True)
+        producer.send(b"later", partition=partition)
+    client.checkpoint()
+    producer.send(b"last", partition=0)
+    [held] = auditing.stored_of(client, ["public/default/orders"])
+    return held
+
+
+def checked(client: Client, held: Stored) -> list[str]:
+    """The checks that fail of a holding."""
+    return [check["name"] for check in auditing._checks(client, held, Local()) if not check["ok"]]
+
+
+def with_value(table: pa.Table, name: str, row: int, value: object) -> pa.Table:
+    """A table with one value changed."""
+    at = table.schema.get_field_index(name)
+    values = table.column(name).to_pylist()
+    values[row] = value
+    return table.set_column(
+        at, table.schema.field(at), pa.array(values, table.schema.field(at).type)
+    )
+
+
+def test_each_check_finds_what_it_is_for(client: Client) -> None:
+    """Kills: a check that compares a thing with itself."""
+    held = filled(client)
+    assert checked(client, held) == []
+    tampered = dataclasses.replace
+    index, file, ref = held.claims[0]
+    claim = tampered_ref(ref, rows=ref.rows + 1)
+    changed: dict[str, tuple[Stored, set[str]]] = {
+        "a file has a row less": (
+            tampered(held, claims=[(index, file, claim), *held.claims[1:]]),
+            {"files"},
+        ),
+        "a ledger has an entry less": (
+            tampered(held, ledgers=with_value(held.ledgers, "entries", 0, 9)),
+            {"entries"},
+        ),
+        "a row is stored twice": (
+            tampered(held, rows=pa.concat_tables([held.rows, held.rows.slice(0, 1)])),
+            {"entries", "messages", "ids", "sequences"},
+        ),
+        "a marker is unknown": (tampered(held, markers=held.markers.slice(1)), {"markers"}),
+        "a marker counts another number": (
+            tampered(held, markers=with_value(held.markers, "messages", 0, 7)),
+            {"markers"},
+        ),
+        "a marker stands elsewhere": (
+            tampered(held, markers=with_value(held.markers, "entry", 0, 7)),
+            {"markers"},
+        ),
+        "a message of a transaction is missing": (
+            tampered(held, large=held.large.slice(1)),
+            {"transactions", "messages"},
+        ),
+        "a chunk is missing": (
+            tampered(held, large=with_value(held.large, "value_bytes", 0, 1001)),
+            {"large"},
+        ),
+        "the topic counts one more": (tampered(held, counts=[6, 6]), {"messages"}),
+        "an entry is acknowledged that is not there": (
+            tampered(held, acks=acks(held, last=99)),
+            {"acks"},
+        ),
+        "a message of a marker is acknowledged that is not there": (
+            tampered(held, acks=acks(held, index_last=4)),
+            {"acks"},
+        ),
+    }
+    assert held.counts == [6, 5]
+    for what, (wrong, names) in changed.items():
+        assert set(checked(client, wrong)) == names, what
+    assert checked(client, tampered(held, acks=acks(held))) == []
+    assert checked(client, tampered(held, acks=acks(held, index_last=3))) == []
+
+
+def tampered_ref(ref: Any, **values: object) -> Any:
+    """A file that is said to be otherwise."""
+    return type(ref)(**{name: getattr(ref, name) for name in ref.__struct_fields__} | values)
+
+
+def acks(held: Stored, last: int = 1, index_last: int = 0) -> pa.Table:
+    """A plain message and a marker acknowledged, the first two entries of the first partition."""
+    [ledger] = {row["ledger"] for row in held.markers.to_pylist() if row["partition"] == 0}
+    first = 1 if index_last else 0
+    row = ("s", 0, ledger, first, last, index_last)
+    return pa.Table.from_arrays(
+        [pa.array([value], f.type) for value, f in zip(row, ACKS, strict=True)], schema=ACKS
+    )
+
+
+def test_a_row_that_names_another_marker_is_found(client: Client, tmp_path: Path) -> None:
+    """A clean file is believed by readers without a look at a marker."""
+    held = filled(client)
+    clean = next(source for source in held.files if source.role == "s" and source.ref.clean)
+    path = Path(client.path, clean.ref.path)
+    table = pq.read_table(pa.BufferReader(path.read_bytes()))
+    wrong = with_value(table, "marker_entry", 0, 99)
+    (tmp_path / clean.ref.path).parent.mkdir(parents=True)
+    pq.write_table(wrong, tmp_path / clean.ref.path)
+    name = f"../{clean.ref.path}"
+    moved = Source(clean.partition, "s", tampered_ref(clean.ref, path=name))
+    files = [moved if source is clean else source for source in held.files]
+    with Local().stored(client, dataclasses.replace(held, files=files)) as ask:
+        table = ask(auditing._FAULTS["places"][1])
+    assert table.to_pylist() == [{"partition": clean.partition, "faults": 1}]
+
+
+def test_a_flipped_bit_is_told_with_its_file(client: Client) -> None:
+    held = filled(client)
+    path = Path(client.path, held.files[0].ref.path)
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.chmod(0o600)
+    path.write_bytes(data)
+    answer = audit(client, ["orders"], Local())
+    assert failed(answer) == ["bytes"]
+    assert path.name in answer["check_list"][0]["found"]
+
+
+def test_what_is_not_there_is_an_error(client: Client) -> None:
+    with pytest.raises(TopicNotFound):
+        audit(client, ["orders", "nope"], Local())
+    with pytest.raises(TopicNotFound):
+        lateness(client, "nope", 60_000, Local())
+    with pytest.raises(InvalidArgument):
+        lateness(client, "orders", 0, Local())
+    client.admin.set_offline("orders", 0)
+    with pytest.raises(PartitionUnavailable):
+        audit(client, [], Local())
+
+
+@pytest.mark.parametrize("seed", range(FIRST, FIRST + 3))
+def test_lateness_is_what_a_reader_would_count(tmp_path: Path, seed: int) -> None:
+    """The model goes through the messages one by one; kills an order over partitions, or a `>=`."""
+    client = timed(tmp_path, seed)
+    with client:
+        answer = lateness(client, "t", 60_000, Local())
+        assert answer == modelled(client, 60_000), f"seed {seed}"
+        assert sum(row["late"] for row in answer["row_list"]) == answer["delay_list"][0]["late"] > 0
+
+
+def timed(folder: Path, seed: int) -> Client:
+    """A store with messages that come in any order, some in transactions, some without a time."""
+    rng = random.Random(seed)
+    start = 1_700_000_000_000
+    clock = ManualClock(start)
+    path = str(folder / f"timed-{seed}")
+    txlog.init(path)
+    client = txlog.open(path, clock=clock)
+    client.create_topic("t", 2)
+    producer = client.producer("t")
+    for _ in range(60):
+        clock.advance(rng.choice((0, 1, 1000, 30_000)))
+        events = [start + rng.randrange(-100_000_000, 900_000) for _ in range(rng.choice((1, 3)))]
+        if rng.random() < 0.3:
+            with client.transaction() as txn:
+                for event in events:
+                    producer.send(b"x", event_time=event, partition=rng.randrange(2), txn=txn)
+        else:
+            for event in events:
+                event_time = None if rng.random() < 0.1 else event
+                producer.send(b"x", event_time=event_time, partition=rng.randrange(2))
+    return client
+
+
+def modelled(client: Client, by_ms: int) -> Answer:
+    """Lateness, counted by hand."""
+    rows = [row for table in client.read("t") for row in table.to_pylist()]
+    rows.sort(key=lambda row: (row["partition"], row["ledger"], row["entry"], row["index"] or 0))
+    greatest: dict[int, int] = {}
+    spans: dict[int, list[tuple[int, bool]]] = {}
+    behind: list[int] = []
+    for row in rows:
+        if row["event_time"] is None:
+            continue
+        event, published = (
+            round(row[n].timestamp() * 1000) for n in ("event_time", "publish_time")
+        )
+        before = greatest.get(row["partition"], event)
+        behind.append(before - event)
+        greatest[row["partition"]] = max(before, event)
+        span = spans.setdefault(published - published % by_ms, [])
+        span.append((published - event, event < before))
+    listed = []
+    for start, span in sorted(spans.items()):
+        waits = sorted(wait for wait, _ in span)
+        quantiles = {
+            f"p{percent}_ms": waits[-(-percent * len(waits) // 100) - 1] for percent in (50, 90, 99)
+        }
+        listed.append(
+            {
+                "from_time": start,
+                "messages": len(span),
+                "late": sum(late for _, late in span),
+                **quantiles,
+                "max_ms": waits[-1],
+            }
+        )
+    delays = [{"delay_ms": delay, "late": sum(ms > delay for ms in behind)} for delay in DELAYS_MS]
+    return {"topic": "t", "messages": len(behind), "row_list": listed, "delay_list": delays}
+
+
+def test_lateness_of_nothing(client: Client) -> None:
+    client.producer("orders").send(b"without a time")
+    answer = lateness(client, "orders", 60_000, Local())
+    assert (answer["messages"], answer["row_list"]) == (0, [])
+    assert answer["delay_list"][0] == {"delay_ms": 0, "late": 0}

@@ -1,0 +1,1 @@
+"""Tests of the whole: layers, documents, examples, names and settings, the formats."""

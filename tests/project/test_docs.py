@@ -1,0 +1,319 @@
+"""The documents tell the truth: the tour and the example run, exit codes are those of the code."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import txlog
+from scripts import decisions, ready
+from tests.source_tree import ROOT, SOURCE
+from txlog import Client, Consumer, Producer
+from txlog.api.topics.subscription import SubscriptionHandle
+from txlog.api.topics.topic import TopicHandle
+from txlog.errors import TxlogError, error_table
+
+LINES_MAX = {
+    "README.md": 265, "docs/watermarks.md": 210, "ARCHITECTURE.md": 270, "docs/format.md": 390,
+    "CONTRIBUTING.md": 100, "docs/analytics.md": 210, "docs/cluster.md": 80,
+    "docs/tutorial.md": 260, "docs/cookbook.md": 290, "docs/python.md": 240, "docs/index.md": 60,
+}  # fmt: skip
+PRINTED = {  # by the examples in Python, one text an example
+    "README.md": [r"2:0:1 .*\n2:0:2 .*\n"],
+    "docs/watermarks.md": [r"before 2000 there were 1150\n", ""],
+    "docs/python.md": [
+        r"\['invoices', 'orders'\]\n",
+        r"\d \d+:0\n2\nFalse\nTrue\n",
+        r"1\n\[b'1 lamp', b'1 spoon', b'2 cups', b'3 cups'\]\n4 \['topic', 'partition', .*\n",
+        r"COMMITTED 4\n\d+:1 aborted\n",
+        r"4 4 1\n",
+        r"False 100000\nTrue 100000\n",
+        r"302 False topic odrers does not exist \| did you mean orders\?\n",
+    ],
+}
+# The Python of docs/analytics.md is run by tests/spark.
+TOURS = ["README.md", "docs/watermarks.md", "docs/analytics.md", "docs/tutorial.md"]
+DOCUMENTS = [
+    *sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md")),
+    ROOT / "examples" / "README.md", ROOT / "data" / "README.md",
+]  # fmt: skip
+INNER = {"short", "name", "numbers", "cutoff"}  # of handles: for txlog's own layers
+_DURATION = re.compile(r"\b\d+(\.\d+)?(ms|s|m)\b")
+_MARK = "=== "
+
+
+@pytest.mark.parametrize("name", LINES_MAX)
+def test_a_document_stays_short(name: str) -> None:
+    assert _text(name).count("\n") <= LINES_MAX[name]
+
+
+def test_the_table_of_exit_codes_is_that_of_the_program() -> None:
+    match = re.search(r"<!-- made from [^\n]*-->\n(.*?)<!-- end -->", _text("README.md"), re.DOTALL)
+    assert match is not None
+    assert match[1].strip().splitlines() == exit_table()
+
+
+@pytest.mark.parametrize("name", TOURS)
+def test_the_tour_runs_as_written(name: str, tmp_path: Path) -> None:
+    """One shell runs all commands; each ends with 0 and prints the lines below it.
+
+    A time is any time, and an ellipsis stands for any text. A block of Python with a name is a file
+    beside the shell.
+    """
+    steps = tour(_text(name))
+    assert len(steps) >= 8
+    _run_tour(_text(name), tmp_path)
+
+
+RECIPES = 10
+
+
+@pytest.mark.parametrize("number", range(1, RECIPES + 1))
+def test_a_recipe_runs_as_written(number: int, tmp_path: Path) -> None:
+    """Each stands alone: it needs no other."""
+    first, *recipes = re.split(r"^## \d+\. ", _text("docs/cookbook.md"), flags=re.MULTILINE)
+    assert "```" not in first
+    assert len(recipes) == RECIPES
+    assert len(tour(recipes[number - 1])) >= 4
+    _run_tour(recipes[number - 1], tmp_path)
+
+
+def _run_tour(text: str, folder: Path) -> None:
+    for file, program in re.findall(r"^```python (\S+)\n(.*?)^```", text, re.DOTALL | re.MULTILINE):
+        (folder / file).write_text(program, encoding="utf-8")
+    steps = tour(text)
+    script = "\n".join(f"{command}\necho '{_MARK}'$?" for command, _ in steps)
+    done = subprocess.run(
+        ["sh", "-c", script],
+        cwd=folder,
+        env=_environment(folder),
+        text=True,
+        check=False,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
+    outputs = re.split(rf"^{_MARK}(\d+)\n", done.stdout, flags=re.MULTILINE)
+    assert len(outputs) == 2 * len(steps) + 1, done.stdout
+    for number, (command, expected) in enumerate(steps):
+        printed, code = outputs[2 * number], outputs[2 * number + 1]
+        assert code == "0", f"{command}\n{printed}"
+        assert _matches(expected, printed.splitlines()), f"{command}\n{printed}"
+
+
+@pytest.mark.parametrize("name", PRINTED)
+def test_the_python_examples_run(name: str, tmp_path: Path) -> None:
+    examples = re.findall(r"^```python\n(.*?)^```", _text(name), re.DOTALL | re.MULTILINE)
+    environment = _environment(tmp_path)
+    for example, printed in zip(examples, PRINTED[name], strict=True):
+        done = subprocess.run(
+            [sys.executable, "-W", "error", "-c", example],
+            cwd=tmp_path,
+            text=True,
+            check=False,
+            env=environment,
+            capture_output=True,
+        )
+        assert done.returncode == 0, done.stderr
+        assert re.fullmatch(printed, done.stdout), done.stdout
+
+
+def test_the_guide_to_the_library_names_what_there_is() -> None:
+    """Each call of a table exists, and a handle has no call that is not in its row."""
+    rows = re.findall(r"^\| (.*?) \| (.*?) \|$", _text("docs/python.md"), re.MULTILINE)
+    owners = {"client": Client, "producer": Producer, "consumer": Consumer, "txlog": txlog}
+    calls = 0
+    for call, _ in rows:
+        owner = None
+        for named, attribute in re.findall(r"(?:`|, `)(?:(\w+)\.)?(\w+)\(", call):
+            owner = owners[named] if named else owner
+            assert hasattr(owner, attribute), f"{named}.{attribute}"
+            calls += 1
+    assert calls > 40
+    for call, handle in (("subscription", SubscriptionHandle), ("topic", TopicHandle)):
+        (told,) = (text for start, text in rows if start.startswith(f"`client.{call}("))
+        public = {name for name in vars(handle) if not name.startswith("_")}
+        assert public - INNER == set(re.findall(r"`(\w+)`", told))
+
+
+@pytest.mark.parametrize("name", LINES_MAX)
+def test_what_a_document_names_in_backticks_exists(name: str) -> None:
+    """A path below src/txlog, scripts, tests or data that is written like one is a file.
+
+    A decision names what there was when it was made.
+    """
+    for path in re.findall(r"`((?:src|scripts|tests|data|engine|cli)/[\w./-]*)`", _text(name)):
+        places = (ROOT / path, SOURCE / "txlog" / path, SOURCE / "txlog" / f"{path}.py")
+        assert any(place.exists() for place in places), f"{name} names {path}"
+
+
+@pytest.mark.parametrize("file", DOCUMENTS, ids=lambda file: str(file.relative_to(ROOT)))
+def test_links_of_a_document_lead_somewhere(file: Path) -> None:
+    """A relative link is a file of the project, and what follows its # a heading there."""
+    for target in re.findall(r"\]\(([^)\s]+)\)", _prose(file)):
+        if re.match(r"[a-z]+:", target):
+            continue
+        path, _, anchor = target.partition("#")
+        there = (file.parent / path).resolve() if path else file
+        assert there.is_relative_to(ROOT), f"{file} links to {target}, outside of the project"
+        assert there.exists(), f"{file} links to {target}, which is not there"
+        assert not anchor or anchor in _anchors(there), f"{file} links to {target}: no such heading"
+
+
+@pytest.mark.parametrize("file", DOCUMENTS, ids=lambda file: str(file.relative_to(ROOT)))
+def test_a_document_that_is_named_exists(file: Path) -> None:
+    """Kills: a document that moved, and is still named where it was."""
+    for name in re.findall(r"(?<![\w./*<-])([\w./-]+\.md)\b", _prose(file)):
+        places = (file.parent / name, ROOT / name, ROOT / "docs" / name)
+        assert any(place.is_file() for place in places), f"{file} names {name}"
+
+
+def test_every_document_has_a_page_on_the_site() -> None:
+    """Decisions are reached by their index."""
+    shown = set(re.findall(r"^ +- (?:.*: )?(\S+\.md)$", _text("mkdocs.yml"), re.MULTILINE))
+    there = {str(file.relative_to(ROOT / "docs")) for file in (ROOT / "docs").rglob("*.md")}
+    there = {name for name in there if not name.startswith(("decisions/", "spec/"))}
+    of_root = {f"{file.stem.lower()}.md" for file in ROOT.glob("*.md")}
+    assert {name for name in shown if "spec/" not in name} == (
+        there | {"decisions/index.md"} | of_root
+    )
+
+
+@pytest.mark.deep
+def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
+    words = ["mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path / "site")]
+    done = subprocess.run(
+        [sys.executable, "-m", *words], cwd=ROOT, capture_output=True, text=True, check=False,
+        env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
+    made = {str(file.relative_to(tmp_path / "site")) for file in tmp_path.rglob("*.html")}
+    assert {"index.html", "readme.html", "decisions/index.html"} <= made
+    for file in tmp_path.rglob("*.html"):
+        text = file.read_text(encoding="utf-8")
+        assert "<p>```" not in text, f"{file} shows a block of code as text"
+        assert not re.search(r'(?:src|href)="https?:(?!//squidfunk)', text), f"{file} loads"
+
+
+def test_decisions_are_numbered_in_order() -> None:
+    """Each file begins as the template does, with the number of its name and an area there is."""
+    found = [decisions.read(file) for file in decisions.files()]
+    assert [each.number for each in found] == list(range(1, len(found) + 1))
+    for file, each in zip(decisions.files(), found, strict=True):
+        assert file.name == decisions.file_name(each.number, each.title)
+        assert each.area in decisions.AREAS, f"{file}: {each.area}"
+        links = r"\[\d+\]\([\w-]+\.md\)"
+        superseded = rf"(accepted; in part )?superseded by {links}(( and|,) {links})*"
+        assert re.fullmatch(rf"accepted|{superseded}", each.status), f"{file}: {each.status}"
+
+
+def test_the_index_of_decisions_is_current() -> None:
+    assert decisions.INDEX.read_text(encoding="utf-8") == decisions.index()
+
+
+def test_a_new_decision_gets_the_next_number(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(decisions, "FOLDER", tmp_path)
+    decisions.write(7, "Last of all", "accepted", "project", "**Decision.** Yes.")
+    waiting = tmp_path / "waiting.txt"
+    waiting.write_text(
+        "## 1. `a|b` is read\n\nArea: storage\n\n**Context.** C.\n**Decision.** A.\n\n## Two\nB.\n"
+    )
+    for draft in decisions.drafts(waiting, "project"):
+        decisions.add(draft)
+    *_, first, second = decisions.files()
+    assert first.name == "0008-a-b-is-read.md"
+    assert decisions.read(first) == (8, "`a|b` is read", "accepted", "storage")
+    assert first.read_text().endswith("- Area: storage\n\n**Context.** C.\n\n**Decision.** A.\n")
+    assert decisions.read(second) == (9, "Two", "accepted", "project")
+    for wrong in ("no heading", "## A\n", "## A\nArea: nowhere\nB."):
+        waiting.write_text(wrong)
+        with pytest.raises(ValueError, match=r"waiting\.txt: "):
+            decisions.drafts(waiting, "project")
+
+
+def exit_table() -> list[str]:
+    """The table of README.md; printed by `python -m tests.project.test_docs`."""
+    rows = ["| exit | kind | again | errors |", "|---|---|---|---|", "| 0 | done | | |"]
+    for code, group in itertools.groupby(error_table(), key=lambda error: error.exit):
+        errors = list(group)
+        kinds = ", ".join(dict.fromkeys(error.kind for error in errors))
+        again = "yes" if all(error.retryable for error in errors) else ""
+        rows.append(f"| {code} | {kinds} | {again} | {', '.join(map(_named, errors))} |")
+    return rows
+
+
+def tour(text: str) -> list[tuple[str, list[str]]]:
+    """The commands of a document with the lines that follow them."""
+    steps: list[tuple[str, list[str]]] = []
+    blocks = re.findall(r"^```console\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    for line in "".join(blocks).splitlines():
+        if line.startswith("$ "):
+            steps.append((line[2:], []))
+        else:
+            steps[-1][1].append(line)
+    return steps
+
+
+def _named(error: type[TxlogError]) -> str:
+    codes = "/".join(str(code) for code in error.codes)
+    return f"{codes} {error.__name__}"
+
+
+def _matches(expected: list[str], printed: list[str]) -> bool:
+    if len(expected) != len(printed):
+        return False
+    for wanted, found in zip(expected, printed, strict=True):
+        pattern = ".*".join(re.escape(_plain(part)) for part in wanted.split("…"))
+        if re.fullmatch(pattern, _plain(found)) is None:
+            return False
+    return True
+
+
+def _plain(line: str) -> str:
+    return re.sub(r"\s+", " ", _DURATION.sub("0s", line))
+
+
+def _environment(folder: Path) -> dict[str, str]:
+    """An environment with `txlog` and `python` on the path, and nothing of the caller for them."""
+    programs = folder / "bin"
+    programs.mkdir()
+    ready.tool(programs / "txlog")
+    (programs / "python").write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
+    (programs / "python").chmod(0o755)
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("TXLOG_")}
+    search = os.pathsep.join([str(programs), kept.get("PATH", os.defpath)])
+    # No power is lost here: nobody waits for a disk.
+    return {**kept, "PATH": search, "PYTHONPATH": str(SOURCE), "TXLOG_DURABILITY": "os"}
+
+
+def _prose(file: Path) -> str:
+    """The text of a document without its blocks of code."""
+    return re.sub(
+        r"^```.*?^```", "", file.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE
+    )
+
+
+def _anchors(file: Path) -> set[str]:
+    """The anchors of the headings of a document, as GitHub and the site make them."""
+    found = set[str]()
+    for heading in re.findall(r"^#+ (.+)$", _prose(file), re.MULTILINE):
+        words = re.sub(r"[^\w\s-]", "", heading.lower()).strip()
+        anchor = re.sub(r"\s", "-", words)
+        assert anchor not in found, f"{file} has two headings {anchor}"
+        found.add(anchor)
+    return found
+
+
+def _text(name: str) -> str:
+    return (ROOT / name).read_text(encoding="utf-8")
+
+
+if __name__ == "__main__":
+    sys.stdout.write("\n".join(exit_table()) + "\n")

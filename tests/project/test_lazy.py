@@ -1,0 +1,164 @@
+"""Modules imported as modules: found at once, run at their first use, once, whoever comes first."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+import txlog
+from txlog.startup.lazy import LazyModule, NotThereYet
+
+SOURCE = Path(__file__).resolve().parents[2] / "src"
+
+
+@pytest.fixture
+def probe(tmp_path: Path) -> Iterator[Path]:
+    """A file that is the module txlog.probe."""
+    txlog.__path__.append(str(tmp_path))
+    importlib.invalidate_caches()
+    yield tmp_path / "probe.py"
+    txlog.__path__.remove(str(tmp_path))
+    sys.modules.pop("txlog.probe", None)
+    vars(txlog).pop("probe", None)
+
+
+def ran(probe: Path) -> int:
+    log = probe.with_name("log")
+    return len(log.read_text()) if log.exists() else 0
+
+
+def write(probe: Path, text: str) -> None:
+    probe.write_text(
+        f"from pathlib import Path\nwith Path({str(probe.with_name('log'))!r}).open('a') as file:\n"
+        f"    file.write('x')\n{text}\n"
+    )
+
+
+def test_a_module_runs_when_it_is_used(probe: Path) -> None:
+    """And not when it is imported; afterwards it is a module like any other."""
+    write(probe, "FOUND = 7")
+    module = importlib.import_module("txlog.probe")
+    again = importlib.import_module("txlog.probe")
+    assert (type(module), module is again, ran(probe)) == (LazyModule, True, 0)
+    assert module.FOUND == 7
+    assert (type(module), ran(probe)) == (ModuleType, 1)
+    assert inspect.getsource(module).endswith("FOUND = 7\n")
+
+
+def test_a_name_set_in_a_module_stays(probe: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tests put things in place of others: the run must not come after that."""
+    write(probe, "FOUND = 7")
+    module = importlib.import_module("txlog.probe")
+    monkeypatch.setattr(module, "FOUND", 8)
+    assert (module.FOUND, ran(probe)) == (8, 1)
+
+
+def test_a_run_that_fails_is_run_again(probe: Path) -> None:
+    """Rule 2: an interrupted or failed run leaves nothing that looks like a module."""
+    write(probe, "1 / 0\nFOUND = 7")
+    module = importlib.import_module("txlog.probe")
+    for _ in range(2):
+        with pytest.raises(ZeroDivisionError):
+            _ = module.FOUND
+        assert type(module) is LazyModule
+    write(probe, "FOUND = 'mended'")
+    assert module.FOUND == "mended"
+
+
+def test_threads_wait_for_the_one_that_runs_it(probe: Path) -> None:
+    """Rule 1: nobody sees half of a module; the barriers make the others come amid the run."""
+    write(probe, "FIRST = 1\nimport txlog\ntxlog.probe_waits()\nLAST = 2")
+    module = importlib.import_module("txlog.probe")
+    amid, found = threading.Event(), []
+    others = [threading.Thread(target=lambda: found.append(module.LAST)) for _ in range(4)]
+
+    def waits() -> None:
+        for thread in others:
+            thread.start()
+        amid.set()
+
+    vars(txlog)["probe_waits"] = waits
+    try:
+        assert module.LAST == 2
+    finally:
+        del vars(txlog)["probe_waits"]
+    for thread in others:
+        thread.join()
+    assert (amid.is_set(), found, ran(probe)) == (True, [2, 2, 2, 2], 1)
+
+
+def test_what_a_command_does_not_use_does_not_run() -> None:
+    """The client of a producer runs no upkeep, no consumer, no kernel of Arrow."""
+    code = """
+import sys, tempfile, txlog
+from txlog.startup.lazy import LazyModule, NotThereYet
+with tempfile.TemporaryDirectory() as folder:
+    txlog.init(folder)
+    with txlog.open(folder) as client:
+        client.create_topic("orders")
+        client.producer("orders").send(b"hello")
+ran = {name for name, module in sys.modules.items() if type(module) is not LazyModule}
+idle = ("api.consuming.consumer", "relation.build", "api.admin", "engine.upkeep.space.compact",
+        "engine.storage.bucket.file")
+print(sorted(ran & {"pyarrow.compute", "pyarrow.parquet", *(f"txlog.{one}" for one in idle)}))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={"PYTHONPATH": str(SOURCE)},
+    )
+    assert (done.stdout, done.stderr) == ("[]\n", "")
+
+
+def test_a_command_loads_what_it_needs(tmp_path: Path) -> None:
+    """One message sent: no Typer, nothing of Python's that only tells of code or packages."""
+    txlog.init(str(tmp_path / "s"))
+    with txlog.open(str(tmp_path / "s")) as client:
+        client.create_topic("orders")
+    code = """
+import sys
+from txlog.cli.main import main
+sys.argv = ["txlog", "produce", "orders", "-m", "hello", "-q"]
+code = main()
+heavy = {"typer", "rich", "inspect", "dataclasses", "importlib.metadata", "pathlib", "difflib",
+         "typing_extensions", "argparse", "pyarrow.compute", "duckdb", "orjson"}
+print(code, sorted(heavy & set(sys.modules)), "msgspec" in sys.modules)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={"PYTHONPATH": str(SOURCE), "TXLOG_STORE": str(tmp_path / "s")},
+    )
+    assert (done.stdout, done.stderr) == ("0 [] True\n", "")
+
+
+def test_whoever_comes_in_while_its_thread_runs_it(probe: Path) -> None:
+    """Rule 4: as the collector or a signal handler does; what is missing is refused by name."""
+    write(probe, "FIRST = 1\nimport txlog\ntxlog.probe_enters()\nLAST = 2")
+    module = importlib.import_module("txlog.probe")
+    found: list[object] = []
+
+    def enters() -> None:
+        found.append(module.FIRST)
+        with pytest.raises(NotThereYet, match="LAST is not there: called from within"):
+            _ = module.LAST
+        found.append(hasattr(module, "LAST"))
+
+    vars(txlog)["probe_enters"] = enters
+    try:
+        assert module.LAST == 2
+    finally:
+        del vars(txlog)["probe_enters"]
+    assert (found, type(module), ran(probe)) == ([1, False], ModuleType, 1)

@@ -1,0 +1,301 @@
+"""Tests of `txlog views`: a bare DuckDB in another process sees what a reader sees."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import txlog
+from tests.sql.test_querying import FIRST, History
+from tests.tiers import graded
+from txlog.cli.main import main
+from txlog.ranges import Bound
+
+pytestmark = pytest.mark.usefixtures("quick_disk")
+Run = Callable[..., tuple[int, str, str]]
+# Each line of stdin: a script or database, the directory to start in, a query; one JSON answer.
+BARE = """
+import json, os, sys
+import duckdb
+assert not any(name.startswith(("txlog", "pyarrow")) for name in sys.modules)
+for line in sys.stdin:
+    what, folder, query = json.loads(line)
+    os.chdir(folder)
+    is_file = what.endswith(".duckdb")
+    with duckdb.connect(what if is_file else ":memory:", read_only=is_file) as bare:
+        if not is_file:
+            bare.execute(what)
+        bare.execute("SET TimeZone = 'UTC'")
+        rows = bare.execute(f"SELECT to_json(q)::VARCHAR FROM ({query}) AS q").fetchall()
+    print(json.dumps([json.loads(row) for row, in rows]), flush=True)
+"""
+SAME = (
+    "epoch_ms(publish_time) AS publish_time, epoch_ms(event_time) AS event_time,"
+    " epoch_ms(deliver_at) AS deliver_at, epoch_ms(visible_time) AS visible_time,"
+    " partition, message_id, ledger, entry, txn_index, hex(key) AS key, hex(value) AS value,"
+    " properties::VARCHAR AS properties, producer, sequence_id, lsn, size_bytes"
+)
+
+
+class Bare:
+    """A process with DuckDB and nothing of txlog."""
+
+    def __init__(self) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-I", "-c", BARE],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def ask(self, script: str, query: str, folder: str = "/") -> list[dict[str, Any]]:
+        """Return the rows of a query over the views of a script or database."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        print(json.dumps([script, folder, query]), file=self._process.stdin, flush=True)
+        rows: list[dict[str, Any]] = json.loads(self._process.stdout.readline())
+        return rows
+
+    def close(self) -> None:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.close()
+        self._process.stdout.close()
+        assert self._process.wait() == 0
+
+
+@pytest.fixture
+def bare() -> Any:
+    """Return a process with DuckDB and nothing of txlog."""
+    process = Bare()
+    yield process
+    process.close()
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Run:
+    """Return what runs a command: its exit code and what it printed."""
+    monkeypatch.chdir(tmp_path)
+
+    def call(*words: str) -> tuple[int, str, str]:
+        code = main(words)
+        out, err = capfd.readouterr()
+        return code, out, err
+
+    return call
+
+
+def read(client: txlog.Client, topic: str, isolation: str = "committed") -> list[dict[str, Any]]:
+    """Return the messages that a reader gives."""
+    tables = list(client.read(topic, isolation=isolation))
+    return pa.concat_tables(tables).to_pylist() if tables else []
+
+
+@pytest.mark.parametrize("seed", graded(range(FIRST, FIRST + 4), 2))
+def test_a_bare_duckdb_sees_what_txlog_sees(
+    tmp_path: Path, run: Run, bare: Bare, seed: int
+) -> None:
+    """ANALYTICS 4 and 12: row for row; and what it does not see is counted, no more, no less."""
+    history = History(tmp_path, f"views-{seed}")
+    seen: Counter[str] = Counter()
+    try:
+        for number in range(48):
+            history.step(random.Random(f"{seed}:{number}"))
+            if number % 8 != 7:
+                continue
+            history.client.flush()
+            store = ("-S", history.path)
+            code, script, err = run("views", *store)
+            assert code == 0, err
+            total = len(read(history.client, "t"))
+            lacking = int(script.splitlines()[1].split()[3])
+            [found] = bare.ask(script, "SELECT count(*) AS n FROM t")
+            assert found["n"] + lacking == total
+            seen.update(covered=found["n"], lacking=lacking)
+            code, script, err = run("views", *store, "--complete", "rest", "--force")
+            assert code == 0, err
+            order = "ORDER BY ledger, entry, txn_index"
+            _, out, err = run("query", *store, f"SELECT {SAME} FROM t {order}", "--json")
+            assert bare.ask(script, f"SELECT {SAME} FROM t {order}") == json.loads(out), err
+            sql = "SELECT message_id AS id, hex(coalesce(value, ''::BLOB)) AS v FROM t"
+            assert Counter((row["id"], row["v"]) for row in bare.ask(script, sql)) == ids(
+                history.client
+            )
+            uncommitted = ("--isolation", "uncommitted", "--complete", "more", "--force")
+            code, script, err = run("views", *store, *uncommitted)
+            wanted = Counter(
+                (row["ledger"], (row["value"] or b"").hex().upper(), row["txn_state"])
+                for row in read(history.client, "t", "uncommitted")
+            )
+            sql = "SELECT ledger, hex(coalesce(value, ''::BLOB)) AS v, txn_state FROM messages"
+            rows = bare.ask(script, sql)
+            assert Counter((row["ledger"], row["v"], row["txn_state"]) for row in rows) == wanted
+    except BaseException:
+        print(f"seed {seed}: {' '.join(history.trace)}")
+        raise
+    finally:
+        history.client.close()
+        shutil.rmtree(history.path)
+    assert seen["covered"] and seen["lacking"]
+
+
+def test_markers_come_from_the_files(tmp_path: Path, run: Run, bare: Bare) -> None:
+    """An unclean file, whose markers are partly in a sealed ledger, and partly trimmed."""
+    path = str(tmp_path / "store")
+    txlog.init(path, ledger_entries_max=4, free_bytes_min=0)
+    with txlog.open(path) as client:
+        client.create_topic("t")
+        first, second, third = (client.transaction() for _ in range(3))
+        for txn in (first, second, third):
+            client.producer("t").send(str(txn.id).encode(), txn=txn)
+        first.commit()
+        for _ in range(4):
+            client.producer("t").send(b"plain")
+        second.commit()
+        client.checkpoint(roll_all=True)
+        client.admin.compact("t")
+        client.checkpoint()
+
+        def compare() -> tuple[int, int]:
+            """(messages in the views, messages that are not), compared with a reader."""
+            [unclean] = client._relation("t").unclean
+            assert unclean.role == "s"
+            code, script, err = run("views", "-S", path)
+            assert code == 0, err
+            lacking = int(script.splitlines()[1].split()[3])
+            [found] = bare.ask(script, "SELECT count(*) AS n FROM messages")
+            assert found["n"] + lacking == len(read(client, "t"))
+            script = run("views", "-S", path, "--complete", "rest", "--force")[1]
+            sql = "SELECT message_id AS id, hex(value) AS v FROM messages"
+            assert Counter((row["id"], row["v"]) for row in bare.ask(script, sql)) == ids(client)
+            return found["n"], lacking
+
+        assert compare() == (6, 0)
+        third.commit()  # its row is in a file now, and its marker in a frame
+        assert compare() == (6, 1)
+        client.checkpoint(roll_all=True)
+        client.producer("t").send(b"more")
+        assert compare() == (7, 1)
+        client.admin.trim("t", Bound("last", 4), force_unacked=True)
+        assert compare()[1] == 1
+
+
+def ids(client: txlog.Client) -> Counter[tuple[str, str]]:
+    """Return the ids and values that a reader gives."""
+    return Counter(
+        (
+            str(txlog.MessageId(row["ledger"], row["entry"], row["index"] or 0)),
+            (row["value"] or b"").hex().upper(),
+        )
+        for row in read(client, "t")
+    )
+
+
+def test_relative_views_survive_a_copy(tmp_path: Path, run: Run, bare: Bare) -> None:
+    """--relative, --out: the views stand where the files are; kills an absolute path."""
+    path = tmp_path / "it's a [store]"
+    txlog.init(str(path))
+    with txlog.open(str(path)) as client:
+        for topic in ("orders", "a.b/ns/Orders-1", "segments"):
+            client.create_topic(topic)
+            client.producer(topic).send(topic.encode())
+        client.checkpoint(roll_all=True)
+        client.producer("orders").send(b"tail")
+    where = ("-S", str(path), "--relative")
+    script = run("views", *where, "--complete", str(path / "rest"))[1]
+    assert run("views", *where, "--out", str(path / "v.duckdb"))[0] == 0
+    moved = tmp_path / "moved"
+    os.rename(path, moved)
+    count = "SELECT topic, count(*) AS n FROM messages GROUP BY 1 ORDER BY 1"
+    rows = [{"topic": topic, "n": 1} for topic in ("a.b/ns/Orders-1", "orders", "segments")]
+    assert bare.ask(str(moved / "v.duckdb"), count, str(moved)) == rows
+    rows[1]["n"] = 2
+    assert bare.ask(script, count, str(moved)) == rows
+    sql = 'SELECT text(value) AS v FROM "a.b/ns/orders-1"'
+    assert bare.ask(script, sql, str(moved)) == [{"v": "a.b/ns/Orders-1"}]
+    sql = "SELECT count(*) AS n FROM segments WHERE file IS NOT NULL"
+    assert bare.ask(script, sql, str(moved)) == [{"n": 3}]
+    sql = 'SELECT text(value) AS v FROM "public/default/segments"'
+    assert bare.ask(script, sql, str(moved)) == [{"v": "segments"}]
+
+
+def test_files_of_a_load_are_covered(tmp_path: Path, run: Run, bare: Bare) -> None:
+    """What was adopted needs no checkpoint; its LSN is that of the load. Kills a null there."""
+    path = str(tmp_path / "store")
+    txlog.init(path)
+    with txlog.open(path) as client:
+        for topic in ("t", "other"):
+            client.create_topic(topic, 2)
+            bulk = client.bulk(topic, key=topic, batch=1)
+            rows = {
+                "value": [b"%d" % at for at in range(50)],
+                "key": [b"%d" % at for at in range(50)],
+            }
+            answer = bulk.commit(bulk.stage([pa.table(rows)]))
+        script = run("views", "-S", path)[1]
+        assert "not covered: 0 " in script
+        sql = "SELECT message_id AS id, hex(value) AS v FROM t"
+        assert Counter((row["id"], row["v"]) for row in bare.ask(script, sql)) == ids(client)
+        sql = "SELECT min(lsn) AS low, max(lsn) AS high FROM other"
+        assert bare.ask(script, sql) == [{"low": answer["lsn"], "high": answer["lsn"]}]
+        _, out, _ = run("query", "-S", path, "SELECT DISTINCT form FROM segments", "--json")
+        assert {"form": "adopted"} in json.loads(out)
+        sql = "SELECT count(*) AS n, count(stored_entry) AS m FROM messages_all"
+        assert json.loads(run("query", "-S", path, sql, "--json")[1]) == [{"n": 100, "m": 100}]
+
+
+def test_only_what_is_asked_for_and_nothing_is_replaced(
+    tmp_path: Path, run: Run, bare: Bare
+) -> None:
+    """--topic, --force; a store without topics has the views too."""
+    path = str(tmp_path / "store")
+    txlog.init(path)
+    script = run("views", "-S", path)[1]
+    assert bare.ask(script, "SELECT count(key) AS n FROM messages") == [{"n": 0}]
+    assert bare.ask(script, "SELECT count(file) AS n FROM segments") == [{"n": 0}]
+    with txlog.open(path) as client:
+        for topic in ("one", "two"):
+            client.create_topic(topic)
+            client.producer(topic).send(b"x")
+    script = run("views", "-S", path, "--topic", "one", "--complete", "rest")[1]
+    assert bare.ask(script, "SELECT topic FROM messages") == [{"topic": "one"}]
+    assert os.listdir("rest") == ["public~default~one.parquet"]
+    assert run("views", "-S", path, "--complete", "rest")[0] == 4
+    assert run("views", "-S", path, "--topic", "none")[0] == 3
+    assert run("views", "-S", path, "--isolation", "dirty")[0] == 2
+    assert run("views", "-S", path, "--force")[0] == 2
+    assert run("views", "-S", path, "--out", "v.duckdb")[0] == 0
+    assert run("views", "-S", path, "--out", "v.duckdb")[0] == 4
+    assert run("views", "-S", path, "--out", "v.duckdb", "--force")[0] == 0
+    assert sorted(os.listdir()) == ["rest", "store", "v.duckdb"]
+
+
+def test_the_script_is_made_without_duckdb(tmp_path: Path) -> None:
+    """CLI.md 10: duckdb comes in only for --out; --complete computes, so for it too."""
+    path = str(tmp_path / "store")
+    txlog.init(path)
+    program = (
+        "import sys; from txlog.cli.main import main;"
+        f" code = main(['views', '-S', {path!r}]);"
+        " sys.exit(code or ('duckdb' in sys.modules) * 9)"
+    )
+    source = str(Path(txlog.__file__).parents[1])
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, "PYTHONPATH": source},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout[:3]) == (0, "-- "), done.stderr

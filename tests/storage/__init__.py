@@ -1,0 +1,1 @@
+"""Tests of bytes: the disk, segments, buckets, descriptors."""

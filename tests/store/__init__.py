@@ -1,0 +1,1 @@
+"""Tests of an open store: the write path, identity, locks, pins, clocks."""

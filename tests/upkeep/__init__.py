@@ -1,0 +1,1 @@
+"""Tests of upkeep: checkpoints, space, verify and repair."""

@@ -1,0 +1,301 @@
+"""A store is copied as it is at one LSN while others write; what was cut short is no store."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import txlog
+from tests.crash.killing import DYING
+from tests.engine_kit import Bench, begin, send, send_txn, values
+from tests.tiers import graded
+from txlog import Bound, Client
+from txlog.cli.main import main
+from txlog.errors import (
+    AlreadyExists,
+    Corruption,
+    InvalidArgument,
+    ReadOnlyStore,
+    StoreLocked,
+    StoreNotFound,
+)
+from txlog.sql.client_query import Query
+
+pytestmark = pytest.mark.usefixtures("quick_disk")
+ROOT = Path(__file__).resolve().parents[2]
+WRITER = """
+import sys, txlog
+number, path = int(sys.argv[1]), sys.argv[2]
+with txlog.open(path, durability="os") as client:
+    step = 0
+    while True:
+        with client.transaction() as txn:
+            for topic in ("t", "u"):
+                client.producer(topic).send(b"%d:%d" % (number, step), txn=txn)
+        client.producer("t", f"w{number}").send(b"plain", sequence_id=step)
+        step += 1
+        if number == 0 and not step % 20:
+            client.checkpoint(roll_all=not step % 40)
+            client.admin.gc(apply=True, keep_ms=0)
+        print(step, flush=True)
+"""
+COPY = """
+import txlog
+with txlog.open({path!r}) as client:
+    left = {left}
+    client.copy({dest!r})
+"""
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    """Rows in every place: sealed, in parts, in frames, in buckets; some trimmed, some acked."""
+    made = Bench(tmp_path / "store", ledger_entries_max=3, reader_grace_ms=0, coordinators=1)
+    client = made.client
+    for topic in ("t", "u"):
+        client.create_topic(topic, partitions=2)
+    client.create_subscription("t", "s", type="shared")
+    sent = send(client, *(b"%d" % number for number in range(10)))
+    client.checkpoint()
+    client.admin.trim("t", Bound("id", sent[4]), force_unacked=True)
+    send_txn(client, b"a", b"b", topic="u")
+    client.producer("t").send(b"late", partition=1, deliver_after=3_600_000)
+    client.acknowledge("t", "s", sent[6:8])
+    client.checkpoint(roll_all=True)
+    send(client, b"in", b"frames")
+    send_txn(client, b"c", topic="t", partition=1)
+    yield made
+    made.close()
+
+
+def rows(client: Client, lsn: int | None = None) -> list[dict[str, object]]:
+    """Every message, of those that were there at an LSN, and every acknowledgement."""
+    only = "" if lsn is None else f"WHERE lsn <= {lsn}"
+    with Query(client, f"FROM messages {only} ORDER BY topic, ledger, entry, txn_index") as asked:
+        found: list[dict[str, object]] = asked.rows().read_all().to_pylist()
+        return found
+
+
+def check(path: str) -> None:
+    """Nothing is wrong with a copy, not even something that upkeep would put in order."""
+    found = txlog.verify(path, deep=True)
+    assert (found["errors"], found["warnings"]) == (0, 0), found["problem_list"]
+
+
+def test_a_copy_is_the_store_at_its_lsn(bench: Bench, tmp_path: Path) -> None:
+    dest, told = str(tmp_path / "copy"), list[tuple[int, int]]()
+    answer = bench.client.copy(dest, verify=True, tell=lambda done, of: told.append((done, of)))
+    assert (answer["path"], answer["verified"], answer["offloaded"]) == (dest, True, 0)
+    assert told[-1] == (answer["size_bytes"], answer["size_bytes"])
+    assert len(told) == answer["files"]
+    check(dest)
+    before = rows(bench.client)
+    send(bench.client, b"later")
+    with txlog.open(dest, clock=bench.clock) as copied:
+        assert copied.status()["store"]["uuid"] == answer["uuid"]
+        assert copied.status()["journal"]["lsn"] == answer["lsn"]
+        assert rows(copied) == before == rows(bench.client, answer["lsn"])
+        assert [s["backlog"] for s in copied.subscriptions()] == [
+            s["backlog"] - 1 for s in bench.client.subscriptions()
+        ]
+        send(copied, b"its own")
+        copied.checkpoint(roll_all=True)
+    check(dest)
+    assert b"its own" not in values(bench.client)
+
+
+def test_a_store_without_a_checkpoint_is_copied(tmp_path: Path) -> None:
+    bench = Bench(tmp_path / "store")
+    bench.client.create_topic("t")
+    send(bench.client, b"1")
+    bench.client.copy(str(tmp_path / "copy"))
+    check(str(tmp_path / "copy"))
+    with txlog.open(str(tmp_path / "copy"), clock=bench.clock) as copied:
+        assert values(copied) == [b"1"]
+
+
+def test_what_was_open_is_aborted_by_who_writes_to_the_copy(bench: Bench, tmp_path: Path) -> None:
+    """Who began it works with the other store, where it goes on."""
+    txn = begin(bench.client)
+    bench.client.producer("t").send(b"open", partition=0, txn=txn)
+    bench.client.copy(str(tmp_path / "copy"))
+    with txlog.open(str(tmp_path / "copy"), clock=bench.clock) as copied:
+        send(copied, b"first")
+        assert copied.show_transaction(txn)["state"] == "aborted"
+    bench.client.commit(txn)
+    assert b"open" in values(bench.client)
+
+
+def test_files_that_upkeep_lets_go_meanwhile_are_copied(bench: Bench, tmp_path: Path) -> None:
+    """R18: they are pinned; kills a copy that meets a missing file."""
+    dest, other, steps = str(tmp_path / "copy"), bench.another(), 0
+
+    def upkeep(done: int, total: int) -> None:
+        nonlocal steps
+        steps += 1
+        if steps == 6:  # the journals and the manifests are there
+            send(other, b"meanwhile")
+            other.admin.trim("t", Bound("end"), force_unacked=True)
+            for _ in range(3):
+                other.checkpoint(roll_all=True)
+                other.admin.gc(apply=True, keep_ms=0)
+                send(other, b"more")
+
+    before = rows(bench.client)
+    answer = bench.client.copy(dest, tell=upkeep)
+    assert steps == answer["files"] > 8
+    check(dest)
+    with txlog.open(dest, clock=bench.clock) as copied:
+        assert rows(copied) == before
+
+
+def test_what_is_cut_short_is_no_store_and_is_taken_over(bench: Bench, tmp_path: Path) -> None:
+    dest = str(tmp_path / "copy")
+    files = bench.client.copy(str(tmp_path / "whole"))["files"]
+    for left in range(1, files):
+
+        def stop(done: int, total: int, left: list[int] = [left]) -> None:  # noqa: B006
+            left[0] -= 1
+            if not left[0]:
+                raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            bench.client.copy(dest, tell=stop)
+        with pytest.raises(StoreNotFound):
+            txlog.open(dest)
+        with pytest.raises(AlreadyExists):
+            txlog.init(dest)
+    send(bench.client, b"since")
+    bench.client.checkpoint(roll_all=True)
+    bench.client.copy(dest, verify=True)
+    check(dest)
+
+
+def test_a_place_that_is_taken_is_refused(bench: Bench, tmp_path: Path) -> None:
+    client = bench.client
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "mine").touch()
+    with pytest.raises(AlreadyExists):
+        client.copy(str(tmp_path / "full"))
+    assert [path.name for path in (tmp_path / "full").iterdir()] == ["mine"]
+    with pytest.raises(InvalidArgument, match="in the store itself"):
+        client.copy(f"{bench.path}/copy")
+    (tmp_path / "link").symlink_to(bench.path)
+    with pytest.raises(InvalidArgument, match="in the store itself"):
+        client.copy(str(tmp_path / "link" / "copy"))
+    client.copy(str(tmp_path / "copy"))
+    with pytest.raises(AlreadyExists, match="is a store already"):
+        client.copy(str(tmp_path / "copy"))
+    with pytest.raises(ReadOnlyStore):
+        bench.another(read_only=True).copy(str(tmp_path / "other"))
+
+    def second(done: int, total: int) -> None:
+        with pytest.raises(StoreLocked):
+            bench.another(lock_timeout_ms=0).copy(str(tmp_path / "third"))
+
+    client.copy(str(tmp_path / "third"), tell=second)
+    (tmp_path / "empty").mkdir()
+    client.copy(str(tmp_path / "empty"))
+    check(str(tmp_path / "empty"))
+
+
+def test_a_damaged_file_is_not_copied(bench: Bench, tmp_path: Path) -> None:
+    [file, *_] = Path(bench.path).rglob("*.parquet")
+    data = bytearray(file.read_bytes())
+    data[40] ^= 1
+    file.chmod(0o600)
+    file.write_bytes(data)
+    with pytest.raises(Corruption, match="damaged"):
+        bench.client.copy(str(tmp_path / "copy"))
+    with pytest.raises(StoreNotFound):
+        txlog.open(str(tmp_path / "copy"))
+
+
+def test_a_copy_removes_nothing_outside(bench: Bench, tmp_path: Path) -> None:
+    """Its files of another place are those of the first store, which goes on to need them."""
+    (tmp_path / "far").mkdir()
+    bench.client.admin.offload("u", str(tmp_path / "far"))
+    outside = {path for path in (tmp_path / "far").rglob("*") if path.is_file()}
+    assert outside
+    answer = bench.client.copy(str(tmp_path / "copy"))
+    assert answer["offloaded"] == len(outside)
+    with txlog.open(str(tmp_path / "copy"), clock=bench.clock) as copied:
+        assert values(copied, "u") == values(bench.client, "u") != []
+        copied.admin.trim("u", Bound("end"), force_unacked=True)
+        copied.checkpoint()
+        copied.admin.gc(apply=True, keep_ms=0)
+        copied.checkpoint()
+    assert {path for path in (tmp_path / "far").rglob("*") if path.is_file()} == outside
+    assert values(bench.client, "u")
+
+
+@pytest.mark.parametrize("left", graded(range(1, 160, 5), (41, 96)))
+def test_a_copy_that_is_killed_leaves_no_store(bench: Bench, tmp_path: Path, left: int) -> None:
+    dest = str(tmp_path / "copy")
+    program = DYING + COPY.format(path=bench.path, dest=dest, left=left)
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=False)
+    if done.returncode == 0:
+        check(dest)
+        return
+    assert done.returncode == -9
+    if not Path(dest, "txlog.toml").exists():
+        with pytest.raises(StoreNotFound):
+            txlog.open(dest)
+        bench.client.copy(dest)
+    check(dest)
+    bench.client.admin.gc(apply=True)  # the pin of the dead
+    check(bench.path)
+
+
+@pytest.mark.deep
+def test_copies_beside_four_writers_are_whole(tmp_path: Path) -> None:
+    """Each is the store at its LSN, no transaction half in it; the writers die by SIGKILL."""
+    path = str(tmp_path / "store")
+    txlog.init(path, durability="os", free_bytes_min=0, reader_grace_ms=0)
+    copies = []
+    with txlog.open(path) as client:
+        for topic in ("t", "u"):
+            client.create_topic(topic, partitions=2)
+        writers = [
+            subprocess.Popen(
+                [sys.executable, "-c", WRITER, str(number), path], stdout=subprocess.PIPE, cwd=ROOT
+            )
+            for number in range(4)
+        ]
+        try:
+            for copy in range(4):
+                for writer in writers[: 4 - copy]:
+                    assert writer.stdout is not None
+                    for _ in range(15):
+                        assert writer.stdout.readline()
+                copies.append(client.copy(str(tmp_path / f"copy-{copy}")))
+                writers[3 - copy].kill()
+        finally:
+            for writer in writers:
+                writer.kill()
+                writer.communicate()
+        for answer in copies:
+            check(answer["path"])
+            with txlog.open(answer["path"]) as copied:
+                found = rows(copied)
+                assert found == rows(client, answer["lsn"])
+                of_txns = [
+                    {row["value"] for row in found if row["topic"] == topic and row["txn_index"]}
+                    for topic in ("t", "u")
+                ]
+                assert of_txns[0] == of_txns[1] != set()
+
+
+def test_the_command_copies(
+    bench: Bench, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    dest = str(tmp_path / "copy")
+    assert main(["copy", dest, "-S", bench.path, "--verify"]) == 0
+    said = capfd.readouterr()
+    assert "copied" in said.err and said.out.count("\n") <= 8
+    assert main(["copy", dest, "-S", bench.path]) == 4
+    assert main(["copy", "-S", bench.path]) == 2

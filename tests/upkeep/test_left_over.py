@@ -1,0 +1,196 @@
+"""What is left in a store's directories: verify names each, upkeep takes what is the store's own.
+
+R19, Law 5. Nothing of it is real, so a store that has it answers as one that has not.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+import txlog
+from tests.engine_kit import Bench, send, send_txn, values
+from tests.upkeep.test_compact import bench_of, mixed
+from txlog.engine.view.view import View
+from txlog.ranges import END
+from txlog.settings import DAY_MS
+
+pytestmark = pytest.mark.usefixtures("quick_disk")
+TOPIC = "topics/public/default/t"
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    """A store with a topic, two checkpoints, and a consumer that has left."""
+    made = Bench(tmp_path / "store", coordinators=1)
+    client = made.client
+    client.create_topic("t")
+    client.create_subscription("t", "s")
+    client.consumer("t", "s").close()
+    send(client, b"a")
+    client.checkpoint()
+    send(client, b"b")
+    client.checkpoint()
+    return made
+
+
+def codes(bench: Bench) -> dict[str, str]:
+    """What verify says of which path."""
+    found = txlog.verify(bench.path, deep=True, clock=bench.clock)
+    assert found["errors"] == 0, found["problem_list"]
+    return {str(one["path"]): one["code"] for one in found["problem_list"]}
+
+
+def put(bench: Bench, path: str, data: bytes = b"left") -> Path:
+    file = Path(bench.path, path)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_bytes(data)
+    return file
+
+
+@pytest.mark.parametrize(
+    "stray",
+    ["notes.txt", "topics/x", "topics/public/x", "topics/public/default/x", f"{TOPIC}/x",
+     f"{TOPIC}/partition=0/x", f"{TOPIC}/partition=0/_delayed", f"{TOPIC}/_stage",
+     f"{TOPIC}/_stage/x/y", f"{TOPIC}/other/y", "system/x", "consumers/x"],
+)  # fmt: skip
+def test_a_stray_file_stops_nobody(bench: Bench, stray: str) -> None:
+    """A listing of a mail program or a desktop, say: upkeep goes past it, and leaves it there."""
+    file = put(bench, stray)
+    named = next(path for path in codes(bench) if stray.startswith(path))
+    assert codes(bench)[named] == "foreign"
+    bench.client.admin.gc(apply=True, keep_ms=0)
+    bench.client.create_topic("more")
+    assert not bench.client.checkpoint()["skipped"]
+    assert file.exists()
+    assert txlog.repair(bench.path, clock=bench.clock)["action_list"] == []
+    assert values(bench.reopen()) == [b"a", b"b"]
+    bench.close()
+
+
+def test_a_link_is_not_followed(bench: Bench, tmp_path: Path) -> None:
+    """RELIABILITY 7.2: a sweep behind it would look through what is not the store's."""
+    away = tmp_path / "away" / "default" / "t" / "partition=0"
+    away.mkdir(parents=True)
+    kept = away / "ledger-000000000001.0000000001.parquet"
+    kept.write_bytes(b"somebody's")
+    Path(bench.path, "topics", "elsewhere").symlink_to(tmp_path / "away")
+    assert codes(bench) == {"topics/elsewhere": "foreign"}
+    bench.client.admin.gc(apply=True, keep_ms=0)
+    assert kept.exists()
+    bench.close()
+
+
+@pytest.mark.parametrize("by", ["gc", "checkpoint", "repair"])
+def test_the_lock_of_a_consumer_that_was_killed_goes_once_it_has_left(
+    bench: Bench, by: str
+) -> None:
+    """R26: its number is used once, so nobody can come to hold it; one attached is left alone."""
+    held = bench.client.consumer("t", "s")
+    (mine,) = (path.name for path in Path(bench.path, "consumers").iterdir())
+    left = put(bench, "consumers/1.lock", b"")
+    next_one = put(bench, "consumers/3.lock", b"")
+    assert (mine, codes(bench)) == ("2.lock", {"consumers/1.lock": "unnamed"})
+    swept(bench, by)
+    assert (left.exists(), next_one.exists()) == (False, True)
+    assert Path(bench.path, "consumers", mine).exists()
+    assert codes(bench) == {}
+    held.close()
+    bench.close()
+
+
+def test_a_manifest_that_a_dead_checkpoint_left_is_named_and_goes(bench: Bench) -> None:
+    """R16: two stay; the third was to be unlinked behind the newest, by who died there."""
+    kept = max(Path(bench.path, "manifest").iterdir()).name
+    copies = Path(bench.path).parent / "copies"
+    shutil.copytree(Path(bench.path, "manifest"), copies)
+    for name in ("x", "y"):
+        bench.client.create_topic(name)
+        bench.client.checkpoint()
+    shutil.copy(copies / kept, Path(bench.path, "manifest", kept))
+    assert codes(bench) == {f"manifest/{kept}": "unnamed"}
+    done = txlog.repair(bench.path, apply=True, clock=bench.clock)
+    assert [one["action"] for one in done["action_list"]] == ["sweep"]
+    assert codes(bench) == {}
+    shutil.copy(copies / kept, Path(bench.path, "manifest", kept))
+    bench.client.create_topic("z")
+    bench.client.checkpoint()
+    assert codes(bench) == {}
+    bench.close()
+
+
+@pytest.mark.parametrize("by", ["checkpoint", "repair"])
+def test_what_a_job_staged_is_named_once_it_cannot_end_any_more(bench: Bench, by: str) -> None:
+    """Until stage_ttl_ms it may be at work; a name that no job gives is foreign at once."""
+    job = f"{TOPIC}/_stage/{bench.clock.now().wall_ms:015d}-a1b2"
+    file = put(bench, f"{job}/p0-ff.parquet")
+    other = put(bench, f"{job}/p0.csv")
+    assert codes(bench) == {f"{job}/p0.csv": "foreign"}
+    other.unlink()
+    assert codes(bench) == {}
+    bench.clock.advance(DAY_MS - 1)
+    assert codes(bench) == {}
+    bench.clock.advance(1)
+    assert codes(bench) == {job: "staged"}
+    swept(bench, by)
+    assert not file.parent.exists()
+    assert codes(bench) == {}
+    bench.close()
+
+
+def test_what_a_checkpoint_let_go_without_a_grace_is_no_finding(tmp_path: Path) -> None:
+    """R18: the manifest before names rows that frames have let go; a sound store says nothing."""
+    bench = bench_of(tmp_path)
+    mixed(bench)
+    bench.client.checkpoint()
+    bench.client.admin.compact("t")
+    assert codes(bench) == {}
+    for _ in range(2):
+        bench.client.admin.trim("t", END, force_unacked=True)
+        send(bench.client, b"next")
+        bench.client.checkpoint()
+        assert codes(bench) == {}
+    bench.close()
+    named = sorted(Path(bench.path, "topics").rglob("*.arrow"))
+    named[-1].unlink()
+    assert txlog.verify(bench.path, clock=bench.clock)["errors"] == 1
+
+
+def test_a_ledger_of_a_sidecar_that_is_gone_has_no_owner(tmp_path: Path) -> None:
+    """Each large message is a ledger: the catalog would grow by every one there ever was."""
+    bench = bench_of(tmp_path, max_message_bytes=1000)
+    client = bench.client
+    open_one = mixed(bench)
+    for number in range(5):
+        client.producer("t", chunking=True).send(b"%d" % number * 3000)
+    client.checkpoint()
+    client.admin.compact("t")
+    client.commit(open_one)
+    client.admin.trim("t", END, force_unacked=True)
+    send_txn(client, b"last")
+    client.checkpoint(roll_all=True)
+
+    def owned(view: View) -> tuple[set[int], set[int]]:
+        owners = view.catalog.owners.items()
+        ends = view.buffer(1).ledgers
+        return {ledger for ledger, own in owners if own[1] == "s"}, {end.ledger for end in ends}
+
+    for one in (client, bench.another()):
+        mine, known = one._store.read(owned)
+        assert mine == known
+        assert len(known) == 2
+    assert codes(bench) == {}
+    bench.close()
+
+
+def swept(bench: Bench, by: str) -> None:
+    """Let upkeep, a person, or a repair take what nobody names."""
+    if by == "gc":
+        bench.client.admin.gc(apply=True)
+    elif by == "checkpoint":
+        bench.client.checkpoint()
+    else:
+        done = txlog.repair(bench.path, apply=True, clock=bench.clock)
+        assert [one["action"] for one in done["action_list"]] == ["sweep"]
