@@ -87,7 +87,7 @@ class Settings:
     reader_grace_ms: int = 10 * MINUTE_MS
     # how long the staged files of a job stay that never ended
     stage_ttl_ms: int = DAY_MS
-    # what destroys by age does not believe a wall clock that is further ahead (flow/clockguard);
+    # what destroys by age does not believe a wall clock that is further ahead (plan/clock_trust);
     # -1: it believes all
     clock_jump_max_ms: int = DAY_MS
     # share of dead bytes at which a closed sidecar ledger is compacted
@@ -129,7 +129,7 @@ class Settings:
     watermark_emit_interval_ms: int = 0
     # what a watermark ahead of one's own open transaction is: 0 counted, 1 refused, 2 not looked at
     watermark_open_transaction_check: int = 0
-    # what is kept (flow/retention_policy); policies of topics as well; -1: no bound
+    # what is kept (plan/policies); policies of topics as well; -1: no bound
     retention_ms: int = UNLIMITED
     retention_bytes: int = UNLIMITED
     retention_acked: bool = False

@@ -3,7 +3,7 @@
 A subscription's watermark waits for its oldest message that is not acknowledged, so these windows
 cannot hold their messages back: they would wait for themselves. The messages move instead:
 
-    receive   in one transaction the inputs are acknowledged and sent to the state (windowstate.py);
+    receive   in one transaction the inputs are acknowledged and sent to the state (window_state);
               those whose window is closed are late: to the late topic, or the function is called
               at once with them alone
     w         each window with end + lateness <= w is closed, in the order of their starts: in a

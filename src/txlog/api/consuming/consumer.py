@@ -1,6 +1,6 @@
 """Owns Consumer: receives a subscription's messages and acknowledges them.
 
-What it receives is leased to it (receiving.py). Messages come back when it dies, gives them back,
+What it receives is leased to it (receive.py). Messages come back when it dies, gives them back,
 or lets an acknowledgement time-out run out.
 """
 

@@ -1,7 +1,7 @@
 """Owns the calls that move messages off a subscription: what is due is given up, others put off.
 
 Rows are read without the lock, one at first and more while they are small, so that a frame stays
-small whatever the messages weigh. The decision (flow/deadletter) looks at each again.
+small whatever the messages weigh. The decision (decide/consuming/dead_letters) looks at each again.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@
     is_current   under the lock of a hand-out: nobody sought or took a partition since the last look
 
 Nothing of it is stored: the subscription's clamps are, so that a value never falls within an epoch.
-What a reader was handed binds that reader only (tracking.py).
+What a reader was handed binds that reader only (watermark_ground.py).
 Source: apache/pulsar#12267; spec/watermarks 8, 9.
 """
 

@@ -1,4 +1,4 @@
-"""Owns the options of `produce`; the work is in producing.py."""
+"""Owns the options of `produce`; the work is in work.py."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Owns the options of `run` and `transform`; the work is in running.py."""
+"""Owns the options of `run` and `transform`; the work is in work.py."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ Ledger: _cursors/<subscription>. Ops
 Entries acknowledged beyond the mark-delete position are roaring bitmaps, one a ledger; single
 messages of a transaction (marker:I) are a bitmap a marker until all of them are, then its entry.
 
-A PENDING message may be in a consumer's hand, or wait after a nack (model/hands): a fact beside
+A PENDING message may be in a consumer's hand, or wait after a nack (model/leases): a fact beside
 these states, ended by any acknowledgement. Every return raises `round`.
 
 Invariants

@@ -8,7 +8,7 @@ SubscriptionDeleted of one that was handed a value.
     W_SET in the sidecar ──> pending ──commit marker──┘        └──W_IDLE──> gone, its time forgotten
 
 `State` is the value at one position and the whole of the folding rules: the fold has that of the
-end of the partition, a generator (flow/watermark_at) that of a place further up.
+end of the partition, a generator (plan/watermarks/value) that of a place further up.
 
 Invariants
   1. The state at a position is a function of the partition's rows up to it.

@@ -3,7 +3,7 @@
 A key always goes to `crc32(key) mod partitions`; messages without a key go to one partition a
 batch, round robin. The batch is reordered so that each partition is one slice of it; the order
 within a partition is the order given. No Python object per message: keys are looked at once each.
-A row may ask to be delivered after a time instead of at one; flow/delivery makes an instant of it.
+A row may ask to be delivered after a time instead of at one; deliver_at makes an instant of it.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ class Place(msgspec.Struct, frozen=True, gc=False):
     round:   of the cursor; it holds while that is unchanged, later returns say how far to go back
     members: the consumers it shared with then; with others it begins again
 
-    The rest is of subscriptions that honour deliver_at (cycle.py).
+    The rest is of subscriptions that honour deliver_at (delayed/due).
 
     pointer: what was passed over as not due has a key above it
     cuts, losses: counts of the index (folds/delayed) that it knows of

@@ -1,4 +1,4 @@
-"""When the sweep before a call has something to look for; what it does is decided in flow/sweep.
+"""When the sweep before a call has something to look for; transactions/sweep decides what it does.
 
 Looking is not free, so it waits: for the first time-out of the loaded coordinators, for something
 decided that may be driven on, for the first producer that may have been silent for too long, and

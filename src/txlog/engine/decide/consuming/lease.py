@@ -6,9 +6,10 @@
     redeliver                  Returned: everything in hand, or these ids, whoever has them
     reap                       Returned + ConsumerDetached of dead consumers, and run-out hand-outs
 
-What is deliverable says choosing.py. Nothing here is flushed: a lease survives its process, and a
-power cut takes the process along. What a consumer took ahead and its application never got comes
-back uncounted, and no time-out runs for it: the callers say how far each application came (Seen).
+plan/consuming/choice says what is deliverable. Nothing here is flushed: a lease survives its
+process, and a power cut takes the process along. What a consumer took ahead and its application
+never got comes back uncounted, and no time-out runs for it: the callers say how far each
+application came (Seen).
 Source: spec/transactions 9.1.
 """
 

@@ -4,7 +4,7 @@
     send in a transaction       scope (transaction, producer name, partition)
 
 A sequence at or below the last of its scope is a duplicate: success, not stored, the original id.
-A batch is one frame with one answer a row; a large message is the business of chunked.py.
+A batch is one frame with one answer a row; a large message is the business of large.py.
 Source: PIP-31 "Produce in a transaction", PIP-6.
 """
 

@@ -15,9 +15,9 @@ Policies that a topic, a namespace and the store may each have: set, looked at, 
                  fixed_delivery_delay_ms  what every message is delayed by; 0: what it asks for
                  ttl_from                 publish or deliver_at: from when a time to live counts
     RETENTION    retention_ms, retention_bytes, retention_acked, ttl_ms: what is kept, and for how
-                 long it waits (flow/retention_policy), said as None where there is no bound; and
+                 long it waits (plan/policies), said as None where there is no bound; and
                  ttl_from
-    WATERMARK    those of flow/watermark_policy, named without their `watermark_`
+    WATERMARK    those of plan/policies, named without their `watermark_`
 
 A topic inherits each one that it does not have from its namespace, that from the store; whoever
 loses a policy inherits again, and the store goes back to the default.

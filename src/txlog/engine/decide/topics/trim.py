@@ -29,7 +29,7 @@ from txlog.ranges import Bound
 from txlog.settings import Settings
 
 # What a topic may be told: keep so long, keep so many bytes, keep until acknowledged by all;
-# acknowledge what is older (expiry.py).
+# acknowledge what is older (upkeep/space/retention).
 POLICIES = ("retention_ms", "retention_bytes", "retention_acked", "ttl_ms")
 
 

@@ -1,7 +1,7 @@
 """Changing a topic: more partitions, other policies.
 
 Partitions only come. A key's partition is crc32(key) mod partitions, so keys move when there are
-more: behind the frame that adds them every send goes by the new number (produce.py looks under the
+more: behind the frame that adds them every send goes by the new number (send looks under the
 lock), and what was sent before stays where it is.
 
 Deciding a setting of the store: checked with all others; one op, or none if it is so already.

@@ -6,7 +6,7 @@
 
 A cycle polls the index behind the pointer for what has become due below R, then reads forward from
 R over what is left. It proposes only: whatever it does not take is found again, since pointer and R
-move over nothing else. What comes back to the subscription brings R back (place.py), and what the
+move over nothing else. What comes back to the subscription brings R back (standing), and what the
 index may have lost since brings R back to mark-delete: that repeats bitmap algebra, and reads no
 row that is acknowledged, leased or not due.
 

@@ -93,7 +93,7 @@ def plan(
 ) -> Plan:
     """The next messages behind a position, at most limit; those in a skip set are left out.
 
-    It ends before, but never empty, where bytes_max is reached (weight.py).
+    It ends before, but never empty, where bytes_max is reached (batch_bytes.py).
     stop: a position that is not passed, itself left out
     cost: O(pieces), not O(messages), nor O(what is left out)
     """

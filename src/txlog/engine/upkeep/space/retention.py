@@ -1,7 +1,7 @@
 """Retention: trimming partitions, by a bound when somebody asks, by the topics' policies otherwise.
 
-A trim is one frame (flow/trim.py). Its files lose their names at the next checkpoint and go after
-the grace of readers, or at once on a full disk (R18).
+A trim is one frame (decide/topics/trim). Its files lose their names at the next checkpoint and go
+after the grace of readers, or at once on a full disk (R18).
 
 Expiry: the time to live of topics, applied when somebody looks and behind each checkpoint.
 
