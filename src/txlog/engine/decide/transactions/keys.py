@@ -14,7 +14,6 @@ Source: "Transaction keys" (connection, fencing); spec/transactions 4, 10.
 from __future__ import annotations
 
 import unicodedata
-from dataclasses import dataclass
 from zlib import crc32
 
 from txlog.clock import Instant
@@ -30,12 +29,13 @@ from txlog.engine.view.view import View
 from txlog.errors import InvalidArgument, NotAllowed, ProducerFenced, TransactionKeyNotFound
 from txlog.ids import TxnId
 from txlog.settings import TRANSACTION_KEY_BYTES_MAX, Settings
+from txlog.startup.values import value
 from txlog.suggest import meant
 
 Owner = tuple[int, str]
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Connected:
     """The answer of connect; fenced is the transaction that it aborted."""
 
@@ -47,7 +47,7 @@ class Connected:
     fenced: TxnId | None
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Opened:
     """The answer of begin under a key."""
 
@@ -55,7 +55,7 @@ class Opened:
     fenced: TxnId | None
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Deleted:
     """The answer of delete; epoch is the one that the tombstone keeps."""
 
