@@ -1,0 +1,493 @@
+"""The specifications in docs/spec are compared with the program, table by table.
+
+What a table says is asked of the program (a setting, a metric, the fields of a command) or done in
+a store (the conflict matrix, the epochs of a key). Every rule and law names tests that exist.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from tests.consuming.test_acknowledge import Board
+from tests.engine_kit import Bench, begin, send
+from tests.source_tree import ROOT, SOURCE
+from tests.transactions import test_end_table as ends
+from txlog import Client, MessageId, settings
+from txlog.answers.metric_family import Family
+from txlog.answers.metrics import STATUSES
+from txlog.cli.line import catalogue, dispatch
+from txlog.engine.folds import coordinator
+from txlog.engine.folds.delayed import Delayed
+from txlog.engine.folds.watermark import State, Watermark
+from txlog.engine.model import ops, schema
+from txlog.errors import (
+    ConsumerBusy,
+    InvalidArgument,
+    NotAllowed,
+    TransactionConflict,
+    TxlogError,
+    error_classes,
+)
+from txlog.settings import BOUNDS, Settings
+
+pytestmark = pytest.mark.usefixtures("quick_disk")
+SPEC = ROOT / "docs" / "spec"
+TRANSACTIONS, DELAYED, WATERMARKS = "transactions", "delayed", "watermarks"
+RELIABILITY = "reliability"
+Row = dict[str, str]
+
+
+@cache
+def text(name: str) -> str:
+    return (SPEC / f"{name}.md").read_text(encoding="utf-8")
+
+
+def section(name: str, number: str) -> str:
+    """What stands below the heading of that number, up to the next one of its level or above."""
+    found = re.search(rf"^(#+) {re.escape(number)}\.? .*$", text(name), re.MULTILINE)
+    assert found is not None, f"{name} has no section {number}"
+    rest = text(name)[found.end() :]
+    stop = re.search(rf"^#{{1,{len(found[1])}}} ", rest, re.MULTILINE)
+    return rest[: stop.start()] if stop else rest
+
+
+def table(name: str, number: str, first: str) -> list[Row]:
+    """The rows of the table whose first column is called so, by the names of its columns."""
+    for block in re.findall(r"(?:^\|.*\n)+", section(name, number), re.MULTILINE):
+        lines = [
+            [cell.strip() for cell in line.strip().strip("|").split(" |")]
+            for line in block.splitlines()
+        ]
+        if lines[0][0] == first:
+            rows = [dict(zip(lines[0], line, strict=True)) for line in lines[2:]]
+            assert rows
+            return rows
+    raise AssertionError(f"{name} {number} has no table of {first!r}")
+
+
+def bare(cell: str) -> str:
+    return cell.replace("`", "")
+
+
+def names(cell: str) -> list[str]:
+    return [bare(one) for one in cell.split(", ") if one]
+
+
+@cache
+def known_tests() -> frozenset[str]:
+    found: set[str] = set()
+    for path in (ROOT / "tests").rglob("test_*.py"):
+        found.update(re.findall(r"^ *def (test_\w+)\(", path.read_text("utf-8"), re.MULTILINE))
+    return frozenset(found)
+
+
+# --- rules, laws, invariants -----------------------------------------------------------------
+
+
+def test_every_rule_and_law_names_tests_that_exist() -> None:
+    headings = re.findall(r"^#+ (R\d+|Law \d+)\. ", text(RELIABILITY), re.MULTILINE)
+    assert headings == [f"R{n}" for n in range(1, 34)] + [f"Law {n}" for n in range(1, 9)]
+    for heading in headings:
+        shown = re.search(r"^Shown by (.*?)\.$", section(RELIABILITY, heading), re.S | re.M)
+        assert shown is not None, f"{heading} does not say what shows it"
+        there = re.findall(r"`(\w+)`", shown[1])
+        assert there, heading
+        assert not set(there) - known_tests(), heading
+
+
+def test_every_suite_names_tests_that_exist() -> None:
+    suites = re.findall(r"^### (5\.\d) ", text(RELIABILITY), re.MULTILINE)
+    for number in suites:
+        there = re.findall(r"`(test_\w+)`", section(RELIABILITY, number).partition("Tests:")[2])
+        assert there, number
+        assert not set(there) - known_tests(), number
+    for row in table(RELIABILITY, "6", "#"):
+        for one in names(row["shown by"]):
+            is_there = one in suites or bool(section(RELIABILITY, one)) if "/" not in one else (
+                ROOT / one
+            ).is_file()  # fmt: skip
+            assert is_there, one
+
+
+def test_every_crash_window_has_its_tests() -> None:
+    windows = [row["#"] for row in table(TRANSACTIONS, "13", "#")]
+    assert windows == [f"K{n}" for n in range(1, 13)]
+    for window in windows:
+        assert any(name.startswith(f"test_{window.lower()}_") for name in known_tests())
+
+
+CITED = {"I-": 24, "R": 33, "Law ": 8}  # the highest number of each
+
+
+@pytest.mark.parametrize("kind", CITED)
+def test_cited_invariants_rules_and_laws_exist(kind: str) -> None:
+    numbers = [int(n) for n in re.findall(r"^(\d+)\. ", section(TRANSACTIONS, "17"), re.M)]
+    assert numbers == list(range(1, CITED["I-"] + 1))
+    cited = {
+        int(number)
+        for folder in (SOURCE, ROOT / "tests")
+        for path in folder.rglob("*.py")
+        for number in re.findall(rf"\b{kind}(\d+)\b", path.read_text(encoding="utf-8"))
+    }
+    assert cited
+    assert cited <= set(range(1, CITED[kind] + 1))
+
+
+# --- settings, policies, limits --------------------------------------------------------------
+
+SETTINGS = ((TRANSACTIONS, "3"), (DELAYED, "10"), (WATERMARKS, "11"))
+
+
+def shown(value: object) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def test_settings_are_those_of_the_program() -> None:
+    found = [row for place in SETTINGS for row in table(*place, "setting")]
+    defaults = Settings()
+    said = {
+        bare(row["setting"]): (row["default"], row["smallest"], row["largest"]) for row in found
+    }
+    assert len(said) == len(found)
+    assert said == {
+        name: (shown(getattr(defaults, name)), *map(shown, BOUNDS.get(name, ("", ""))))
+        for name in defaults.to_mapping()
+    }
+
+
+def test_hard_limits_are_those_of_the_program() -> None:
+    units = {"MiB": settings.MIB, "KiB": settings.KIB, "GiB": settings.GIB, "bytes": 1}
+    values: list[int] = []
+    for row in table(RELIABILITY, "7.5", "limit"):
+        number, _, rest = row["value"].partition(" ")
+        unit, _, less = rest.partition(" - ")
+        values.append(int(number.replace(",", "")) * units.get(unit, 1) - int(less or 0))
+    assert values == [
+        settings.MESSAGE_BYTES_MAX, settings.CHUNKED_MESSAGE_BYTES_MAX, settings.RECEIVE_BYTES_MAX,
+        settings.KEY_BYTES_MAX, settings.PROPERTIES_MAX, settings.TRANSACTION_KEY_BYTES_MAX,
+        settings.TXN_MESSAGES_MAX, settings.TOPICS_MAX, settings.PARTITIONS_MAX,
+    ]  # fmt: skip
+
+
+def test_policies_of_a_subscription(bench: Bench) -> None:
+    held = bench.client.subscription("t", "s")
+    with pytest.raises(InvalidArgument) as caught:
+        held.set_policies(none=1)
+    rows = table(TRANSACTIONS, "3", "policy")
+    assert ", ".join(bare(row["policy"]) for row in rows) == caught.value.hint
+    for row in rows:
+        if row["smallest"]:
+            smallest = int(row["smallest"].replace(",", ""))
+            held.set_policies(**{bare(row["policy"]): smallest})
+            with pytest.raises(InvalidArgument):
+                held.set_policies(**{bare(row["policy"]): smallest - 1})
+
+
+def test_policies_of_delays_and_watermarks(bench: Bench) -> None:
+    admin = bench.client.admin
+    own = r"policies of a topic or namespace as well: (.*?)\. "
+    policies = re.search(own, section(DELAYED, "10"), re.DOTALL)
+    assert policies is not None
+    known = list(admin.get_delayed_policies()["policies"])
+    said = re.findall(r"`(\w+)`(?:\s\(`\w+`\))?", policies[1])
+    assert said == known
+    prefix = "watermark_"
+    settings_of = [bare(row["setting"]) for row in table(WATERMARKS, "11", "setting")]
+    assert all(name.startswith(prefix) for name in settings_of)
+    assert [name.removeprefix(prefix) for name in settings_of] == list(
+        admin.get_watermark_policies()["policies"]
+    )
+
+
+# --- errors, commands, metrics ---------------------------------------------------------------
+
+
+def test_errors_are_those_of_the_program() -> None:
+    said = {
+        row["class"]: (row["codes"], row["exit"], row["kind"])
+        for row in table(RELIABILITY, "4", "class")
+    }
+    assert said == {
+        one.__name__: (", ".join(map(str, one.codes)), str(one.exit), one.kind)
+        for one in error_classes()
+    }
+    raised = [one for row in table(TRANSACTIONS, "14", "class") for one in names(row["class"])]
+    assert len(set(raised)) == len(raised)
+    assert set(raised) <= set(said)
+
+
+def test_admin_operations_are_those_of_the_program(bench: Bench) -> None:
+    for row in table(TRANSACTIONS, "15", "command"):
+        command = dispatch.load(bare(row["command"]))
+        assert names(row["fields"]) == [one for one in command.fields if one != "dry_run"]
+        target: object = bench.client
+        for part in bare(row["Python"]).split("."):
+            target = getattr(target, part)
+        assert callable(target)
+
+
+@pytest.mark.parametrize(("name", "number", "noun"), [(DELAYED, "9", "delay"),
+                                                      (WATERMARKS, "11", "watermark")])  # fmt: skip
+def test_commands_are_those_of_the_program(bench: Bench, name: str, number: str, noun: str) -> None:
+    rows = table(name, number, "command")
+    assert [bare(row["command"]) for row in rows] == [
+        path for path in catalogue.COMMANDS if path.startswith(f"{noun} ")
+    ]
+    handle = bench.client.topic("t")
+    assert all(callable(getattr(handle, bare(row.get("Python", "stats")))) for row in rows)
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    """A store with a topic, a subscription, and one of everything that is counted."""
+    found = Bench(tmp_path / "store", coordinators=2)
+    found.client.create_topic("t")
+    found.client.create_subscription("t", "s", type="shared")
+    return found
+
+
+def used(client: Client) -> list[Family]:
+    """The metrics of a store in which each of them has a value."""
+    producer = client.producer("t", name="p")
+    producer.new_watermark().event_time(5).send()
+    producer.send(b"x", deliver_after=10_000)
+    with client.consumer("t", "s", type="shared", enable_watermarking=True) as consumer:
+        consumer.receive()
+        client.commit(client.begin(key="k")["txn"])
+        return client.admin.metrics()
+
+
+def test_metrics_are_those_of_the_program(bench: Bench) -> None:
+    rows = [
+        row
+        for place in ((TRANSACTIONS, "16"), (DELAYED, "12"), (WATERMARKS, "13"))
+        for row in table(*place, "metric")
+    ]
+    said = {bare(row["metric"]): (row["type"], set(names(row["labels"]))) for row in rows}
+    assert len(said) == len(rows)
+    found = {
+        one.name: (one.type, {label for _, labels, _ in one.samples for label in labels})
+        for one in used(bench.client)
+    }
+    late = "txlog_watermark_late_messages_total"  # it has a sample once there is such a message
+    assert not found[late][1]
+    found[late] = ("counter", {"topic", "partition", "subscription"})
+    assert said == {
+        name: (kind, labels - {"le", "quantile"}) for name, (kind, labels) in found.items()
+    }
+
+
+def test_buckets_of_the_histogram() -> None:
+    said = re.search(r"end at (.*) seconds", section(TRANSACTIONS, "16"))
+    assert said is not None
+    numbers = [float(one) for one in re.split(r", | and ", said[1])]
+    assert numbers == [bound / 1000 for bound in coordinator.DURATION_BOUNDS_MS]
+
+
+# --- transactions ----------------------------------------------------------------------------
+
+
+def test_states_of_a_transaction(bench: Bench) -> None:
+    rows = table(TRANSACTIONS, "4", "from")
+    assert {(row["from"], row["to"]) for row in rows} == coordinator.ARROWS
+    (by_reason,) = (
+        one for one in used(bench.client) if one.name == "txlog_txn_aborted_by_reason_total"
+    )
+    reasons = [bare(row["reason"]) for row in table(TRANSACTIONS, "4", "reason")]
+    assert reasons == [labels["reason"] for _, labels, _ in by_reason.samples]
+
+
+def test_the_decision_table() -> None:
+    """Cell by cell it is that of test_end_table, which asks the program."""
+    said: dict[str, tuple[str, ...]] = {}
+    for row in table(TRANSACTIONS, "5", "recorded state"):
+        state, _, reasons = row.pop("recorded state").partition(": ")
+        for one in state.split(" or "):
+            for reason in reasons.split(", "):
+                said[f"{one} {reason}".strip()] = tuple(row.values())
+    assert said == {
+        state: tuple("done" if error is None else error.__name__ for error in cells)
+        for state, cells in ends.TABLE.items()
+    }
+
+
+def test_frames_of_an_end_name_ops() -> None:
+    known = {one.__name__ for one in vars(ops).values() if isinstance(one, type)}
+    for place in ((TRANSACTIONS, "5.1"), (DELAYED, "4")):
+        cited = re.findall(r"`([A-Z][a-z]+[A-Z]\w+)`", section(*place))
+        assert cited
+        assert set(cited) <= known
+
+
+def test_types_of_subscriptions(bench: Bench) -> None:
+    client = bench.client
+    with pytest.raises(InvalidArgument) as caught:
+        client.create_subscription("t", "x", type="none")
+    rows = table(TRANSACTIONS, "9.1", "type")
+    hint = caught.value.hint or ""
+    assert {row["type"] for row in rows} == set(hint.split(", "))
+    (message,) = send(client, b"m")
+    for row in rows:
+        kind = row["type"]
+        client.create_subscription("t", kind, type=kind)
+        with client.consumer("t", kind, type=kind):
+            if row["consumers"].startswith("one; a second gets ConsumerBusy"):
+                with pytest.raises(ConsumerBusy):
+                    client.consumer("t", kind, type=kind)
+            else:
+                client.consumer("t", kind, type=kind).close()
+        if row["cumulative acknowledgement"] == "NotAllowed":
+            with pytest.raises(NotAllowed):
+                client.acknowledge("t", kind, [message], cumulative=True)
+        else:
+            assert row["cumulative acknowledgement"] == "yes"
+            client.acknowledge("t", kind, [message], cumulative=True)
+
+
+NAMED = {"NotInPendingAck": "PENDING", "PendingAck": "PENDING_ACK", "MarkDelete": "DELETED"}
+
+
+def test_states_of_a_message(bench: Bench) -> None:
+    client = bench.client
+
+    def state(message: MessageId) -> str:
+        return NAMED[client.admin.position_in_pending_ack("t", "s", message)["state"]]
+
+    for row in table(TRANSACTIONS, "9.2", "from"):
+        (message,) = send(client, b"m")
+        txn = begin(client)
+        if row["from"] == "PENDING_ACK":
+            client.acknowledge("t", "s", [message], txn=txn)
+        elif row["from"] == "DELETED":
+            client.acknowledge("t", "s", [message])
+        assert state(message) == row["from"]
+        if row["by"] == "plain acknowledgement":
+            client.acknowledge("t", "s", [message])
+        elif row["by"] == "acknowledgement in a transaction":
+            client.acknowledge("t", "s", [message], txn=txn)
+        else:
+            (client.commit if row["by"] == "commit" else client.abort)(txn)
+        assert state(message) == row["to"], row
+
+
+CONFLICT, DROPPED = "conflict", "dropped"
+# what a cell says: what comes of p = p1 and of p = p3 behind p1; None: not said
+CELLS: dict[str, tuple[str | int, str | int | None]] = {
+    "conflict": (CONFLICT, 1),
+    "same p: conflict": (CONFLICT, 1),
+    "p ≤ q conflict; p > q ok": (CONFLICT, 1),
+    "conflict if all ≤ p are deleted; deleted ones among them are skipped": (CONFLICT, 4),
+    "ok, absorbed": (1, 5),
+    "conflict if any of Y is ≤ p": (CONFLICT, CONFLICT),
+    "p > q ok, extends; p ≤ q conflict": (CONFLICT, 4),
+    "conflict, whatever q": (CONFLICT, CONFLICT),
+    "success, nothing": (0, None),
+    "same p: dropped": (DROPPED, 1),
+    "p ≤ q dropped; else deletes": (DROPPED, 1),
+    "deletes every PENDING ≤ p, leaves pending ones": (1, 5),
+    "deletes those in (q, p]": (DROPPED, 4),
+}
+NEW = ("individual p by X", "cumulative p by X", "plain individual p", "plain cumulative p")
+EXISTING = (
+    "p DELETED", "individual of X", "individual of Y", "cumulative of X at q",
+    "cumulative of Y at q",
+)  # fmt: skip
+
+
+def outcome(board: Board, new: str, existing: str, wanted: str) -> str | int:
+    """What comes of a new acknowledgement; what there is lies at p1, when deleted also at p0."""
+    x, y = begin(board.client), begin(board.client)
+    if existing == "p DELETED":
+        board.ack("p0 p1")
+    else:
+        holder = x if " of X" in existing else y
+        board.ack("p1", holder, cumulative=existing.startswith("cumulative"))
+    txn = x if new.endswith("by X") else None
+    try:
+        acked, _, dropped = board.ack(wanted, txn, cumulative="cumulative" in new)
+    except TransactionConflict:
+        return CONFLICT
+    return DROPPED if dropped and not acked else acked
+
+
+@pytest.mark.parametrize("new", NEW)
+def test_the_conflict_matrix(tmp_path: Path, new: str) -> None:
+    rows = {
+        row.pop("new ↓ / existing →"): row
+        for row in table(TRANSACTIONS, "9.3", "new ↓ / existing →")
+    }
+    assert tuple(rows) == NEW
+    last = ""
+    for existing, cell in rows[new].items():
+        assert existing in EXISTING
+        last = last if cell == "same" else cell
+        for wanted, expected in zip(("p1", "p3"), CELLS[last], strict=True):
+            board = Board(Bench(tmp_path / f"{existing}-{wanted}"))
+            found = outcome(board, new, existing, wanted)
+            board.bench.close()
+            assert expected in (None, found), f"{new}, {existing}, {wanted}: {found}"
+
+
+PRESENTED = {"presented -1": (-1, -1), "presented s": (2, 2), "below s": (0, 1), "above s": (3, 9)}
+
+
+def test_epochs_of_a_key(tmp_path: Path) -> None:
+    """With a stored epoch of 2; without one none can be presented but -1 and those above."""
+    for row in table(TRANSACTIONS, "10", "stored epoch"):
+        stored = row.pop("stored epoch")
+        assert tuple(row) == tuple(PRESENTED)
+        for column, cell in row.items():
+            for presented in set(PRESENTED[column]) if cell != "-" else ():
+                bench = Bench(tmp_path / f"{stored}{column}{presented}", coordinators=2)
+                for _ in range(0 if stored == "none" else 3):
+                    bench.client.connect("k")
+                if stored.startswith("tombstone"):
+                    bench.client.admin.delete_transaction_key("k")
+                try:
+                    answer = str(bench.client.connect("k", presented)["epoch"])
+                except TxlogError as error:
+                    answer = type(error).__name__
+                assert answer == cell.replace("s+1", "3"), (stored, column)
+                bench.close()
+    with pytest.raises(InvalidArgument):
+        Bench(tmp_path / "last").client.connect("k", -2)
+
+
+# --- delayed delivery, watermarks ------------------------------------------------------------
+
+
+def test_state_of_the_folds() -> None:
+    for place, fold in (((DELAYED, "3"), Delayed), ((WATERMARKS, "4"), Watermark)):
+        said = [one for row in table(*place, "name") for one in names(row["name"])]
+        assert sorted(said) == sorted(fold.__slots__)
+
+
+def test_ops_of_delayed_delivery() -> None:
+    for row in table(DELAYED, "4", "op"):
+        assert names(row["fields"]) == list(getattr(ops, bare(row["op"])).__struct_fields__)
+    *causes, last = (row["cause"] for row in table(DELAYED, "4", "cause"))
+    assert f"cause: {', '.join(causes)} or {last}." in (ops.BucketDeleted.__doc__ or "")
+
+
+def test_rows_of_watermarks() -> None:
+    kinds = {
+        bare(row["row"]): int(row["kind"]) for row in table(WATERMARKS, "3", "row")
+    }  # fmt: skip
+    assert kinds == {
+        name: value for name, value in vars(schema).items() if re.fullmatch(r"W_[A-Z]+", name)
+    }
+    assert f"`TXN_COMMIT`, kind\n{schema.TXN_COMMIT}" in section(WATERMARKS, "3")
+
+
+def test_statuses_of_watermarks() -> None:
+    said = [row["status"] for row in table(WATERMARKS, "8", "status")]
+    assert tuple(said) == STATUSES
+    assert said[:1] == [State().status]
+    numbered = ", ".join(f"{number} {status}" for number, status in enumerate(STATUSES))
+    assert f"`status` is {numbered}" in section(WATERMARKS, "13")
