@@ -1,6 +1,6 @@
 """Owns what the fields of results are: their type by name, their meaning, their JSON form.
 
-The name decides the type (CLI.md 1): `…_ms` and `…_bytes` integers, `…_time` and `…_at` instants,
+The name decides the type (spec/cli 1): `…_ms` and `…_bytes` integers, `…_time` and `…_at` instants,
 `…_list` arrays, the words below strings or ids, anything else an integer.
 """
 
@@ -21,7 +21,7 @@ _STRINGS: Final = frozenset(
     "topic namespace subscription producer owner transaction_key key path file state type kind "
     "class name command code message hint detail value uuid durability isolation reason "
     "format_name key_encoding value_encoding txn_state status op cause repair group input "
-    "output holder by marker_type mode job engine dest origin was crc32c fix log".split()
+    "output holder by marker_type mode job engine dest origin was crc32c fix log place".split()
 )
 _IDS: Final = frozenset(
     "message_id position first last mark_delete marker from to start_position max_read_position "
@@ -31,12 +31,20 @@ _IDS: Final = frozenset(
 _BOOLEANS: Final = frozenset(
     "sidecar created internal overdue already done duplicate skipped_checkpoint exact dry_run late "
     "online if_not_exists deleted held aborted changed applied regressed "
-    "was_active holds idle met durable".split()
+    "was_active was_believed holds idle met durable verified".split()
 )
 _OBJECTS: Final = frozenset(
     "policies origins properties store journal checkpoint change_logs writer txns log_stats "
     "low_water_marks labels produced_partitions acked_partitions".split()
 )
+# What a word is beside another one, where it means something else than by itself.
+_BESIDE: Final[dict[str, dict[str, tuple[str, str]]]] = {
+    "transactions": {"aborted": ("integer", "transactions aborted")},
+    "acked": {"already": ("integer", "acknowledged before")},
+    "generation": {"skipped": ("boolean", "nothing had changed since the last one")},
+    "marker_ledger": {"kind": ("integer", "0 data, 1 commit, 2 abort, 3 to 5 watermarks, 6 chunk")},
+    "labels": {"value": ("number", "the figure")},
+}
 _INSTANTS: Final = frozenset({"watermark", "emitted", "time"})
 
 MEANINGS: Final[dict[str, str]] = {
@@ -314,7 +322,7 @@ MEANINGS: Final[dict[str, str]] = {
 
 def type_of(name: str) -> str:
     """Return the type that a field's name says."""
-    if name.endswith("_list"):
+    if name.endswith("_list") or name == "args":
         return "array"
     if name.endswith(("_time", "_at")) or name in _INSTANTS:
         return "instant"
@@ -336,9 +344,10 @@ def type_of(name: str) -> str:
 def help_lines(names: Iterable[str]) -> str:
     """Return `field<TAB>type<TAB>meaning` for each name."""
     listed = list(names)
-    # Beside a count of transactions `aborted` is another one (CLI.md 12, 7).
-    counts = {"aborted": ("integer", "transactions aborted")} if "transactions" in listed else {}
-    told = {n: counts.get(n, (type_of(n), MEANINGS.get(n, n.replace("_", " ")))) for n in listed}
+    beside: dict[str, tuple[str, str]] = {}
+    for name in listed:
+        beside |= _BESIDE.get(name, {})  # spec/cli 12.7
+    told = {n: beside.get(n, (type_of(n), MEANINGS.get(n, n.replace("_", " ")))) for n in listed}
     rows = (f"{n}\t{kind}\t{meaning}" for n, (kind, meaning) in told.items())
     return "".join(f"{row}\n" for row in rows)
 
