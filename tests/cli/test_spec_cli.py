@@ -1,0 +1,449 @@
+"""docs/spec/cli.md against the program: signatures, fields, tables, the JSON that is printed."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.source_tree import ROOT
+from tests.spec_page import Field, Shape, misfits, page, section, shape_of, table, words
+from txlog.cli.call.environment import VARIABLES
+from txlog.cli.help.codes import CODES, EXITS, names_of
+from txlog.cli.help.topics import source
+from txlog.cli.line import catalogue
+from txlog.cli.line.command import Command
+from txlog.cli.line.declared import GLOBAL_FLAGS
+from txlog.cli.line.dispatch import load
+from txlog.cli.line.parameters import Parameter, parameters_of
+from txlog.cli.main import main
+from txlog.cli.output.output import LISTING_FORMS, RECORD_FORMS
+from txlog.cli.terminal.fields import RECORD_FIELDS, help_lines
+from txlog.errors import error_table
+
+Run = Callable[..., tuple[int, str, str]]
+pytestmark = pytest.mark.usefixtures("quick_disk")
+ASKS = "(asks)"
+_SETTLED = re.compile(r"\((\d\w*)\)")  # a default that the store knows: `… (64MiB)`
+
+
+def _blocks() -> dict[str, tuple[str, str]]:
+    """For each command its signature and what stands behind `→`, empty for a text."""
+    found: dict[str, tuple[str, str]] = {}
+    lines: list[str] = []
+    for block in re.findall(r"(?ms)^```\n(txlog .*?)^```", page("cli").partition("## 8. ")[2]):
+        lines += block.splitlines()
+    entries: list[list[str]] = []
+    for line in lines:
+        if line.startswith("txlog "):
+            entries.append([line])
+        else:
+            entries[-1].append(line)
+    for entry in entries:
+        said, _, shape = "\n".join(entry).partition("\n  → ")
+        signature = re.sub(r"\n +", "  ", said).removeprefix("txlog ")
+        path = max(
+            (each for each in catalogue.COMMANDS if f"{signature} ".startswith(f"{each} ")), key=len
+        )
+        assert path not in found, path
+        found[path] = (signature.removeprefix(path).strip(), shape)
+    return found
+
+
+BLOCKS = _blocks()
+SHAPED = {path: text for path, (_, text) in BLOCKS.items() if text.startswith(("[{", "{", "~{"))}
+OPEN = {"inspect", "query"}  # what they answer depends on what is asked
+
+
+def command(path: str) -> Command:
+    return load(path)
+
+
+def shape(path: str) -> Shape:
+    """The shape of a command with the fields that it takes from another."""
+    out = shape_of(SHAPED[path])
+    if out.extends:
+        before = shape(out.extends)
+        out.fields = before.fields + out.fields
+        out.shown = before.shown
+    return out
+
+
+def test_every_command_stands_in_section_8() -> None:
+    """And no other; kills a command that nobody wrote down."""
+    assert sorted(BLOCKS) == sorted(catalogue.COMMANDS)
+
+
+@pytest.mark.parametrize("path", catalogue.COMMANDS)
+def test_the_signature_is_what_the_command_takes(path: str) -> None:
+    """Arguments in order; flags with values, defaults, and which are needed or repeated."""
+    said = BLOCKS[path][0].split("  ")
+    flags = sorted(token for token in said if token.startswith("-"))
+    arguments = [token for token in said if token and not token.startswith("-") and token != ASKS]
+    taken = [each for each in parameters_of(command(path)) if not each.of_all and not each.hidden]
+    assert " ".join(arguments) == " ".join(_argument(each) for each in taken if not each.is_flag)
+    assert flags == sorted(_flag(each) for each in taken if each.is_flag)
+
+
+def _argument(taken: Parameter) -> str:
+    name = taken.name.removeprefix("[").removesuffix("]...")  # of a name that stands in brackets
+    text = name + (f"={taken.default}" if taken.default else "") + "…" * taken.repeated
+    return text if taken.required else f"[{text}]"
+
+
+def _flag(taken: Parameter) -> str:
+    settled = _SETTLED.findall(taken.help) if taken.metavar else []
+    default = taken.default or (settled[-1] if settled else "")
+    return (
+        "/".join(sorted(taken.names, key=len))
+        + (f" {taken.metavar}" if taken.metavar else "")
+        + "!" * taken.required
+        + "…" * taken.repeated
+        + (f"={default}" if default else "")
+    )
+
+
+@pytest.mark.parametrize("path", sorted(set(SHAPED) - OPEN))
+def test_the_fields_are_those_that_help_lists(path: str) -> None:
+    """In order and of the same types, and the bar where the default table ends."""
+    declared, said = command(path), shape(path)
+    assert [field.name for field in said.fields] == declared.fields
+    if said.shown is not None:
+        assert [field.name for field in said.fields[: said.shown]] == declared.table_fields
+    else:
+        beside = set(declared.fields) - set(declared.table_fields)
+        assert beside <= {"dry_run"} or shape_of(SHAPED[path]).extends
+    lines = help_lines(declared.fields).splitlines()
+    told = dict(line.split("\t")[:2] for line in lines)
+    assert {field.name: field.type for field in said.fields} == told
+
+
+def test_what_has_no_fields_here_declares_none() -> None:
+    """Messages are section 7's, texts have none."""
+    for path in set(BLOCKS) - set(SHAPED):
+        declared = command(path)
+        assert declared.records or not declared.fields, path
+    assert [field.name for field in record()] == list(RECORD_FIELDS)
+
+
+def record() -> list[Field]:
+    block = re.search(r"(?ms)^```\n~(.*?)^```", section("cli", "7"))
+    assert block
+    return shape_of(block[1]).fields
+
+
+def test_aliases_are_those_of_the_catalogue() -> None:
+    line = re.search(r"(?s)Nouns have aliases: (.*?)\.\s+`txn\s+status`", section("cli", "2"))
+    assert line
+    said = {
+        alias: nouns[0]
+        for nouns in (words(part) for part in line[1].split(";"))
+        for alias in nouns[1:]
+    }
+    assert said == catalogue.ALIASES
+
+
+def test_global_flags_are_those_that_every_command_takes() -> None:
+    said = {
+        tuple(word.partition(" ")[0] for word in words(cells[0])): words(cells[0])[-1]
+        for cells in table(section("cli", "2"), "flag")
+    }
+    said.pop(("-h", "--help"))
+    taken: dict[tuple[str, ...], str] = {}
+    for names, value, _ in GLOBAL_FLAGS.values():
+        ordered = tuple(sorted(names, key=len))
+        taken[ordered] = ordered[-1] + (f" {value}" if value else "")
+    assert said == taken
+
+
+def test_variables_are_those_that_the_program_reads() -> None:
+    """Each name that the code takes from the environment stands in the table."""
+    rows = table(section("cli", "3"), "variable")
+    assert [words(cells[0])[0] for cells in rows] == list(VARIABLES)
+    named = set(re.findall(r"[A-Z][A-Z_]{3,}", "\n".join(" ".join(cells) for cells in rows)))
+    read = set[str]()
+    for file in (ROOT / "src").rglob("*.py"):
+        read |= set(re.findall(r"""["'](TXLOG_[A-Z_]+)["']""", file.read_text(encoding="utf-8")))
+    assert read - {"TXLOG_JRE"} <= named  # that one is set for the java that Spark starts
+
+
+def test_formats_are_those_that_f_takes() -> None:
+    """A form that the spec refuses is refused, and the other way round."""
+    rows = {words(cells[0])[0]: cells for cells in table(section("cli", "4"), "format")}
+    takes = {name for name, cells in rows.items() if cells[1] != "no"}
+    assert takes == {"auto", *LISTING_FORMS}
+    assert {name for name, cells in rows.items() if cells[2] != "no"} == {"auto", *RECORD_FORMS}
+
+
+def test_exit_codes_are_those_of_the_program() -> None:
+    assert [int(cells[0]) for cells in table(section("cli", "5"), "exit")] == list(EXITS)
+
+
+def test_codes_have_their_classes_and_kinds() -> None:
+    """Kills a code, a class or a kind that only one of the two knows."""
+    rows = table(section("cli", "5"), "code")
+    assert [int(cells[0]) for cells in rows] == list(CODES)
+    for number, _, classes, kinds in rows:
+        code = int(number)
+        assert sorted(words(classes)) == sorted(names_of(code)), code
+        carry = [cls for cls in error_table() if code in cls.codes]
+        told = {cls("x", code=code).kind for cls in carry}
+        assert set(words(kinds)) == told, code
+
+
+def test_verbs_of_formats_are_those_of_help() -> None:
+    """Out and in, each verb with its forms."""
+    rows = table(section("cli", "7"), "verb")
+    out = source("formatting").partition("# OUT\n")[2].partition("\n#")[0]
+    listed = [verb.strip() for line in out.splitlines() if " :: " in line
+              for verb in line.partition(" :: ")[0].split(", ")]  # fmt: skip
+    assert sorted(verb for cells in rows for verb in words(cells[0])) == sorted(listed)
+    taken = source("formatting").partition("# IN\n")[2].partition("\n#")[0]
+    into = {verb[:2] for line in taken.splitlines() if " :: " in line
+            for verb in line.partition(" :: ")[0].split(", ")}  # fmt: skip
+    said = {verb[:2] for cells in rows if cells[2] != "–" for verb in words(cells[0])}
+    assert into <= said
+
+
+def test_extras_are_those_of_the_package() -> None:
+    line = re.search(r"(?s)the extras are (.*?)\.", section("cli", "10"))
+    assert line
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert words(line[1]) == list(project["optional-dependencies"])
+
+
+# What is run on one store, in this order; KEEP: the store is not ours to say what it holds.
+STORY = """
+init {store} --coordinators 2
+topic create orders --partitions 2
+topic create pay gone
+topic update pay --partitions 2 --ttl 1h
+topic list
+topic describe orders
+sub create billing -t orders
+sub create crew -t orders --type shared
+sub create fast -t gone
+produce orders -m {object} -m x -k a
+produce orders -m soon --deliver-after 1h
+produce pay --txn --transaction-key nightly -m y
+topic stats orders
+status
+sub list
+sub describe billing
+sub backlog billing
+txn connect nightly
+txn begin --transaction-key nightly
+produce orders -m z --txn-id OPEN
+sub ack billing {first} --txn-id OPEN
+txn list --all
+txn show OPEN --keys
+txn log OPEN
+admin transaction-metadata OPEN
+admin slow-transactions --time 0s
+admin coordinators
+admin coordinator-stats --internal
+admin transaction-buffer-stats orders --txn OPEN
+admin pending-ack-stats orders billing --txn OPEN --internal
+admin position-in-pending-ack orders billing {first}
+admin list-transaction-keys
+admin get-transaction-key nightly
+txn find-hanging --older-than 0s
+txn commit OPEN
+txn wait OPEN
+txn begin
+txn abort OPEN
+txn expire
+delay list orders
+delay next orders
+delay buckets orders
+delay rebuild orders
+delay merge orders
+watermark set orders -1h --producer till
+watermark show orders
+watermark show orders -s billing
+watermark producers orders
+watermark history orders
+watermark snapshot orders
+watermark idle orders --producer till
+policy delayed set -t orders --tick-time 2s
+policy delayed get -t orders
+policy delayed remove -t orders
+policy retention set -N public/default --time 1d
+policy retention get
+policy retention remove -N public/default
+policy watermark set --emit-interval 1s
+policy watermark get
+policy watermark remove
+admin checkpoint --roll-all
+admin compact orders
+admin compact-changes
+admin gc
+admin repair
+admin accept-clock
+admin locks
+admin offline orders/1
+admin online orders/1
+segment list
+segment show {first_ledger}
+segment cat {first_ledger}
+run {function}:upper --input orders --output pay -s upper --create
+transform orders pay -s copy --create -- cat
+wait --topic orders --messages 1
+verify
+doctor
+check
+metrics
+job audit orders
+job lateness orders
+topic create loads
+job bulk-load {rows} loads --transaction-key loads --engine duckdb --dry-run
+job bulk-load {rows} loads --transaction-key loads --engine duckdb
+job replay orders loads --transaction-key again --engine duckdb
+job export-delta orders {delta} --engine duckdb
+job compact orders --engine duckdb --dry-run
+job rebuild-delayed orders --engine duckdb --dry-run
+export orders {out}
+import {rows} pay --in ndjson
+sub nack crew {first}
+sub redeliver crew --all
+sub ack billing {first}
+sub seek billing --to end --yes
+sub skip billing --all --yes
+sub clear-backlog crew --yes
+sub expire billing --older-than 1h --yes
+delay promote orders --all --yes
+delay cancel orders --all --yes
+sub delete fast --yes
+topic delete gone --yes
+admin delete-transaction-key nightly
+admin scale-transaction-coordinators 3
+admin trim orders --to end --force-unacked --yes
+admin offload orders --to {far}
+config show
+config get durability
+config set ttl_ms 1000
+copy {copy} --verify
+report --out {page}
+demo {demo} --small
+spark submit-args
+bench --mode produce --duration 20ms
+completion install bash
+man install
+"""
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Run:
+    for name in [name for name in os.environ if name.startswith("TXLOG")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("TXLOG_STORE", str(tmp_path / "shop"))
+    monkeypatch.chdir(tmp_path)
+
+    def call(*line: str) -> tuple[int, str, str]:
+        code = main(line)
+        out, err = capfd.readouterr()
+        assert "Traceback" not in err
+        return code, out, err
+
+    return call
+
+
+def test_what_is_printed_is_what_the_spec_says(run: Run, tmp_path: Path) -> None:
+    """Keys in order, types, nulls only where marked, also inside lists and objects."""
+    (tmp_path / "rows.ndjson").write_text('{"value":"a"}\n')
+    (tmp_path / "far").mkdir()
+    (tmp_path / "function.py").write_text("def upper(message):\n    return message.value.upper()\n")
+    given = {
+        "store": str(tmp_path / "shop"), "object": '{"a":1}', "first": "1:0", "first_ledger": "1",
+        "rows": str(tmp_path / "rows.ndjson"), "out": str(tmp_path / "out.parquet"),
+        "far": str(tmp_path / "far"), "copy": str(tmp_path / "copy"),
+        "delta": str(tmp_path / "delta"), "function": str(tmp_path / "function.py"),
+        "page": str(tmp_path / "page.html"), "demo": str(tmp_path / "demo"),
+    }  # fmt: skip
+    txn = ""
+    wrong: list[str] = []
+    for line in filter(None, STORY.splitlines()):
+        taken = [txn if word == "OPEN" else word.format(**given) for word in line.split()]
+        path, used = catalogue.resolve(taken)
+        code, out, err = run("--json", *taken)
+        if (code, err) != (0, "") and not (code == 0 and "warning" in err):
+            wrong.append(f"{line}: exit {code} {err}")
+            continue
+        answers = [json.loads(each) for each in out.splitlines()]
+        wrong += [f"{line}: {why}" for why in _judge(path, answers) if why]
+        if path == "txn begin":
+            txn = answers[0]["txn"]
+        assert used
+    assert not wrong, "\n".join(wrong)
+
+
+def _judge(path: str, answers: list[Any]) -> list[str]:
+    said = shape(path)
+    if path == "demo":
+        return []  # --small answers with other fields
+    if said.kind == "list" or path == "segment cat":
+        assert len(answers) == 1 and isinstance(answers[0], list), path
+        answers = answers[0]
+    elif said.kind == "one":
+        assert len(answers) == 1, path
+    return [misfits(said.fields, row) for row in answers]
+
+
+def test_the_story_tells_of_every_command() -> None:
+    """That has a shape; what stands in no line of it is compared with nothing."""
+    told = {catalogue.resolve(line.split())[0] for line in STORY.splitlines() if line}
+    assert set(SHAPED) - OPEN == told
+
+
+def test_inspect_answers_with_the_fields_of_its_table(run: Run) -> None:
+    """Each kind: what it takes from another command, and what is its own."""
+    run("init", "--coordinators", "1")
+    run("topic", "create", "orders")
+    run("sub", "create", "billing", "-t", "orders")
+    run("produce", "orders", "-m", "x", "--txn", "--transaction-key", "nightly")
+    told = {words(row[0])[0]: row[1] for row in table(section("cli", "8.1"), "kind")}
+    for what, kind in {
+        "": "store", "orders": "topic", "sub:billing": "subscription", "txn:0:0": "transaction",
+        "key:nightly": "transaction_key", "msg:1:0:1": "message", "ledger:1": "ledger",
+        "lsn:4": "frame",
+    }.items():  # fmt: skip
+        found = json.loads(run("inspect", *filter(None, [what]), "--json")[1])
+        taken, _, own = told[kind].rpartition(";")
+        names = [] if "those of" in own else words(own)
+        for path in words(taken or own):
+            if path in catalogue.COMMANDS:
+                names = [field.name for field in shape(path).fields] + names
+        if kind == "transaction":
+            names.remove("key_list")
+        if kind == "message":
+            names = [*RECORD_FIELDS, *names]
+        assert sorted(found) == sorted({"kind", *names}), kind
+
+
+@pytest.mark.parametrize("path", [path for path in BLOCKS if ASKS in BLOCKS[path][0]])
+def test_what_asks_is_refused_without_a_terminal(run: Run, path: str) -> None:
+    """901 and nothing done; the same line with -y is done."""
+    rest = {
+        "topic delete": "gone", "sub seek": "billing --to 1:1", "sub skip": "billing -n 1",
+        "sub clear-backlog": "billing", "sub expire": "billing --older-than 0s",
+        "sub delete": "billing", "delay promote": "orders --all", "delay cancel": "orders --all",
+        "admin trim": "orders --to end --force-unacked",
+    }[path]  # fmt: skip
+    run("init", "--coordinators", "1")
+    run("topic", "create", "orders", "gone")
+    run("sub", "create", "billing", "-t", "orders", "--type", "shared")
+    run("produce", "orders", "-m", "x", "-m", "y")
+    run("produce", "orders", "-m", "z", "--deliver-after", "1h")
+    line = (*path.split(), *rest.split())
+    code, out, err = run(*line, "--json", "--no-input")
+    assert (code, out, json.loads(err)["error"]["code"]) == (9, "", "TXL-901")
+    assert run(*line, "--json", "--yes")[0] == 0
