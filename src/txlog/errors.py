@@ -70,7 +70,7 @@ class TxlogError(Exception):
 
     message: one line without a full stop, control characters escaped
     hint:    what to do about it, or None
-    fields:  the facts, by the names of CLI.md 5 (path, txn, setting, pid, ...)
+    fields:  the facts, by the names of spec/cli 5 (path, txn, setting, pid, ...)
     code:    one of `codes`; left out, the first
     """
 

@@ -1,4 +1,4 @@
-"""Owns the text forms of ranges, times, durations and sizes (CLI 2, 6 and 12).
+"""Owns the text forms of ranges, times, durations and sizes (spec/cli 2, 6 and 12).
 
     RANGE = BOUND | [BOUND] .. [BOUND] | unacked[=NAME] | txn:TC:SEQ
     BOUND = start | end | +N | -N | L:E | L:E:I | @TIME | sub[=NAME]

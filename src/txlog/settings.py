@@ -51,7 +51,7 @@ CHOICES: Final = {"durability": DURABILITIES, "ttl_from": TTL_FROM}
 
 @value_classes.value(kw_only=True)
 class Settings:
-    """The settings of one store (spec/transactions 3, CLI 8.1)."""
+    """The settings of one store (spec/transactions 3, spec/cli 8.1)."""
 
     coordinators: int = 16
     durability: str = "sync"

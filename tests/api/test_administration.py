@@ -1,4 +1,4 @@
-"""The commands of administration: fields, types and exit codes of CLI.md, and the answers."""
+"""The commands of administration: fields, types and exit codes of spec/cli, and the answers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from txlog.errors import (
     TransactionTimedOut,
 )
 
-# CLI.md 8.1, 8.5, 8.7: `?` may be null; `:o` an object, `:s` a string, `:b`, `:t` as marked there.
+# spec/cli 8.1, 8.5, 8.7: `?` may be null; `:o` an object, `:s` a string, `:b`, `:t` as there.
 LISTED = (
     "txn state transaction_key? age_ms expires_in_ms? topic_list messages acks owner owner_uid "
     "epoch? coordinator overdue:b reason:s? subscription_list size_bytes begin_time timeout_at "
@@ -114,7 +114,7 @@ def prepared(tool: Tool) -> dict[str, str]:
 
 @pytest.mark.parametrize("command", CONTRACT)
 def test_fields_and_types_are_those_of_the_contract(tool: Tool, command: str) -> None:
-    """CLI.md 8 and 11.2: these keys in this order, of these types, null only where marked."""
+    """spec/cli 8 and 11.2: these keys in this order, of these types, null only where marked."""
     ids = prepared(tool)
     words = [ids.get(word, word) for word in command.split()]
     found = json.loads(tool.ok(*words, "--json"))
@@ -184,7 +184,7 @@ def test_what_is_wrong_has_its_code(tool: Tool, args: list[str], code: int) -> N
 
 
 def test_waiting_for_an_end(tool: Tool) -> None:
-    """CLI.md 8.5: 0 reached, 8 time ran out or it ended the other way; an answer, no error."""
+    """spec/cli 8.5: 0 reached, 8 time ran out or it ended the other way; an answer, no error."""
     ids = prepared(tool)
     for args, code, state in (
         ([ids["DONE"]], 0, "committed"),
@@ -200,7 +200,7 @@ def test_waiting_for_an_end(tool: Tool) -> None:
 
 
 def test_list_takes_all_its_filters(tool: Tool) -> None:
-    """CLI.md 8.5: --topic in any spelling, --transaction-key, --since."""
+    """spec/cli 8.5: --topic in any spelling, --transaction-key, --since."""
     ids = prepared(tool)
     for args, expected in (
         (["--topic", "public/default/orders"], [ids["OPEN"]]),
@@ -412,7 +412,7 @@ def test_locks_name_their_holder(bench: Bench) -> None:
 
 
 def test_a_reader_sees_the_old_file_or_the_new(tmp_path: Path) -> None:
-    """CLI.md 12.11: replaced at once; kills a write in place."""
+    """spec/cli 12.11: replaced at once; kills a write in place."""
     path = tmp_path / "out.prom"
     texts = [f"{n}\n".encode() * 20_000 for n in (1, 2)]
     replace_file(str(path), texts[0])
@@ -471,7 +471,7 @@ def frozen(path: str) -> dict[str, bytes]:
 
 
 def test_a_dry_run_answers_as_the_call_and_changes_no_byte(bench: Bench) -> None:
-    """CLI.md 4: kills a lock, a flush, a sweep or a checkpoint that happens all the same."""
+    """spec/cli 4: kills a lock, a flush, a sweep or a checkpoint that happens all the same."""
     client = bench.client
     ids = send(client, b"a", b"b")
     txn, late = begin(client), begin(client, 1000)

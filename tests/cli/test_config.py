@@ -37,7 +37,7 @@ def rows(capfd: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
 def test_the_first_who_says_it_decides_how_long_a_lock_is_waited_for(
     config: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """CLI.md 3: flag, variable, store, config.toml, built in; what is shown is what is waited."""
+    """spec/cli 3: flag, variable, store, config.toml, built in; what is shown is what is waited."""
 
     def told(*words: str) -> tuple[int, str, str]:
         capfd.readouterr()
@@ -65,7 +65,7 @@ def test_the_first_who_says_it_decides_how_long_a_lock_is_waited_for(
 def test_show_has_every_setting_and_its_origin(
     config: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """CLI.md 3: flag, environment, store, config.toml, built in."""
+    """spec/cli 3: flag, environment, store, config.toml, built in."""
     assert main(["config", "set", "--user", "color", "never"]) == 0
     assert main(["config", "set", "--user", "shop.store", str(Path("shop").absolute())]) == 0
     monkeypatch.setenv("TXLOG_DURABILITY", "os")
@@ -215,7 +215,7 @@ def test_a_bad_file_is_named(text: str, config: Path, capfd: pytest.CaptureFixtu
 def test_the_variable_of_diagnostics_is_as_the_flags(
     config: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """CLI.md 2: TXLOG_LOG; and CLI.md 4: TXLOG_NO_INPUT never asks."""
+    """spec/cli 2: TXLOG_LOG; and spec/cli 4: TXLOG_NO_INPUT never asks."""
     monkeypatch.chdir("shop")
     for level, said in (("info", True), ("warning", False), ("error", False), ("debug", True)):
         monkeypatch.setenv("TXLOG_LOG", level)
@@ -230,7 +230,7 @@ def test_the_variable_of_diagnostics_is_as_the_flags(
 
 
 def test_every_value_is_a_string(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """CLI.md 8.8: {name, value:s, origin:s}; what is not set is an empty one."""
+    """spec/cli 8.8: {name, value:s, origin:s}; what is not set is an empty one."""
     store = str(tmp_path / "s")
     assert main(["init", store]) == 0
     capfd.readouterr()

@@ -1,4 +1,4 @@
-"""Asking: who answers what on a terminal, and what is refused without one (CLI.md 4)."""
+"""Asking: who answers what on a terminal, and what is refused without one (spec/cli 4)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sentences of the contract of the command line (CLI.md), each on a real store."""
+"""Sentences of the contract of the command line (docs/spec/cli.md), each on a real store."""
 
 from __future__ import annotations
 
@@ -56,13 +56,13 @@ def error_of(ran: tuple[int, str, str]) -> dict[str, Any]:
     ],
 )  # fmt: skip
 def test_a_partition_that_is_not_there_is_not_found(run: Run, words: str) -> None:
-    """CLI.md 5: 302 is of topics and partitions, whichever command names it."""
+    """spec/cli 5: 302 is of topics and partitions, whichever command names it."""
     error = error_of(run(*words.split(), "--json"))
     assert (error["code"], error["topic"], error["partition"]) == ("TXL-302", "orders", 1)
 
 
 def test_a_range_of_a_transaction_that_never_was_is_not_found(run: Run) -> None:
-    """CLI.md 5: 304; one that was issued and wrote nothing here has no messages."""
+    """spec/cli 5: 304; one that was issued and wrote nothing here has no messages."""
     assert run("txn", "begin") == (0, "0:0\n", "")
     assert run("consume", "orders", "-o", "txn:0:0") == (0, "", "")
     for txn in ("0:1", "7:0"):
@@ -75,7 +75,7 @@ def test_a_range_of_a_transaction_that_never_was_is_not_found(run: Run) -> None:
     ["--bogus --json topic list", "-f json topic list extra", "--json topc", "-f json bogus"],
 )
 def test_usage_errors_are_objects_wherever_the_flag_stands(run: Run, words: str) -> None:
-    """CLI.md 5: with --json one object on one line, also for usage errors."""
+    """spec/cli 5: with --json one object on one line, also for usage errors."""
     assert error_of(run(*words.split()))["code"] == "TXL-201"
 
 
@@ -94,7 +94,7 @@ def test_messages_are_coloured_as_data_is(
     variables: dict[str, str],
     colored: bool,
 ) -> None:
-    """CLI.md 4: --color, NO_COLOR, CLICOLOR_FORCE and FORCE_COLOR, then the terminal: none here."""
+    """spec/cli 4: --color, NO_COLOR, CLICOLOR_FORCE and FORCE_COLOR, then the terminal: none."""
     for name in ("NO_COLOR", "CLICOLOR", "CLICOLOR_FORCE", "FORCE_COLOR"):
         monkeypatch.delenv(name, raising=False)
     for name, value in variables.items():
@@ -116,7 +116,7 @@ def test_messages_are_coloured_as_data_is(
 
 
 def test_columns_are_picked_of_what_a_query_or_inspect_answers(run: Run) -> None:
-    """CLI.md 2: --columns is of every table and JSON; an unknown one is exit 2."""
+    """spec/cli 2: --columns is of every table and JSON; an unknown one is exit 2."""
     sql = "SELECT 1 AS a, 2 AS b, 3 AS c"
     assert run("query", sql, "--columns", "c,a", "--json")[1] == '[{"c":3,"a":1}]\n'
     assert run("query", sql, "--columns", "b", "-f", "tsv")[1] == "b\n2\n"
@@ -129,7 +129,7 @@ def test_columns_are_picked_of_what_a_query_or_inspect_answers(run: Run) -> None
 
 
 def test_names_of_a_listing_are_its_numbers_too(run: Run) -> None:
-    """CLI.md 4, 12.5: what can be given to another command, as the ledger to `segment show`."""
+    """spec/cli 4, 12.5: what can be given to another command, as the ledger to `segment show`."""
     run("produce", "orders", "-m", "x")
     assert run("segment", "list", "orders", "-f", "names")[1] == "1\n"
     assert run("segment", "show", "1", "--columns", "ledger", "--json")[1] == '{"ledger":1}\n'

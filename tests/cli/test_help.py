@@ -20,7 +20,7 @@ TOPICS = sorted(topics.TOPICS)
 
 
 def test_every_code_of_the_program_is_explained_and_no_other() -> None:
-    """CLI.md 5: one source for `help`, the exit table and the man pages."""
+    """spec/cli 5: one source for `help`, the exit table and the man pages."""
     assert set(CODES) == {code for cls in error_classes() for code in cls.codes}
     assert list(CODES) == sorted(CODES)
     assert {code // 100 for code in CODES} | {0, 130, 141} == set(EXITS)
@@ -31,7 +31,7 @@ def test_every_code_of_the_program_is_explained_and_no_other() -> None:
 
 
 def test_a_code_is_found_however_it_is_written(capfd: pytest.CaptureFixture[str]) -> None:
-    """CLI.md 8.8: each TXL-nnn with cause, fix, example."""
+    """spec/cli 8.8: each TXL-nnn with cause, fix, example."""
     answers = []
     for word in ("TXL-403", "txl-403", "403"):
         assert main(["help", word]) == 0
@@ -81,7 +81,7 @@ def test_help_of_a_command_is_its_own(capfd: pytest.CaptureFixture[str]) -> None
 def test_help_on_what_there_is_not(
     words: list[str], hint: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """CLI.md 5: 308, with the nearest name."""
+    """spec/cli 5: 308, with the nearest name."""
     assert main(["help", *words]) == 3
     out, err = capfd.readouterr()
     assert out == ""

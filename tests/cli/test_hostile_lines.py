@@ -228,7 +228,7 @@ def place(
     "part", ["slice", *(pytest.param(at, marks=pytest.mark.deep) for at in range(16))]
 )
 def test_no_word_is_a_bug(place: Place, part: int | str) -> None:
-    """CLI.md 5: an exit code of the table, one error, nothing raw, no file that was not named."""
+    """spec/cli 5: an exit code of the table, one error, nothing raw, no file that was not named."""
     every = list(cases())
     taken = every[part::16] if isinstance(part, int) else every[5::97]
     wrong = []

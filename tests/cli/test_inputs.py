@@ -44,7 +44,7 @@ def values(rows: list[Any]) -> list[bytes]:
     ],
 )
 def test_lines_are_cut_at_each_newline(tmp_path: Path, data: bytes, expected: list[bytes]) -> None:
-    """CLI.md 7: an empty line is an empty message, a carriage return stays."""
+    """spec/cli 7: an empty line is an empty message, a carriage return stays."""
     rows, error = read(tmp_path, "lines", data)
     assert error is None
     assert values(rows) == expected
@@ -52,7 +52,7 @@ def test_lines_are_cut_at_each_newline(tmp_path: Path, data: bytes, expected: li
 
 
 def test_a_last_line_without_newline_warns_or_is_bad(tmp_path: Path) -> None:
-    """CLI.md 7: with --require-newline it is a bad record."""
+    """spec/cli 7: with --require-newline it is a bad record."""
     said: list[str] = []
     rows, error = read(tmp_path, "lines", b"a\nb", warn=said.append)
     assert (values(rows), error, len(said)) == ([b"a", b"b"], None, 1)
@@ -72,13 +72,13 @@ def test_records_across_blocks_are_whole(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_null_cuts_at_nul(tmp_path: Path) -> None:
-    """CLI.md 7: null."""
+    """spec/cli 7: null."""
     rows, _ = read(tmp_path, "null", b"a\nb\0c\0")
     assert values(rows) == [b"a\nb", b"c"]
 
 
 def test_raw_is_one_message_a_file(tmp_path: Path) -> None:
-    """CLI.md 7: raw."""
+    """spec/cli 7: raw."""
     rows, _ = read(tmp_path, "raw", b"a\nb")
     assert values(rows) == [b"a\nb"]
 
@@ -94,7 +94,7 @@ def test_raw_is_one_message_a_file(tmp_path: Path) -> None:
 def test_bad_json_names_its_line(
     tmp_path: Path, data: bytes, good: int, line: int, word: str
 ) -> None:
-    """CLI.md 9: `line 2: unfinished JSON object`; what stands before it is read."""
+    """spec/cli 9: `line 2: unfinished JSON object`; what stands before it is read."""
     rows, error = read(tmp_path, "ndjson", data)
     assert len(rows) == good
     assert isinstance(error, BadRecord)
@@ -122,7 +122,7 @@ def test_a_key_delimiter_cuts_once(tmp_path: Path) -> None:
 
 
 def test_csv_with_and_without_value(tmp_path: Path) -> None:
-    """CLI.md 7: columns by name, or the row as a JSON object of strings."""
+    """spec/cli 7: columns by name, or the row as a JSON object of strings."""
     data = b'key,value,event_time,prop.a\nk,"x\n,y",1000,1\n,z,,\n'
     rows, error = read(tmp_path, "csv", data)
     assert error is None
@@ -144,7 +144,7 @@ def test_csv_with_and_without_value(tmp_path: Path) -> None:
     ],
 )
 def test_bad_csv_is_a_bad_record(tmp_path: Path, data: bytes, line: int) -> None:
-    """CLI.md 5: 104 with line."""
+    """spec/cli 5: 104 with line."""
     _, error = read(tmp_path, "csv", data)
     assert isinstance(error, BadRecord)
     assert error.fields["line"] == line
@@ -163,7 +163,7 @@ def test_tsv_goes_round(tmp_path: Path) -> None:
 
 
 def test_a_bad_row_of_tsv_is_put_aside_as_it_came(tmp_path: Path) -> None:
-    """CLI.md 7: a dead letter holds the bytes of its record."""
+    """spec/cli 7: a dead letter holds the bytes of its record."""
     aside: list[bytes | None] = []
     line = b"a\\tb\\r\\\\n\tc\td"
     read(

@@ -67,7 +67,7 @@ def counted(run: Run, what: str, *more: str) -> int:
     ],
 )  # fmt: skip
 def test_every_kind_of_thing_has_rows(run: Run, what: str, kind: str, rows: int) -> None:
-    """CLI.md 8.1: kind, and the view `this`; kills a `this` of the wrong topic or place."""
+    """spec/cli 8.1: kind, and the view `this`; kills a `this` of the wrong topic or place."""
     words = [what] if what else []
     code, out, err = run("inspect", *words, "--json")
     assert (code, json.loads(out or "{}").get("kind")) == (0, kind), err
@@ -90,7 +90,7 @@ def test_a_transaction_has_its_messages_and_its_ends(run: Run) -> None:
 
 
 def test_files_need_no_store(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """CLI.md 8.1: Parquet, Arrow, journal and manifest, of any store or none."""
+    """spec/cli 8.1: Parquet, Arrow, journal and manifest, of any store or none."""
     files = {
         "parquet": next(Path("store/topics/public/default/orders").rglob("*1.*.parquet")),
         "arrow": next(Path("store/system/transaction_log").rglob("*.arrow")),
@@ -163,7 +163,7 @@ def test_frames_and_bytes(run: Run) -> None:
 
 
 def test_two_things_of_one_name_are_refused_with_both_spellings(run: Run) -> None:
-    """CLI.md 8.1: 205."""
+    """spec/cli 8.1: 205."""
     with txlog.open("store") as client:
         client.create_topic("daily")
     code, _, err = run("inspect", "daily", "--json")
@@ -234,7 +234,7 @@ def _backlog(client: Client) -> int:
 
 
 def test_a_message_is_the_record_that_consume_gives(run: Run) -> None:
-    """CLI.md 8.1: the record plus file, row, acknowledged_list; JSON is embedded as it stands."""
+    """spec/cli 8.1: the record plus file, row, acknowledged_list; JSON is embedded as it stands."""
     assert run("produce", "orders", "-m", '{"id": 1.10, "n": 1.0e3}', "-k", "k", "-p", "1")[0] == 0
     [told] = run("consume", "orders", "-p", "1", "-o", "-1", "--json")[1].splitlines()
     where = json.loads(told)["message_id"]

@@ -38,7 +38,7 @@ def run(
 
 
 def test_root_help_is_short_and_ends_with_zero() -> None:
-    """CLI.md 2: `txlog` alone prints the root help, at most 24 lines."""
+    """spec/cli 2: `txlog` alone prints the root help, at most 24 lines."""
     done = run()
     assert (done.returncode, done.stderr) == (0, b"")
     assert len(done.stdout.splitlines()) <= 24
@@ -62,7 +62,7 @@ def test_the_table_and_the_modules_agree() -> None:
 
 
 def test_version(capfd: pytest.CaptureFixture[str]) -> None:
-    """CLI.md 2: `txlog 0.1.0`; with --json what it stands on."""
+    """spec/cli 2: `txlog 0.1.0`; with --json what it stands on."""
     assert main(["--version"]) == 0
     assert capfd.readouterr().out == "txlog 0.1.0\n"
     assert main(["--version", "--json"]) == 0
@@ -129,7 +129,7 @@ script()
 
 
 def test_an_interrupt_while_modules_are_loaded_is_quiet() -> None:
-    """CLI.md 4: SIGINT is 130, also before anybody listens for signals; never a traceback."""
+    """spec/cli 4: SIGINT is 130, also before anybody listens for signals; never a traceback."""
     code = """
 import txlog.cli.main as way
 def main():
@@ -191,12 +191,12 @@ script()
 
 
 def test_version_does_not_import_typer() -> None:
-    """CLI.md 10: judged by sys.modules."""
+    """spec/cli 10: judged by sys.modules."""
     assert imported_by(["--version"], light=True) == "0 [] False"
 
 
 def test_no_help_imports_what_is_heavy() -> None:
-    """CLI.md 10: no --help imports pyarrow or duckdb; all commands in one process."""
+    """spec/cli 10: no --help imports pyarrow or duckdb; all commands in one process."""
     code = f"""
 import sys
 from txlog.cli.main import main
@@ -214,7 +214,7 @@ print(codes, sorted({{"pyarrow", "duckdb", "pyspark", "rich"}} & set(sys.modules
 
 
 def test_a_noun_alone_prints_its_help_on_stderr(capfd: pytest.CaptureFixture[str]) -> None:
-    """CLI.md 2: and ends with 2; the plural is an alias."""
+    """spec/cli 2: and ends with 2; the plural is an alias."""
     assert main(["topics"]) == 2
     out, err = capfd.readouterr()
     assert out == ""
@@ -234,7 +234,7 @@ def test_a_noun_alone_prints_its_help_on_stderr(capfd: pytest.CaptureFixture[str
 def test_an_unknown_name_names_the_nearest(
     args: list[str], hint: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """CLI.md 2: exit 2; with --json the error is one object on stderr."""
+    """spec/cli 2: exit 2; with --json the error is one object on stderr."""
     assert main([*args, "--json"]) == 2
     out, err = capfd.readouterr()
     assert out == ""
@@ -328,7 +328,7 @@ def test_a_wrong_call_ends_with_two_before_a_store_is_needed(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """CLI.md 5: usage errors; stdout stays empty and there is no traceback."""
+    """spec/cli 5: usage errors; stdout stays empty and there is no traceback."""
     monkeypatch.chdir(tmp_path)
     for name in [name for name in os.environ if name.startswith("TXLOG")]:
         monkeypatch.delenv(name)
@@ -342,7 +342,7 @@ def test_a_wrong_call_ends_with_two_before_a_store_is_needed(
 def test_no_store_is_not_found(
     capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """CLI.md 3: exit 3, TXL-301, with the hint txlog init."""
+    """spec/cli 3: exit 3, TXL-301, with the hint txlog init."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("TXLOG_STORE", raising=False)
     assert main(["topic", "list", "--json"]) == 3
@@ -354,7 +354,7 @@ def test_no_store_is_not_found(
 def test_global_flags_stand_anywhere_and_the_last_wins(
     capfd: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    """CLI.md 2: before and after the verb."""
+    """spec/cli 2: before and after the verb."""
     for args in (
         ["--json", "-S", str(tmp_path / "no"), "topic", "list"],
         ["topic", "list", f"--store={tmp_path / 'no'}", "--json"],
@@ -367,7 +367,7 @@ def test_global_flags_stand_anywhere_and_the_last_wins(
 def test_field_help_needs_no_store(
     capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """CLI.md 4: -f help is field, type, meaning; produce too."""
+    """spec/cli 4: -f help is field, type, meaning; produce too."""
     monkeypatch.chdir(tmp_path)
     for path in PATHS:
         command = dispatch.load(path)
@@ -445,7 +445,7 @@ def test_field_help_needs_no_store(
 def test_global_flags_stand_between_noun_and_verb_too(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """CLI.md 2: arguments and flags mix freely."""
+    """spec/cli 2: arguments and flags mix freely."""
     store = str(tmp_path / "s")
     assert main(["init", store]) == main(["-S", store, "topic", "create", "t"]) == 0
     capfd.readouterr()
@@ -463,7 +463,7 @@ def test_global_flags_stand_between_noun_and_verb_too(
 
 
 def test_what_is_not_there_or_cannot_be_made_has_its_own_exit_code(tmp_path: Path) -> None:
-    """CLI.md 5: no such file is 3; a place that takes no directory is 1, never corruption."""
+    """spec/cli 5: no such file is 3; a place that takes no directory is 1, never corruption."""
     store = str(tmp_path / "s")
     assert main(["init", store]) == 0
     for verb in ("show", "cat"):
@@ -475,7 +475,7 @@ def test_what_is_not_there_or_cannot_be_made_has_its_own_exit_code(tmp_path: Pat
 def test_a_path_that_is_not_utf8_is_json_all_the_same(
     tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]
 ) -> None:
-    """CLI.md 11.2: each odd byte is escaped as Python names it, so what is read back opens."""
+    """spec/cli 11.2: each odd byte is escaped as Python names it, so what is read back opens."""
     (tmp_path / os.fsdecode(b"\xff")).mkdir()
     store = str(tmp_path / os.fsdecode(b"\xff") / "s")
     assert main(["init", store, "--json"]) == 0
@@ -495,7 +495,7 @@ def test_nothing_stuck_is_said(tmp_path: Path, capfd: pytest.CaptureFixture[str]
 
 @pytest.mark.parametrize("encoding", ["latin1", "ascii"])
 def test_text_is_utf8_in_any_locale(tmp_path: Path, encoding: str) -> None:
-    """CLI.md 4: help, which Typer prints, and arguments: bytes that are UTF-8 are text."""
+    """spec/cli 4: help, which Typer prints, and arguments: bytes that are UTF-8 are text."""
     environment = {
         "PYTHONPATH": str(ROOT / "src"),
         "PYTHONIOENCODING": encoding,

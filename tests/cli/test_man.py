@@ -24,7 +24,7 @@ NAMES = man_pages.page_names()
 
 
 def test_the_pages_in_man_are_those_that_the_program_makes() -> None:
-    """CLI.md 10: drift fails; `python -m scripts.man` writes them anew."""
+    """spec/cli 10: drift fails; `python -m scripts.man` writes them anew."""
     assert [path.name for path in man.differences()] == []
 
 
@@ -134,7 +134,7 @@ def test_a_page_is_found_by_what_people_write(word: str, name: str | None) -> No
 def test_man_install_may_be_repeated(
     capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """CLI.md 8.8: it says what it wrote, and the second time writes nothing."""
+    """spec/cli 8.8: it says what it wrote, and the second time writes nothing."""
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
     assert main(["man", "install", "-f", "ndjson"]) == 0
     rows = [json.loads(line) for line in capfd.readouterr().out.splitlines()]

@@ -56,7 +56,7 @@ ROW: dict[str, Any] = {
     ],
 )
 def test_a_verb_prints_its_field(text: str, expected: bytes) -> None:
-    """CLI.md 7: the table of verbs."""
+    """spec/cli 7: the table of verbs."""
     assert Format(text).apply(ROW) == expected
 
 
@@ -67,7 +67,7 @@ def test_a_plain_message_has_no_index_and_no_transaction() -> None:
 
 
 def test_a_message_of_an_open_transaction_has_no_id() -> None:
-    """CLI.md 9: its id comes with the commit."""
+    """spec/cli 9: its id comes with the commit."""
     assert Format("%o %x").apply({**ROW, "ledger": None, "entry": None}) == b" 3:18"
 
 
@@ -77,13 +77,13 @@ def test_a_message_of_an_open_transaction_has_no_id() -> None:
      "%p{hex}", "%d{no}", "%d{ms}", "%w", "%h{%w}", "%V{big7}", "%x{no}", "%k{unpack[!!]}"],
 )  # fmt: skip
 def test_an_unknown_verb_is_a_usage_error(text: str) -> None:
-    """CLI.md 7: exit 2."""
+    """spec/cli 7: exit 2."""
     with pytest.raises(Usage):
         Format(text)
 
 
 def test_a_watermark_is_there_where_rows_have_one() -> None:
-    """CLI.md 7: of consume --watermarks only; nothing while there is none."""
+    """spec/cli 7: of consume --watermarks only; nothing while there is none."""
     row = {**ROW, "watermark": 1_795_165_924_117}
     form = Format("%w|%w{rfc3339}|%w{strftime[%F]}", watermarks=True)
     assert form.apply(row) == b"1795165924117|2026-11-20T09:12:04.117Z|2026-11-20"
@@ -97,7 +97,7 @@ def test_a_watermark_is_there_where_rows_have_one() -> None:
     ("text", "meant"), [("%s", "%v"), ("%e", "%o{entry}"), ("%a", "%x{state}")]
 )
 def test_a_verb_of_another_tool_names_the_one_meant(text: str, meant: str) -> None:
-    """CLI.md 7: %s %e %y %a name the verb meant."""
+    """spec/cli 7: %s %e %y %a name the verb meant."""
     with pytest.raises(Usage) as caught:
         Format(text)
     assert caught.value.hint == meant

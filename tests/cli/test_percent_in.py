@@ -54,7 +54,7 @@ def read(text: str, data: bytes, cuts: list[int]) -> list[Any]:
     st.lists(ROWS, max_size=5), st.lists(st.integers(0, 300), max_size=4), st.sampled_from(SIZED)
 )
 def test_what_was_printed_is_read_back(rows: list[Any], cuts: list[int], text: str) -> None:
-    """CLI.md 7, 11: byte for byte, wherever the stream is cut."""
+    """spec/cli 7, 11.11: byte for byte, wherever the stream is cut."""
     out = b"".join(Format(text).apply(row) for row in rows)
     found = read(text, out, [cut for cut in cuts if cut < len(out)])
     assert [one["line"] for one in found] == list(range(1, len(rows) + 1))

@@ -128,7 +128,7 @@ def test_the_plain_parser_takes_nothing_otherwise_than_typer() -> None:
 
 
 def test_fields_are_told_without_arguments() -> None:
-    """CLI.md 4, 12.5: `-f help` works on every command with data or a result, and needs nothing."""
+    """spec/cli 4, 12.5: `-f help` works on every command with data or a result, needing nothing."""
     for path in PATHS:
         command = dispatch.load(path)
         if command.fields:

@@ -1,4 +1,4 @@
-"""Bars: only on a terminal, after a while, and nothing of them is left (CLI.md 4)."""
+"""Bars: only on a terminal, after a while, and nothing of them is left (spec/cli 4)."""
 
 from __future__ import annotations
 

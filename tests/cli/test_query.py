@@ -95,7 +95,7 @@ def test_out_writes_all_rows_once(run: Run, tmp_path: Path, suffix: str) -> None
 def test_sql_comes_from_an_argument_a_file_or_stdin(
     run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """CLI.md 8.1; and each of them alone."""
+    """spec/cli 8.1; and each of them alone."""
     (tmp_path / "q.sql").write_text("SELECT count(*) AS n FROM orders")
     assert run("query", "--file", "q.sql", "--json", "-q")[1] == '[{"n":2}]\n'
     monkeypatch.setattr("sys.stdin", io.StringIO((tmp_path / "q.sql").read_text()))
@@ -166,7 +166,7 @@ def test_an_error_behind_the_first_rows_is_one_of_sql() -> None:
 
 
 def test_field_help_names_every_column_of_every_relation(run: Run) -> None:
-    """CLI.md 4: -f help of query and views is what DuckDB says of their columns."""
+    """spec/cli 4: -f help of query and views is what DuckDB says of their columns."""
     told: dict[str, list[list[str]]] = {}
     for line in run("query", "-f", "help")[1].splitlines():
         name, kind, meaning = line.split("\t")

@@ -68,20 +68,20 @@ def lines(form: str, *rows: dict[str, Any], **options: Any) -> list[dict[str, An
 def test_a_value_is_embedded_text_or_base64(
     value: bytes | None, shown: object, encoding: str | None
 ) -> None:
-    """CLI.md 7: value and value_encoding; numbers are not rounded on the way."""
+    """spec/cli 7: value and value_encoding; numbers are not rounded on the way."""
     [record] = lines("json", {"value": value})
     assert (record["value"], record["value_encoding"]) == (shown, encoding)
     assert list(record) == RECORD_FIELDS
 
 
 def test_raw_strings_never_embed() -> None:
-    """CLI.md 7: --raw-strings."""
+    """spec/cli 7: --raw-strings."""
     [record] = lines("ndjson", {"value": b'{"id":1}'}, raw_strings=True)
     assert (record["value"], record["value_encoding"]) == ('{"id":1}', "utf8")
 
 
 def test_a_record_of_a_transaction_has_index_and_state() -> None:
-    """CLI.md 9: the sample."""
+    """spec/cli 9: the sample."""
     [record] = lines(
         "json",
         {"value": b"3", "index": 3, "txn_most": 0, "txn_least": 42, "txn_state": "committed"},
@@ -93,14 +93,14 @@ def test_a_record_of_a_transaction_has_index_and_state() -> None:
 
 
 def test_an_open_row_has_neither_id_nor_visible_time() -> None:
-    """CLI.md 7: null while it is not committed."""
+    """spec/cli 7: null while it is not committed."""
     row = {"value": b"a", "ledger": None, "entry": None, "visible_time": None, "index": 1}
     [record] = lines("json", {**row, "txn_most": 0, "txn_least": 1, "txn_state": "open"})
     assert record["message_id"] is record["visible_time"] is None
 
 
 def test_bytes_pass_through_lines_and_raw() -> None:
-    """CLI.md 7: lines is %v and a newline, raw has nothing between."""
+    """spec/cli 7: lines is %v and a newline, raw has nothing between."""
     rows = ({"value": b"a\xff"}, {"value": None}, {"value": b"b"})
     assert Records("lines", None, look=LOOK).encode(table(*rows)) == b"a\xff\n\nb\n"
     assert Records("raw", None, look=LOOK).encode(table(*rows)) == b"a\xffb"
@@ -108,14 +108,14 @@ def test_bytes_pass_through_lines_and_raw() -> None:
 
 
 def test_tsv_has_a_header_and_one_line_a_record() -> None:
-    """CLI.md 4: tab and newline are written out, null is empty."""
+    """spec/cli 4: tab and newline are written out, null is empty."""
     records = Records("tsv", ["message_id", "key", "value"], look=LOOK)
     assert records.begin() == b"message_id\tkey\tvalue\n"
     assert records.encode(table({"value": b"a\tb\nc"})) == b"17:0\t\ta\\tb\\nc\n"
 
 
 def test_a_line_on_a_terminal_is_cut_and_printable() -> None:
-    """CLI.md 4: one line a record, cut to the width; no stored byte moves the cursor."""
+    """spec/cli 4: one line a record, cut to the width; no stored byte moves the cursor."""
     look = Look(human=True, color=False, utc=True, width=20)
     data = Records("line", None, look=look).encode(table({"value": b"\x1b[2J" + b"x" * 80}))
     assert b"\x1b" not in data
@@ -123,7 +123,7 @@ def test_a_line_on_a_terminal_is_cut_and_printable() -> None:
 
 
 def test_the_envelope_round_trip_is_byte_exact(tmp_path: Any) -> None:
-    """CLI.md 11, 11: key, value, properties, times and nulls come back as they were."""
+    """spec/cli 11.11: key, value, properties, times and nulls come back as they were."""
     rows = (
         {"value": b"\xff\0", "key": b"", "properties": [("a", "ü")], "event_time": -5},
         {"value": None, "key": None, "deliver_at": 7},
@@ -140,7 +140,7 @@ def test_the_envelope_round_trip_is_byte_exact(tmp_path: Any) -> None:
 
 
 def test_only_json_has_a_record_of_a_watermark() -> None:
-    """CLI.md 7; text formats have nothing between the messages."""
+    """spec/cli 7; text formats have nothing between the messages."""
     for form in ("json", "ndjson"):
         records = Records(form, ["value"], look=LOOK, watermarks=True)
         records.watermark = 0

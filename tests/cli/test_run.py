@@ -156,7 +156,7 @@ def until(child: subprocess.Popen[str], event: str) -> dict[str, Any]:
 
 
 def test_run_says_what_was_done(tool: Tool) -> None:
-    """CLI.md 8.3: the result object; nothing of the function's prints on stdout."""
+    """spec/cli 8.3: the result object; nothing of the function's prints on stdout."""
     code, out, err = tool.run("up", "--json", "--txn-size", "2")
     assert code == 0
     done = json.loads(out)
@@ -182,7 +182,7 @@ def test_run_says_what_was_done(tool: Tool) -> None:
 
 
 def test_the_log_is_text_unless_json_lines_are_asked_for(tool: Tool) -> None:
-    """CLI.md 2: `--log-format` is text, off a terminal too; lines of JSON have the figures."""
+    """spec/cli 2: `--log-format` is text, off a terminal too; lines of JSON have the figures."""
     tool.log_format = "text"
     tool.ok("sub", "create", "other", "-t", "in", "--position", "-1")
     _, _, err = tool("run", f"{tool.file}:keep", "--input", "in", "--output", "out", "-s", "other")
@@ -220,7 +220,7 @@ def test_the_log_is_text_unless_json_lines_are_asked_for(tool: Tool) -> None:
 
 
 def test_on_a_terminal_there_is_a_bar(tool: Tool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """CLI.md 4: only there, and taken away at the end."""
+    """spec/cli 4: only there, and taken away at the end."""
     tool.log_format = "text"
     monkeypatch.setattr(progress, "is_terminal", lambda number: number == 2)
     monkeypatch.setattr(progress, "AFTER_S", 0)
@@ -260,7 +260,7 @@ def test_stderr_of_a_real_terminal(tool: Tool) -> None:
 
 
 def test_a_failure_is_one_before_a_commit_and_seven_behind_one(tool: Tool) -> None:
-    """CLI.md 8.3: 1 (106), or 7 after committed batches."""
+    """spec/cli 8.3: 1 (106), or 7 after committed batches."""
     code, out, err = tool.run("fail", "--json")
     error = lines(err)[-1]["error"]
     assert (code, out, error["code"], error["path"]) == (1, "", "TXL-106", tool.file)
@@ -310,7 +310,7 @@ def test_a_name_that_is_no_function(tool: Tool, name: str, code: int, text: str)
 
 
 def test_the_working_directory_is_no_place_for_modules(tool: Tool) -> None:
-    """CLI.md 8.3: --path says where modules are; `python -m txlog` adds nothing."""
+    """spec/cli 8.3: --path says where modules are; `python -m txlog` adds nothing."""
     words = ["run", "f:keep", "--input", "in", "--output", "out", "-s", "s", "--json"]
     folder = tool.path.parent
     command = [sys.executable, "-m", "txlog", "-S", str(tool.path), *words]
@@ -343,7 +343,7 @@ def test_transform_keeps_keys_by_envelope(tool: Tool) -> None:
 
 
 def test_transform_speaks_percent(tool: Tool) -> None:
-    """CLI.md 7, 8.3: what the command reads and writes; what the store says beside is there."""
+    """spec/cli 7, 8.3: what the command reads and writes; what the store says beside is there."""
     tool.ok("produce", "in", "-k", "k", "-m", "x y")
     words = ["--in-format", "%k %V{big32}%v%[;", "--out-format", "%k %V{big32}%v%d{event};"]
     program = (
@@ -379,7 +379,7 @@ def test_transform_with_nothing_between_zeros(tool: Tool) -> None:
 
 
 def test_a_command_that_fails(tool: Tool) -> None:
-    """CLI.md 8.3: a code other than 0 aborts the batch; a signal, and no command at all, too."""
+    """spec/cli 8.3: a code other than 0 aborts the batch; a signal, and no command at all, too."""
     base = ["transform", "in", "out", "-s", "s", "--json"]
     for words, text in (
         (["false"], "exit code 1"),
@@ -428,7 +428,7 @@ def test_a_command_that_dislikes_one_message(tool: Tool) -> None:
 def test_a_signal_aborts_the_batch_and_frees_the_subscription(
     tool: Tool, number: int, code: int
 ) -> None:
-    """CLI.md 4: whoever comes next finds everything as before the batch."""
+    """spec/cli 4: whoever comes next finds everything as before the batch."""
     os.mkfifo(tool.path.parent / "pipe")
     (tool.path.parent / "block").touch()
     words = ["run", f"{tool.file}:block", "--input", "in", "--output", "out", "-s", "s", "-F"]
@@ -480,7 +480,7 @@ def test_a_signal_stops_the_command_too(tool: Tool) -> None:
 
 
 def test_a_stopped_zombie_is_fenced(tool: Tool) -> None:
-    """CLI.md 8.3: SIGSTOP inside a batch, a second instance, SIGCONT: 4 (404), nothing twice."""
+    """spec/cli 8.3: SIGSTOP inside a batch, a second instance, SIGCONT: 4 (404), nothing twice."""
     folder = tool.path.parent
     os.mkfifo(folder / "pipe")
     (folder / "block").touch()

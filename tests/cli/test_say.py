@@ -25,7 +25,7 @@ def store(tmp_path: Path) -> str:
 
 @pytest.mark.parametrize("where", ["2>/dev/full", "2>&-"])
 def test_a_change_is_done_where_its_summary_cannot_be_said(store: str, where: str) -> None:
-    """CLI.md 11.7: any code but 0 means that nothing happened. A noun alone still ends with 2."""
+    """spec/cli 11.7: any code but 0 means that nothing happened. A noun alone still ends with 2."""
     script = (
         f'"$0" -m txlog topic create orders {where}; echo $?; "$0" -m txlog topic {where}; echo $?'
     )
@@ -60,7 +60,7 @@ def test_a_log_file_that_cannot_be_is_told_before_anything_is_done(
 def test_a_word_of_the_command_line_is_not_told_at_any_length(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    """CLI.md 5: one line that a person can read."""
+    """spec/cli 5: one line that a person can read."""
     assert main(["sub", "backlog", "billing", "--top", "x" * 9000]) == 2
     err = capfd.readouterr().err
     assert "'--top'" in err and "valid int" in err
@@ -68,7 +68,7 @@ def test_a_word_of_the_command_line_is_not_told_at_any_length(
 
 
 def test_a_library_that_memory_has_no_room_for_is_no_bug() -> None:
-    """CLI.md 5: 504 and exit 5 below a small `ulimit -v`; a library that is missing stays a bug."""
+    """spec/cli 5: 504 and exit 5 below a small `ulimit -v`; a missing library stays a bug."""
     text = "libarrow.so.2600: failed to map segment from shared object"
     assert as_ours(ImportError(text)).exit == 5
     assert as_ours(ImportError("libarrow.so.2600: cannot open shared object file")).exit == 1

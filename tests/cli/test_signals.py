@@ -75,7 +75,7 @@ for number in range(most):
 def test_an_interrupt_from_the_first_call_on_is_silent(
     tmp_path: Path, step: int, most: int
 ) -> None:
-    """CLI.md 4: 130, no traceback; also while modules load and before a command has begun.
+    """spec/cli 4: 130, no traceback; also while modules load and before a command has begun.
 
     The moments are numbers of calls in a process that has nothing loaded but the way in.
     """

@@ -81,7 +81,7 @@ def tool(
 
 
 def test_every_listing_has_the_columns_of_its_json(tool: Tool) -> None:
-    """CLI.md 11, 3: each column of a table is a key of the JSON."""
+    """spec/cli 11.3: each column of a table is a key of the JSON."""
     tool.ok("sub", "create", "s", "-t", "orders")
     tool.ok("txn", "begin")
     for args in (["topic", "list"], ["sub", "list"], ["txn", "list"]):
@@ -94,7 +94,7 @@ def test_every_listing_has_the_columns_of_its_json(tool: Tool) -> None:
 
 
 def test_a_change_prints_a_summary_or_a_result_never_both(tool: Tool) -> None:
-    """CLI.md 4: stdout carries data only."""
+    """spec/cli 4: stdout carries data only."""
     code, out, err = tool("topic", "create", "a")
     assert (code, out) == (0, "")
     assert err == "created topic a, 1 partition\n"
@@ -106,7 +106,7 @@ def test_a_change_prints_a_summary_or_a_result_never_both(tool: Tool) -> None:
 
 
 def test_several_targets_go_on_after_a_failure(tool: Tool) -> None:
-    """CLI.md 5: 7 when some succeeded, with what was done and what was not."""
+    """spec/cli 5: 7 when some succeeded, with what was done and what was not."""
     code, out, err = tool("topic", "create", "a", "orders", "b", "--json")
     assert code == 7
     assert [json.loads(line)["topic"] for line in out.splitlines()] == ["a", "b"]
@@ -144,7 +144,7 @@ def test_several_targets_go_on_after_a_failure(tool: Tool) -> None:
     ],
 )
 def test_what_is_wrong_has_its_code(tool: Tool, args: list[str], code: int) -> None:
-    """CLI.md 5: the code without its last two digits is the exit code."""
+    """spec/cli 5: the code without its last two digits is the exit code."""
     split = args.index("--") if "--" in args else len(args)
     error = (
         tool.error(*args[:split], "--json", *args[split:])
@@ -156,7 +156,7 @@ def test_what_is_wrong_has_its_code(tool: Tool, args: list[str], code: int) -> N
 
 
 def test_an_envelope_goes_round_byte_for_byte(tool: Tool, tmp_path: Path) -> None:
-    """CLI.md 11, 11."""
+    """spec/cli 11.11."""
     tool.ok("topic", "create", "copy")
     tool.ok("produce", "orders", "-m", "a", "-k", "k", "-H", "x=ü", "--event-time", "2026-11-20")
     tool.ok("produce", "orders", "-m", "{}")
@@ -170,7 +170,7 @@ def test_an_envelope_goes_round_byte_for_byte(tool: Tool, tmp_path: Path) -> Non
 def test_joining_does_not_end_and_no_join_ignores(
     tool: Tool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """CLI.md 8.2: TXLOG_TXN is joined, never ended."""
+    """spec/cli 8.2: TXLOG_TXN is joined, never ended."""
     txn = tool.ok("txn", "begin").strip()
     monkeypatch.setenv("TXLOG_TXN", txn)
     answer = tool.json("produce", "orders", "-m", "in")
@@ -190,7 +190,7 @@ def test_joining_does_not_end_and_no_join_ignores(
 
 
 def test_a_bad_record_aborts_the_own_transaction(tool: Tool, tmp_path: Path) -> None:
-    """CLI.md 9: exit 1 with line and txn, and nothing is visible."""
+    """spec/cli 9: exit 1 with line and txn, and nothing is visible."""
     path = tmp_path / "bad.ndjson"
     path.write_text('{"id":1}\n' * 2500 + "{\n")
     error = tool.error("produce", "orders", str(path), "--in", "ndjson", "--txn")
@@ -200,7 +200,7 @@ def test_a_bad_record_aborts_the_own_transaction(tool: Tool, tmp_path: Path) -> 
 
 
 def test_a_bad_record_after_durable_batches_is_partly_done(tool: Tool, tmp_path: Path) -> None:
-    """CLI.md 5: 7 after durable batches; whole batches are there, the unfinished one is not."""
+    """spec/cli 5: 7 after durable batches; whole batches are there, the unfinished one is not."""
     path = tmp_path / "bad.ndjson"
     path.write_text("1\n" * 5 + "x\n")
     error = tool.error("produce", "orders", str(path), "--in", "ndjson", "--batch", "2")
@@ -213,7 +213,7 @@ def test_a_bad_record_after_durable_batches_is_partly_done(tool: Tool, tmp_path:
 
 
 def test_a_record_too_large_is_a_bad_record(tool: Tool, tmp_path: Path) -> None:
-    """CLI.md 12, 3: 104 with line as a record of an input."""
+    """spec/cli 12.3: 104 with line as a record of an input."""
     path = tmp_path / "large"
     path.write_bytes(b"a\n" + b"x" * 6_000_000 + b"\n")
     error = tool.error("produce", "orders", str(path))
@@ -223,7 +223,7 @@ def test_a_record_too_large_is_a_bad_record(tool: Tool, tmp_path: Path) -> None:
 
 
 def test_sequences_make_a_repeat_harmless(tool: Tool, tmp_path: Path) -> None:
-    """CLI.md 11, 8: --producer P --seq-from N may be repeated."""
+    """spec/cli 11.8: --producer P --seq-from N may be repeated."""
     path = tmp_path / "lines"
     path.write_text("a\nb\nc\n")
     args = ("produce", "orders", str(path), "--producer", "p", "--seq-from", "10", "--batch", "2")
@@ -234,7 +234,7 @@ def test_sequences_make_a_repeat_harmless(tool: Tool, tmp_path: Path) -> None:
 
 
 def test_a_subscription_acknowledges_what_was_printed(tool: Tool) -> None:
-    """CLI.md 8.2: --ack none gives back, on-exit acknowledges at the end."""
+    """spec/cli 8.2: --ack none gives back, on-exit acknowledges at the end."""
     for text in ("a", "b", "c"):
         tool.ok("produce", "orders", "-m", text)
     take = ("consume", "orders", "-s", "s", "-f", "lines")
@@ -246,7 +246,7 @@ def test_a_subscription_acknowledges_what_was_printed(tool: Tool) -> None:
 
 @pytest.mark.parametrize("ack", ["none", "on-exit"])
 def test_who_has_too_much_in_hand_is_told(tool: Tool, ack: str) -> None:
-    """CLI.md 5: 204 with setting and both numbers; never an end that looks like all of it."""
+    """spec/cli 5: 204 with setting and both numbers; never an end that looks like all of it."""
     tool.ok("config", "set", "unacked_max", "2")
     for text in ("a", "b", "c"):
         tool.ok("produce", "orders", "-m", text)
@@ -264,7 +264,7 @@ def test_who_has_too_much_in_hand_is_told(tool: Tool, ack: str) -> None:
 
 
 def test_filters(tool: Tool) -> None:
-    """CLI.md 8.2: --key, --prop and --grep; -n counts what is printed."""
+    """spec/cli 8.2: --key, --prop and --grep; -n counts what is printed."""
     tool.ok("produce", "orders", "-m", "one", "-k", "a")
     tool.ok("produce", "orders", "-m", "two", "-k", "b", "-H", "x=1")
     tool.ok("produce", "orders", "-m", "three")
@@ -278,7 +278,7 @@ def test_filters(tool: Tool) -> None:
 
 
 def test_the_reader_of_a_pipe_that_goes_away_ends_it_with_141(tool: Tool, tmp_path: Path) -> None:
-    """CLI.md 4: exit 141, stderr empty."""
+    """spec/cli 4: exit 141, stderr empty."""
     path = tmp_path / "lines"
     path.write_text("x" * 100 + "\n" + "line\n" * 50_000)
     tool.ok("produce", "orders", str(path))
@@ -304,7 +304,7 @@ def test_the_reader_of_a_pipe_that_goes_away_ends_it_with_141(tool: Tool, tmp_pa
     ],
 )
 def test_a_full_disk_behind_stdout(tool: Tool, args: list[str], code: int) -> None:
-    """CLI.md 4: a changing command that cannot print its result ends with 10."""
+    """spec/cli 4: a changing command that cannot print its result ends with 10."""
     if not os.path.exists("/dev/full"):
         pytest.skip("no /dev/full here")
     tool.ok("produce", "orders", "-m", "a")
@@ -318,7 +318,7 @@ def test_a_full_disk_behind_stdout(tool: Tool, args: list[str], code: int) -> No
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_aborts_the_own_transaction(tool: Tool, number: int, code: int) -> None:
-    """CLI.md 4, signals: an own open transaction is aborted."""
+    """spec/cli 4, signals: an own open transaction is aborted."""
     child = tool.spawn("produce", "orders", "--txn", "--batch", "1", stdin=subprocess.PIPE)
     assert child.stdin is not None
     child.stdin.write(b"a\n")
@@ -469,7 +469,7 @@ def test_only_what_has_left_is_told(tool: Tool, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_held_lock_is_a_reason_to_try_again(tool: Tool) -> None:
-    """CLI.md 5: 501 with pid, retryable; reading goes on."""
+    """spec/cli 5: 501 with pid, retryable; reading goes on."""
     tool.ok("produce", "orders", "-m", "a")
     with open(tool.path / "lock", "rb+") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
@@ -480,7 +480,7 @@ def test_a_held_lock_is_a_reason_to_try_again(tool: Tool) -> None:
 
 
 def test_txn_run_ends_as_its_command_ends(tool: Tool) -> None:
-    """CLI.md 8.5: the exit code of CMD; after 0 that of the commit."""
+    """spec/cli 8.5: the exit code of CMD; after 0 that of the commit."""
     inside = f"{sys.executable} -m txlog produce orders -m in -q"
     command = f"PYTHONPATH={ROOT / 'src'} {inside}"
     code, _, err = tool("txn", "run", "--", "sh", "-c", f"{command}; exit 3")
@@ -495,7 +495,7 @@ def test_txn_run_ends_as_its_command_ends(tool: Tool) -> None:
 
 
 def test_peek_changes_nothing(tool: Tool, tmp_path: Path) -> None:
-    """CLI.md 8.2: last, first, at, around, and what a subscription has not acknowledged."""
+    """spec/cli 8.2: last, first, at, around, and what a subscription has not acknowledged."""
     path = tmp_path / "lines"
     path.write_text("".join(f"{n}\n" for n in range(20)))
     tool.ok("produce", "orders", str(path), "--txn")
@@ -515,7 +515,7 @@ def test_peek_changes_nothing(tool: Tool, tmp_path: Path) -> None:
 
 
 def test_inspect_guesses(tool: Tool) -> None:
-    """CLI.md 8.1: store, topic, transaction, message."""
+    """spec/cli 8.1: store, topic, transaction, message."""
     tool.ok("produce", "orders", "-m", "a", "--txn")
     [place] = tool.ok("consume", "orders", "-f", "%o\n").split()
     assert tool.json("inspect")["kind"] == "store"
@@ -529,7 +529,7 @@ def test_inspect_guesses(tool: Tool) -> None:
 def test_the_store_is_found_from_below(
     tool: Tool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """CLI.md 3: flag, variable, the directory or one above, the profile, ./txlog-store."""
+    """spec/cli 3: flag, variable, the directory or one above, the profile, ./txlog-store."""
     below = tool.path / "deep" / "er"
     below.mkdir(parents=True)
     monkeypatch.chdir(below)
@@ -550,7 +550,7 @@ def test_the_store_is_found_from_below(
 
 
 def test_checkpoint_and_status(tool: Tool) -> None:
-    """CLI.md 8.1 and 8.7: a checkpoint may be repeated; the status says what there is."""
+    """spec/cli 8.1 and 8.7: a checkpoint may be repeated; the status says what there is."""
     tool.ok("produce", "orders", "-m", "a")
     assert tool.json("admin", "checkpoint")["rows"] == 1
     assert tool.ok("consume", "orders", "-f", "lines") == "a\n"
@@ -602,7 +602,7 @@ def test_a_look_leaves_what_is_due_to_those_who_write(tool: Tool) -> None:
 
 
 def test_every_instant_that_is_stored_is_printed_read_back_and_queried(tool: Tool) -> None:
-    """CLI.md 11, 11: years beyond 9999 and the end of a stream, of which a file holds 64 bits."""
+    """spec/cli 11.11: years beyond 9999 and the end of a stream, of which a file holds 64 bits."""
     given = [-(1 << 63), -62_135_596_800_001, 253_402_300_800_000, (1 << 63) - 1]
     with txlog.open(str(tool.path)) as client:
         producer = client.producer("orders")

@@ -1,4 +1,4 @@
-"""How values look on a terminal (CLI.md 4)."""
+"""How values look on a terminal (spec/cli 4)."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_a_cut_line_is_no_wider_and_costs_its_width() -> None:
 
 
 def test_the_head_of_status_fits_the_terminal(tmp_path: Path) -> None:
-    """CLI.md 4: nothing wraps; the path has a line of its own where it would."""
+    """spec/cli 4: nothing wraps; the path has a line of its own where it would."""
     path = tmp_path / ("long" * 20)
     txlog.init(str(path))
     with txlog.open(str(path)) as client:

@@ -76,7 +76,7 @@ def test_a_message_sought_comes_next(tmp_path: Path, to: int, acked: str) -> Non
 
 
 def test_the_answer_of_a_seek_undoes_it(tmp_path: Path) -> None:
-    """CLI 8.4: `from` is where to seek to go back; acknowledgements beyond are not restored."""
+    """spec/cli 8.4: `from` is where to seek to go back; acknowledgements beyond are lost."""
     bench = bench_of(tmp_path)
     client, known = bench.client, fill(bench.client)
     handle = client.subscription("t", "s")
@@ -89,7 +89,7 @@ def test_the_answer_of_a_seek_undoes_it(tmp_path: Path) -> None:
 
 
 def test_bounds_of_every_kind(tmp_path: Path) -> None:
-    """CLI 6: start, end, counts of each partition, times, another subscription's place."""
+    """spec/cli 6: start, end, counts of each partition, times, another subscription's place."""
     bench = bench_of(tmp_path)
     client = bench.client
     send(client, b"0", b"1", b"2")
@@ -126,7 +126,7 @@ def test_bounds_of_every_kind(tmp_path: Path) -> None:
 
 
 def test_an_id_behind_the_end_moves_to_it(tmp_path: Path) -> None:
-    """CLI 12.9: what is sent later is not skipped; kills: the position beyond the last entry."""
+    """spec/cli 12.9: what is sent later is not skipped; kills a position beyond the last entry."""
     bench = bench_of(tmp_path)
     client, known = bench.client, fill(bench.client)
     last = known[-1]

@@ -1,4 +1,7 @@
-"""The command line: --deliver-after, --deliver-at, and the fields of records; spec 9, CLI.md 7."""
+"""The command line: --deliver-after, --deliver-at, fields of records.
+
+Source: spec/delayed-delivery 9, spec/cli 7.
+"""
 
 from __future__ import annotations
 
@@ -67,7 +70,7 @@ def test_a_time_that_has_passed_is_noted(bench: Bench, capfd: pytest.CaptureFixt
 
 
 def test_what_a_record_says_counts_before_the_flag(bench: Bench, tmp_path: Path) -> None:
-    """CLI.md 7: a record with either of the two keeps it, whichever the flag is."""
+    """spec/cli 7: a record with either of the two keeps it, whichever the flag is."""
     (tmp_path / "e").write_text(
         '{"value":"a","value_encoding":"utf8","deliver_at":7}\n'
         '{"value":"b","value_encoding":"utf8","deliver_after":8}\n'

@@ -78,7 +78,7 @@ def run(client: txlog.Client, function: Any, **options: Any) -> Summary:
 
 
 def test_bytes_text_and_dicts_take_key_and_event_time_of_the_input(client: txlog.Client) -> None:
-    """CLI.md 8.3: what a function may return."""
+    """spec/cli 8.3: what a function may return."""
     client.producer("in").send(b"x", key=b"ana", event_time=MS)
     given: list[object] = [
         b"bytes",
@@ -183,7 +183,7 @@ def test_a_batch_is_one_transaction(client: txlog.Client) -> None:
 
 
 def test_a_failure_aborts_the_batch_and_the_input_comes_again(client: txlog.Client) -> None:
-    """CLI.md 8.3: no output is visible; the error names the line of the function."""
+    """spec/cli 8.3: no output is visible; the error names the line of the function."""
     fill(client, 4)
 
     def fail(message: Message) -> bytes | None:
@@ -495,7 +495,7 @@ def test_stop_ends_behind_a_whole_commit(client: txlog.Client) -> None:
 def test_a_transaction_takes_no_further_message_when_its_time_is_up(
     client: txlog.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """CLI.md 8.3: --txn-time; the rest of what was received makes the next transaction."""
+    """spec/cli 8.3: --txn-time; the rest of what was received makes the next transaction."""
     ticks = iter(range(0, 10**9, 400))
     monkeypatch.setattr("txlog.functions.handlers.time.monotonic", lambda: next(ticks) / 1000)
     fill(client, 5)
@@ -579,7 +579,7 @@ def test_conflicts_without_end_are_an_error(client: txlog.Client) -> None:
 
 
 def test_a_newer_instance_fences_the_one_at_work(client: txlog.Client) -> None:
-    """CLI.md 8.3: 4 (404), whatever the zombie does next; nothing is doubled."""
+    """spec/cli 8.3: 4 (404), whatever the zombie does next; nothing is doubled."""
     fill(client, 3)
 
     def zombie(message: Message, context: Context) -> bytes | None:

@@ -106,7 +106,7 @@ def place(bench: Bench, text: str) -> tuple[int, ...]:
 
 
 def test_csv_and_ndjson_say_every_byte(tool: Tool, tmp_path: Path) -> None:
-    """CLI.md 11, 11: an envelope goes out and in byte for byte."""
+    """spec/cli 11.11: an envelope goes out and in byte for byte."""
     from txlog.api.open import open_store
 
     tool.ok("topic", "create", "t", "again")
@@ -261,7 +261,7 @@ def shown_ids(bench: Bench) -> list[MessageId]:
 
 @pytest.mark.parametrize("form", ["parquet", "arrow", "csv", "ndjson"])
 def test_an_export_that_fails_says_one_thing(tool: Tool, tmp_path: Path, form: str) -> None:
-    """CLI.md 5: no writer that was given up complains on stderr when it is collected."""
+    """spec/cli 5: no writer that was given up complains on stderr when it is collected."""
     code, _, err = tool("export", "nothing", str(tmp_path / "out"), "--to", form)
     assert (code, err.count("error:"), "Traceback" in err) == (3, 1, False)
     code, _, err = tool("export", "nothing", "-", "--to", form)

@@ -31,7 +31,7 @@ def source(*paths: Path, form: str | None = None, **columns: Any) -> Any:
 
 @pytest.mark.parametrize("form", ["parquet", "arrow", "csv", "ndjson"])
 def test_what_was_exported_comes_back_byte_for_byte(tool: Tool, tmp_path: Path, form: str) -> None:
-    """CLI.md 11, 11: keys, values, none of either, properties and times."""
+    """spec/cli 11.11: keys, values, none of either, properties and times."""
     tool.ok("topic", "create", "t", "again")
     with open_store(str(tool.path)) as client:
         fill(client, 9, 5)

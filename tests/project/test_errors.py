@@ -1,4 +1,4 @@
-"""The error tree: codes, exits and fields are what CLI.md 5 and the drawing say."""
+"""The error tree: codes, exits and fields are what spec/cli 5 and the drawing say."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ranges, times, durations and sizes: the forms of CLI.md 2, 6 and 12, and nothing else."""
+"""Ranges, times, durations and sizes: the forms of spec/cli 2, 6 and 12, and nothing else."""
 
 from __future__ import annotations
 

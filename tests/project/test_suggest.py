@@ -37,7 +37,7 @@ def test_a_swap_is_one_edit_and_ties_go_to_the_first() -> None:
 
 
 def test_errors_name_what_was_meant(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """CLI.md 2: the nearest known name, of topics, subscriptions and keys as of commands."""
+    """spec/cli 2: the nearest known name, of topics, subscriptions and keys as of commands."""
     txlog.init(str(tmp_path / "shop"), coordinators=2)
     with txlog.open(str(tmp_path / "shop")) as client:
         client.create_topic("orders", 2)

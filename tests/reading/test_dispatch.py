@@ -111,7 +111,7 @@ def mixed(bench: Bench) -> dict[str, MessageId]:
     ],
 )  # fmt: skip
 def test_ranges(bench: Bench, mixed: dict[str, MessageId], text: str, expected: str) -> None:
-    """CLI 6: a range is half open, whatever its bounds; over a checkpoint and sealed files too."""
+    """spec/cli 6: a range is half open, whatever its bounds; in sealed files too."""
     for name, one in mixed.items():
         text = text.replace(f"{{{name}}}", str(one))
     for at in (0, 1, 1000, 1500, 2000, 4000, 6999, 7001):

@@ -47,7 +47,7 @@ def test_the_zip_is_the_same_each_time(tmp_path: Path) -> None:
 
 
 def test_neither_command_imports_pyspark(tmp_path: Path) -> None:
-    """CLI 8.8: both work where Spark is not installed."""
+    """spec/cli 8.8: both work where Spark is not installed."""
     script = (
         "import sys\nfrom txlog.spark import submit as submitting\n"
         "submitting.submit_args()\nsubmitting.example(['a'], 'committed')\n"

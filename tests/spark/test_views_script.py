@@ -72,7 +72,7 @@ def found(rows: list[dict[str, Any]]) -> Counter[tuple[object, ...]]:
 def test_a_program_sees_what_txlog_sees(
     tmp_path: Path, spark: SparkSession, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """ANALYTICS 4: the same views for PySpark; what is in no Parquet file is told, or written."""
+    """spec/analytics 4: the same views for PySpark; what no Parquet file has is told or written."""
     history = History(tmp_path, "10")
     rest = str(tmp_path / "rest")
     try:

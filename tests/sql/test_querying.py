@@ -487,7 +487,7 @@ def test_parameters_are_values(client: Client) -> None:
 
 
 def test_lists_have_the_fields_of_their_answers(client: Client) -> None:
-    """CLI.md 8.2: a relation has the fields of the matching list; kills one that is left out."""
+    """spec/cli 8.2: a relation has the fields of the matching list; kills one that is left out."""
     client.create_subscription("orders", "billing", type="shared")
     client.connect("daily")
     with client.transaction() as txn:
@@ -605,7 +605,7 @@ def test_partitions_that_are_away_are_named_when_they_are_left_out(client: Clien
 
 
 def test_a_condition_on_topic_or_partition_leaves_files_out(client: Client) -> None:
-    """ANALYTICS 4: all topics are one scan, and names of files are looked at before files."""
+    """spec/analytics 4: all topics are one scan, and names of files are looked at before files."""
     client.create_topic("a.b/ns/Ü_1")
     for topic, partition in (("orders", 0), ("orders", 1), ("a.b/ns/Ü_1", 0)):
         client.producer(topic).send(b"x", partition=partition)
@@ -653,7 +653,7 @@ def test_a_file_is_read_once_for_its_checksum(client: Client) -> None:
 def test_all_relations_of_a_statement_are_of_one_moment(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """ANALYTICS 4: somebody writes whenever the next relation is made, and none of it is seen."""
+    """spec/analytics 4: somebody writes whenever a relation is made, and none of it is seen."""
     other = txlog.open(client.path)
 
     def write() -> None:

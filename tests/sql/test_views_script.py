@@ -106,7 +106,7 @@ def read(client: txlog.Client, topic: str, isolation: str = "committed") -> list
 def test_a_bare_duckdb_sees_what_txlog_sees(
     tmp_path: Path, run: Run, bare: Bare, seed: int
 ) -> None:
-    """ANALYTICS 4 and 12: row for row; and what it does not see is counted, no more, no less."""
+    """spec/analytics 4 and 12: row for row; and what it does not see is counted exactly."""
     history = History(tmp_path, f"views-{seed}")
     seen: Counter[str] = Counter()
     try:
@@ -282,7 +282,7 @@ def test_only_what_is_asked_for_and_nothing_is_replaced(
 
 
 def test_the_script_is_made_without_duckdb(tmp_path: Path) -> None:
-    """CLI.md 10: duckdb comes in only for --out; --complete computes, so for it too."""
+    """spec/cli 10: duckdb comes in only for --out; --complete computes, so for it too."""
     path = str(tmp_path / "store")
     txlog.init(path)
     program = (

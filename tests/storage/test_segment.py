@@ -354,7 +354,7 @@ def test_a_part_leaves_out_what_no_row_has() -> None:
 
 
 def test_a_sealed_file_is_written_as_the_readers_want_it() -> None:
-    """ANALYTICS.md 8: encodings, statistics, page checks, one schema for every scan."""
+    """spec/analytics 8: encodings, statistics, page checks, one schema for every scan."""
     buffers = segment.encode_sealed(messages(30), has_keys=True, identity={"txlog.store": "s1"})
     footer = pq.read_metadata(pa.BufferReader(b"".join(buffers)))
     assert footer.metadata == {b"txlog.store": b"s1"}

@@ -51,7 +51,7 @@ def tree(path: Path) -> dict[str, bytes]:
 
 @pytest.mark.parametrize("behind", [False, True])
 def test_a_store_is_made_where_a_making_was_cut_short(tmp_path: Path, behind: bool) -> None:
-    """CLI.md 11.7: `init` that failed did nothing, so it may be repeated. Kills: any step."""
+    """spec/cli 11.7: `init` that failed did nothing, so it may be repeated. Kills: any step."""
     failed = 0
     while True:
         root = tmp_path / str(failed)

@@ -29,7 +29,7 @@ HOLD = (
 def test_a_lock_error_names_the_holder(
     lock: str, words: list[str], told: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """CLI.md 5: 501, with pid and command; a real process holds a real flock."""
+    """spec/cli 5: 501, with pid and command; a real process holds a real flock."""
     txlog.init(str(tmp_path / "shop"))
     if not (tmp_path / "shop" / lock).exists():
         assert main(["-S", str(tmp_path / "shop"), "admin", "checkpoint"]) == 0

@@ -430,7 +430,7 @@ def test_a_tombstone_keeps_its_epoch(bench: Bench) -> None:
 
 
 def test_a_dry_run_deletes_nothing(bench: Bench) -> None:
-    """CLI 4: the plan as the result would be, no byte changed."""
+    """spec/cli 4: the plan as the result would be, no byte changed."""
     txn = bench.client.begin(key="k")["txn"]
     before = lsn(bench.client)
     rehearsal = bench.another(dry_run=True)
@@ -540,7 +540,7 @@ def test_only_the_owner_and_root_use_a_transaction(
 
 
 def test_an_abort_tells_whether_its_owner_or_root_asked_for_it(bench: Bench, users: Users) -> None:
-    """CLI 8.5: the reason is `user` or `admin`."""
+    """spec/cli 8.5: the reason is `user` or `admin`."""
     for who, reason in ((bench.client, "user"), (users.let(bench.another(), ROOT), "admin")):
         txn = bench.client.begin()["txn"]
         who.abort(txn)

@@ -371,7 +371,7 @@ def test_a_call_drives_on_in_order_of_decision(tmp_path: Path) -> None:
 
 
 def test_dry_runs_change_nothing(bench: Bench) -> None:
-    """CLI.md 4: the plan as the result would be."""
+    """spec/cli 4: the plan as the result would be."""
     client = bench.client
     txn = fill(client, begin(client))
     client.flush()

@@ -65,7 +65,7 @@ def tool(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> Tool:
 def test_options_of_produce_that_make_no_sense(
     tool: Tool, flags: tuple[str, ...], code: int
 ) -> None:
-    """CLI.md 5: exit 2, and nothing was written."""
+    """spec/cli 5: exit 2, and nothing was written."""
     assert tool.refused("produce", "t", "-m", "x", *flags)[0] == code
     assert tool.json("topic", "list")[0]["messages"] == 0
 
@@ -102,7 +102,7 @@ def test_history_in_other_words(tool: Tool) -> None:
 @pytest.mark.parametrize("time", ["-3m", "now-3m", "-180s"])
 @pytest.mark.parametrize("place", [0, 1, 2])
 def test_a_time_before_now_is_no_flag(tool: Tool, time: str, place: int) -> None:
-    """CLI.md 2: arguments and flags mix freely."""
+    """spec/cli 2: arguments and flags mix freely."""
     words = [["t"], [time], ["--producer", "A"]]
     words.insert(place if time != "-3m" else 0, words.pop())
     answer = tool.json("watermark", "set", *[word for one in words for word in one])
@@ -151,7 +151,7 @@ def test_what_wait_refuses(tool: Tool, flags: tuple[str, ...], code: int) -> Non
 
 
 def test_wait_answers_by_its_exit_code(tool: Tool) -> None:
-    """CLI.md 5: 8 without an error; what each condition is stands on stdout."""
+    """spec/cli 5: 8 without an error; what each condition is stands on stdout."""
     code, out, err = tool("wait", "--topic", "t", "--messages", "1", "--timeout", "0s", "--json")
     assert (code, err) == (8, "")
     assert json.loads(out)["condition_list"] == [{"name": "messages:t", "met": False, "value": "0"}]

@@ -1,6 +1,6 @@
 """`consume -F --watermarks`: a new watermark wakes it, without any message.
 
-Source: design/CLI.md 8.2.
+Source: spec/cli 8.2.
 """
 
 from __future__ import annotations

@@ -87,7 +87,7 @@ def test_up_to_where_a_subscription_is(bench: Bench) -> None:
 
 
 def test_history_says_what_took_effect(bench: Bench) -> None:
-    """CLI.md 8.6: in the order of the journal; regressed against the time at that place."""
+    """spec/cli 8.6: in the order of the journal; regressed against the time at that place."""
     client = bench.client
     watermarks = client.topic("t").watermarks
     assert history(bench) == []

@@ -112,7 +112,7 @@ def test_a_message_of_a_marker_is_named(bench: Bench) -> None:
 
 
 def test_what_set_answers(bench: Bench) -> None:
-    """CLI.md 8.6: regressed against what is active, and what the transaction itself said."""
+    """spec/cli 8.6: regressed against what is active, and what the transaction itself said."""
     client = bench.client
     watermarks = client.topic("t").watermarks
     assert watermarks.set(50, "A") == {
@@ -264,7 +264,7 @@ def test_looking_changes_nothing(bench: Bench) -> None:
 
 
 def test_the_columns_of_status_and_describe_say_what_show_says(bench: Bench) -> None:
-    """CLI.md 8.1, 8.4: at the end of the log; of a subscription where that is."""
+    """spec/cli 8.1, 8.4: at the end of the log; of a subscription where that is."""
     client = bench.client
 
     def check() -> int | None:

@@ -2,7 +2,7 @@
 
     argv ── --version ──────────────────────────────► one line, nothing imported
          ── global flags, noun, verb ── catalogue ──► load one module, run one command
-         ── whatever is raised ─────────────────────► one error on stderr, one exit code (CLI.md 5)
+         ── whatever is raised ─────────────────────► one error on stderr, an exit code (spec/cli 5)
 
 No traceback ever, unless TXLOG_DEBUG=1. So the program takes interrupts before it loads anything;
 while the interpreter starts, and at the imports here, which are few for that reason, it cannot.

@@ -8,7 +8,7 @@ killed loses a piece and doubles none:
     state     replaced at once: the piece is in
     again     files that begin behind the state are of a piece that did not get there: they go
 
-Order is that of the log, one partition behind the other. Source: CLI.md 8.2.
+Order is that of the log, one partition behind the other. Source: spec/cli 8.2.
 
 Owns what an exported message looks like: its columns, and the bytes of each form of file.
 

@@ -2,7 +2,7 @@
 
 The batch is named by the key and by the bytes of the files, so the same again changes nothing. With
 resume each file is a batch of its own: an import that was killed goes on with the files that are
-not stored. Source: CLI.md 8.2.
+not stored. Source: spec/cli 8.2.
 
 Owns the job `bulk-load`: files become messages of a topic, all of them or none, once.
 

@@ -68,7 +68,7 @@ class Wanted:
     """What is wanted of a topic; by default all that is committed.
 
     partitions: by index; None: all
-    range:      as CLI.md 6 has it, but for `unacked`, which is no stretch
+    range:      as spec/cli 6 has it, but for `unacked`, which is no stretch
     at_lsn:     as the topic was at this LSN, of what is still there
     spans:      positions by partition, instead of range and at_lsn; others are left out
     """

@@ -2,13 +2,14 @@
 
 path                 the store, also as `load(path)`
 topic                `orders`, or one partition of it, `orders/2`
-start, end           bounds as in CLI.md 6: `17:4`, `@-1h`, `+100`, `sub=NAME`, …; batches only
+start, end           bounds as in spec/cli 6: `17:4`, `@-1h`, `+100`, `sub=NAME`, …; batches only
 atLsn                as the topic was at this LSN; batches only
 isolation            committed, or uncommitted: with a column txn_state; batches only
 includeOpen          false: without what lies in parts of open ledgers; batches only
 includeTail          false: without what lies in the journal; batches only
 skipUnavailable      true: without partitions that are away, instead of an error; batches only
-pushdown             true: filters leave out files and row groups; batches only. Spark wants
+pushdown             once: filters leave out files and row groups, and the frame is for one query;
+                     never, the default; batches only. Spark wants
                      spark.sql.python.filterPushdown.enabled too, which `txlog.spark.session` sets
 startingPosition     a bound: where a stream begins that has no checkpoint yet
 subscription         a stream reports to it how far it has come, so that retention waits

@@ -1,4 +1,4 @@
-"""Owns asking before what cannot be taken back: the plan, the question, the refusal (CLI.md 4)."""
+"""Owns asking before what cannot be undone: the plan, the question, the refusal (spec/cli 4)."""
 
 from __future__ import annotations
 

@@ -242,7 +242,7 @@ class Call:
     def stopped(self, exit: int, text: str, facts: Mapping[str, object]) -> None:
         """Say how far a command came that a signal ends; only -qq silences it.
 
-        With --json it is one object on stderr, as errors are (CLI.md 5); no error, so no TXL code.
+        With --json it is one object on stderr, as errors are (spec/cli 5), but without a TXL code.
         """
         if self.flags.quiet >= 2:
             return
@@ -256,7 +256,7 @@ class Call:
             self._say("info", text)
 
     def store_path(self) -> str:
-        """Return the path of the store (CLI.md 3).
+        """Return the path of the store (spec/cli 3).
 
         raises: StoreNotFound (301)
         """

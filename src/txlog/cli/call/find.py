@@ -1,4 +1,4 @@
-"""Owns what a call finds by itself: the user's settings, and the store that is meant (CLI.md 3)."""
+"""Owns what a call finds by itself: the user's settings and the store (spec/cli 3)."""
 
 from __future__ import annotations
 

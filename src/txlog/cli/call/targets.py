@@ -1,4 +1,4 @@
-"""Owns the rule for several targets: go on after a failure, then list it (CLI.md 5).
+"""Owns the rule for several targets: go on after a failure, then list it (spec/cli 5).
 
 Owns `-` in place of arguments: ids read from stdin, one a line.
 """

@@ -94,7 +94,7 @@ def list_keys(
         and (age_ms is None or row["age_ms"] > age_ms)
         and (topic is None or topic in row["topic_list"])
     ]
-    if call.output.form == "names":  # CLI.md 2: as the other commands take it
+    if call.output.form == "names":  # spec/cli 2: as the other commands take it
         for row in kept:
             if row["owner_uid"] != os.geteuid():
                 row["transaction_key"] = f"{row['owner']}&{row['transaction_key']}"

@@ -1,4 +1,4 @@
-"""Owns the %-formats of input (CLI.md 7): a record is what the format says, byte for byte.
+"""Owns the %-formats of input (spec/cli 7): a record is what the format says, byte for byte.
 
     %k:%v\\n                a field ends where the text behind it begins
     %V{big32}%v            a field whose size stands before it

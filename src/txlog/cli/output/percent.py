@@ -1,4 +1,4 @@
-"""Owns the %-formats of records (CLI.md 7): compiled once, applied to rows of columns.
+"""Owns the %-formats of records (spec/cli 7): compiled once, applied to rows of columns.
 
 A row is a mapping with the names of RECEIVED plus `number`; values are bytes, ints and strings.
 """

@@ -1,4 +1,4 @@
-"""Owns messages out: tables of RECEIVED in, bytes of the chosen record format out (CLI.md 7).
+"""Owns messages out: tables of RECEIVED in, bytes of the chosen record format out (spec/cli 7).
 
 JSON never depends on bytes it cannot say: text is utf8, anything else base64. An embedded JSON
 value is passed on as it stands, only its line breaks (they can only be space) become blanks.

@@ -241,7 +241,7 @@ class Job:
             raise ConditionNotMet("the last record is not the trailer", code=803)
 
     def _within_size(self, table: pa.Table) -> pa.Table:
-        """Treat a record too large for a message as a bad one (CLI.md 12, 3)."""
+        """Treat a record too large for a message as a bad one (spec/cli 12.3)."""
         most = self._most
         if self.request.messages is not None or not len(table):
             return table

@@ -93,7 +93,7 @@ def _function(call: Call, request: Request) -> Any:
 
 
 def _leave_working_directory() -> None:
-    """Take the working directory from sys.path, where `python -m txlog` puts it (CLI.md 8.3)."""
+    """Take the working directory from sys.path, where `python -m txlog` puts it (spec/cli 8.3)."""
     by_module = getattr(sys.modules["__main__"], "__spec__", None) is not None
     if by_module and not sys.flags.safe_path and sys.path and sys.path[0] == os.getcwd():
         del sys.path[0]

@@ -15,7 +15,7 @@ _PLAIN: Final = "\x1b[0m"
 
 
 def is_colored(choice: str, terminal: bool, environ: Mapping[str, str]) -> bool:
-    """Tell whether there are colours: --color, then the variables, then the terminal (CLI.md 4)."""
+    """Tell whether there are colours: --color, the variables, the terminal (spec/cli 4)."""
     if choice != "auto":
         return choice == "always"
     if environ.get("NO_COLOR"):

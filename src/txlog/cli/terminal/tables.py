@@ -34,7 +34,7 @@ class Look:
 
 
 def look(terminal: bool, color: str, utc: bool, environ: Mapping[str, str]) -> Look:
-    """Return the look that flags, environment and terminal ask for (CLI.md 4)."""
+    """Return the look that flags, environment and terminal ask for (spec/cli 4)."""
     width = 0
     if terminal:
         named = environ.get("TERMINAL_WIDTH") or environ.get("COLUMNS") or ""

@@ -5,7 +5,7 @@
     Staged   what it says of each file; only its driver's frame makes the file real
 
 Nothing here reads the store. A task that fails, or runs twice, leaves files that nobody names: they
-go with the directory of the job. Source: ANALYTICS 7.
+go with the directory of the job. Source: spec/analytics 7.
 """
 
 from __future__ import annotations

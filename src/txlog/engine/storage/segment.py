@@ -36,7 +36,7 @@ IPC_BATCH_BYTES, IPC_FILE_BYTES = 64, 4096
 # A sealed file of a partition says which ledger it is in every row: who scans many files by
 # Spark would have to ask for the name of each, which costs more than all of such a column.
 SEALED: Final = MESSAGE.append(pa.field("ledger", pa.int64()))
-# Parquet encodings, by ANALYTICS.md 8; payload and properties are PLAIN.
+# Parquet encodings, by spec/analytics 8; payload and properties are PLAIN.
 _DICTIONARY: Final = ["kind", "key", "producer"]
 _DELTA: Final = [field.name for field in SEALED if field.type in (pa.int64(), pa.int32(), INSTANT)]
 _PLAIN: Final = ["value", "properties.key_value.key", "properties.key_value.value"]

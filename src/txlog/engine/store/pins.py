@@ -8,7 +8,7 @@ flock on it, and ends with the process. It need not survive anything, so nothing
     upkeep    under pins.lock: read the pins, unlink what none of them names
 
 So whoever unlinks after a pin was made sees it, and what was unlinked before is seen to be gone.
-A pin that cannot be read keeps every file. Source: ANALYTICS 2, R18, R21, R24.
+A pin that cannot be read keeps every file. Source: spec/analytics 2, R18, R21, R24.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@
 
 An id is taken at the end, since positions compare by it: one that was taken before others went on
 could be adopted behind readers that have passed it. So an id below a ledger that the partition has
-by now is not used, and others are asked for. Source: ANALYTICS 7.
+by now is not used, and others are asked for. Source: spec/analytics 7.
 """
 
 from __future__ import annotations

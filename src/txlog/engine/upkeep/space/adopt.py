@@ -7,7 +7,7 @@
 
 All of it under the maintenance lock, so that no sweep runs between 3 and 4: a name that no frame
 knows is garbage (R19). Whoever dies leaves such names, and the directory of the job; both go with
-a checkpoint. Source: ANALYTICS 7.
+a checkpoint. Source: spec/analytics 7.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@
 
 A crash before the frame leaves a copy that nobody names; the next offload writes it again, and
 `txlog admin gc` removes it otherwise. Only clean files of sidecars go: others are to be compacted.
-The caller holds the maintenance lock. Source: ANALYTICS 10.
+The caller holds the maintenance lock. Source: spec/analytics 10.
 """
 
 from __future__ import annotations

@@ -1,0 +1,66 @@
+"""What the code cites is in the repository: each `spec/NAME 4.2` is a place of docs/spec/NAME.md.
+
+Written are sections (`spec/cli 8.5`), items of a section's list (`spec/cli 12.5`), rules by their
+name (`spec/reliability R17`) and invariants (`spec/transactions I-6`, the items of section 17).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from tests.source_tree import ROOT
+from tests.spec_page import FOLDER, places
+
+_PLACE = r"(?:R\d+|I-\d+|\d+(?:\.\d+)*)"
+_CITED = re.compile(rf"\bspec/([a-z-]+)(?:\s+({_PLACE}(?:(?:,\s+|\s+and\s+|\s+to\s+){_PLACE})*))?")
+_GONE = re.compile(r"\bCLI\.md|\bCLI \d|\bANALYTICS \d")
+FORMER = {"delayed-delivery": "delayed"}  # names of pages that some citations still have
+FILES = sorted(
+    file
+    for top in ("src", "tests", "bench", "scripts", "examples", "docs")
+    for file in (ROOT / top).rglob("*")
+    if file.suffix in (".py", ".md") and file != Path(__file__)
+)
+
+
+def _cited(file: Path) -> Iterator[tuple[str, str]]:
+    """The pages and places that a file cites."""
+    for page, listed in _CITED.findall(file.read_text(encoding="utf-8")):
+        name = FORMER.get(page, page)
+        for place in re.findall(_PLACE, listed) or [""]:
+            if place.startswith("R"):
+                yield "reliability", place
+            elif place.startswith("I-"):
+                yield "transactions", f"17.{place[2:]}"
+            else:
+                yield name, place
+
+
+def _is_there(name: str, place: str) -> bool:
+    return (FOLDER / f"{name}.md").exists() and (not place or place in places(name))
+
+
+def test_what_is_cited_is_there() -> None:
+    """Kills a section that was renumbered, and a page that nobody wrote."""
+    missing = {
+        f"{file.relative_to(ROOT)}: spec/{name} {place}"
+        for file in FILES
+        for name, place in _cited(file)
+        if not _is_there(name, place)
+    }
+    assert not missing, "\n".join(sorted(missing))
+
+
+def test_every_page_is_cited() -> None:
+    """A page that no code stands on belongs to the documents that teach."""
+    cited = {name for file in FILES if file.suffix == ".py" for name, _ in _cited(file)}
+    assert cited == {file.stem for file in FOLDER.glob("*.md")}
+
+
+def test_nothing_outside_of_the_repository_is_cited() -> None:
+    """The names that the pages had before they were taken in."""
+    for file in FILES:
+        found = _GONE.search(file.read_text(encoding="utf-8"))
+        assert found is None, f"{file}: {found}"
