@@ -5,7 +5,7 @@
     PYTHONPATH=src python bench/run.py --profile W1
 
 Figures are medians over the rounds; the ratio is of the medians. A ratio travels from machine to
-machine better than a figure does (ARCHITECTURE.md 11). Every round has fresh stores, and the order
+machine better than a figure does. Every round has fresh stores, and the order
 of the peers turns with each, so that a slow minute of the machine hits all of them.
 """
 

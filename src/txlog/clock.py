@@ -1,7 +1,7 @@
 """Owns the time: the only module that reads a clock.
 
 An Instant carries wall and boot time, because a deadline is judged by boot time while the boot is
-the same, and by the wall clock after a restart (RELIABILITY R32). Nothing orders by time.
+the same, and by the wall clock after a restart (spec/reliability R32). Nothing orders by time.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ MINUTE_MS: Final = 60 * SECOND_MS
 HOUR_MS: Final = 60 * MINUTE_MS
 DAY_MS: Final = 24 * HOUR_MS
 
-# Hard limits (RELIABILITY 7.5): checked before anything is allocated; no setting lifts them.
+# Hard limits (spec/reliability 7.5): checked before anything is allocated; no setting lifts them.
 MESSAGE_BYTES_MAX: Final = 64 * MIB
 # One value of an Arrow binary column; also all chunks of a message together.
 CHUNKED_MESSAGE_BYTES_MAX: Final = 2 * GIB - 1
@@ -94,7 +94,7 @@ class Settings:
     sidecar_garbage_ratio: float = 0.5
     # key, payload and properties of one message that is sent in chunks
     max_chunked_message_bytes: int = GIB
-    # delayed delivery (spec/delayed-delivery 10); the next five are policies of topics as well
+    # delayed delivery (spec/delayed 10); the next five are policies of topics as well
     delayed_delivery_active: bool = True
     # least time between wake-ups of a timer; the early window if not strict
     tick_time_ms: int = SECOND_MS

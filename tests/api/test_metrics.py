@@ -266,7 +266,7 @@ def test_metrics_are_what_a_scan_gives(tmp_path: Path, recorded: Items, seed: in
 
 
 def test_names_and_types_are_those_of_the_spec(tmp_path: Path) -> None:
-    """spec 16: honest types; the exposition's own parser finds them."""
+    """spec/transactions 16: honest types; the exposition's own parser finds them."""
     bench = Bench(tmp_path / "store")
     bench.client.create_topic("t")
     bench.client.create_subscription("t", "s")

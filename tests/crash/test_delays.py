@@ -85,7 +85,7 @@ def observe(client: Client) -> Seen:
 
 
 def test_every_crash_leaves_a_state_that_was_answered_or_under_way() -> None:
-    """RELIABILITY 3: nothing of a refused batch, no time without its message, no half policy."""
+    """spec/reliability 3: nothing of a refused batch, no time without a message or half policy."""
     disk = new_disk()
     client = open_client(disk)
     client.create_topic("t")

@@ -111,7 +111,7 @@ def run_with(fault: Fault, *, is_read: bool, steps: Sequence[str] = tuple(STEPS)
 
 
 def check_error(fault: Fault, error: TxlogError, where: str) -> None:
-    """The class and the exit code are those of the table in RELIABILITY 4."""
+    """The class and the exit code are those of the table in spec/reliability 4."""
     assert isinstance(error, CLASSES[fault.number]), where
     if fault.hit.startswith("datasync journal/0"):
         assert isinstance(error, OutcomeUnknown), where

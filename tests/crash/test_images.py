@@ -236,7 +236,7 @@ def crashes_of_recovery(
 
 
 def recover_and_compare(disk: MemoryDisk, crash: Crash, clock: ManualClock, known: Known) -> Found:
-    """The promises of RELIABILITY 5.1 after a crash."""
+    """The promises of spec/reliability 5.1 after a crash."""
     settle(disk, clock)
     client = open_client(disk, clock)
     client.admin.gc(apply=True, keep_ms=0)  # what is still needed is not garbage

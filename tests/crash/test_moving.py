@@ -88,7 +88,7 @@ MOVES: dict[str, Callable[[Client, list[MessageId]], object]] = {
 
 @pytest.mark.parametrize("move", MOVES)
 def test_every_crash_of_a_move_leaves_each_message_once(move: str) -> None:
-    """RELIABILITY 3: both or neither, whatever the kill or the power cut left."""
+    """spec/reliability 3: both or neither, whatever the kill or the power cut left."""
     disk = new_disk()
     client = open_client(disk)
     ids = fill(client, most=0 if move == "give up" else 5)

@@ -1,4 +1,4 @@
-"""The decision table of RELIABILITY 2.3, row by row: a torn tail is cut, rot is never skipped."""
+"""The table of spec/reliability 2.3, row by row: a torn tail is cut, rot is never skipped."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Real processes under strace: what they ask of the kernel, and their death at any such call.
 
-RELIABILITY 5.3. strace gives SIGKILL before a call is done, so every place between two calls with
-an effect is tried on the real interpreter, file system and locks.
+spec/reliability 5.3. strace gives SIGKILL before a call is done, so every place between two calls
+with an effect is tried on the real interpreter, file system and locks.
 """
 
 from __future__ import annotations

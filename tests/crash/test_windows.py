@@ -243,7 +243,7 @@ def test_an_end_that_somebody_was_told_of_stands(how: str) -> None:
 
 
 def test_a_watermark_that_was_handed_out_stands_with_what_it_rests_on() -> None:
-    """spec/watermarks, invariant 6: the acknowledgements beneath it are flushed with it."""
+    """spec/watermarks 4, invariant 6: the acknowledgements beneath it are flushed with it."""
     stage = Stage()
     producer = stage.client.producer("t", "w")
     producer.new_watermark().event_time(10).send()

@@ -6,7 +6,7 @@ eligible was left; at the end of time that everything came.
     PYTHONPATH=src python -m tests.delayed.oracle --from 0 --histories 1000
 
 A history is its seed: step n draws from Random(f"{seed}:{n}"), so steps can be left out to make a
-failing history shorter. Source: spec/delayed-delivery 1.
+failing history shorter. Source: spec/delayed 1.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 A dict of messages with their times, and for each subscription what is acknowledged, held by a
 transaction, in a hand, released. It shares no code with what it judges: no bitmaps, buckets,
-pointers or cursors. Source: spec/delayed-delivery 1.
+pointers or cursors. Source: spec/delayed 1.
 """
 
 from __future__ import annotations

@@ -236,7 +236,7 @@ def test_two_neighbours_become_one(tmp_path: Path) -> None:
 
 
 def test_example_e(tmp_path: Path) -> None:
-    """spec 13 E: not due 40, 10, 30, 15, 20, maximum 4: the last pair."""
+    """spec/delayed 13 E: not due 40, 10, 30, 15, 20, maximum 4: the last pair."""
     bench = bench_of(tmp_path, max_num_buckets=0, mutable_ids_max=10)
     for count in (40, 10, 30, 15, 20):
         delay(bench.client, *[DAY_MS] * count)

@@ -1,4 +1,4 @@
-"""The metrics of delayed delivery. Source: spec/delayed-delivery 12."""
+"""The metrics of delayed delivery. Source: spec/delayed 12."""
 
 from __future__ import annotations
 

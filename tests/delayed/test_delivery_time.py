@@ -1,4 +1,7 @@
-"""Setting the time of delivery: what is stored for deliver_at and deliver_after; spec 2, 11."""
+"""Setting the time of delivery: what is stored for deliver_at and deliver_after.
+
+Source: spec/delayed 2, 11.
+"""
 
 from __future__ import annotations
 

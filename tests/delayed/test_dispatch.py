@@ -1,4 +1,4 @@
-"""What is due, for whom and when; spec/delayed-delivery 1, 7 (the table of events), 13."""
+"""What is due, for whom and when; spec/delayed 1, 7 (the table of events), 13."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The delayed fold: what enters when, and what leaves. Source: spec/delayed-delivery 3, 4."""
+"""The delayed fold: what enters when, and what leaves. Source: spec/delayed 3, 4."""
 
 from __future__ import annotations
 

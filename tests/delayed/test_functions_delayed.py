@@ -1,4 +1,7 @@
-"""What a function produces may be delayed: Output, Context.publish, tables of outputs; spec 2."""
+"""What a function produces may be delayed: Output, Context.publish, tables of outputs.
+
+Source: spec/delayed 2.
+"""
 
 from __future__ import annotations
 

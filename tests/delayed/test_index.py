@@ -117,7 +117,7 @@ class History:
 
 @pytest.mark.parametrize("number", range(HISTORIES))
 def test_the_index_is_what_the_log_says(number: int) -> None:
-    """spec 3: position order, no id twice, nothing lost but what may be due."""
+    """spec/delayed 3: position order, no id twice, nothing lost but what may be due."""
     rng = random.Random(f"{SEED} {number}")
     settings = replace(
         Settings(coordinators=1, reader_grace_ms=0),

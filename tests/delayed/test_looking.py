@@ -1,4 +1,4 @@
-"""Listing what is delayed: the index says what the log would. Source: spec/delayed-delivery 9."""
+"""Listing what is delayed: the index says what the log would. Source: spec/delayed 9."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Delayed delivery against the oracle: random histories of two processes; spec/delayed-delivery 1.
+"""Delayed delivery against the oracle: random histories of two processes; spec/delayed 1.
 
 A failure prints the history in its shortest form, and the seed that repeats it. More of them:
 PYTHONPATH=src python -m tests.delayed.oracle --from 0 --histories 5000

@@ -1,4 +1,7 @@
-"""Policies of delayed delivery: inheritance, fixed and maximum delay, refusals; spec 2, 9 to 11."""
+"""Policies of delayed delivery: inheritance, fixed and maximum delay, refusals.
+
+Source: spec/delayed 2, 9 to 11.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The command line: --deliver-after, --deliver-at, fields of records.
 
-Source: spec/delayed-delivery 9, spec/cli 7.
+Source: spec/delayed 9, spec/cli 7.
 """
 
 from __future__ import annotations

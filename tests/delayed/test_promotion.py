@@ -1,4 +1,4 @@
-"""Promoting and cancelling delayed messages. Source: spec/delayed-delivery 1, 9, 11."""
+"""Promoting and cancelling delayed messages. Source: spec/delayed 1, 9, 11."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Messages that are put off wait on the retry topic, by its policies; spec 2."""
+"""Messages that are put off wait on the retry topic, by its policies; spec/delayed 2."""
 
 from __future__ import annotations
 

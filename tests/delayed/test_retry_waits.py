@@ -1,4 +1,7 @@
-"""What is put off is handed out when it is due, where the subscription's type waits; spec 1, 2."""
+"""What is put off is handed out when it is due, where the subscription's type waits.
+
+Source: spec/delayed 1, 2.
+"""
 
 from __future__ import annotations
 

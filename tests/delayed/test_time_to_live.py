@@ -1,4 +1,7 @@
-"""The time to live of delayed messages: from when it counts, and who is told; spec 8, 10."""
+"""The time to live of delayed messages: from when it counts, and who is told.
+
+Source: spec/delayed 8, 10.
+"""
 
 from __future__ import annotations
 

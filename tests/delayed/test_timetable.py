@@ -1,6 +1,6 @@
 """The index as a process holds it: bitmaps equal rows, and nothing is read too soon.
 
-Source: spec/delayed-delivery 3 (invariants 4, 5, 7), 7, 11, 13 F.
+Source: spec/delayed 3 (invariants 4, 5, 7), 7, 11, 13 F.
 """
 
 from __future__ import annotations

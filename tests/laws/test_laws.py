@@ -1,4 +1,4 @@
-"""The laws of ARCHITECTURE 9, over every fold: catalog, coordinator, key, topic, buffer, cursor.
+"""The laws of spec/reliability 8, over every fold.
 
 A random history runs through the real client; then the state that the folds hold live is compared,
 component by component and byte by byte, with what other ways lead to.

@@ -1,6 +1,6 @@
 """A journal that is damaged behind some LSN: what stands before it is read, and then the error.
 
-RELIABILITY 2.3, V < D; Law 3: nothing is shown that is not known to be durable.
+spec/reliability 2.3, V < D; Law 3: nothing is shown that is not known to be durable.
 """
 
 from __future__ import annotations
@@ -302,7 +302,7 @@ def test_behind_a_reboot_it_is_the_same(bench: Bench) -> None:
 
 
 def test_without_a_witness_frames_behind_the_damage_tell_of_it(bench: Bench) -> None:
-    """A of RELIABILITY 2.3: what genuine frames know to be durable, also behind a bad one."""
+    """A of spec/reliability 2.3: what genuine frames know to be durable, also behind a bad one."""
     Path(bench.path, "journal", "witness").write_bytes(bytes(8192))
     assert sorted(read_to_damage(bench.another(), "t")) == sorted(BEFORE["t"])
     with pytest.raises(Corruption):

@@ -1,4 +1,4 @@
-"""What a plan leaves out, against a list of ids that is walked; spec/delayed-delivery 7, step 6."""
+"""What a plan leaves out, against a list of ids that is walked; spec/delayed 7, step 6."""
 
 from __future__ import annotations
 

@@ -323,7 +323,7 @@ def test_verify_compares_bitmaps_with_rows() -> None:
 
 
 def test_ten_bytes_an_id_at_most() -> None:
-    """spec 5: about 7 B an id on disk; in order of time and at random over a day."""
+    """spec/delayed 5: about 7 B an id on disk; in order of time and at random over a day."""
     count = 20_000
     keys = [(i * 7919 % 86_400_000, 1 + i * 5 // count, i % (count // 5), 0) for i in range(count)]
     made = encode(keys, None, Cutting(300_000, 5_000, 2_000))

@@ -50,7 +50,7 @@ def plain_cut(times: list[int], step: int, ids_max: int) -> list[list[int]]:
     ],
 )
 def test_example_d(ids_max: int, expected: list[list[int]]) -> None:
-    """spec/delayed-delivery 13 D."""
+    """spec/delayed 13 D."""
     found = pieces(SECONDS, Cutting(300_000, ids_max, 2_000))
     assert [[at // 1000 for at in one] for one in found] == expected
 

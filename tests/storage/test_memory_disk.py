@@ -53,7 +53,7 @@ class TestFaults:
 
     @pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC, errno.EMFILE, errno.EROFS])
     def test_publish_with_a_fault_at_any_call(self, number: int) -> None:
-        """RELIABILITY 5.4: not done, unknown or done, and the name says which."""
+        """spec/reliability 5.4: not done, unknown or done, and the name says which."""
         for at in range(20):
             disk = MemoryDisk()
             disk.step = _fault_at(at, OSError(number, "fault"))
@@ -81,7 +81,7 @@ class TestFaults:
         assert {b"old", b"new"} <= {image.read("f")[:3] for image in _images(disk)}
 
     def test_failed_flush_is_heard_by_descriptors_opened_before(self) -> None:
-        """RELIABILITY 5.1: once each, and never by later ones."""
+        """spec/reliability 5.1: once each, and never by later ones."""
         disk = _disk_with_file(b"x")
         one, two = disk.open("f", write=True), disk.open("f", write=True)
         disk.step = _fault_at(0, OSError(errno.EIO, "fault"))
@@ -178,7 +178,7 @@ class TestFaults:
 
 
 class TestPowerLoss:
-    """What a power cut may leave (RELIABILITY 1), and what it may not."""
+    """What a power cut may leave (spec/reliability 1), and what it may not."""
 
     def test_kill_keeps_what_power_loss_may_not(self) -> None:
         disk = _disk_with_file(b"old")
@@ -301,7 +301,7 @@ class TestPowerLoss:
         assert (disk.read("f"), image.read("f")) == (b"here", b"else")
 
     def test_image_can_be_cut_again(self) -> None:
-        """RELIABILITY 5.1: crash the recovery too."""
+        """spec/reliability 5.1: crash the recovery too."""
         disk = _disk_with_file(bytes(512))
         disk.open("f", write=True).pwrite(0, b"a")
         for image in _images(disk):

@@ -64,7 +64,7 @@ class TestPosix:
     def test_root_that_is_public_needs_a_flag_through_a_link_too(
         self, root: str, tmp_path: Path
     ) -> None:
-        """RELIABILITY 7.2; a link itself is followed as `cd` follows it."""
+        """spec/reliability 7.2; a link itself is followed as `cd` follows it."""
         link = tmp_path / "link"
         link.symlink_to(root)
         for text in (str(link), f"{link}/"):
@@ -80,7 +80,7 @@ class TestPosix:
         assert PosixDisk(root, read_only=True).read("f") == b"x"
 
     def test_modes_do_not_depend_on_the_umask(self, tmp_path: Path) -> None:
-        """RELIABILITY 7.3."""
+        """spec/reliability 7.3."""
         before = os.umask(0o277)
         try:
             disk = PosixDisk(_made(tmp_path / "a" / "private"))
@@ -106,7 +106,7 @@ class TestPosix:
         assert [_mode(p) for p in (path, path / "d", path / "d/f")] == [0o2770, 0o2770, 0o660]
 
     def test_links_fifos_and_sockets_are_damage(self, root: str) -> None:
-        """RELIABILITY 7.2: no link is followed, and a FIFO never hangs us."""
+        """spec/reliability 7.2: no link is followed, and a FIFO never hangs us."""
         disk = PosixDisk(root)
         disk.publish("d/f", [b"x"])
         top = Path(root)

@@ -313,7 +313,7 @@ def test_long_spans_are_not_copied(grouped: tuple[pa.Table, bytes, FileRef]) -> 
 def test_damage_in_one_group_leaves_the_others_readable(
     grouped: tuple[pa.Table, bytes, FileRef],
 ) -> None:
-    """RELIABILITY 2.3: every good entry, then an error at the bad one."""
+    """spec/reliability 2.3: every good entry, then an error at the bad one."""
     table, stored, ref = grouped
     _, offset, length, _ = ref.groups[1]
     damaged = bytearray(stored)

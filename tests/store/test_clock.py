@@ -1,5 +1,5 @@
 """Clocks: the manual one moves only when told to, the system's reads both times; a wall clock that
-jumps destroys nothing (RELIABILITY R32).
+jumps destroys nothing (spec/reliability R32).
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""find-hanging: what waits, what is overdue, and the four states that Law 4 excludes; spec 15."""
+"""find-hanging: what waits, what is overdue, and the four states that Law 4 excludes.
+
+Source: spec/transactions 15.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Operations that are left for later: they ride with the commit, in its frame (spec 5)."""
+"""Operations that are left for later: they ride with the commit, in its frame.
+
+Source: spec/transactions 5.
+"""
 
 from __future__ import annotations
 

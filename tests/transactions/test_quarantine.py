@@ -1,4 +1,7 @@
-"""A damaged sealed file on a real disk: its partition is quarantined, the rest works; spec 11."""
+"""A damaged sealed file on a real disk: its partition is quarantined, the rest works.
+
+Source: spec/transactions 11.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Checkpoint, roll and seal: rows move into files, and nothing that anybody can see changes.
 
-Laws 1, 5, 6; I-20; ARCHITECTURE 6.
+Laws 1, 5, 6; I-20; spec/reliability 2.4.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def test_a_marker_over_several_sidecar_ledgers(bench: Bench) -> None:
 
 
 def test_a_sealed_sidecar_is_clean(bench: Bench) -> None:
-    """ARCHITECTURE 6: committed rows only, in commit order, marker and visible time in the row."""
+    """R17: committed rows only, in commit order, marker and visible time in the row."""
     client = bench.client
     first, second, gone = (begin(client) for _ in range(3))
     producer = client.producer("t")
@@ -182,7 +182,7 @@ def test_a_sidecar_of_aborted_rows_alone_is_sealed_too(bench: Bench) -> None:
     [("ledger_entries_max", 2, 3), ("ledger_bytes_max", 4096, 3), ("ledger_age_max_ms", 100, 3)],
 )
 def test_ledgers_roll(tmp_path: Path, setting: str, value: int, ledgers: int) -> None:
-    """ARCHITECTURE 6: by entries, by bytes, by age; ledger ids rise and are never reused."""
+    """spec/transactions 3: by entries, by bytes, by age; ledger ids rise and are never reused."""
     bench = Bench(tmp_path / "store", **{setting: value})
     client = bench.client
     client.create_topic("t")
@@ -268,7 +268,7 @@ def test_a_reader_keeps_its_place_over_checkpoints(bench: Bench) -> None:
 
 
 def test_old_journals_and_manifests_are_deleted(bench: Bench) -> None:
-    """ARCHITECTURE 6: the two newest manifests are kept, with the journals the older one needs."""
+    """R16: the two newest manifests are kept, with the journals the older one needs."""
     client = bench.client
     for number in range(6):
         send(client, b"%d" % number)
@@ -311,7 +311,7 @@ def test_a_checkpoint_with_nothing_new_is_skipped(bench: Bench) -> None:
 
 
 def test_checkpoints_fall_due(tmp_path: Path) -> None:
-    """ARCHITECTURE 6: when the journal passes checkpoint_frames, the next end writes one."""
+    """spec/transactions 3: when the journal passes checkpoint_frames, the next end writes one."""
     bench = Bench(tmp_path / "store", checkpoint_frames=10)
     client = bench.client
     client.checkpoint_automatically = True

@@ -71,7 +71,7 @@ def test_a_stray_file_stops_nobody(bench: Bench, stray: str) -> None:
 
 
 def test_a_link_is_not_followed(bench: Bench, tmp_path: Path) -> None:
-    """RELIABILITY 7.2: a sweep behind it would look through what is not the store's."""
+    """spec/reliability 7.2: a sweep behind it would look through what is not the store's."""
     away = tmp_path / "away" / "default" / "t" / "partition=0"
     away.mkdir(parents=True)
     kept = away / "ledger-000000000001.0000000001.parquet"

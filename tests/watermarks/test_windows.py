@@ -285,7 +285,7 @@ def test_a_window_may_be_a_table_of_received_rows(client: txlog.Client) -> None:
 
 
 def test_several_topics_wait_for_the_least_and_not_for_idle_ones(client: txlog.Client) -> None:
-    """Guards spec 8: unknown holds, idle does not; all idle: it stays."""
+    """spec/watermarks 8: unknown holds, idle does not; all idle: it stays."""
     both = ["in", "other"]
     say(client, 300)
     send(client, 5)

@@ -1,17 +1,17 @@
 """What is delayed, as rows and counts: the answers of `txlog delay` and of whoever counts.
 
 Reading functions over a view. A message is delayed while its time is to come; counts come from the
-index alone, listings read the messages they show. Source: spec/delayed-delivery 9.
+index alone, listings read the messages they show. Source: spec/delayed 9.
 
 How many messages are delayed: of a partition, and on a subscription (msgDelayed).
 
 Reading functions over a view; they read the index and wait for nobody. Of ranges without an index,
 which wait for a consumer or a checkpoint to make it again, they read the times in the log.
-Source: spec/delayed-delivery 9.
+Source: spec/delayed 9.
 
 The buckets of the index of delayed messages, as rows: the answer of `txlog delay buckets`.
 
-Reading functions over a view; the messages are not looked at. Source: spec/delayed-delivery 9.
+Reading functions over a view; the messages are not looked at. Source: spec/delayed 9.
 """
 
 from __future__ import annotations

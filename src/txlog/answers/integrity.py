@@ -1,7 +1,7 @@
 """Whether a store can be relied on, as the API answers it: verify.
 
 Calls the engine's upkeep; the keys of the answers are the fields that `txlog verify` prints.
-Source: RELIABILITY 2.3, promise 5.
+Source: spec/reliability 2.3, promise 5.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ The metrics of delayed delivery; names are Pulsar's where the meaning is the sam
     txlog_delayed_rows_read_total, _handed_out_total   their quotient is the read amplification
 
 The index belongs to the partition: a topic sums partitions, not subscriptions.
-Source: spec/delayed-delivery 12.
+Source: spec/delayed 12.
 
 The metrics of watermarks, of partitions where a producer ever asserted anything.
 

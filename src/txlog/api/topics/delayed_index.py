@@ -1,7 +1,7 @@
 """Upkeep of the index of delayed messages by command: merge its buckets, rebuild it from the log.
 
 Calls the engine's upkeep, or says what it would do; the keys of the answers are the fields that
-`txlog delay merge` and `txlog delay rebuild` print. Source: spec/delayed-delivery 6, 9.
+`txlog delay merge` and `txlog delay rebuild` print. Source: spec/delayed 6, 9.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ OPEN, COMMITTING, COMMITTED = "OPEN", "COMMITTING", "COMMITTED"
 ABORTING, ABORTED = "ABORTING", "ABORTED"
 ARROWS = {(OPEN, COMMITTING), (COMMITTING, COMMITTED), (OPEN, ABORTING), (ABORTING, ABORTED)}
 ENDED = (COMMITTED, ABORTED)
-# Upper bounds of the durations' histogram, in ms (spec 16); one bucket more is above the last.
+# Upper bounds of the durations' histogram, in ms (spec/transactions 16); one more is above.
 DURATION_BOUNDS_MS = (
     10, 20, 50, 100, 500, 1_000, 5_000, 15_000, 30_000, 60_000, 300_000, 1_500_000, 3_000_000,
 )  # fmt: skip

@@ -14,7 +14,7 @@ Invariants
   2. No bucket generation is used twice.
   3. An id is in at most one of mutable, buckets, pending.
   4. Whatever is not here, and not in `unindexed`, has a time of at most `passed_ms`.
-Source: apache/pulsar#16763; spec/delayed-delivery 3, 4.
+Source: apache/pulsar#16763; spec/delayed 3, 4.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ marker is entry `first`.
 The ops of delayed delivery: the buckets of a partition's index, promotions, policies.
 
 The times themselves are in the ops that store messages. Part of the closed set of ops.py, which is
-where everybody takes them from. Source: apache/pulsar#16763; spec/delayed-delivery 4, 9.
+where everybody takes them from. Source: apache/pulsar#16763; spec/delayed 4, 9.
 
 The ops of transaction keys, a part of the closed set of ops.py.
 

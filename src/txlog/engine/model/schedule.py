@@ -1,6 +1,6 @@
 """Owns Schedule: delayed ids with their times, as columns in the order of position.
 
-28 bytes an id; tuples in a list would cost some 200. Source: spec/delayed-delivery 3.
+28 bytes an id; tuples in a list would cost some 200. Source: spec/delayed 3.
 """
 
 from __future__ import annotations

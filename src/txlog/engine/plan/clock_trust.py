@@ -12,7 +12,7 @@ clock and the clock since boot stood when it was last believed. What is due is w
 Until then time goes on as expected for what destroys: in the same boot with the clock since boot,
 else not at all. Messages are stamped, ordered and delivered with the wall clock as it is; only in
 the same boot, where it is known to be wrong, delayed messages wait for the time expected.
-A wall clock that is behind is believed: it destroys less. Source: RELIABILITY R32.
+A wall clock that is behind is believed: it destroys less. Source: spec/reliability R32.
 """
 
 from __future__ import annotations

@@ -136,7 +136,7 @@ def check_coordinator(number: int, coordinator_count: int) -> None:
 
 
 def is_overdue(txn: Txn, now: Instant) -> bool:
-    """OPEN for strictly longer than its time-out, counted from its start (spec 6)."""
+    """OPEN for strictly longer than its time-out, from its start (spec/transactions 6)."""
     return txn.status == coordinators.OPEN and left_ms(txn, now) < 0
 
 

@@ -1,6 +1,6 @@
 """Policies of delayed delivery: those of the topic, else of its namespace, else of the store.
 
-Source: spec/delayed-delivery 1, 10; in Pulsar delayedDeliveryTickTimeMillis and its kin.
+Source: spec/delayed 1, 10; in Pulsar delayedDeliveryTickTimeMillis and its kin.
 
 Policies of what a topic keeps: those of the topic, else of its namespace, else of the store.
 

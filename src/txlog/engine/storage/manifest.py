@@ -8,7 +8,7 @@ are kept, with the journals the older one needs, so that losing the newest costs
       8    8  store salt             20    4  version, 1
                                      24    8  bytes of the body
                                      32    …  body: msgpack of Manifest
-Source: ARCHITECTURE 6, RELIABILITY R16.
+Source: spec/reliability R16.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
     read(look)      read frames up to the witness, then run a function over the view; no lock
     refresh()       only the first
     damage          the journal's: what stands before may be read by who raises it then; any other
-                    answer would be of an old state, so that raises at once (RELIABILITY 2.3)
+                    answer would be of an old state, so that raises at once (spec/reliability 2.3)
     dry run         the view stays where it was opened, behind every valid frame
 
 A checkpoint of others may take files from under it: then it looks again over the newest (R21), or
@@ -200,7 +200,7 @@ class Follower:
         self.durability = durability or self.settings.durability
         began_ms = clock.now().wall_ms
         self.tally = Tally()
-        self._view = self._load()  # a damaged journal is no reason not to open (RELIABILITY 2.3)
+        self._view = self._load()  # also of a damaged journal (spec/reliability 2.3)
         self.recovered_ms = (began_ms, clock.now().wall_ms)  # when this process read the store
         self._adopt_settings()
 

@@ -1,6 +1,6 @@
 """Room on the disk: sends stop before it is full, and a reserve lets the calls finish that free it.
 
-Source: RELIABILITY R30.
+Source: spec/reliability R30.
 """
 
 from __future__ import annotations

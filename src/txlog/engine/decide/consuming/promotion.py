@@ -5,7 +5,7 @@
 
 A request is checked as a whole before anything is written, and is one frame. Which messages are
 delayed is read from their rows when they are named, else from the index.
-Source: spec/delayed-delivery 1, 9, 11.
+Source: spec/delayed 1, 9, 11.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@
 All of it acts like plain acknowledgements: what a transaction holds stays with it, and a message in
 a consumer's hand is acknowledged there. A time to live counts from when a message became visible,
 or where the policy says so from its deliver_at, if that is later.
-Source: spec/transactions 9.1, spec/delayed-delivery 8.
+Source: spec/transactions 9.1, spec/delayed 8.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@
 The time is that of the frame, never the sender's own: producers whose clocks differ still mean the
 same by a delay (apache/pulsar #13567). A message that is refused is counted; nothing of its batch
 is stored. One that will have expired by then is stored, and its sender is told (#21898).
-Source: spec/delayed-delivery 2, 8.
+Source: spec/delayed 2, 8.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ each decision looks again: what does not fit any more is refused with False and 
     merge     there are more buckets than the setting says: two neighbours become one
     rebuild   a range that the index lacks and that somebody still waits for
 
-Nothing here does I/O; what a footer says comes in as a parameter. Source: spec/delayed-delivery 6.
+Nothing here does I/O; what a footer says comes in as a parameter. Source: spec/delayed 6.
 """
 
 from __future__ import annotations

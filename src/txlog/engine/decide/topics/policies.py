@@ -21,7 +21,7 @@ Policies that a topic, a namespace and the store may each have: set, looked at, 
 
 A topic inherits each one that it does not have from its namespace, that from the store; whoever
 loses a policy inherits again, and the store goes back to the default.
-Source: spec/delayed-delivery 9, 10; spec/watermarks 11.
+Source: spec/delayed 9, 10; spec/watermarks 11.
 """
 
 from __future__ import annotations

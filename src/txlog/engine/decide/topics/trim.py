@@ -2,7 +2,7 @@
 
 One frame holds all of it (Law 4): the ledgers, the sidecar ledgers in which nothing lives any more,
 mark-delete of every cursor, and what open transactions still hold. A trimmed message counts as
-DELETED from then on. Source: spec/transactions 12, RELIABILITY R18.
+DELETED from then on. Source: spec/transactions 12, spec/reliability R18.
 """
 
 from __future__ import annotations

@@ -211,7 +211,7 @@ def release_key(draft: Draft, txn: Txn) -> None:
 def expire_if_due(draft: Draft, txn: Txn, now: Instant) -> Decision | None:
     """The decision that aborts an overdue transaction and answers TransactionTimedOut, or None.
 
-    The sweep of the call may not have known its coordinator yet (spec 6: lazy expiry).
+    The sweep of the call may not have known its coordinator yet (spec/transactions 6).
     """
     if not is_overdue(txn, now):
         return None
@@ -221,7 +221,7 @@ def expire_if_due(draft: Draft, txn: Txn, now: Instant) -> Decision | None:
 
 
 def recover_lossy(view: View, draft: Draft) -> int:
-    """Abort everything OPEN and step over ids that may have been given out (spec 5.2, R9, R10)."""
+    """Abort everything OPEN and step over ids that may have been given out (R9, R10)."""
     aborted = 0
     for key in sorted(view.known()):
         if key[0] != "coordinator":

@@ -3,7 +3,7 @@
 Deliverable is what is visible and neither acknowledged nor held nor waiting; on the shared types
 also nothing that is leased or not due. On Exclusive and Failover a consumer's own lease does not
 stop it: after a return it goes back to the lowest returned message and takes all from there again.
-Source: spec/transactions 9.1, spec/delayed-delivery 1.
+Source: spec/transactions 9.1, spec/delayed 1.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ row that is acknowledged, leased or not due.
 
 Rows outside the index are looked at one by one where one of them may not be due: with a clock that
 is behind the one that left them out, or in a range that is not indexed.
-Source: spec/delayed-delivery 1, 7.
+Source: spec/delayed 1, 7.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ and it goes with the view. It stands at a cutoff, and answers
 Its parts are disjoint ranges of positions, in order: the buckets, then mutable. Nothing is read
 before it is asked for. Polling takes nothing out, so a poll that comes to nothing (a full disk, a
 crash) costs nothing either.
-Source: spec/delayed-delivery 3, 7.
+Source: spec/delayed 3, 7.
 """
 
 from __future__ import annotations

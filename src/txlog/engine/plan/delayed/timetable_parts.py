@@ -7,7 +7,7 @@ BucketLost (it is to be dropped, and built again) or BucketAway (the next cycle 
 Invariants
   1. A set of future ids has an id only if it is indexed and its time is above the cutoff.
   2. No segment is read before its first id is due, and before the last of the one before it.
-Source: spec/delayed-delivery 3, 7.
+Source: spec/delayed 3, 7.
 
 Owns rows of the index in the order of their keys, and what they do to sets of ids.
 

@@ -7,7 +7,7 @@
 
 Nothing here follows the index or keeps any of it. What the index lacks, or what of it cannot be
 read, comes from the log, and the caller is told: that costs time, and no look fails for a bucket.
-Source: spec/delayed-delivery 1, 9.
+Source: spec/delayed 1, 9.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 One function decides visibility for consumers and readers alike: data rows of the partition, and at
 each commit marker the sidecar rows of its transaction, in the order (marker, index). A plan is made
 from the folds alone, so that rows which are not wanted are never read.
-Source: ARCHITECTURE 7, spec/transactions 8.
+Source: spec/transactions 8.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ What is published is derived from the log: whoever finds it damaged drops it and
 
 Encoding runs over its source three times (the step, the bitmaps, the rows), so that a merge needs
 no more memory than two segments, the bitmaps and the file. `bucket_reader` reads it.
-Source: spec/delayed-delivery 5.
+Source: spec/delayed 5.
 
 Where the snapshot segments of a bucket end: windows of time, anchored at the data, and a size.
 
@@ -19,7 +19,7 @@ Where the snapshot segments of a bucket end: windows of time, anchored at the da
 
 The step is the setting; where time alone would make more than segments_max segments it doubles
 until it does not. Times come sorted and in pieces, for a merge never holds all of them. The cost is
-a bisection a segment. Source: spec/delayed-delivery 5.
+a bisection a segment. Source: spec/delayed 5.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Owns every file effect of the engine: descriptors, flushes, publication, locks, free space.
 
-The real `Disk`. Nothing but it and its `disk_*` calls `os` or `fcntl` (RELIABILITY R1). What holds:
+The real `Disk`. Nothing but it and its `disk_*` calls `os` or `fcntl` (spec/reliability R1). What
+holds:
 
 1. The root is opened once; everything else goes by a directory descriptor and one name, and no
    link is ever followed. What is not a regular file or not of the expected owner is Corruption.

@@ -1,4 +1,4 @@
-"""Owns the model of what a power cut may leave of files and directories (RELIABILITY 1 and 5.1).
+"""Owns the model of what a power cut may leave of files and directories; spec/reliability 1, 5.1.
 
 A `Node` is a file or a directory as a running kernel shows it. Beside the visible state it keeps
 what the platter holds of every unit that changed since its last flush, and each later version as

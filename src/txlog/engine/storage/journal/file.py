@@ -2,8 +2,7 @@
 
 Owns the names `journal/<first-lsn, 20 digits>[.r<n>].journal` and the 512-byte file header. The
 name is the cut: what an older file holds at or after the first LSN of a younger one is void.
-`.r<n>` is the n-th rewriting of an unwitnessed tail that begins at the same LSN (RELIABILITY R13,
-R14).
+`.r<n>` is the n-th rewriting of an unwitnessed tail that begins at the same LSN (R13, R14).
 
     off size field
       0    8  magic "TXLOGJNL"        24    8  first lsn

@@ -9,7 +9,7 @@ to a multiple of eight. All integers are little-endian.
       5     1  columns: which optional user columns the record batch holds (schema.py)
       6     2  header bytes, 64
       8     8  lsn, from 1, without gaps
-     16     8  durable_lsn: what the writer knew to be durable (RELIABILITY R8)
+     16     8  durable_lsn: what the writer knew to be durable (spec/reliability R8)
      24     8  time_ms, wall clock of the writer, signed
      32     8  offset of this frame in its journal file
      40     4  bytes of the ops
@@ -158,7 +158,7 @@ def is_genuine(header: FrameHeader, frame: memoryview, salt: bytes, offset: int)
 def attested_lsn(data: bytes, base: int, salt: bytes) -> int:
     """Highest durable_lsn in any genuine frame within data, which starts at file offset base.
 
-    Frames start at multiples of eight, so only those places are tried. Source: RELIABILITY 2.3, A.
+    Frames start at multiples of eight, so only those are tried. Source: spec/reliability 2.3, A.
     """
     view = memoryview(data)
     highest = 0

@@ -10,7 +10,7 @@ Invariants
   more. 4. Bytes cut from the journal are in `quarantine/` first (R4).
 
 Timeline of one call:  catch_up -> append (written) -> flush: mark, fdatasync, raise -> answer.
-Source: RELIABILITY 2.2 and 2.3, Laws 2 and 3.
+Source: spec/reliability 2.2 and 2.3, Laws 2 and 3.
 
 Owns rolling forward: frames of a journal file encoded for another one.
 
@@ -455,7 +455,7 @@ class Journal:
 
         raises:  Corruption, when bytes known to be durable are damaged; JournalMoved
         returns: the new frames, all valid; `lossy` is raised when answered frames may be gone
-        source:  the decision table of RELIABILITY 2.3
+        source:  the decision table of spec/reliability 2.3
         """
         settled = self._settled
         if (
@@ -518,7 +518,7 @@ class Journal:
     def _attested_behind(self) -> int:
         """The highest LSN that genuine frames behind the end, also behind a bad one, know durable.
 
-        Source: A of RELIABILITY 2.3
+        Source: A of spec/reliability 2.3
         """
         stop = self.current.written_until(self.end)
         if stop == self.end:

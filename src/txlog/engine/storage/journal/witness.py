@@ -1,8 +1,8 @@
 """The witness: two checksummed records that say what is known to be durable.
 
 Owns the file `journal/witness`: record 0 at offset 0, record 1 at 4096, rewritten in turn and never
-flushed for their own sake: an older copy is still true (RELIABILITY R7). Losing both costs nothing
-but the ability to tell rot of the last frames from a torn tail until the next frame.
+flushed for their own sake: an older copy is still true (spec/reliability R7). Losing both costs
+nothing but the ability to tell rot of the last frames from a torn tail until the next frame.
 
     off size field                      off size field
       0    4  magic "TXLW"               64    8  end offset behind the durable frame

@@ -10,7 +10,7 @@
 
 A crash anywhere leaves g or g+1, both complete; unnamed files are garbage. Only the holder of the
 maintenance lock is here. Another process waits for no more than the cut, a thread of this one for
-the dumps of what it has loaded as well. Source: ARCHITECTURE 6, R15-R18.
+the dumps of what it has loaded as well. Source: spec/reliability 2.4.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@
 A crash before the frame leaves a file that nobody names, after it files that nobody needs: both are
 swept. The caller holds the maintenance lock, so no two builders are in one directory. A step that
 fails is tried again, then left as it was: the log has everything, and delivery goes on.
-Source: spec/delayed-delivery 6, 11; R17, R18.
+Source: spec/delayed 6, 11; R17, R18.
 """
 
 from __future__ import annotations

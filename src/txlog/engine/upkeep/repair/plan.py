@@ -26,7 +26,7 @@ anywhere leaves a store that the next repair goes on with. No step lets go of wh
 needs: a checkpoint comes last, and none is written over a dump that is missing. Three steps
 lose messages, and want a consent: cut-journal, drop-frame, salvage-file; each leaves a
 LossAccepted.
-Source: RELIABILITY 2.3; R3, R13, R14.
+Source: spec/reliability 2.3; R3, R13, R14.
 """
 
 from __future__ import annotations

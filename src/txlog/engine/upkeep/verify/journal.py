@@ -1,8 +1,8 @@
 """Verifying the journal: every file, every frame, the chain over all files, and the zeros behind.
 
-Reads what RELIABILITY 2.3 asks a writer to look at, and changes nothing: V, the last frame of the
-valid chain, against D, what is known to have been durable. A frame that somebody is writing at this
-moment is no finding.
+Reads what spec/reliability 2.3 asks a writer to look at, and changes nothing: V, the last frame of
+the valid chain, against D, what is known to have been durable. A frame that somebody is writing at
+this moment is no finding.
 """
 
 from __future__ import annotations

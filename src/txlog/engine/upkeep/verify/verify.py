@@ -8,7 +8,7 @@
 
 It works without an open store, for there may be none to open, and takes no lock. What a checkpoint
 replaces meanwhile is looked for again, so it is no finding.
-Source: RELIABILITY 2.3 (the table), promise 5.
+Source: spec/reliability 2.3 (the table), promise 5.
 """
 
 from __future__ import annotations
