@@ -1,14 +1,19 @@
-"""Owns policy delayed set, get, remove; and what the commands of all policies share."""
+"""Owns the commands of policies: set, get and remove of each of the three kinds.
+
+A kind is a row of a table: its flags, the names that the API has for them, and how each is read.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Annotated, Any
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, Final
 
 from txlog.cli.call.call import Call
-from txlog.cli.line.command import command, exclusive
+from txlog.cli.line.command import Command, command, exclusive
 from txlog.cli.line.declared import Argument, Option
 from txlog.errors import Usage
+from txlog.ranges import parse_duration, parse_size
+from txlog.settings import UNLIMITED
 
 Topic = Annotated[str | None, Option("--topic", "-t", metavar="T", help="of a topic")]
 Namespace = Annotated[
@@ -18,22 +23,67 @@ Names = Annotated[
     list[str] | None,
     Argument(metavar="[POLICY]...", help="as the flags of set; all", show_default=False),
 ]
-_FLAGS = {
-    "active": "active", "tick-time": "tick_time_ms", "max-delay": "max_delivery_delay_ms",
-    "fixed-delay": "fixed_delivery_delay_ms", "strict": "strict", "ttl-from": "ttl_from",
-}  # fmt: skip
+TtlFrom = Annotated[
+    str | None,
+    Option("--ttl-from", metavar="publish|deliver_at", help="when --ttl begins to count"),
+]
+Read = Callable[[Any], object]
+_CHECKS: Final = ("count", "refuse", "off")
+_FIELDS: Final = "topic namespace policies origins"
 
 
-@command(
-    "policy delayed set",
-    examples=(
-        "txlog policy delayed set --topic orders --max-delay 7d",
-        "txlog policy delayed set --namespace public/default --no-active",
-        "txlog policy delayed set --tick-time 5s --no-strict",
-    ),
-    fields="topic namespace policies origins changed",
-    changes=True,
-    dry_run=True,
+def _as_given(value: object) -> object:
+    return value
+
+
+def _bound(parse: Callable[[str], int]) -> Read:
+    return lambda text: UNLIMITED if text == "unlimited" else parse(text)
+
+
+# kind → flag of set → the policy's name in the API, and how the flag's value is read
+_POLICIES: Final[dict[str, dict[str, tuple[str, Read]]]] = {
+    "delayed": {
+        "active": ("active", _as_given),
+        "tick-time": ("tick_time_ms", parse_duration),
+        "max-delay": ("max_delivery_delay_ms", parse_duration),
+        "fixed-delay": ("fixed_delivery_delay_ms", parse_duration),
+        "strict": ("strict", _as_given),
+        "ttl-from": ("ttl_from", _as_given),
+    },
+    "retention": {
+        "time": ("retention_ms", _bound(parse_duration)),
+        "bytes": ("retention_bytes", _bound(parse_size)),
+        "acked": ("retention_acked", _as_given),
+        "ttl": ("ttl_ms", _bound(parse_duration)),
+        "ttl-from": ("ttl_from", _as_given),
+    },
+    "watermark": {
+        "snapshot-bytes": ("snapshot_bytes_max", parse_size),
+        "snapshot-entries": ("snapshot_entries_max", _as_given),
+        "snapshot-markers": ("snapshot_markers_max", _as_given),
+        "producers-max": ("producers_max", _as_given),
+        "idle-timeout": ("producer_idle_timeout_ms", parse_duration),
+        "open-transaction-check": ("open_transaction_check", _as_given),
+        "emit-interval": ("emit_interval_ms", parse_duration),
+    },
+}
+
+
+def _setter(kind: str, *examples: str) -> Callable[[Callable[..., None]], Command]:
+    return command(
+        f"policy {kind} set",
+        examples=examples,
+        fields=f"{_FIELDS} changed",
+        changes=True,
+        dry_run=True,
+    )
+
+
+@_setter(
+    "delayed",
+    "txlog policy delayed set --topic orders --max-delay 7d",
+    "txlog policy delayed set --namespace public/default --no-active",
+    "txlog policy delayed set --tick-time 5s --no-strict",
 )
 def set_delayed(
     call: Call,
@@ -54,90 +104,180 @@ def set_delayed(
     strict: Annotated[
         bool | None, Option("--strict/--no-strict", help="never early, or up to a tick")
     ] = None,
-    ttl_from: Annotated[
-        str | None,
-        Option("--ttl-from", metavar="publish|deliver_at", help="when --ttl begins to count"),
-    ] = None,
+    ttl_from: TtlFrom = None,
 ) -> None:
     """Set how messages of a topic, a namespace or the store wait for their delivery.
 
     A topic inherits what is not set for it from its namespace, that from the store.
     """
-    exclusive(topic=topic, namespace=namespace)
-    given: dict[str, Any] = {
-        "active": active,
-        "tick_time_ms": call.duration(tick_time),
-        "strict": strict,
-        "max_delivery_delay_ms": call.duration(max_delay),
-        "fixed_delivery_delay_ms": call.duration(fixed_delay),
-        "ttl_from": ttl_from,
-    }
-    need_any(given, "say what to set: --active, --tick-time, --max-delay, --fixed-delay, …")
-    set_policies = call.client(write=True).admin.set_delayed_policies
-    report_set(call, set_policies(topic, namespace, **given))
+    given = (active, tick_time, max_delay, fixed_delay, strict, ttl_from)
+    hint = "--active, --tick-time, --max-delay, --fixed-delay, …"
+    _set(call, "delayed", topic, namespace, given, hint)
 
 
-@command(
-    "policy delayed get",
-    examples=("txlog policy delayed get --topic orders", "txlog policy delayed get --json"),
-    fields="topic namespace policies origins",
+@_setter(
+    "retention",
+    "txlog policy retention set --topic orders --time 7d --bytes 1GiB",
+    "txlog policy retention set --namespace public/default --acked --ttl 30d",
+    "txlog policy retention set --topic orders --time unlimited",
 )
-def get_delayed(call: Call, topic: Topic = None, namespace: Namespace = None) -> None:
-    """What holds for delayed messages of a topic, a namespace or the store, and from where."""
-    exclusive(topic=topic, namespace=namespace)
-    call.output.single(call.client().admin.get_delayed_policies(topic, namespace))
-
-
-@command(
-    "policy delayed remove",
-    examples=(
-        "txlog policy delayed remove --topic orders",
-        "txlog policy delayed remove max-delay ttl-from --topic orders",
-    ),
-    fields="topic namespace policies origins changed",
-    changes=True,
-    dry_run=True,
-)
-def remove_delayed(
+def set_retention(
     call: Call,
-    names: Names = None,
     topic: Topic = None,
     namespace: Namespace = None,
+    time: Annotated[
+        str | None, Option("--time", metavar="DUR|unlimited", help="ledgers that are older go")
+    ] = None,
+    size: Annotated[
+        str | None, Option("--bytes", metavar="SIZE|unlimited", help="those beyond so much go")
+    ] = None,
+    acked: Annotated[
+        bool | None, Option("--acked/--no-acked", help="what all have acknowledged goes, or stays")
+    ] = None,
+    ttl: Annotated[
+        str | None, Option("--ttl", metavar="DUR|unlimited", help="older ones are acknowledged")
+    ] = None,
+    ttl_from: TtlFrom = None,
 ) -> None:
-    """Inherit policies again; those of the store go back to their defaults."""
+    """Set how long messages of a topic, a namespace or the store are kept, and how much of them.
+
+    Whole ledgers go, oldest first, behind a checkpoint or by `admin trim --by-policy`; never on
+    their own what a subscription has not acknowledged. What is not set is inherited, from the
+    namespace, then the store; `unlimited` ends the search.
+    """
+    given = (time, size, acked, ttl, ttl_from)
+    hint = "--time, --bytes, --acked, --ttl or --ttl-from"
+    _set(call, "retention", topic, namespace, given, hint)
+
+
+@_setter(
+    "watermark",
+    "txlog policy watermark set --topic orders --idle-timeout 10m",
+    "txlog policy watermark set --namespace public/default --open-transaction-check refuse",
+    "txlog policy watermark set --snapshot-bytes 1MiB --snapshot-markers 500",
+)
+def set_watermark(
+    call: Call,
+    topic: Topic = None,
+    namespace: Namespace = None,
+    snapshot_bytes: Annotated[
+        str | None, Option("--snapshot-bytes", metavar="SIZE", help="a snapshot after so much")
+    ] = None,
+    snapshot_entries: Annotated[
+        int | None, Option("--snapshot-entries", metavar="N", help="or so many rows")
+    ] = None,
+    snapshot_markers: Annotated[
+        int | None, Option("--snapshot-markers", metavar="N", help="or so many watermarks")
+    ] = None,
+    producers_max: Annotated[
+        int | None, Option("--producers-max", metavar="N", help="of a partition; 0: any")
+    ] = None,
+    idle_timeout: Annotated[
+        str | None,
+        Option("--idle-timeout", metavar="DUR", help="silent for so long is idle; 0s: never"),
+    ] = None,
+    open_transaction_check: Annotated[
+        str | None,
+        Option(
+            "--open-transaction-check",
+            metavar="|".join(_CHECKS),
+            help="ahead of the producer's own open transaction",
+        ),
+    ] = None,
+    emit_interval: Annotated[
+        str | None,
+        Option("--emit-interval", metavar="DUR", help="between two events of a consumer"),
+    ] = None,
+) -> None:
+    """Set how watermarks of a topic, a namespace or the store are kept and given.
+
+    A topic inherits what is not set for it from its namespace, that from the store.
+    """
+    call.check_choice("--open-transaction-check", open_transaction_check, _CHECKS)
+    given = (
+        snapshot_bytes, snapshot_entries, snapshot_markers, producers_max, idle_timeout,
+        open_transaction_check, emit_interval,
+    )  # fmt: skip
+    _set(call, "watermark", topic, namespace, given, "--idle-timeout, --open-transaction-check, …")
+
+
+def _getter(kind: str, text: str) -> Command:
+    def get(call: Call, topic: Topic = None, namespace: Namespace = None) -> None:
+        exclusive(topic=topic, namespace=namespace)
+        ask = getattr(call.client().admin, f"get_{kind}_policies")
+        call.output.single(ask(topic, namespace))
+
+    get.__doc__ = text
+    path = f"policy {kind} get"
+    examples = (f"txlog {path} --topic orders", f"txlog {path} --json")
+    return command(path, examples=examples, fields=_FIELDS)(get)
+
+
+def _remover(kind: str, names_shown: str, default: str = "") -> Command:
+    def remove(
+        call: Call, names: Names = None, topic: Topic = None, namespace: Namespace = None
+    ) -> None:
+        exclusive(topic=topic, namespace=namespace)
+        policies = _POLICIES[kind]
+        for name in names or []:
+            call.check_choice("POLICY", name, tuple(policies))
+        change = getattr(call.client(write=True).admin, f"remove_{kind}_policies")
+        wanted = [policies[name][0] for name in names or []]
+        answer = change(wanted, topic, namespace)
+        is_store = answer["topic"] is None and answer["namespace"] is None
+        done = f"{{place}} {'has the default' if is_store else 'inherits its'} policies"
+        _report(call, answer, done if answer["changed"] else "{place} had no policies of its own")
+
+    remove.__doc__ = (
+        f"Inherit policies again; those of the store go back to their defaults{default}."
+    )
+    path = f"policy {kind} remove"
+    examples = (f"txlog {path} --topic orders", f"txlog {path} {names_shown} --topic orders")
+    return command(
+        path, examples=examples, fields=f"{_FIELDS} changed", changes=True, dry_run=True
+    )(remove)
+
+
+get_delayed = _getter(
+    "delayed",
+    "What holds for delayed messages of a topic, a namespace or the store, and from where.",
+)
+get_retention = _getter(
+    "retention",
+    "What is kept of a topic, a namespace or the store, and who says so; null: no bound.",
+)
+get_watermark = _getter(
+    "watermark", "What holds for watermarks of a topic, a namespace or the store, and from where."
+)
+remove_delayed = _remover("delayed", "max-delay ttl-from")
+remove_retention = _remover("retention", "time ttl", ": no bound")
+remove_watermark = _remover("watermark", "idle-timeout emit-interval")
+
+
+def _set(
+    call: Call,
+    kind: str,
+    topic: str | None,
+    namespace: str | None,
+    given: tuple[object, ...],
+    hint: str,
+) -> None:
+    """Set the policies of a kind that were given: their values, in the order of the table."""
     exclusive(topic=topic, namespace=namespace)
-    wanted = policies_of(call, names, _FLAGS)
-    remove_policies = call.client(write=True).admin.remove_delayed_policies
-    report_removed(call, remove_policies(wanted, topic, namespace))
-
-
-def need_any(given: Mapping[str, object], hint: str) -> None:
-    """Raise Usage where a command was given nothing to set."""
-    if all(value is None for value in given.values()):
-        raise Usage(hint)
-
-
-def policies_of(call: Call, names: list[str] | None, flags: Mapping[str, str]) -> list[str]:
-    """The policies that flags of set name; none: all. Raises InvalidArgument."""
-    for name in names or []:
-        call.check_choice("POLICY", name, tuple(flags))
-    return [flags[name] for name in names or []]
-
-
-def report_set(call: Call, answer: Mapping[str, Any]) -> None:
-    """Say whose policies are set."""
+    values = {
+        name: None if value is None else read(value)
+        for (name, read), value in zip(_POLICIES[kind].values(), given, strict=True)
+    }
+    if all(value is None for value in given):
+        raise Usage(f"say what to set: {hint}")
+    change = getattr(call.client(write=True).admin, f"set_{kind}_policies")
+    answer = change(topic, namespace, **values)
     done = "policies of {place} are set"
     _report(call, answer, done if answer["changed"] else "the policies of {place} were so already")
 
 
-def report_removed(call: Call, answer: Mapping[str, Any]) -> None:
-    """Say who has no policies of its own any more."""
-    is_store = answer["topic"] is None and answer["namespace"] is None
-    done = f"{{place}} {'has the default' if is_store else 'inherits its'} policies"
-    _report(call, answer, done if answer["changed"] else "{place} had no policies of its own")
-
-
 def _report(call: Call, answer: Mapping[str, Any], said: str) -> None:
+    """Print the answer, and say whose policies they are."""
     place = "the store"
     if answer["topic"] is not None:
         place = f"topic {answer['topic']}"

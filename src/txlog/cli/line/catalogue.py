@@ -166,21 +166,15 @@ COMMANDS: Final[dict[str, Entry]] = {
         "commands.policy", "get_delayed", "what holds, and where it is set"
     ),
     "policy delayed remove": Entry("commands.policy", "remove_delayed", "inherit policies again"),
-    "policy retention set": Entry("commands.policykeep", "set_retention", "what is kept, how long"),
-    "policy retention get": Entry(
-        "commands.policykeep", "get_retention", "what is kept, who says so"
-    ),
+    "policy retention set": Entry("commands.policy", "set_retention", "what is kept, how long"),
+    "policy retention get": Entry("commands.policy", "get_retention", "what is kept, who says so"),
     "policy retention remove": Entry(
-        "commands.policykeep", "remove_retention", "inherit policies again"
+        "commands.policy", "remove_retention", "inherit policies again"
     ),
-    "policy watermark set": Entry(
-        "commands.policymarks", "set_watermark", "how watermarks are kept"
-    ),
-    "policy watermark get": Entry(
-        "commands.policymarks", "get_watermark", "what holds, and from where"
-    ),
+    "policy watermark set": Entry("commands.policy", "set_watermark", "how watermarks are kept"),
+    "policy watermark get": Entry("commands.policy", "get_watermark", "what holds, and from where"),
     "policy watermark remove": Entry(
-        "commands.policymarks", "remove_watermark", "inherit policies again"
+        "commands.policy", "remove_watermark", "inherit policies again"
     ),
     "job audit": Entry("commands.job", "audit", "whether what is stored is what the store goes by"),
     "job bulk-load": Entry("commands.job", "bulk_load", "files as messages of a topic, once"),
