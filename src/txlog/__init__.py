@@ -10,6 +10,30 @@ Names are loaded when first used, so that importing txlog costs nothing.
 ...         _ = client.producer("orders").send(b"hello", key=b"customer-1")
 ...         [message.value for message in client.reader("orders")]
 [b'hello']
+
+Contents:
+
+    answers/       what a store looks like, as plain values; its metrics
+    api/           the Python API: client, admin and the handles they give out
+    arguments      the error for an argument of the wrong type
+    benchmark      `txlog bench`: how fast a store is on this disk, one call after another
+    cli/           the command line
+    clock          wall time and boot time: the only module that reads a clock
+    demo/          `txlog demo`: real invoices, exactly once, while workers are killed
+    engine/        the store itself: bytes, facts, state, questions, decisions, upkeep
+    errors         the error tree: one class for each thing a caller would do differently
+    functions/     user code between topics, exactly once
+    ids            names and ids: what they are, how they are written, which are refused
+    jobs/          bulk work over topics, by DuckDB or Spark
+    __main__       `python -m txlog`, the same as the `txlog` command
+    ranges         ranges, times, durations and sizes as text
+    relation/      which files and rows hold a topic's committed messages
+    report_html/   `txlog report`: one page of HTML about a store
+    settings       the settings of a store and the hard limits, each with its name and value
+    spark/         topics as Spark data frames
+    sql/           SQL over a store, by DuckDB
+    startup/       how the program starts fast
+    suggest        which name was probably meant, for the hints of errors
 """
 
 from __future__ import annotations

@@ -1,1 +1,18 @@
-"""api."""
+"""The Python API, shaped like Pulsar's.
+
+A client on a store, its administration, and the handles that the client gives out: one package for
+each subject.
+
+Contents:
+
+    admin           Admin: the operations of administration, reached as `client.admin`
+    client          Client: everything a program does with a store begins here
+    consuming/      consumers
+    copy            a copy of a store as it is at one LSN, while others go on writing
+    open            `init` and `open`
+    reading/        readers, messages, and what a session knows of its watermark
+    sending/        producers, large messages and bulk batches
+    topics/         handles of topics and subscriptions
+    transactions/   transactions
+    wait            `client.wait`: until a store has become what was asked for
+"""

@@ -1,13 +1,16 @@
-"""Owns the command line: parse, call the API, print. One file a noun, nothing but text and bytes.
+"""The command line: parse, call the API, print. No command decides anything about a store.
 
-main        entry: version, root help, dispatch, errors, signals, exit codes
-catalogue   the table of commands, from which help and did-you-mean come without loading them
-command     a command: its function, its fields, how a line of words is run
-declared    what it takes: Option, Argument; plain: lines that are plainly right; typed: all others,
-            and help, by Typer
-options     one call: the global flags, the environment, the store, the clock, diagnostics
-output      listings and single objects in every format; the writer of stdout
-records     messages out (JSON record, envelope, lines, raw); percent: the %-formats
-inputs      bytes in, Arrow tables out
-store topic sub txn produce consume admin demo    the commands
+Contents:
+
+    call/       one call of a command: its flags, environment, store and clock
+    commands/   the commands, a module a noun
+    consume/    `consume` and `peek`
+    help/       help, man pages, completion and the shell
+    input/      bytes in, Arrow tables out
+    line/       from the words of a line to a command with its arguments
+    main        the way in and the way out: root help, dispatch, errors, exit codes
+    output/     results and messages, in every format, to stdout
+    produce/    `produce`
+    run/        `run` and `transform`
+    terminal/   diagnostics, errors, signals and tables for people
 """

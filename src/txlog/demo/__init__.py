@@ -1,12 +1,15 @@
-"""Owns the main job: real invoices through exactly-once transactions, and kills on the way.
-
-    source      the Parquet file and its lines as messages
-    pipeline    the two stages, as a worker runs them
-    worker      the process that runs a stage
-    supervisor  starts workers, kills them, starts them again
-    check       DuckDB's comparison of the topics with the file
+"""The main job of txlog: real invoices through exactly-once transactions, and kills on the way.
 
 The store, its topics and all they hold stay behind, to be looked at.
+
+Contents:
+
+    check        DuckDB's comparison of the topics with the file
+    pipeline     the two stages, as a worker runs them
+    small        the small store of `txlog demo --small`: a few messages of every kind
+    source       the Parquet file, and its lines as messages
+    supervisor   starts workers, kills them, starts them again
+    worker       the process that runs a stage
 """
 
 from __future__ import annotations

@@ -1,1 +1,16 @@
-"""Owns the store itself: bytes, facts, folds, decisions and upkeep. It logs and prints nothing."""
+"""The store itself.
+
+It logs nothing, prints nothing and starts nothing in the background; above it are only ways to call
+it.
+
+Contents:
+
+    decide/    decisions: from a view and a request to ops, rows and an answer
+    folds/     state, as deterministic functions of ops
+    model/     facts: rows, ops, sets of message ids
+    plan/      questions over a view, which never make an op
+    storage/   bytes: disk, journal, segments, buckets, manifests
+    store/     the write path
+    upkeep/    checkpoints, the delayed index, space, verify and repair
+    view/      what a store holds at one LSN
+"""

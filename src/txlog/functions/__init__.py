@@ -1,22 +1,25 @@
-"""Owns functions: user code between topics, exactly once, in the terms of Pulsar Functions.
+"""Functions: user code between topics, exactly once, in the terms of Pulsar Functions.
 
     inputs ── receive ── function ── outputs ┐
                   └───── acknowledge ────────┴── one transaction a batch
 
-Inputs are acknowledged and outputs produced in one transaction, so that a death at any moment
-repeats and loses nothing in the store. What a function does elsewhere may happen again.
+Inputs are acknowledged and outputs produced in one transaction, so a death at any moment loses
+nothing in the store and repeats nothing. What a function does elsewhere may happen again.
 
-    options    what a run is asked to do, what it did, and who listens
-    outputs    what functions give back, as one Arrow batch a topic
-    context    what functions get beside their input
-    attempt    one attempt at one transaction; inputs that fail again and again
-    handlers   a message at a time, or a table
-    windows    tumbling windows by count and by event time
-    watermarked, windowstate    windows that close on watermarks, and where their messages wait
-    loading    MODULE:FUNCTION and FILE.py:FUNCTION
-    inputs     the consumers
-    committing    the transactions, under a key that fences what ran before
-    runner     the loop
+Contents:
+
+    attempt        one attempt at one transaction; inputs that fail again and again
+    committing     the transactions of a run, under a key that fences what ran before
+    context        Context: what a function gets besides its input
+    handlers       how a function is called: with a message, or with a table
+    inputs         the consumers
+    loading        finding a function: MODULE:FUNCTION or FILE.py:FUNCTION
+    options        what a run is asked to do, what it did, and who listens
+    outputs        what functions give back, as one Arrow batch a topic
+    runner         the loop
+    watermarked    windows of event time that close when the watermark passes them
+    window_state   where the messages of such windows wait: a topic of its own
+    windows        tumbling windows, by count and by event time
 """
 
 from __future__ import annotations

@@ -1,1 +1,18 @@
-"""relation."""
+"""Which files and rows hold the committed messages of a topic at one LSN.
+
+SQL and Spark read by it; neither DuckDB nor Spark is imported here.
+
+Contents:
+
+    build         making the relation of a topic
+    checks        checking files before others read them by path
+    hidden        rows that no marker makes visible
+    positions     positions as the API takes and gives them
+    progress      a stream over a topic: where it stands, what comes next, what is lost
+    reader        an open store as those who read its files need it
+    relation      Relation: the files and rows of a topic's committed messages
+    remote_rows   files that DuckDB cannot read itself, as tables
+    scans         a relation in pieces that any process can read by itself
+    spans         which stretch of each partition is wanted
+    stored        every stored row of a topic, and what folds and manifest say of it
+"""

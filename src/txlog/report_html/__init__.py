@@ -1,8 +1,12 @@
 """A report of a store for people: one page of HTML that needs nothing but itself.
 
-    overview    figures of the folds, all of one moment (txlog.answers.overview)
-    throughput  messages by time, by txlog's own SQL, up to the LSN of that moment
-    page        the document: sections of charts, and the tables behind them
-
 The page has no script, loads nothing and forbids loading by its own policy.
+
+Contents:
+
+    charts     columns, bars and lines as SVG, their axes and legends as HTML
+    figures    what a report says: the overview, what hangs, messages by time
+    page       the document: head, figures on top, sections in order
+    sections   what is shown of which figure
+    words      how values are written: counts, sizes, durations, instants, safe text
 """

@@ -1,1 +1,12 @@
-"""reading."""
+"""Readers, which follow committed messages without a subscription and change nothing.
+
+Also what readers and consumers share: the message, polling, watermarks.
+
+Contents:
+
+    message             Message, made from a row: the one place with an object per message
+    poll                waiting for messages: asking again, at longer and longer intervals
+    reader              Reader and Readers
+    watermark_ground    what a session's watermark is computed from
+    watermark_session   the watermark that one consumer was handed, and the next one
+"""

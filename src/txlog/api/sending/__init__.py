@@ -1,1 +1,14 @@
-"""sending."""
+"""Producers, and everything that can be sent.
+
+Single messages, Arrow batches, values of any length, bulk batches written by many processes, and
+watermarks.
+
+Contents:
+
+    bulk                Bulk: a batch of any size, written by any number of processes, stored once
+    large               a value of any length: a file of chunks, then one frame that names it
+    message_builder     MessageBuilder: a message put together step by step
+    producer            Producer: sends messages, plain or in a transaction
+    receipt             what a producer is told of a message, a partition, a batch, a large message
+    watermark_builder   a producer's promise that nothing older than a time will come
+"""

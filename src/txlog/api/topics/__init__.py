@@ -1,1 +1,10 @@
-"""topics."""
+"""Handles of topics and subscriptions, for everything except sending and receiving.
+
+Contents:
+
+    delayed_index   merging or rebuilding the index of a topic's delayed messages
+    subscription    SubscriptionHandle
+    throughput      messages, bytes and transactions that became visible, by time
+    topic           TopicHandle: a topic's delayed messages, looked at and decided
+    watermarks      TopicWatermarks: a topic's watermarks, shown, or set without a producer
+"""

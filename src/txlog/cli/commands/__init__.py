@@ -1,1 +1,38 @@
-"""commands."""
+"""The commands, a module a noun or a large verb.
+
+Each holds the options of its commands over one call of the API. `produce`, `consume` and `run` have
+packages of their own.
+
+Contents:
+
+    admin         checkpoint, coordinators, keys, partitions
+    admin_space   giving space back: compact, offload, trim, gc; and accept-clock
+    admin_stats   coordinators, sidecars, pending acknowledgements and locks, to look at
+    bench         `bench`
+    check         `check`: whether a store is well, in a monitor's words and exit codes
+    completion    completion scripts, printed or installed
+    config        the settings of a store and of the user
+    delay         delayed messages: list them, decide over them, tend their index
+    demo          `demo`
+    inspect       how `inspect` shows what a word or a file turned out to be
+    job           `job`: audit, lateness, replay, compact and the others; which engine runs them
+    man           manual pages: installed, shown, found
+    metrics       `metrics`: text for Prometheus, or a file for its node exporter
+    policy        policies of delayed delivery, and what all policies share
+    policykeep    policies of retention
+    policymarks   policies of watermarks
+    query         `query`: SQL over the messages of a store
+    report        `report`: a page of HTML
+    segment       the files that a topic's rows are in
+    spark         what to tell spark-submit, and a job to start from
+    status        how `status` looks
+    store         init, copy, status, inspect
+    sub           subscriptions
+    topic         topics
+    transfer      `import` and `export`
+    txn           transactions
+    verify        verify, doctor and repair
+    views         `views`: a script that shows the messages of a store to a stock DuckDB
+    wait          `wait`: until a store is as it is needed
+    watermark     event-time watermarks
+"""

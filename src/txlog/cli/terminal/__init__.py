@@ -1,1 +1,10 @@
-"""terminal."""
+"""What people see that is not a result: diagnostics, errors, tables; and the signals they send.
+
+Contents:
+
+    errors    how an error looks, as text or as one JSON object
+    fields    the fields of results: their types by name, their meaning, their JSON form
+    say       diagnostics: to stderr, or to the log file
+    signals   SIGINT, SIGTERM and SIGHUP as exceptions, held back while a frame is written
+    tables    aligned columns, readable sizes and ages, colours
+"""

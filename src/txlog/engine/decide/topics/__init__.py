@@ -1,1 +1,16 @@
-"""topics."""
+"""Decisions about topics and subscriptions themselves.
+
+That they exist, by which policies they live, and which files hold them.
+
+Contents:
+
+    availability   taking a partition away, and bringing it back with all that waited
+    buckets        what upkeep of the delayed index may change
+    create         new topics, subscriptions and coordinators
+    deletion       deleting subscriptions and topics
+    offload        where files are offloaded to, and the switch to the copy
+    policies       policies of a subscription, and those that topic, namespace and store share
+    sidecar        rolling a sidecar, and switching to its compacted ledger
+    trim           removing the oldest ledgers of a partition
+    update         more partitions, other policies, other settings
+"""

@@ -1,1 +1,7 @@
-"""consuming."""
+"""Which consumer of a subscription gets which messages next, by the type of the subscription.
+
+Contents:
+
+    choice       the messages of one partition that a consumer gets next
+    key_shared   Key_Shared: which consumer gets which keys, and when a key may change hands
+"""

@@ -1,1 +1,11 @@
-"""reading."""
+"""Reading: from a position or a range to the visible rows after it.
+
+Contents:
+
+    batch_bytes   how many messages make a batch, by their bytes
+    dispatch      which visible messages follow a position, and their rows
+    fetch         messages by their ids
+    ranges        from `-10`, `@-1h`, `17:4` or `sub=billing` to positions
+    skip_sets     what a plan leaves out, as bitmaps for each ledger
+    uncommitted   READ_UNCOMMITTED: rows without a marker, after everything committed
+"""

@@ -1,1 +1,12 @@
-"""disk."""
+"""The disk: the one door to the operating system's files.
+
+Beside the real one are the models of it that tests use in its place.
+
+Contents:
+
+    locks        how a lock is waited for, and who holds it
+    memory       a disk in memory, with faults, kills and power cuts
+    posix        every file effect: descriptors, flushes, publication, locks, free space
+    power_loss   what a power cut may leave of files and directories
+    protocol     what a disk is: its protocols, the rule for paths, OSError as our errors
+"""

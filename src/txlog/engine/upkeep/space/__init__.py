@@ -1,1 +1,10 @@
-"""space."""
+"""Space: files arrive here that others wrote, get smaller, move elsewhere, and go.
+
+Contents:
+
+    adopt       staged files become ledgers of a topic
+    compact     sidecars without dead rows, in commit order
+    offload     sealed files move to a directory or a bucket
+    retention   trimming by policy or on demand, and expiring what is past its time
+    sweep       removing files that nothing names
+"""

@@ -1,0 +1,104 @@
+"""Each package is a room: its docstring lists its modules, and there are not too many of them."""
+
+from __future__ import annotations
+
+import ast
+import re
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from tests.source_tree import PACKAGE, SOURCE
+
+MODULES_MAX = 13
+LISTS = {  # packages with more modules: plain lists, of which nobody reads more than one entry
+    "answers": (19, "an answer a module"),
+    "cli/commands": (30, "a noun a module"),
+    "spark": (17, "each loads another part of pyspark, which a call pays for"),
+}
+GERUNDS = {  # words of the field, and rooms
+    "committing": "what Pulsar Functions calls the step that ends a batch",
+    "consuming": "a room on every floor",
+    "loading": "the step of a bulk load, or of a function from its file",
+    "reading": "a room on every floor",
+    "sending": "a room on every floor",
+    "staging": "what files are in before a frame names them",
+    "standing": "a noun",
+    "streaming": "what Spark calls it",
+    "unlinking": "what the system call does",
+    "upcoming": "an adjective; the thing is all that is to come",
+}
+WHOLE = {  # names that look like two words and are one
+    "datasource": "what Spark calls it",
+    "idset": "the type is IdSet",
+    "timetable": "one word",
+    "workers": "those who do `work`",
+}
+GLUED = {"policykeep", "policymarks"}  # become one module with policy
+ROOTS = sorted(file.parent for file in (SOURCE / PACKAGE).rglob("__init__.py"))
+_LINE = re.compile(r"    (\w+/?) {3,}(\S.*)")
+
+
+def _path(package: Path) -> str:
+    path = package.relative_to(SOURCE / PACKAGE).as_posix()
+    return "" if path == "." else path
+
+
+@cache
+def _modules(package: Path) -> list[str]:
+    files = [file.stem for file in package.glob("*.py") if file.stem != "__init__"]
+    rooms = [f"{one.name}/" for one in package.iterdir() if (one / "__init__.py").exists()]
+    return sorted(files + rooms, key=lambda name: name.strip("_/"))
+
+
+def _contents(package: Path) -> list[str]:
+    text = ast.get_docstring(ast.parse((package / "__init__.py").read_text(encoding="utf-8")))
+    assert text, f"{package} has no docstring"
+    before, mark, after = text.partition("\nContents:\n\n")
+    assert mark, f"{package}/__init__.py has no line `Contents:`"
+    assert len(before.split()) >= 5, f"{package}/__init__.py does not say what the package is"
+    lines = [_LINE.fullmatch(line) for line in after.splitlines()]
+    assert all(lines), f"{package}/__init__.py: after `Contents:` stands a line a module, no more"
+    return [line[1] for line in lines if line]
+
+
+@pytest.mark.parametrize("package", ROOTS, ids=_path)
+def test_docstring_of_a_package_lists_its_modules(package: Path) -> None:
+    """Kills a module that nobody finds, and a line about one that has gone."""
+    assert _contents(package) == _modules(package)
+
+
+@pytest.mark.parametrize("package", ROOTS, ids=_path)
+def test_a_package_is_small_enough_to_be_known(package: Path) -> None:
+    bound, _ = LISTS.get(_path(package), (MODULES_MAX, ""))
+    count = sum(not name.endswith("/") for name in _modules(package))
+    assert count <= bound, f"{package} has {count} modules"
+
+
+@pytest.mark.parametrize("package", ROOTS, ids=_path)
+def test_names_are_nouns(package: Path) -> None:
+    """As far as a program can see: no gerund, and no two words in one."""
+    words = {word for name in _all_modules() for word in name.split("_")}
+    names = [one.strip("_/") for one in _modules(package)]
+    for name in names:
+        for word in name.split("_"):
+            assert not word.endswith("ing") or word in GERUNDS, f"{package}/{name} is a gerund"
+            if word in WHOLE or word in GLUED:
+                continue
+            parts = [(word[:at], word[at:]) for at in range(3, len(word) - 2)]
+            glued = [pair for pair in parts if words.issuperset(pair) or pair[0] in names]
+            assert not glued, f"{package}/{name} is two words: {glued[0]}"
+
+
+def test_exceptions_are_needed() -> None:
+    """Kills an exception that outlived its module."""
+    words = {word for name in _all_modules() for word in name.split("_")}
+    assert {*GERUNDS, *WHOLE} <= words
+    assert {path for path, (bound, _) in LISTS.items() if bound > MODULES_MAX} <= set(
+        map(_path, ROOTS)
+    )
+
+
+def _all_modules() -> list[str]:
+    return [name.strip("_/") for package in ROOTS for name in _modules(package)]
