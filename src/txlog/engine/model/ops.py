@@ -2,42 +2,17 @@
 
 A frame carries a list of them (msgpack, each an array with its tag first). Tags are never reused;
 new fields go last with a default; a changed meaning is a new tag. An op carries the outcome, not
-the request, so that applying it needs no second component (Law 7).
+the request, so that applying it needs no second component (Law 7). Its class says which folds take
+it: by the base, or in `components` where that depends on what it holds.
 
 Ids inside ops: `partition` and `subscription` are the store's internal numbers, a transaction is
-the pair (coordinator, sequence). Ops of one subject are defined in modules of their own; this one
-is where everybody takes them from.
+the pair (coordinator, sequence). `runs` are ids of messages as (ledger, first, last, index_first,
+index_last): with index_first 0 the entries first..last as wholes, else the messages
+index_first..index_last of the transaction whose marker is entry `first`.
 
-The ops of batches that were written as files, a part of the closed set of ops.py.
-
-The ops of the catalog: what there is, and what it was told.
-
-They are part of the closed set of ops.py, which is where everybody takes them from.
-
-The ops of cursors: what a subscription has acknowledged, holds and was given.
-
-Part of the closed set of ops.py, which is where everybody takes them from.
-
-`runs` are ids of messages as (ledger, first, last, index_first, index_last): with index_first 0 the
-entries first..last as wholes, else the messages index_first..index_last of the transaction whose
-marker is entry `first`.
-
-The ops of delayed delivery: the buckets of a partition's index, promotions, policies.
-
-The times themselves are in the ops that store messages. Part of the closed set of ops.py, which is
-where everybody takes them from. Source: apache/pulsar#16763; spec/delayed 4, 9.
-
-The ops of transaction keys, a part of the closed set of ops.py.
-
-The op about what is gone for good, a part of the closed set of ops.py.
-
-The ops of files outside of the store, a part of the closed set of ops.py.
-
-The ops of event-time watermarks: rows of a partition or sidecar that are not data.
-
-Part of the closed set of ops.py, which is where everybody takes them from. What a transaction
-asserts takes effect with its commit marker, which carries the net effect of its rows.
-Source: apache/pulsar#12267; spec/watermarks 3, 7, 8.
+What a transaction asserts of watermarks takes effect with its commit marker, which carries the net
+effect of its rows. Source: spec/transactions 2; apache/pulsar#16763, spec/delayed 4 and 9;
+apache/pulsar#12267, spec/watermarks 3, 7 and 8.
 """
 
 from __future__ import annotations
@@ -46,11 +21,28 @@ from typing import Final
 
 import msgspec
 
+from txlog.engine.model.routes import (
+    CATALOG,
+    FILES,
+    Component,
+    OfBuffer,
+    OfCatalog,
+    OfCoordinator,
+    OfCursor,
+    OfDelayed,
+    OfFiles,
+    OfFilesAndDelayed,
+    OfKey,
+    OfTopic,
+    OfTopicAndWatermark,
+    Routed,
+    beside,
+)
 from txlog.engine.storage.segment import FileRef
 from txlog.errors import Corruption
 
 
-class Adopted(msgspec.Struct, tag="adpt", frozen=True, array_like=True, gc=False):
+class Adopted(Routed, tag="adpt", frozen=True):
     """A file that was staged is the ledger file.ledger of a partition, closed, behind the last one.
 
     An open ledger without a row gives way to it. The LSN of its rows is that of this frame.
@@ -62,6 +54,12 @@ class Adopted(msgspec.Struct, tag="adpt", frozen=True, array_like=True, gc=False
     payload_bytes: int
     time_ms: int
     times: bytes | None = None
+
+    def components(self) -> tuple[Component, ...]:
+        topic: Component = ("topic", self.partition, 0)
+        if self.times is None:
+            return (FILES, topic)
+        return (FILES, topic, ("delayed", self.partition, 0))
 
 
 class Batch(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -83,7 +81,7 @@ class Batch(msgspec.Struct, frozen=True, array_like=True, gc=False):
     lsn: int = 0
 
 
-class BatchRecorded(msgspec.Struct, tag="brec", frozen=True, array_like=True, gc=False):
+class BatchRecorded(OfKey, tag="brec", frozen=True):
     """The batch of this number or name was stored under the key, in this frame."""
 
     coordinator: int
@@ -93,18 +91,14 @@ class BatchRecorded(msgspec.Struct, tag="brec", frozen=True, array_like=True, gc
     answer: Batch
 
 
-class _Op(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    pass
-
-
-class SettingSet(_Op, tag="set", frozen=True, array_like=True, gc=False):
+class SettingSet(OfCatalog, tag="set", frozen=True):
     """A setting of the store has this value."""
 
     name: str
     value: int | str | float
 
 
-class ClockNoted(_Op, tag="clk", frozen=True, array_like=True, gc=False):
+class ClockNoted(OfCatalog, tag="clk", frozen=True):
     """The wall clock was believed at wall_ms, when the clock since boot stood at boot_ms.
 
     seen_*: where both stood when a wall clock that is far ahead was first seen in another boot
@@ -118,7 +112,7 @@ class ClockNoted(_Op, tag="clk", frozen=True, array_like=True, gc=False):
     seen_boot_ms: int = 0
 
 
-class TopicCreated(_Op, tag="topic", frozen=True, array_like=True, gc=False):
+class TopicCreated(OfCatalog, tag="topic", frozen=True):
     """A topic exists; its partitions are numbered from first_partition.
 
     The same frame holds a LedgerRolled for the first ledger of each.
@@ -130,7 +124,7 @@ class TopicCreated(_Op, tag="topic", frozen=True, array_like=True, gc=False):
     partitions: int
 
 
-class PartitionsAdded(_Op, tag="padd", frozen=True, array_like=True, gc=False):
+class PartitionsAdded(OfCatalog, tag="padd", frozen=True):
     """A topic has more partitions, numbered from first_partition; the frame makes their ledgers."""
 
     topic: int
@@ -138,15 +132,18 @@ class PartitionsAdded(_Op, tag="padd", frozen=True, array_like=True, gc=False):
     partitions: int
 
 
-class TopicDeleted(_Op, tag="tdel", frozen=True, array_like=True, gc=False):
+class TopicDeleted(Routed, tag="tdel", frozen=True):
     """A topic is gone with its partitions and these ledgers, those of sidecars too."""
 
     topic: int
     partitions: list[int]
     ledgers: list[int]
 
+    def components(self) -> tuple[Component, ...]:
+        return (FILES, CATALOG)
 
-class SubscriptionCreated(_Op, tag="sub", frozen=True, array_like=True, gc=False):
+
+class SubscriptionCreated(OfCatalog, tag="sub", frozen=True):
     """A durable subscription exists on a topic."""
 
     subscription: int
@@ -156,7 +153,7 @@ class SubscriptionCreated(_Op, tag="sub", frozen=True, array_like=True, gc=False
     isolation: str
 
 
-class SubscriptionPolicySet(_Op, tag="spol", frozen=True, array_like=True, gc=False):
+class SubscriptionPolicySet(OfCatalog, tag="spol", frozen=True):
     """A policy of a subscription has this value; null: it has none any more."""
 
     subscription: int
@@ -164,7 +161,7 @@ class SubscriptionPolicySet(_Op, tag="spol", frozen=True, array_like=True, gc=Fa
     value: int | str | None
 
 
-class SubscriptionDeleted(_Op, tag="sdel", frozen=True, array_like=True, gc=False):
+class SubscriptionDeleted(Routed, tag="sdel", frozen=True):
     """A subscription is gone with its cursors on these partitions, and what was pending there.
 
     clamped: those where its consumers were handed watermarks; none where the partitions go, too
@@ -172,10 +169,13 @@ class SubscriptionDeleted(_Op, tag="sdel", frozen=True, array_like=True, gc=Fals
 
     subscription: int
     partitions: list[int]
-    clamped: list[int] = []
+    clamped: list[int] = msgspec.field(default_factory=list)
+
+    def components(self) -> tuple[Component, ...]:
+        return (CATALOG, *(("watermark", number, 0) for number in self.clamped))
 
 
-class ConsumerAttached(_Op, tag="con", frozen=True, array_like=True, gc=False):
+class ConsumerAttached(OfCatalog, tag="con", frozen=True):
     """A consumer holds consumers/<id>.lock and receives on the subscription."""
 
     subscription: int
@@ -185,28 +185,28 @@ class ConsumerAttached(_Op, tag="con", frozen=True, array_like=True, gc=False):
     priority: int = 0
 
 
-class ConsumerDetached(_Op, tag="coff", frozen=True, array_like=True, gc=False):
+class ConsumerDetached(OfCatalog, tag="coff", frozen=True):
     """The consumer closed itself, or was found dead."""
 
     subscription: int
     consumer: int
 
 
-class SubscriptionTypeSet(_Op, tag="styp", frozen=True, array_like=True, gc=False):
+class SubscriptionTypeSet(OfCatalog, tag="styp", frozen=True):
     """The type of a subscription is another one; no consumer of it lived."""
 
     subscription: int
     kind: str
 
 
-class IsolationSet(_Op, tag="iso", frozen=True, array_like=True, gc=False):
+class IsolationSet(OfCatalog, tag="iso", frozen=True):
     """The isolation of a subscription is another one; no consumer of it lived."""
 
     subscription: int
     isolation: str
 
 
-class PolicySet(_Op, tag="pol", frozen=True, array_like=True, gc=False):
+class PolicySet(OfCatalog, tag="pol", frozen=True):
     """A policy of a topic has this value; null: it has none any more."""
 
     topic: int
@@ -214,7 +214,7 @@ class PolicySet(_Op, tag="pol", frozen=True, array_like=True, gc=False):
     value: int | None
 
 
-class PartitionOffline(_Op, tag="poff", frozen=True, array_like=True, gc=False):
+class PartitionOffline(OfCatalog, tag="poff", frozen=True):
     """A partition and its sidecar are not available: reason admin or damage.
 
     ledger, row: with damage, the first row that cannot be read; nothing behind it is shown
@@ -226,7 +226,7 @@ class PartitionOffline(_Op, tag="poff", frozen=True, array_like=True, gc=False):
     row: int = 0
 
 
-class PartitionAvailable(_Op, tag="pon", frozen=True, array_like=True, gc=False):
+class PartitionAvailable(OfCatalog, tag="pon", frozen=True):
     """A partition is available again; its frame ends every decided transaction that waited."""
 
     partition: int
@@ -237,7 +237,7 @@ Mark = tuple[int, int, int]
 Due = tuple[int, str, int]  # an instant to come: wall ms, boot id, boot ms
 
 
-class CursorOpened(_Op, tag="curs", frozen=True, array_like=True, gc=False):
+class CursorOpened(OfCursor, tag="curs", frozen=True):
     """The subscription starts behind this position in the partition."""
 
     subscription: int
@@ -245,7 +245,7 @@ class CursorOpened(_Op, tag="curs", frozen=True, array_like=True, gc=False):
     mark_delete: Mark
 
 
-class Acked(_Op, tag="ack", frozen=True, array_like=True, gc=False):
+class Acked(OfCursor, tag="ack", frozen=True):
     """These messages are DELETED on the subscription; the mark-delete position is the new one.
 
     dropped: messages asked for that a transaction holds; without others runs is empty.
@@ -259,7 +259,7 @@ class Acked(_Op, tag="ack", frozen=True, array_like=True, gc=False):
     dropped: int = 0
 
 
-class DeadLettered(_Op, tag="dlq", frozen=True, array_like=True, gc=False):
+class DeadLettered(OfCursor, tag="dlq", frozen=True):
     """Of the messages that this frame acknowledges here, so many went to the dead-letter topic."""
 
     subscription: int
@@ -267,7 +267,7 @@ class DeadLettered(_Op, tag="dlq", frozen=True, array_like=True, gc=False):
     count: int
 
 
-class PendingAcked(_Op, tag="pack", frozen=True, array_like=True, gc=False):
+class PendingAcked(OfCursor, tag="pack", frozen=True):
     """These messages are PENDING_ACK for the transaction; cumulative: up to and with this id.
 
     consumer: through which it was acknowledged, 0: by id
@@ -283,7 +283,7 @@ class PendingAcked(_Op, tag="pack", frozen=True, array_like=True, gc=False):
     consumer: int = 0
 
 
-class PendingCommitted(_Op, tag="pcom", frozen=True, array_like=True, gc=False):
+class PendingCommitted(OfCursor, tag="pcom", frozen=True):
     """What the transaction held is DELETED; runs and mark_delete are the outcome."""
 
     subscription: int
@@ -294,7 +294,7 @@ class PendingCommitted(_Op, tag="pcom", frozen=True, array_like=True, gc=False):
     mark_delete: Mark
 
 
-class PendingAborted(_Op, tag="pabo", frozen=True, array_like=True, gc=False):
+class PendingAborted(OfCursor, tag="pabo", frozen=True):
     """What the transaction held is PENDING again, each with one redelivery more."""
 
     subscription: int
@@ -303,14 +303,14 @@ class PendingAborted(_Op, tag="pabo", frozen=True, array_like=True, gc=False):
     sequence: int
 
 
-class AckConflicted(_Op, tag="conf", frozen=True, array_like=True, gc=False):
+class AckConflicted(OfCursor, tag="conf", frozen=True):
     """An acknowledgement here was a conflict; the same frame aborts its transaction."""
 
     subscription: int
     partition: int
 
 
-class CursorTrimmed(_Op, tag="ctrm", frozen=True, array_like=True, gc=False):
+class CursorTrimmed(OfCursor, tag="ctrm", frozen=True):
     """Ledgers were trimmed: mark-delete moved over them, and what transactions still hold is this.
 
     pending: (coordinator, sequence, runs, cumulative, count) of those that held trimmed messages
@@ -322,7 +322,7 @@ class CursorTrimmed(_Op, tag="ctrm", frozen=True, array_like=True, gc=False):
     pending: list[tuple[int, int, list[Run], Mark | None, int]]
 
 
-class Leased(_Op, tag="leas", frozen=True, array_like=True, gc=False):
+class Leased(OfCursor, tag="leas", frozen=True):
     """These messages are in a consumer's hand; due: with an ack time-out, until then.
 
     Messages of a marker stand one by one (index_first above 0), never as its entry. What is in this
@@ -339,7 +339,7 @@ class Leased(_Op, tag="leas", frozen=True, array_like=True, gc=False):
     ahead: int = 0
 
 
-class Returned(_Op, tag="ret", frozen=True, array_like=True, gc=False):
+class Returned(OfCursor, tag="ret", frozen=True):
     """Messages are in nobody's hand any more, and are delivered again.
 
     consumer:  who had them, 0: anybody
@@ -352,11 +352,11 @@ class Returned(_Op, tag="ret", frozen=True, array_like=True, gc=False):
     partition: int
     consumer: int
     counted: list[Run] | None
-    uncounted: list[Run] = []
+    uncounted: list[Run] = msgspec.field(default_factory=list)
     due: Due | None = None
 
 
-class Sought(_Op, tag="seek", frozen=True, array_like=True, gc=False):
+class Sought(OfCursor, tag="seek", frozen=True):
     """Up to this position everything is DELETED, behind it nothing; counts and leases are void."""
 
     subscription: int
@@ -388,7 +388,7 @@ class Bucket(msgspec.Struct, frozen=True, array_like=True):
     half_at: int = (1 << 63) - 1
 
 
-class BucketSealed(_Op, tag="bsea", frozen=True, array_like=True, gc=False):
+class BucketSealed(OfDelayed, tag="bsea", frozen=True):
     """Ids first..last are in a bucket, without those due at cutoff_ms; null: all of them were.
 
     kind: seal (they leave the mutable bucket), rebuild (they were not indexed)
@@ -402,7 +402,7 @@ class BucketSealed(_Op, tag="bsea", frozen=True, array_like=True, gc=False):
     bucket: Bucket | None
 
 
-class BucketsMerged(_Op, tag="bmer", frozen=True, array_like=True, gc=False):
+class BucketsMerged(OfFilesAndDelayed, tag="bmer", frozen=True):
     """One bucket stands for its sources, without what was due at cutoff_ms; null: all of it was.
 
     paths: the files that lose their name
@@ -415,7 +415,7 @@ class BucketsMerged(_Op, tag="bmer", frozen=True, array_like=True, gc=False):
     paths: list[str]
 
 
-class BucketDeleted(_Op, tag="bdel", frozen=True, array_like=True, gc=False):
+class BucketDeleted(OfFilesAndDelayed, tag="bdel", frozen=True):
     """Buckets are gone; cause: due, acknowledged, trimmed or lost.
 
     What of a lost one, or of an acknowledged one, may still be wanted is not indexed from then on.
@@ -428,7 +428,7 @@ class BucketDeleted(_Op, tag="bdel", frozen=True, array_like=True, gc=False):
     paths: list[str]
 
 
-class Promoted(_Op, tag="prom", frozen=True, array_like=True, gc=False):
+class Promoted(OfCursor, tag="prom", frozen=True):
     """These messages are released on the subscription: delivered whatever their time."""
 
     subscription: int
@@ -436,7 +436,7 @@ class Promoted(_Op, tag="prom", frozen=True, array_like=True, gc=False):
     runs: list[tuple[int, int, int, int, int]]
 
 
-class DelaysCounted(_Op, tag="dcnt", frozen=True, array_like=True, gc=False):
+class DelaysCounted(OfTopic, tag="dcnt", frozen=True):
     """Messages for a partition were refused for their delay, or stored to expire before it ends."""
 
     partition: int
@@ -444,7 +444,7 @@ class DelaysCounted(_Op, tag="dcnt", frozen=True, array_like=True, gc=False):
     beyond_ttl: int = 0
 
 
-class NamespacePolicySet(_Op, tag="npol", frozen=True, array_like=True, gc=False):
+class NamespacePolicySet(OfCatalog, tag="npol", frozen=True):
     """A policy of a namespace (tenant/namespace) has this value; null: it has none."""
 
     namespace: str
@@ -455,7 +455,7 @@ class NamespacePolicySet(_Op, tag="npol", frozen=True, array_like=True, gc=False
 NEW_HOLDER: Final = -1  # an epoch: presented by one that was not connected before
 
 
-class KeyConnected(msgspec.Struct, tag="kcon", frozen=True, array_like=True, gc=False):
+class KeyConnected(OfKey, tag="kcon", frozen=True):
     """A holder connected the transaction key (uid, key); only this epoch may begin under it."""
 
     coordinator: int
@@ -465,7 +465,7 @@ class KeyConnected(msgspec.Struct, tag="kcon", frozen=True, array_like=True, gc=
     epoch: int
 
 
-class KeyBound(msgspec.Struct, tag="kbnd", frozen=True, array_like=True, gc=False):
+class KeyBound(OfKey, tag="kbnd", frozen=True):
     """The key's transaction is this one from now on."""
 
     coordinator: int
@@ -475,7 +475,7 @@ class KeyBound(msgspec.Struct, tag="kbnd", frozen=True, array_like=True, gc=Fals
     sequence: int
 
 
-class KeyReleased(msgspec.Struct, tag="krel", frozen=True, array_like=True, gc=False):
+class KeyReleased(OfKey, tag="krel", frozen=True):
     """A transaction of the key has ended, open_ms after its begin."""
 
     coordinator: int
@@ -485,7 +485,7 @@ class KeyReleased(msgspec.Struct, tag="krel", frozen=True, array_like=True, gc=F
     open_ms: int
 
 
-class KeyDeleted(msgspec.Struct, tag="kdel", frozen=True, array_like=True, gc=False):
+class KeyDeleted(OfKey, tag="kdel", frozen=True):
     """The key is a tombstone that keeps its last epoch."""
 
     coordinator: int
@@ -493,7 +493,7 @@ class KeyDeleted(msgspec.Struct, tag="kdel", frozen=True, array_like=True, gc=Fa
     key: str
 
 
-class LossAccepted(msgspec.Struct, tag="loss", frozen=True, array_like=True, gc=False):
+class LossAccepted(OfCatalog, tag="loss", frozen=True):
     """Somebody went on without what was damaged, by `admin repair --accept-loss`.
 
     partition, ledger: where; 0: the journal, and first and last are LSNs, else entries
@@ -509,13 +509,13 @@ class LossAccepted(msgspec.Struct, tag="loss", frozen=True, array_like=True, gc=
     uid: int
 
 
-class PlaceAdded(msgspec.Struct, tag="plac", frozen=True, array_like=True, gc=False):
+class PlaceAdded(OfCatalog, tag="plac", frozen=True):
     """Files may be in this place from now on: before the first is copied, so that a sweep looks."""
 
     place: str
 
 
-class Offloaded(msgspec.Struct, tag="offl", frozen=True, array_like=True, gc=False):
+class Offloaded(OfFiles, tag="offl", frozen=True):
     """The sealed file of a ledger is at an address from now on; its bytes are the same."""
 
     partition: int
@@ -538,7 +538,7 @@ def read_effects(value: bytes) -> list[Effect]:
     return _effects.decode(value)
 
 
-class WatermarkSet(_Op, tag="wset", frozen=True, array_like=True, gc=False):
+class WatermarkSet(OfTopicAndWatermark, tag="wset", frozen=True):
     """A W_SET row: from here on nothing of the producer is older than event_time (ms)."""
 
     partition: int
@@ -548,7 +548,7 @@ class WatermarkSet(_Op, tag="wset", frozen=True, array_like=True, gc=False):
     event_time: int
 
 
-class WatermarkIdled(_Op, tag="widl", frozen=True, array_like=True, gc=False):
+class WatermarkIdled(OfTopicAndWatermark, tag="widl", frozen=True):
     """A W_IDLE row: the producer leaves until its next W_SET; by: producer, admin or timeout."""
 
     partition: int
@@ -558,7 +558,7 @@ class WatermarkIdled(_Op, tag="widl", frozen=True, array_like=True, gc=False):
     by: str
 
 
-class WatermarkSnapshot(_Op, tag="wsna", frozen=True, array_like=True, gc=False):
+class WatermarkSnapshot(OfTopicAndWatermark, tag="wsna", frozen=True):
     """A W_SNAPSHOT row: the whole state just before it.
 
     payload:      msgpack, as folds/watermark has it
@@ -572,7 +572,7 @@ class WatermarkSnapshot(_Op, tag="wsna", frozen=True, array_like=True, gc=False)
     ledger_bytes: int
 
 
-class BufferWatermark(_Op, tag="bwmk", frozen=True, array_like=True, gc=False):
+class BufferWatermark(Routed, tag="bwmk", frozen=True):
     """A W_SET or, with event_time null, W_IDLE row in the sidecar, of an open transaction."""
 
     partition: int
@@ -583,8 +583,11 @@ class BufferWatermark(_Op, tag="bwmk", frozen=True, array_like=True, gc=False):
     producer: str
     event_time: int | None
 
+    def components(self) -> tuple[Component, ...]:
+        return (("buffer", self.partition, 0), ("watermark", self.partition, 0))
 
-class WatermarkEmitted(_Op, tag="wemi", frozen=True, array_like=True, gc=False):
+
+class WatermarkEmitted(Routed, tag="wemi", frozen=True):
     """A consumer of the subscription is handed event_time: it does not fall in this epoch.
 
     position: (ledger, entry) up to which everything was acknowledged
@@ -596,8 +599,11 @@ class WatermarkEmitted(_Op, tag="wemi", frozen=True, array_like=True, gc=False):
     event_time: int
     position: tuple[int, int]
 
+    def components(self) -> tuple[Component, ...]:
+        return (("watermark", self.partition, 0),)
 
-class LedgerRolled(_Op, tag="roll", frozen=True, array_like=True, gc=False):
+
+class LedgerRolled(Routed, tag="roll", frozen=True):
     """The open ledger of a partition (role p) or of its sidecar (role s) is `new`; old 0: none."""
 
     partition: int
@@ -605,16 +611,22 @@ class LedgerRolled(_Op, tag="roll", frozen=True, array_like=True, gc=False):
     old: int
     new: int
 
+    def components(self) -> tuple[Component, ...]:
+        return (CATALOG, ("topic" if self.role == "p" else "buffer", self.partition, 0))
 
-class LedgerSealed(_Op, tag="seal", frozen=True, array_like=True, gc=False):
+
+class LedgerSealed(Routed, tag="seal", frozen=True):
     """A closed ledger is one Parquet file from now on."""
 
     partition: int
     role: str
     file: FileRef
 
+    def components(self) -> tuple[Component, ...]:
+        return (FILES, ("topic" if self.role == "p" else "buffer", self.partition, 0))
 
-class LedgerReserved(_Op, tag="lres", frozen=True, array_like=True, gc=False):
+
+class LedgerReserved(OfCatalog, tag="lres", frozen=True):
     """This id is kept for one file: of the sidecar, for a compaction or the chunks of a large
     message; of the partition, for a staged one. It is used by that, or burnt."""
 
@@ -623,7 +635,7 @@ class LedgerReserved(_Op, tag="lres", frozen=True, array_like=True, gc=False):
     ledger: int
 
 
-class LedgerTrimmed(_Op, tag="trim", frozen=True, array_like=True, gc=False):
+class LedgerTrimmed(Routed, tag="trim", frozen=True):
     """A closed ledger is gone, with its rows: the oldest of a partition, or one of a sidecar.
 
     through: the last message of the partition's ledger; null where it had none
@@ -636,8 +648,14 @@ class LedgerTrimmed(_Op, tag="trim", frozen=True, array_like=True, gc=False):
     payload_bytes: int
     through: Mark | None = None
 
+    def components(self) -> tuple[Component, ...]:
+        number = self.partition
+        if self.role != "p":
+            return (FILES, CATALOG, ("buffer", number, 0))
+        return (FILES, *((kind, number, 0) for kind in ("topic", "buffer", "delayed", "watermark")))
 
-class Compacted(_Op, tag="comp", frozen=True, array_like=True, gc=False):
+
+class Compacted(Routed, tag="comp", frozen=True):
     """Closed ledgers of a sidecar are one new sealed ledger, file.ledger, without dead rows.
 
     moved: (old ledger, first row, rows, first row in the file); what is not moved was dead
@@ -649,22 +667,25 @@ class Compacted(_Op, tag="comp", frozen=True, array_like=True, gc=False):
     payload_bytes: int
     moved: list[tuple[int, int, int, int]]
 
+    def components(self) -> tuple[Component, ...]:
+        return (FILES, CATALOG, ("buffer", self.partition, 0))
 
-class IdsReserved(_Op, tag="ids", frozen=True, array_like=True, gc=False):
+
+class IdsReserved(OfCoordinator, tag="ids", frozen=True):
     """Sequences below this bound may be given out by the coordinator."""
 
     coordinator: int
     below: int
 
 
-class CounterRaised(_Op, tag="ctr", frozen=True, array_like=True, gc=False):
+class CounterRaised(OfCoordinator, tag="ctr", frozen=True):
     """After a lossy recovery the next sequence is this one; those before it are never given out."""
 
     coordinator: int
     sequence: int
 
 
-class TxnOpened(_Op, tag="open", frozen=True, array_like=True, gc=False):
+class TxnOpened(Routed, tag="open", frozen=True):
     """A transaction is OPEN; start is wall and boot clock in ms."""
 
     coordinator: int
@@ -678,8 +699,11 @@ class TxnOpened(_Op, tag="open", frozen=True, array_like=True, gc=False):
     key: str | None = None
     epoch: int = -1
 
+    def components(self) -> tuple[Component, ...]:
+        return (CATALOG, ("coordinator", self.coordinator, 0))
 
-class PartitionAdded(_Op, tag="addp", frozen=True, array_like=True, gc=False):
+
+class PartitionAdded(OfCoordinator, tag="addp", frozen=True):
     """A partition takes part in the transaction."""
 
     coordinator: int
@@ -687,7 +711,7 @@ class PartitionAdded(_Op, tag="addp", frozen=True, array_like=True, gc=False):
     partition: int
 
 
-class SubscriptionAdded(_Op, tag="adds", frozen=True, array_like=True, gc=False):
+class SubscriptionAdded(OfCoordinator, tag="adds", frozen=True):
     """A subscription takes part in the transaction, on one partition."""
 
     coordinator: int
@@ -696,7 +720,7 @@ class SubscriptionAdded(_Op, tag="adds", frozen=True, array_like=True, gc=False)
     partition: int
 
 
-class StatusUpdated(_Op, tag="stat", frozen=True, array_like=True, gc=False):
+class StatusUpdated(OfCoordinator, tag="stat", frozen=True):
     """The status changed from expected to status; markers as (partition, ledger, entry, count).
 
     skipped: with the last status, participants that were deleted before: (partition, subscription)
@@ -709,18 +733,18 @@ class StatusUpdated(_Op, tag="stat", frozen=True, array_like=True, gc=False):
     reason: str | None = None
     messages: int = 0
     acks: int = 0
-    markers: list[tuple[int, int, int, int]] = []
-    skipped: list[tuple[int, int]] = []
+    markers: list[tuple[int, int, int, int]] = msgspec.field(default_factory=list)
+    skipped: list[tuple[int, int]] = msgspec.field(default_factory=list)
 
 
-class TxnsForgotten(_Op, tag="forg", frozen=True, array_like=True, gc=False):
+class TxnsForgotten(OfCoordinator, tag="forg", frozen=True):
     """Ended transactions are no longer remembered."""
 
     coordinator: int
     sequences: list[int]
 
 
-class Appended(_Op, tag="app", frozen=True, array_like=True, gc=False):
+class Appended(Routed, tag="app", frozen=True):
     """Plain messages: rows row_start.. of the frame are entries first_entry.. of the ledger.
 
     times: int64 little endian, the deliver_at of each, NO_TIME for none; null: none has one
@@ -736,8 +760,13 @@ class Appended(_Op, tag="app", frozen=True, array_like=True, gc=False):
     last_sequence: int = -1
     times: bytes | None = None
 
+    def components(self) -> tuple[Component, ...]:
+        if self.times:
+            return (("topic", self.partition, 0), ("delayed", self.partition, 0))
+        return (("topic", self.partition, 0),)
 
-class ProducerOpened(_Op, tag="prod", frozen=True, array_like=True, gc=False):
+
+class ProducerOpened(OfTopic, tag="prod", frozen=True):
     """A named producer was opened; older ones of the name are fenced. First partition only."""
 
     partition: int
@@ -745,14 +774,14 @@ class ProducerOpened(_Op, tag="prod", frozen=True, array_like=True, gc=False):
     epoch: int
 
 
-class ProducersForgotten(_Op, tag="pfor", frozen=True, array_like=True, gc=False):
+class ProducersForgotten(OfTopic, tag="pfor", frozen=True):
     """Names that a partition remembers no longer."""
 
     partition: int
     producers: list[str]
 
 
-class CommitMarker(_Op, tag="mark", frozen=True, array_like=True, gc=False):
+class CommitMarker(Routed, tag="mark", frozen=True):
     """The entry that makes `count` messages of a transaction visible in this partition.
 
     producer, last_sequence: of a large message sent plainly, in a transaction made for it alone
@@ -770,10 +799,16 @@ class CommitMarker(_Op, tag="mark", frozen=True, array_like=True, gc=False):
     producer: str | None = None
     last_sequence: int = -1
     delayed: int = 0
-    watermarks: list[Effect] = []
+    watermarks: list[Effect] = msgspec.field(default_factory=list)
+
+    def components(self) -> tuple[Component, ...]:
+        return (
+            ("topic", self.partition, 0),
+            *beside(self.partition, self.delayed, self.watermarks),
+        )
 
 
-class BufferAppended(_Op, tag="bapp", frozen=True, array_like=True, gc=False):
+class BufferAppended(Routed, tag="bapp", frozen=True):
     """Messages of an open transaction, in the sidecar; the first has index first_index (from 1).
 
     times: as in Appended
@@ -792,8 +827,13 @@ class BufferAppended(_Op, tag="bapp", frozen=True, array_like=True, gc=False):
     last_sequence: int = -1
     times: bytes | None = None
 
+    def components(self) -> tuple[Component, ...]:
+        if self.times:
+            return (("buffer", self.partition, 0), ("delayed", self.partition, 0))
+        return (("buffer", self.partition, 0),)
 
-class ChunksAppended(_Op, tag="chnk", frozen=True, array_like=True, gc=False):
+
+class ChunksAppended(Routed, tag="chnk", frozen=True):
     """A large message of an open transaction is the sidecar ledger file.ledger, all of it.
 
     value_bytes, crc: length and CRC32C of the value that its chunks make
@@ -814,8 +854,14 @@ class ChunksAppended(_Op, tag="chnk", frozen=True, array_like=True, gc=False):
     plain: bool = False
     deliver_at: int | None = None
 
+    def components(self) -> tuple[Component, ...]:
+        buffer: Component = ("buffer", self.partition, 0)
+        if self.deliver_at is None:
+            return (FILES, buffer)
+        return (FILES, buffer, ("delayed", self.partition, 0))
 
-class BufferCommitted(_Op, tag="bcom", frozen=True, array_like=True, gc=False):
+
+class BufferCommitted(OfBuffer, tag="bcom", frozen=True):
     """The sidecar's TXN_COMMIT row at (ledger, entry); the marker stands in the partition."""
 
     partition: int
@@ -827,7 +873,7 @@ class BufferCommitted(_Op, tag="bcom", frozen=True, array_like=True, gc=False):
     marker_entry: int
 
 
-class BufferAborted(_Op, tag="babo", frozen=True, array_like=True, gc=False):
+class BufferAborted(Routed, tag="babo", frozen=True):
     """The sidecar's TXN_ABORT row at (ledger, entry); the transaction's rows are dead.
 
     delayed: how many of them have a deliver_at; watermarks: whether there are watermark rows too
@@ -841,8 +887,14 @@ class BufferAborted(_Op, tag="babo", frozen=True, array_like=True, gc=False):
     delayed: int = 0
     watermarks: bool = False
 
+    def components(self) -> tuple[Component, ...]:
+        return (
+            ("buffer", self.partition, 0),
+            *beside(self.partition, self.delayed, self.watermarks),
+        )
 
-class Deduplicated(_Op, tag="dup", frozen=True, array_like=True, gc=False):
+
+class Deduplicated(OfTopic, tag="dup", frozen=True):
     """Messages were there already and not stored; of `missing` the original was not found."""
 
     partition: int

@@ -1,79 +1,15 @@
-"""Which folds take which op: the routing table of a frame."""
+"""Which folds take an op: the bases of the op classes.
+
+A component is one fold of a store: (kind, number, number), the numbers being a partition, a
+coordinator, or a subscription and a partition. The folds of an op follow from the op alone, so a
+replay needs to load no fold that the frames do not change.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from typing import Protocol
 
-from txlog.engine.model.ops import (
-    AckConflicted,
-    Acked,
-    Adopted,
-    Appended,
-    BatchRecorded,
-    BucketDeleted,
-    BucketSealed,
-    BucketsMerged,
-    BufferAborted,
-    BufferAppended,
-    BufferCommitted,
-    BufferWatermark,
-    ChunksAppended,
-    ClockNoted,
-    CommitMarker,
-    Compacted,
-    ConsumerAttached,
-    ConsumerDetached,
-    CounterRaised,
-    CursorOpened,
-    CursorTrimmed,
-    DeadLettered,
-    Deduplicated,
-    DelaysCounted,
-    IdsReserved,
-    IsolationSet,
-    KeyBound,
-    KeyConnected,
-    KeyDeleted,
-    KeyReleased,
-    Leased,
-    LedgerReserved,
-    LedgerRolled,
-    LedgerSealed,
-    LedgerTrimmed,
-    LossAccepted,
-    NamespacePolicySet,
-    Offloaded,
-    Op,
-    PartitionAdded,
-    PartitionAvailable,
-    PartitionOffline,
-    PartitionsAdded,
-    PendingAborted,
-    PendingAcked,
-    PendingCommitted,
-    PlaceAdded,
-    PolicySet,
-    ProducerOpened,
-    ProducersForgotten,
-    Promoted,
-    Returned,
-    SettingSet,
-    Sought,
-    StatusUpdated,
-    SubscriptionAdded,
-    SubscriptionCreated,
-    SubscriptionDeleted,
-    SubscriptionPolicySet,
-    SubscriptionTypeSet,
-    TopicCreated,
-    TopicDeleted,
-    TxnOpened,
-    TxnsForgotten,
-    WatermarkEmitted,
-    WatermarkIdled,
-    WatermarkSet,
-    WatermarkSnapshot,
-)
+import msgspec
 
 Component = tuple[str, int, int]
 
@@ -81,175 +17,110 @@ CATALOG: Component = ("catalog", 0, 0)
 FILES: Component = ("files", 0, 0)
 
 
-def _catalog(_: Op) -> tuple[Component, ...]:
-    return (CATALOG,)
+class _Partitioned(Protocol):
+    @property
+    def partition(self) -> int: ...
 
 
-def _coordinator(op: Op) -> tuple[Component, ...]:
-    return (("coordinator", op.coordinator, 0),)  # type: ignore[union-attr]
+class _Coordinated(Protocol):
+    @property
+    def coordinator(self) -> int: ...
 
 
-def _key(op: Op) -> tuple[Component, ...]:
-    return (("key", op.coordinator, 0),)  # type: ignore[union-attr]
+class _Subscribed(Protocol):
+    @property
+    def subscription(self) -> int: ...
+    @property
+    def partition(self) -> int: ...
 
 
-def _topic(op: Op) -> tuple[Component, ...]:
-    return (("topic", op.partition, 0),)  # type: ignore[union-attr]
+class Routed(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """An op whose folds depend on what it holds: it says them itself."""
 
 
-def _buffer(op: Op) -> tuple[Component, ...]:
-    return (("buffer", op.partition, 0),)  # type: ignore[union-attr]
+class OfCatalog(Routed, frozen=True):
+    """An op that the catalog takes."""
+
+    def components(self) -> tuple[Component, ...]:
+        """Which folds take it."""
+        return (CATALOG,)
 
 
-def _cursor(op: Op) -> tuple[Component, ...]:
-    return (("cursor", op.subscription, op.partition),)  # type: ignore[union-attr]
+class OfFiles(Routed, frozen=True):
+    """An op that no fold takes: it changes which file a ledger has."""
+
+    def components(self) -> tuple[Component, ...]:
+        """Which folds take it."""
+        return (FILES,)
 
 
-def _files(op: Op) -> tuple[Component, ...]:
-    assert isinstance(op, Offloaded)
-    return (FILES,)
+class OfCoordinator(Routed, frozen=True):
+    """An op that a coordinator takes."""
+
+    def components(self: _Coordinated) -> tuple[Component, ...]:
+        """Which folds take it."""
+        return (("coordinator", self.coordinator, 0),)
 
 
-def _rolled(op: Op) -> tuple[Component, ...]:
-    assert isinstance(op, LedgerRolled)
-    return (CATALOG, ("topic" if op.role == "p" else "buffer", op.partition, 0))
+class OfKey(Routed, frozen=True):
+    """An op that the keys of a coordinator take."""
+
+    def components(self: _Coordinated) -> tuple[Component, ...]:
+        """Which folds take it."""
+        return (("key", self.coordinator, 0),)
 
 
-def _sealed(op: Op) -> tuple[Component, ...]:
-    assert isinstance(op, LedgerSealed)
-    return (FILES, ("topic" if op.role == "p" else "buffer", op.partition, 0))
+class OfTopic(Routed, frozen=True):
+    """An op that a partition takes."""
+
+    def components(self: _Partitioned) -> tuple[Component, ...]:
+        """Which folds take it."""
+        return (("topic", self.partition, 0),)
 
 
-def _trimmed(op: Op) -> tuple[Component, ...]:
-    assert isinstance(op, LedgerTrimmed)
-    number = op.partition
-    if op.role != "p":
-        return (FILES, CATALOG, ("buffer", number, 0))
-    return (
-        FILES,
-        ("topic", number, 0),
-        ("buffer", number, 0),
-        ("delayed", number, 0),
-        ("watermark", number, 0),
-    )
+class OfBuffer(Routed, frozen=True):
+    """An op that a sidecar takes."""
+
+    def components(self: _Partitioned) -> tuple[Component, ...]:
+        """Which folds take it."""
+        return (("buffer", self.partition, 0),)
 
 
-def _deleted(op: Op) -> tuple[Component, ...]:
-    assert isinstance(op, TopicDeleted)
-    return (FILES, CATALOG)
+class OfDelayed(Routed, frozen=True):
+    """An op that the delayed index of a partition takes."""
+
+    def components(self: _Partitioned) -> tuple[Component, ...]:
+        """Which folds take it."""
+        return (("delayed", self.partition, 0),)
 
 
-def _unsubscribed(op: Op) -> tuple[Component, ...]:
-    assert isinstance(op, SubscriptionDeleted)
-    return (CATALOG, *(("watermark", number, 0) for number in op.clamped))
+class OfCursor(Routed, frozen=True):
+    """An op that a cursor takes."""
+
+    def components(self: _Subscribed) -> tuple[Component, ...]:
+        """Which folds take it."""
+        return (("cursor", self.subscription, self.partition),)
 
 
-def _compacted(op: Op) -> tuple[Component, ...]:
-    assert isinstance(op, Compacted)
-    return (FILES, CATALOG, ("buffer", op.partition, 0))
+class OfTopicAndWatermark(Routed, frozen=True):
+    """A row about watermarks: a partition and its watermark take it."""
+
+    def components(self: _Partitioned) -> tuple[Component, ...]:
+        """Which folds take it."""
+        return (("topic", self.partition, 0), ("watermark", self.partition, 0))
 
 
-def _chunks(op: Op) -> tuple[Component, ...]:
-    assert isinstance(op, ChunksAppended)
-    buffer: Component = ("buffer", op.partition, 0)
-    if op.deliver_at is None:
-        return (FILES, buffer)
-    return (FILES, buffer, ("delayed", op.partition, 0))
+class OfFilesAndDelayed(Routed, frozen=True):
+    """An op that replaces files of a delayed index."""
+
+    def components(self: _Partitioned) -> tuple[Component, ...]:
+        """Which folds take it."""
+        return (FILES, ("delayed", self.partition, 0))
 
 
-def _appended(op: Op) -> tuple[Component, ...]:
-    if op.times:  # type: ignore[union-attr]
-        return (("topic", op.partition, 0), ("delayed", op.partition, 0))  # type: ignore[union-attr]
-    return (("topic", op.partition, 0),)  # type: ignore[union-attr]
-
-
-def _adopted(op: Op) -> tuple[Component, ...]:
-    assert isinstance(op, Adopted)
-    topic: Component = ("topic", op.partition, 0)
-    return (FILES, topic) if op.times is None else (FILES, topic, ("delayed", op.partition, 0))
-
-
-def _marked(op: Op) -> tuple[Component, ...]:
-    assert isinstance(op, CommitMarker)
-    topic: Component = ("topic", op.partition, 0)
-    return (topic, *_beside(op.partition, op.delayed, op.watermarks))
-
-
-def _beside(partition: int, delayed: int, watermarks: object) -> tuple[Component, ...]:
+def beside(partition: int, delayed: int, watermarks: object) -> tuple[Component, ...]:
     """The folds that care for what a transaction has beside messages, which most have not."""
     if not delayed and not watermarks:
         return ()
     found: tuple[Component, ...] = (("delayed", partition, 0),) if delayed else ()
     return (*found, ("watermark", partition, 0)) if watermarks else found
-
-
-def _buffer_appended(op: Op) -> tuple[Component, ...]:
-    if op.times:  # type: ignore[union-attr]
-        return (("buffer", op.partition, 0), ("delayed", op.partition, 0))  # type: ignore[union-attr]
-    return (("buffer", op.partition, 0),)  # type: ignore[union-attr]
-
-
-def _buffer_aborted(op: Op) -> tuple[Component, ...]:
-    assert isinstance(op, BufferAborted)
-    buffer: Component = ("buffer", op.partition, 0)
-    return (buffer, *_beside(op.partition, op.delayed, op.watermarks))
-
-
-def _watermark(op: Op) -> tuple[Component, ...]:
-    partition: int = op.partition  # type: ignore[union-attr]
-    return (("topic", partition, 0), ("watermark", partition, 0))
-
-
-def _buffer_watermark(op: Op) -> tuple[Component, ...]:
-    assert isinstance(op, BufferWatermark)
-    return (("buffer", op.partition, 0), ("watermark", op.partition, 0))
-
-
-def _emitted(op: Op) -> tuple[Component, ...]:
-    assert isinstance(op, WatermarkEmitted)
-    return (("watermark", op.partition, 0),)
-
-
-def _delayed(op: Op) -> tuple[Component, ...]:
-    return (("delayed", op.partition, 0),)  # type: ignore[union-attr]
-
-
-def _buckets(op: Op) -> tuple[Component, ...]:
-    return (FILES, ("delayed", op.partition, 0))  # type: ignore[union-attr]
-
-
-def _opened(op: Op) -> tuple[Component, ...]:
-    assert isinstance(op, TxnOpened)
-    return (CATALOG, ("coordinator", op.coordinator, 0))
-
-
-ROUTES: dict[type, Callable[[Op], tuple[Component, ...]]] = {
-    SettingSet: _catalog, TopicCreated: _catalog, SubscriptionCreated: _catalog, ConsumerAttached:
-    _catalog, ConsumerDetached: _catalog, LedgerRolled: _rolled, LedgerSealed: _sealed,
-    IdsReserved: _coordinator, CounterRaised: _coordinator, TxnOpened: _opened,
-    PartitionAdded: _coordinator, SubscriptionAdded: _coordinator, StatusUpdated: _coordinator,
-    TxnsForgotten: _coordinator, KeyConnected: _key, KeyBound: _key, KeyReleased: _key,
-    KeyDeleted: _key, Appended: _appended, CommitMarker: _marked,
-    BufferAppended: _buffer_appended, BufferCommitted: _buffer,
-    BufferAborted: _buffer_aborted,
-    CursorOpened: _cursor, Acked: _cursor, PendingAcked: _cursor, PendingCommitted: _cursor,
-    PendingAborted: _cursor, ProducerOpened: _topic, ProducersForgotten: _topic,
-    AckConflicted: _cursor, DeadLettered: _cursor, Deduplicated: _topic,
-    PartitionOffline: _catalog, PartitionAvailable: _catalog,
-    LedgerReserved: _catalog, LedgerTrimmed: _trimmed, Compacted:
-    _compacted, PolicySet: _catalog, CursorTrimmed: _cursor,
-    IsolationSet: _catalog, SubscriptionTypeSet: _catalog, Leased: _cursor, Returned: _cursor,
-    PartitionsAdded: _catalog, TopicDeleted: _deleted,
-    SubscriptionPolicySet: _catalog, SubscriptionDeleted: _unsubscribed, Sought: _cursor,
-    ChunksAppended: _chunks, BucketSealed: _delayed, BucketsMerged: _buckets,
-    WatermarkSet: _watermark, WatermarkIdled: _watermark, WatermarkSnapshot: _watermark,
-    BufferWatermark: _buffer_watermark, WatermarkEmitted: _emitted,
-    BucketDeleted: _buckets, Promoted: _cursor, NamespacePolicySet: _catalog,
-    DelaysCounted: _topic, Adopted: _adopted, BatchRecorded: _key, PlaceAdded: _catalog,
-    Offloaded: _files, LossAccepted: _catalog, ClockNoted: _catalog,
-}  # fmt: skip
-
-
-def components(op: Op) -> tuple[Component, ...]:
-    """The folds that take this op, as (kind, number, number)."""
-    return ROUTES[type(op)](op)

@@ -45,7 +45,7 @@ from txlog.engine.model.ops import (
     TxnOpened,
     decode_ops,
 )
-from txlog.engine.model.routes import CATALOG, FILES, ROUTES, Component
+from txlog.engine.model.routes import CATALOG, FILES, Component
 from txlog.engine.model.schema import MESSAGE
 from txlog.engine.model.tail import Tail
 from txlog.engine.storage import remote
@@ -326,7 +326,7 @@ class View:
             kind = type(op)
             if kind in NOTED:
                 waiting += self._note(op)
-            for key in ROUTES[kind](op):
+            for key in op.components():
                 if key is FILES:
                     self.files.name(lsn, op)
                     continue

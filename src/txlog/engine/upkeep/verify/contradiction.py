@@ -37,7 +37,7 @@ from txlog.engine.model.ops import (
     decode_ops,
     encode_ops,
 )
-from txlog.engine.model.routes import FILES, ROUTES, Component
+from txlog.engine.model.routes import FILES, Component
 from txlog.engine.storage.disk.protocol import Disk
 from txlog.engine.storage.journal.file import (
     FILE_HEADER_BYTES,
@@ -105,7 +105,7 @@ class States:
     def apply(self, raw: RawFrame, ops: Sequence[Op]) -> Conflict | None:
         """Apply a frame, or say why it cannot be."""
         for op in ops:
-            for key in ROUTES[type(op)](op):
+            for key in op.components():
                 if key is FILES or key in self._unreadable:
                     continue
                 state = self._of(key)
@@ -217,7 +217,7 @@ def _remove_cause(
 
 
 def _concerns(ops: Sequence[Op], key: Component) -> bool:
-    return any(key in ROUTES[type(op)](op) for op in ops)
+    return any(key in op.components() for op in ops)
 
 
 def _keep(states: States, out: Reconciled, raw: RawFrame, ops: Sequence[Op]) -> None:
