@@ -60,7 +60,7 @@ def main() -> int:
         try:
             # All are read before the first is written.
             added = [draft for file in options.files for draft in drafts(file, options.area)]
-        except ValueError as error:
+        except (OSError, ValueError) as error:
             sys.exit(str(error))
         for draft in added:
             print(add(draft).relative_to(FOLDER.parent.parent))

@@ -43,6 +43,7 @@ DOCUMENTS = [
     *sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md")),
     ROOT / "examples" / "README.md", ROOT / "data" / "README.md",
 ]  # fmt: skip
+SPECIFICATIONS = [f"docs/spec/{file.name}" for file in sorted((ROOT / "docs/spec").glob("*.md"))]
 INNER = {"short", "name", "numbers", "cutoff"}  # of handles: for txlog's own layers
 _DURATION = re.compile(r"\b\d+(\.\d+)?(ms|s|m)\b")
 _MARK = "=== "
@@ -141,7 +142,7 @@ def test_the_guide_to_the_library_names_what_there_is() -> None:
         assert public - INNER == set(re.findall(r"`(\w+)`", told))
 
 
-@pytest.mark.parametrize("name", LINES_MAX)
+@pytest.mark.parametrize("name", [*LINES_MAX, *SPECIFICATIONS])
 def test_what_a_document_names_in_backticks_exists(name: str) -> None:
     """A path below src/txlog, scripts, tests or data that is written like one is a file.
 
@@ -177,11 +178,9 @@ def test_every_document_has_a_page_on_the_site() -> None:
     """Decisions are reached by their index."""
     shown = set(re.findall(r"^ +- (?:.*: )?(\S+\.md)$", _text("mkdocs.yml"), re.MULTILINE))
     there = {str(file.relative_to(ROOT / "docs")) for file in (ROOT / "docs").rglob("*.md")}
-    there = {name for name in there if not name.startswith(("decisions/", "spec/"))}
+    there = {name for name in there if not name.startswith("decisions/")}
     of_root = {f"{file.stem.lower()}.md" for file in ROOT.glob("*.md")}
-    assert {name for name in shown if "spec/" not in name} == (
-        there | {"decisions/index.md"} | of_root
-    )
+    assert shown == there | {"decisions/index.md"} | of_root
 
 
 @pytest.mark.deep
