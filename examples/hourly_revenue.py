@@ -398,7 +398,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def draw_story(story: Story, path: Path) -> None:
-    """Write the picture; it needs the extra `picture`."""
+    """Write the picture; it needs `svg.py`."""
     drawing = importlib.import_module("hourly_picture")  # only a picture needs its library
     path.write_text(drawing.picture(story))
     sys.stdout.write(f"{'picture':42}{path!s:>14}\n")

@@ -30,7 +30,6 @@ The exit code of an error is its TXL code without the last two digits. README, t
     │  └─ ReadOnlyStore            409
     ├─ TryAgain                5   wait, repeat
     │  ├─ StoreLocked              501, with pid and command
-    │  ├─ WaitedTooLong            502
     │  ├─ StoreFull                503 nothing was written
     │  ├─ SnapshotExpired          504
     │  ├─ NoResources              504 no descriptors or memory
@@ -273,10 +272,6 @@ class StoreLocked(TryAgain):
     """The lock was not had in time; fields pid and command name the holder."""
 
     codes: Codes = (501,)
-
-
-class WaitedTooLong(TryAgain):
-    """A wait ran out."""
 
 
 class StoreFull(TryAgain):

@@ -60,7 +60,6 @@ def test_names_are_unique_and_codes_differ_where_the_answer_differs() -> None:
         308: {"CoordinatorNotFound"},
         101: {"InternalError", "NameTaken"},
         201: {"InvalidArgument"},
-        502: {"WaitedTooLong"},
     }
     seen: dict[int, set[str]] = {}
     for cls in CLASSES:

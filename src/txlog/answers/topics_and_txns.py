@@ -89,7 +89,6 @@ def _topic_row(view: View, topic: Topic, counts: DelayCounts) -> Answer:
             for subscription in topic.subscriptions
             for number in numbers(topic)
         ),
-        "internal": False,
         "created_time": topic.created_ms,
         "last_publish_time": last or None,
     }

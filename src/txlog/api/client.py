@@ -372,7 +372,7 @@ class Client(TransactionClient):
         assert isinstance(answer, dict)
         return answer
 
-    def topics(self, internal: bool = False) -> list[Answer]:
+    def topics(self) -> list[Answer]:
         """The topics, by name; the fields of `txlog topic list`."""
         return self._ask(lambda view: topics_and_txns.topics(view, self._store))
 

@@ -106,7 +106,7 @@ _LISTS: Final[dict[str, tuple[pa.Schema, Callable[[View, Store], Iterable[Row]]]
     "topics": (
         _columns(
             "topic:s partitions:i messages:i size_bytes:i open_txns:i delayed:i subscriptions:i "
-            "backlog:i internal:b created_time:t last_publish_time:t"
+            "backlog:i created_time:t last_publish_time:t"
         ),
         topics_and_txns.topics,
     ),

@@ -72,10 +72,6 @@ class Message:
         """The payload, as in Pulsar's client."""
         return self.value
 
-    def partition_key(self) -> bytes | None:
-        """The key, as in Pulsar's client."""
-        return self.key
-
 
 def _short(value: bytes | None) -> str:
     """A value as it is written in Python; a long one as its beginning and its length."""

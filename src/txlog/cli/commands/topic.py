@@ -22,7 +22,7 @@ from txlog.ranges import parse_duration, parse_size, parse_time
 
 LIST_FIELDS = (
     "topic partitions messages size_bytes open_txns delayed subscriptions "
-    "| backlog internal created_time last_publish_time"
+    "| backlog created_time last_publish_time"
 )
 
 
@@ -83,7 +83,6 @@ def create(
 def list_topics(
     call: Call,
     regex: Annotated[str | None, Option("--regex", metavar="RE", help="names that match")] = None,
-    internal: Annotated[bool, Option("--internal", help="those of the system too")] = False,
     sort: Annotated[str, Option("--sort", metavar="name|size|backlog")] = "name",
 ) -> None:
     """List topics."""
@@ -91,7 +90,7 @@ def list_topics(
     pattern = compile_regex(regex)
     rows = [
         row
-        for row in call.client().topics(internal=internal)
+        for row in call.client().topics()
         if pattern is None or pattern.search(str(row["topic"]))
     ]
 

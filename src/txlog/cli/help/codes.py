@@ -234,10 +234,11 @@ CODES: Final[dict[int, Code]] = {
         "txlog admin locks",
     ),
     502: Code(
-        "waited too long",
-        "What was waited for did not come in time.",
-        "Repeat, or allow more time.",
-        "txlog wait --topic orders --messages 1 --timeout 1m",
+        "try again",
+        "Another process or thread was in the way: an export to the same place, or a topic that "
+        "went on meanwhile. Nothing was done.",
+        "Repeat the call.",
+        "txlog admin locks",
     ),
     503: Code(
         "the disk is full",

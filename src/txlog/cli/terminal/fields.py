@@ -29,7 +29,7 @@ _IDS: Final = frozenset(
     "snapshot_position".split()
 )
 _BOOLEANS: Final = frozenset(
-    "sidecar created internal overdue already done duplicate skipped_checkpoint exact dry_run late "
+    "sidecar created overdue already done duplicate skipped_checkpoint exact dry_run late "
     "online if_not_exists deleted held aborted changed applied regressed "
     "was_active was_believed holds idle met durable verified".split()
 )
@@ -93,7 +93,6 @@ MEANINGS: Final[dict[str, str]] = {
     "loaded_segments": "of these, how many this process has loaded",
     "min_deliver_at": "the least time in it",
     "max_deliver_at": "the greatest time in it",
-    "internal": "a topic of the system",
     "created": "false when it was there already",
     "type": "exclusive, shared, failover or key-shared; of a metric counter, gauge, …",
     "isolation": "committed or uncommitted",
