@@ -15,8 +15,7 @@ from tests.spec_page import FOLDER, places
 
 _PLACE = r"(?:R\d+|I-\d+|\d+(?:\.\d+)*)"
 _CITED = re.compile(rf"\bspec/([a-z-]+)(?:\s+({_PLACE}(?:(?:,\s+|\s+and\s+|\s+to\s+){_PLACE})*))?")
-_GONE = re.compile(r"\bCLI\.md|\bCLI \d|\bANALYTICS \d")
-FORMER = {"delayed-delivery": "delayed"}  # names of pages that some citations still have
+_GONE = re.compile(r"\bCLI\.md|\bCLI \d|\bANALYTICS \d|\bRELIABILITY R?\d|\bspec \d")
 FILES = sorted(
     file
     for top in ("src", "tests", "bench", "scripts", "examples", "docs")
@@ -28,14 +27,13 @@ FILES = sorted(
 def _cited(file: Path) -> Iterator[tuple[str, str]]:
     """The pages and places that a file cites."""
     for page, listed in _CITED.findall(file.read_text(encoding="utf-8")):
-        name = FORMER.get(page, page)
         for place in re.findall(_PLACE, listed) or [""]:
             if place.startswith("R"):
                 yield "reliability", place
             elif place.startswith("I-"):
                 yield "transactions", f"17.{place[2:]}"
             else:
-                yield name, place
+                yield page, place
 
 
 def _is_there(name: str, place: str) -> bool:
