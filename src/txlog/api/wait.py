@@ -22,7 +22,7 @@ from txlog.engine.view.view import View
 from txlog.errors import InvalidArgument, SubscriptionNotFound
 from txlog.ids import TopicName, TxnId
 from txlog.ranges import format_time
-from txlog.suggest import meant
+from txlog.suggest import suggestion
 
 Answer = dict[str, Any]
 # what a transaction may still be before it is in a state
@@ -191,7 +191,7 @@ def _only(view: View, subscription: str) -> Subscription:
         raise SubscriptionNotFound(
             f"no subscription {subscription}",
             subscription=subscription,
-            hint=meant(subscription, names, "txlog sub list"),
+            hint=suggestion(subscription, names, "txlog sub list"),
         )
     if len(found) > 1:
         raise InvalidArgument(

@@ -23,7 +23,7 @@ from txlog.cli.terminal.tables import counted
 from txlog.errors import InvalidArgument, SubscriptionNotFound, Usage
 from txlog.ids import MessageId, TopicName, check_name
 from txlog.ranges import parse_bound
-from txlog.suggest import meant
+from txlog.suggest import suggestion
 
 if TYPE_CHECKING:
     from txlog.api.client import Client
@@ -165,7 +165,9 @@ def topic_of(client: Client, subscription: str) -> str:
         raise SubscriptionNotFound(
             f"no subscription {subscription}",
             subscription=subscription,
-            hint=meant(subscription, sorted({r["subscription"] for r in rows}), "txlog sub list"),
+            hint=suggestion(
+                subscription, sorted({r["subscription"] for r in rows}), "txlog sub list"
+            ),
         )
     if len(topics) > 1:
         shown = ", ".join(topics[:5])

@@ -32,7 +32,7 @@ from txlog.errors import (
     TxlogError,
 )
 from txlog.startup import compute as pc
-from txlog.suggest import meant
+from txlog.suggest import suggestion
 
 if TYPE_CHECKING:
     from txlog.api.client import Client
@@ -297,7 +297,7 @@ class Job:
                 f"no subscription {name} on {topic}",
                 topic=topic,
                 subscription=name,
-                hint=meant(name, names, "--create makes it"),
+                hint=suggestion(name, names, "--create makes it"),
             )
 
     def _wait(self, idle_since: float) -> bool:

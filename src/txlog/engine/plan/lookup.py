@@ -24,7 +24,7 @@ from txlog.errors import (
     TransactionTimedOut,
 )
 from txlog.ids import TopicName, TxnId
-from txlog.suggest import meant
+from txlog.suggest import suggestion
 
 if TYPE_CHECKING:
     from txlog.engine.folds.coordinator import Txn
@@ -43,7 +43,7 @@ def topic(view: View, name: TopicName) -> Topic:
             f"topic {name.short} does not exist",
             hint=f"did you mean {twin}?"
             if twin
-            else meant(
+            else suggestion(
                 name.topic.short, names, f"create it: txlog topic create {name.topic.short}"
             ),
             topic=name.short,
@@ -88,7 +88,7 @@ def subscription(view: View, of: Topic, name: str) -> Subscription:
         short = TopicName.parse(of.name).short
         raise SubscriptionNotFound(
             f"topic {short} has no subscription {name}",
-            hint=meant(
+            hint=suggestion(
                 name,
                 (view.catalog.subscriptions[number].name for number in of.subscriptions),
                 f"create it: txlog sub create {name} -t {short}",

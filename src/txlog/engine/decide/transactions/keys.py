@@ -30,7 +30,7 @@ from txlog.errors import InvalidArgument, NotAllowed, ProducerFenced, Transactio
 from txlog.ids import TxnId
 from txlog.settings import TRANSACTION_KEY_BYTES_MAX, Settings
 from txlog.startup.values import value
-from txlog.suggest import meant
+from txlog.suggest import suggestion
 
 Owner = tuple[int, str]
 
@@ -170,7 +170,7 @@ def living(view: View, number: int, owner: Owner, key: str) -> Key:
         state = "does not exist" if known is None else "was deleted"
         raise TransactionKeyNotFound(
             f"transaction key {owner[1]}&{key} {state}",
-            hint=meant(key, living_keys(view, owner[0]), "txlog admin list-transaction-keys"),
+            hint=suggestion(key, living_keys(view, owner[0]), "txlog admin list-transaction-keys"),
             transaction_key=key,
             owner=owner[1],
         )
