@@ -18,9 +18,7 @@ Contents:
     job           `job`: audit, lateness, replay, compact and the others; which engine runs them
     man           manual pages: installed, shown, found
     metrics       `metrics`: text for Prometheus, or a file for its node exporter
-    policy        policies of delayed delivery, and what all policies share
-    policykeep    policies of retention
-    policymarks   policies of watermarks
+    policy        policies of delayed delivery, retention and watermarks
     query         `query`: SQL over the messages of a store
     report        `report`: a page of HTML
     segment       the files that a topic's rows are in
