@@ -1,19 +1,7 @@
 """Owns Store: an open store, and the only way to change one.
 
-It has the write path (Law 3: decide, encode, append, apply, flush, witness, answer), and group
-commit among threads; how it follows the journal is in follower. Decisions live in flow/,
-maintenance in upkeep/.
-
-    write(decide)   mutex → flock → follow → sweep → decide → append and apply → flush → release
-    dry run         the same decisions over a view of its own; their frames go nowhere
-
-What an exception leaves, wherever it comes up (an interrupt may end any step):
-  1. The view counts as void until the last step is done, so nothing goes on with half of one (R28).
-  2. Deciding and encoding may refuse a call: nothing was written. Append and apply happen both, or
-     else the caller hears OutcomeUnknown, or the interrupt itself, unless nothing was written.
-  3. Mutex and lock are freed by whoever leaves, twice, by what is held and not by what was noted.
-  4. A call that nobody has decided leaves the queue with its caller. One that a leader took, and
-     could not finish, is looked after by its own thread, which is the next to lead.
+Threads meet here: calls wait in a queue, one thread leads, and all share a lock and a flush. The
+package says what each step of the write path is for, and what is left when one is cut short.
 """
 
 from __future__ import annotations

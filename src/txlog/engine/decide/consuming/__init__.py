@@ -1,6 +1,86 @@
-"""Decisions about the messages of a subscription.
+"""Consuming: who is handed which message, and how everybody agrees on it.
 
-Who is handed which, what is acknowledged, and where the subscription stands.
+A subscription is a position in each partition of a topic, plus everything acknowledged beyond it.
+That is its cursor. Several processes consume it at once, and each of them may die with messages in
+hand. Two questions have to be answered by something that outlives them all: who has this message
+now, and has anybody finished with it? Both answers are ops in the journal, folded into the cursor.
+
+A message of a subscription is in one of three states; being in somebody's hand is a fact beside the
+first of them:
+
+    PENDING ──ack──────────────────────────────────────▶ DELETED
+       │ ▲ └──ack in a transaction──▶ PENDING_ACK ──commit──▲
+       │ └───────────abort────────────────┘
+       │
+       └── in no hand ──Leased──▶ in one hand ──Returned──▶ in no hand again
+                                                            (at once, or after a delay)
+
+The time line of a message on a shared subscription with two consumers:
+
+    A   receive ── Leased(A, m1 m2) ── ack m1 ── works on m2 ── killed
+                                                                  ╎ its lock file is free
+    B             receive ── Leased(B, m3) ── ack m3 ── receive ──┴─ Returned(A, m2), A detached
+                                                                     Leased(B, m2)  delivered again
+
+A lease is a frame. `receive` decides under the write lock, so the two calls are in order, and the
+second sees what the first one took. Without it both would read the same cursor, both would find m1
+unacknowledged, and both would work on it.
+
+Leases are not flushed. A power cut takes the lease, but it takes the consumer as well, and then
+returning the message is right. There is one exception: a message that is itself not durable yet is
+flushed before it is handed out, or an application could act on a message that never existed.
+
+When does a hand come open again?
+
+ 1. Its consumer acknowledges. Any acknowledgement ends a lease, whoever sends it.
+ 2. The consumer gives the message back: at once, or as a negative acknowledgement after a delay,
+    which doubles with each redelivery if the policy says so.
+ 3. The consumer dies. Each one holds a flock on `consumers/<id>.lock` for as long as it lives. If
+    the lock can be had, its process is gone: the kernel says so. A heartbeat would call a process
+    dead that only swaps, and both would then work on the message; a process number can be given to
+    somebody else. Consumer ids are used once, so an old lock never speaks for a new consumer.
+ 4. The ack time-out runs out, if there is one. It is measured on the clock since boot, which nobody
+    can set.
+
+Each look is taken when some consumer asks for more. Nothing runs in the background, and nobody
+needs the message before somebody asks.
+
+Taking a batch costs a write lock, and an application asks for one message at a time, so a consumer
+takes a batch ahead of its application. That must not show. A message that the application never got
+comes back without counting as a redelivery, and its time-out has not begun. Only the consumer knows
+how far its application has come, and it may be killed at any moment; so it keeps that number in its
+lock file, and whoever finds it dead reads it there. Without it every crash would push untouched
+messages one step closer to the dead-letter topic.
+
+Which of the deliverable messages a consumer gets depends on the type of the subscription
+(`engine/plan/consuming`):
+
+    exclusive, failover   one consumer is active; after a return it goes back to the lowest returned
+                          message and takes everything from there again, in order
+    shared                anyone gets the next message that is in no hand
+    key-shared            each consumer owns a share of the keys; a key waits while an earlier
+                          message with it is in another hand, so that its order survives a change
+
+A consumer remembers where it stands in each partition. That is a matter of speed and lies in memory
+only: every return raises the cursor's round, and a consumer that finds a newer round goes back as
+far as the returns say.
+
+Acknowledging is checked as a whole before anything is written. In a transaction only PENDING
+messages can be acknowledged; if one of them is not, two transactions would consume the same input.
+The frame that is written then is the abort of the transaction that came second.
+
+    m7   PENDING ── ack by T1 ──▶ PENDING_ACK ── T1 commits ──▶ DELETED
+                    ack by T2 ──▶ conflict: T2 is aborted in this frame
+
+Moving a message off the subscription, to its dead-letter or retry topic, is one frame: the copy in
+the target and the acknowledgement of the original. As two frames, a crash between them would leave
+the message in both topics, or in neither.
+
+A seek makes everything before the position acknowledged and everything after it pending again, in
+all partitions in one frame. Leases and redelivery counts are void afterwards; transactions that
+hold acknowledgements there are aborted first, if the caller agreed to it.
+
+Source: PIP-31 "Acknowledgement"; spec/transactions 9.
 
 Contents:
 

@@ -1,4 +1,89 @@
-"""The checkpoint: what the journal holds is written to files.
+"""The checkpoint and recovery: how the journal becomes files, and how a store opens again.
+
+Everything that ever happened is in the journal, and state is what you get by folding it. That is
+easy to get right and gets slower every day: opening the store would replay its whole history. A
+checkpoint writes the state and the rows of the journal up to one LSN, the cut, into files of their
+own. From then on opening costs the live state and the journal since the cut.
+
+                       cut
+    journal  ───────────┼──────────────▶
+    files         1     │     2                   journal file 1 is closed at the cut; 2 goes on
+                        │
+    manifest g     ─────┼──── valid ────┐
+    manifest g+1        │               └─ published: from here on g+1 is what opens
+                        │
+    writers      ═══════╪═════════════════════▶   held up at the cut only
+    checkpoint          ├ dumps ─ state ─ parts ─ history ─ manifest ─ unlink ─▶
+
+The steps:
+
+ 1. The cut, under the write lock: flush, publish an empty new journal file, switch to it. Other
+    processes append to it at once. This process also writes the dumps of the folds it has loaded
+    and that have changed, for its folds are about to move on.
+ 2. Without any lock: dumps of folds that nobody has loaded, made from the dump before and the ops
+    since; one state file with all the dumps; a *part*, one Arrow file, for every ledger that gained
+    rows; the history of transactions and the logs of changes.
+ 3. The manifest g+1. It names every file of the checkpoint with size and checksum, and says which
+    LSN they stand for. This one link is the commit.
+ 4. Files that only g-1 needed are let go, after the grace that readers have.
+
+What is published is never changed: a temporary name, fsync, read back, link to a name that was
+never used before, fsync of the directory. So there is no moment in which a file is half new.
+
+    a death after            leaves                                       and next
+    ──────────────────────   ──────────────────────────────────────────   ─────────────────────────
+    1  the cut               two journal files, manifest g                g, then both files
+    2  parts, dumps          files that nobody names                      g; they are swept
+    3  the manifest          g or g+1, each complete                      whichever is there
+    4  some of the unlinks   files that nobody names                      g+1; they are swept
+
+Two manifests are kept, with the journals that the older one needs. If the newest turns out damaged,
+the one before and the journal lead to the same state; it costs time and loses nothing. That is also
+why a checkpoint refuses to be written while a dump that it would name is missing: it would push out
+the very manifest from which the dump can be made again.
+
+Numbers of generations are burnt. A checkpoint that died may have left files with its number in
+their names, and a manifest may have been lost; the next takes one above the highest number found in
+any name. Otherwise a reader might take a leftover for the file the manifest means.
+
+A part is one of a ledger's many; when the ledger is closed and all its rows are in parts, `seal`
+writes them again as one Parquet file, and a frame switches to it. A sidecar's ledger waits until no
+open transaction has rows in it, and is then sorted in order of commit.
+
+Recovery is not a mode. Opening a store and writing to it do the same every time, and usually find
+nothing to do:
+
+    open     newest good manifest (cut M) ─▶ its catalog ─▶ the journal's frames up to the witness
+             other folds are loaded from their dumps when somebody asks for them
+    write    under the lock, read to the end of the chain (LSN V), and compare with D, what is known
+             to have been durable: the greatest of M, the witness, and what any frame attests
+
+    V = D, then zeros          clean
+    V > D, then zeros          a writer died before its flush; the frames are whole and they stand
+    V > D, a flush was cut     the next writer copies the frames to a new journal file: pages of a
+           short or failed     failed flush may say "clean" without having reached the disk (R13)
+    V ≥ D, then other bytes    a torn frame. Nobody was told it was done. It is copied to
+                               quarantine/ and zeroed
+    V < D                      frames that somebody was promised cannot be read. That is damage, not
+                               a crash: Corruption with file, byte and LSN, and no writing over it
+
+Why the comparison with D: after a power cut, a valid chain that ends early looks exactly like a
+clean one. Without D the store would open, silently, without its last messages. Each frame's header
+says how much its writer knew to be durable, so a later frame convicts an earlier one of having been
+lost even if the witness has gone too (R8).
+
+After a boot, or a failed flush, frames that were answered without a flush may be missing. A lossy
+recovery therefore aborts every open transaction and skips the ids that may have been given out, in
+one durable frame, before anything else is written (R9, R10).
+
+Whoever meets a damaged file records it (`quarantine`), and the partition gives every good entry and
+then an error at the bad one; the rest of the store works on. Repairing is a command of its own
+(`engine/upkeep/repair`), because it may cost messages and somebody has to agree.
+
+A checkpoint nobody asked for runs in a thread of its own and may fail: then it is a note, and the
+next try waits. Nothing depends on its success but the time the next opening takes.
+
+Source: spec/reliability 2.3, 2.4, 3; Law 5.
 
 Contents:
 

@@ -1,16 +1,8 @@
 """The checkpoint: moves what the journal holds into files, so that opening costs the live state.
 
-    1 under the write lock   flush, start a new journal file: the cut; then, with this process alone
-                             held up, the dumps of the loaded folds that changed
-    2 without any lock       the dumps of the others, from the dumps before and the ops behind them;
-                             from the closed journals a part file for every ledger that gained rows,
-                             one state file with the dumps
-    3                        publish manifest g+1
-    4                        drop what only g-1 needed, after the grace of readers
-
-A crash anywhere leaves g or g+1, both complete; unnamed files are garbage. Only the holder of the
-maintenance lock is here. Another process waits for no more than the cut, a thread of this one for
-the dumps of what it has loaded as well. Source: spec/reliability 2.4.
+The package has its time line. Only the holder of the maintenance lock comes here. Another process
+waits for no more than the cut; a thread of this one waits for the dumps of what it has loaded, too.
+Source: spec/reliability 2.4.
 """
 
 from __future__ import annotations
