@@ -7,6 +7,7 @@ a store (the conflict matrix, the epochs of a key). Every rule and law names tes
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
@@ -372,6 +373,26 @@ def test_types_of_subscriptions(bench: Bench) -> None:
             client.acknowledge("t", kind, [message], cumulative=True)
 
 
+@pytest.mark.parametrize("column", ["plain send", "send in a transaction"])
+def test_deduplication(bench: Bench, column: str) -> None:
+    cells = {row[""]: row[column] for row in table(TRANSACTIONS, "7", "")}
+    client = bench.client
+    producer = client.producer("t", name="p")
+    txn = None if column == "plain send" else begin(client)
+    receipts = [producer.send(b"m", sequence_id=number, txn=txn) for number in (5, 9, 9)]
+    assert [one.duplicate for one in receipts] == [False, False, True]
+    original = "**the original id**" if txn is None else "the original I"
+    assert receipts[2][:3] == receipts[1][:3]
+    assert cells["sequence at or below the last"] == f"not stored; success, `duplicate`, {original}"
+    producer.send(b"m", txn=txn)
+    assert producer.send(b"m", sequence_id=10, txn=txn).duplicate  # the one before was last + 1
+    assert cells["without explicit sequence"].startswith(("last + 1", "the same"))
+    assert cells["sequence above the last"].startswith(("stored; gaps are allowed", "the same"))
+    other = begin(client)  # the scopes never meet
+    assert not producer.send(b"m", sequence_id=5, txn=other).duplicate
+    assert "transaction, " in table(TRANSACTIONS, "7", "")[0]["send in a transaction"]
+
+
 NAMED = {"NotInPendingAck": "PENDING", "PendingAck": "PENDING_ACK", "MarkDelete": "DELETED"}
 
 
@@ -513,3 +534,48 @@ def test_statuses_of_watermarks() -> None:
     assert said[:1] == [State().status]
     numbered = ", ".join(f"{number} {status}" for number, status in enumerate(STATUSES))
     assert f"`status` is {numbered}" in " ".join(section(WATERMARKS, "13").split())
+
+
+def test_bad_delays_and_looks(bench: Bench) -> None:
+    """The class that the table names is raised, and nothing is stored."""
+    client = bench.client
+    client.create_subscription("t", "alone")
+    client.admin.set_delayed_policies(topic="t", max_delivery_delay_ms=50_000)
+    producer, topic = client.producer("t"), client.topic("t")
+    producer.send(b"x", deliver_after=10_000)
+    (delayed,) = (MessageId(row["ledger"], row["entry"]) for row in topic.delayed().to_pylist())
+    held = begin(client)
+    client.acknowledge("t", "s", [delayed], txn=held)
+    nowhere = MessageId(delayed.ledger, delayed.entry + 9)
+    acts: dict[str, Callable[[], object]] = {
+        "negative `deliver_after`": lambda: producer.send(b"y", deliver_after=-1),
+        "delay above the maximum": lambda: producer.send(b"y", deliver_after=60_000),
+        "promote or cancel of an unknown": lambda: topic.promote([nowhere], subscription="s"),
+        "promote or cancel of one that": lambda: topic.promote([delayed], subscription="s"),
+        "promote for exclusive": lambda: topic.promote([delayed], subscription="alone"),
+    }
+    _raises(table(DELAYED, "11", "situation"), acts)
+    assert client.topic("t").delayed().num_rows == 1
+
+
+def test_bad_watermarks(bench: Bench) -> None:
+    bench.client.admin.set_watermark_policies(topic="t", producers_max=1)
+    first, second = (bench.client.producer("t", name=name) for name in ("a", "b"))
+    first.new_watermark().event_time(5).send()
+    acts: dict[str, Callable[[], object]] = {
+        "neither or both": lambda: first.new_watermark().send(),
+        "a producer beyond": lambda: second.new_watermark().event_time(5).send(),
+    }
+    _raises(table(WATERMARKS, "12", "situation"), acts)
+    with pytest.raises(InvalidArgument):
+        first.new_watermark().event_time(0).send()
+    assert list(first.new_watermark().event_time(6).send().positions) == [0]
+
+
+def _raises(rows: list[Row], acts: dict[str, Callable[[], object]]) -> None:
+    """Each act raises what the row whose situation begins so says first."""
+    for begins, act in acts.items():
+        (row,) = (row for row in rows if row["situation"].startswith(begins))
+        with pytest.raises(TxlogError) as caught:
+            act()
+        assert type(caught.value).__name__ == re.split(r"\W", row["outcome"])[0], begins
