@@ -1,0 +1,83 @@
+"""How many modules a call goes through: each trip has a budget, which may only be lowered.
+
+A trip through many modules is a long read for whoever wants to know what a command does. Counted
+are modules of txlog in which a function runs, in a process of its own that has loaded all of them before: what
+runs while a module is loaded is left out.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import txlog
+from txlog.clock import ManualClock
+from txlog.api.open import open_store
+
+COUNT = """
+import importlib, pkgutil, sys, threading, txlog
+for module in pkgutil.walk_packages(txlog.__path__, "txlog."):
+    if not module.name.startswith("txlog.spark") and not module.name.endswith("__main__"):
+        vars(importlib.import_module(module.name))
+seen = set()
+def note(frame, event, arg):
+    if event == "call" and frame.f_code.co_name != "<module>":
+        seen.add(frame.f_code.co_filename)
+def trip():
+    {trip}
+threading.setprofile(note)
+sys.setprofile(note)
+trip()
+sys.setprofile(None)
+ours = [name.partition("/src/txlog/")[2] for name in seen if "/src/txlog/" in name]
+print(*sorted(ours), sep="\\n", file=sys.stderr)
+"""
+COMMAND = "from txlog.cli.main import main; main(['-q', '-S', {store!r}, *{words!r}])"
+READ = """import txlog
+    from txlog.relation.scans import scans_of
+    with txlog.open({store!r}, read_only=True) as client:
+        assert scans_of(client._content("orders").relation)"""
+"""The driver's side of a Spark read, without Spark."""
+BUDGETS = {
+    "produce orders -m x": 75,
+    "txn commit TXN": 64,
+    "consume orders -s late": 94,
+    "txn list": 53,
+    "read": 42,
+}
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A small store: an open transaction, and a delayed message that is due."""
+    path = str(tmp_path_factory.mktemp("trips") / "store")
+    txlog.init(path)
+    clock = ManualClock(1_700_000_000_000)
+    with open_store(path, clock=clock) as client:
+        client.create_topic("orders", partitions=2)
+        client.create_subscription("orders", "late")
+        client.producer("orders").send(b"later", deliver_after=1_000)
+        client.producer("orders").send(b"now")
+    return path
+
+
+@pytest.mark.parametrize("trip", BUDGETS)
+def test_a_trip_keeps_within_its_budget(store: str, trip: str) -> None:
+    with txlog.open(store) as client:
+        txn = str(client.begin()["txn"])
+    words = [txn if word == "TXN" else word for word in trip.split()]
+    code = READ.format(store=store) if trip == "read" else COMMAND.format(store=store, words=words)
+    done = subprocess.run(
+        [sys.executable, "-c", COUNT.format(trip=code)],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "PYTHONPATH": str(Path(txlog.__file__).parents[1])},
+    )
+    assert done.returncode == 0, done.stderr
+    modules = [line for line in done.stderr.splitlines() if line.endswith(".py")]
+    assert 10 < len(modules) <= BUDGETS[trip], "\n".join(modules)
