@@ -1,8 +1,8 @@
 """How many modules a call goes through: each trip has a budget, which may only be lowered.
 
 A trip through many modules is a long read for whoever wants to know what a command does. Counted
-are modules of txlog in which a function runs, in a process of its own that has loaded all of them before: what
-runs while a module is loaded is left out.
+are modules of txlog in which a function runs, in a process of its own that has loaded all of them
+before: what runs while a module is loaded is left out.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 import txlog
-from txlog.clock import ManualClock
 from txlog.api.open import open_store
+from txlog.clock import ManualClock
 
 COUNT = """
 import importlib, pkgutil, sys, threading, txlog
