@@ -75,7 +75,7 @@ if TYPE_CHECKING:
     from txlog.ranges import Range as Range
     from txlog.settings import Settings as Settings
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 lazy.install()
 
 _HOMES = {

@@ -62,9 +62,9 @@ def test_the_table_and_the_modules_agree() -> None:
 
 
 def test_version(capfd: pytest.CaptureFixture[str]) -> None:
-    """spec/cli 2: `txlog 0.1.0`; with --json what it stands on."""
+    """spec/cli 2: `txlog 0.2.0`; with --json what it stands on."""
     assert main(["--version"]) == 0
-    assert capfd.readouterr().out == "txlog 0.1.0\n"
+    assert capfd.readouterr().out == "txlog 0.2.0\n"
     assert main(["--version", "--json"]) == 0
     answer = json.loads(capfd.readouterr().out)
     assert list(answer) == [
@@ -78,7 +78,7 @@ def test_version(capfd: pytest.CaptureFixture[str]) -> None:
         "platform",
     ]
     assert main(["topic", "list", "-V"]) == 0
-    assert capfd.readouterr().out == "txlog 0.1.0\n"
+    assert capfd.readouterr().out == "txlog 0.2.0\n"
 
 
 _IMPORTS = """

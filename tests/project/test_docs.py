@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -172,6 +173,13 @@ def test_a_document_that_is_named_exists(file: Path) -> None:
     for name in re.findall(r"(?<![\w./*<-])([\w./-]+\.md)\b", _prose(file)):
         places = (file.parent / name, ROOT / name, ROOT / "docs" / name)
         assert any(place.is_file() for place in places), f"{file} names {name}"
+
+
+def test_the_newest_version_of_the_changelog_is_that_of_the_program() -> None:
+    project = tomllib.loads(_text("pyproject.toml"))["project"]
+    newest = re.search(r"^## (\S+) - ", _text("CHANGELOG.md"), re.MULTILINE)
+    assert newest is not None
+    assert newest[1] == project["version"] == txlog.__version__
 
 
 def test_every_document_has_a_page_on_the_site() -> None:
