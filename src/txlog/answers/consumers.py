@@ -1,7 +1,4 @@
-"""Describing one subscription: its consumers, its partitions, and what its backlog is made of.
-
-The answer about the consumers of a subscription: who they are, and what each has in hand.
-"""
+"""One subscription: who consumes it and holds what, its partitions, what its backlog is made of."""
 
 from __future__ import annotations
 
@@ -27,6 +24,9 @@ from txlog.settings import DAY_MS, HOUR_MS, MINUTE_MS
 from txlog.startup import compute as pc
 
 Answer = dict[str, Any]
+
+
+# --- its consumers ---------------------------------------------------------------------------
 
 
 def consumers(view: View, held: Subscription, store: Store) -> list[Answer]:
@@ -68,6 +68,8 @@ def waiting(view: View, held: Subscription) -> int:
     numbers = catalogs.numbers(view.catalog.topics[held.topic])
     return sum(len(view.cursor(held.number, number).hands.waiting) for number in numbers)
 
+
+# --- its partitions and its backlog ----------------------------------------------------------
 
 GROUPS = ("key", "age", "ledger")
 AGES = (

@@ -1,17 +1,12 @@
-"""What is delayed, as rows and counts: the answers of `txlog delay` and of whoever counts.
+"""What is delayed, as rows and counts: the answers of `txlog delay`, and of whoever counts.
 
-Reading functions over a view. A message is delayed while its time is to come; counts come from the
-index alone, listings read the messages they show. Source: spec/delayed 9.
+    listings   read the messages they show
+    counts     of a partition, or on a subscription (msgDelayed): from the index alone; where a
+               range has no index yet, from the times in the log
+    buckets    of the index, as rows; no message is looked at
 
-How many messages are delayed: of a partition, and on a subscription (msgDelayed).
-
-Reading functions over a view; they read the index and wait for nobody. Of ranges without an index,
-which wait for a consumer or a checkpoint to make it again, they read the times in the log.
-Source: spec/delayed 9.
-
-The buckets of the index of delayed messages, as rows: the answer of `txlog delay buckets`.
-
-Reading functions over a view; the messages are not looked at. Source: spec/delayed 9.
+All are reading functions over a view, and wait for nobody. A message is delayed while its time is
+to come. Source: spec/delayed 9.
 """
 
 from __future__ import annotations
@@ -60,6 +55,9 @@ LISTED = pa.schema(
 WITHIN = (MINUTE_MS, 10 * MINUTE_MS, HOUR_MS, DAY_MS)
 ROWS_AT_ONCE = 1000  # messages that are looked at at once: their payloads are in memory
 _ORDER = [(name, "ascending") for name in ("deliver_at", "ledger", "entry", "index")]
+
+
+# --- listings --------------------------------------------------------------------------------
 
 
 class Scope(NamedTuple):
@@ -159,6 +157,9 @@ def histogram(now_ms: int, tables: Iterable[pa.Table]) -> list[Answer]:
     ]
 
 
+# --- counts ----------------------------------------------------------------------------------
+
+
 class DelayCounts:
     """Counts at one moment, by the policies of the topics."""
 
@@ -213,6 +214,8 @@ class DelayCounts:
         """The same of all partitions."""
         return sum(self.of_cursor(topic, held, number) for number in numbers(topic))
 
+
+# --- buckets ---------------------------------------------------------------------------------
 
 PENDING_BYTES = 12
 INDEX_MAX = (1 << 31) - 1

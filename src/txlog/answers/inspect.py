@@ -1,9 +1,9 @@
 """`inspect`: what a word means in a store, and what a file holds, with or without a store.
 
-Owns what a file is as rows: of Arrow, journals and manifests, the frames and files they name.
-
-A Parquet file is read by DuckDB itself; of it there are its columns and row groups, as the footer
-has them. Nothing is compared with a manifest here: the file may be of any store, or of none.
+A word may name a topic, a transaction, a message, a file of the store. A file is shown as rows: an
+Arrow file by its own, journals and manifests by the frames and files they name. Parquet files are
+read by DuckDB; here are only their columns and row groups, as the footer has them. Nothing is
+compared with a manifest: the file may belong to any store, or to none.
 """
 
 from __future__ import annotations
@@ -39,6 +39,9 @@ from txlog.ranges import Bound, Range
 
 Answer = dict[str, Any]
 PREFIXES = ("topic", "sub", "key", "txn", "msg", "ledger", "lsn", "file")
+
+
+# --- words -----------------------------------------------------------------------------------
 
 
 def inspect(view: View, store: Store, what: str | None) -> Answer:
@@ -246,6 +249,8 @@ def _frame(view: View, lsn: int) -> Answer:
         raise NotFoundHere(f"LSN {lsn}")
     return {"kind": "frame", **describe_frame(raw), "durable": lsn <= view.journal.durable_lsn}
 
+
+# --- files -----------------------------------------------------------------------------------
 
 _LINE_BYTES = 16
 

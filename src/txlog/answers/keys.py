@@ -1,8 +1,6 @@
-"""What transaction keys look like: the answers about them as plain values.
+"""What transaction keys look like: as rows, and as metrics.
 
-Reading functions over a view; the names in the answers are the fields that the commands print.
-
-The metrics of transaction keys, and how many keys a coordinator has.
+The names in the answers are the fields that the commands print. The metrics:
 
     pulsar_txn_transaction_key_count   living keys      _epoch   the newest epoch of each
     pulsar_txn_transaction_key_age     summary: how long transactions of the key were open, one
@@ -30,6 +28,9 @@ from txlog.engine.view.view import View
 from txlog.ids import TxnId
 
 Answer = dict[str, Any]
+
+
+# --- rows ------------------------------------------------------------------------------------
 
 
 def connected(answer: Connected) -> Answer:
@@ -124,6 +125,8 @@ def _row(
         "topic_list": [] if txn is None else topics_of(view, txn),
     }
 
+
+# --- metrics ---------------------------------------------------------------------------------
 
 QUANTILES = (0.5, 0.9, 0.99)
 

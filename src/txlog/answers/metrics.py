@@ -1,26 +1,25 @@
 """The metrics of a store as plain values, computed from the folds of a view.
 
-One Family a metric, in the order of spec/transactions 16: names and types are Pulsar's where the
-meaning is the same. Counters are fields of folds, so they survive processes and only grow; no
-transaction id is ever a label. txlog.answers.metrics_text makes the Prometheus text.
+There is one Family for each metric, in the order of spec/transactions 16. Names and types are
+Pulsar's where the meaning is the same. Counters are fields of folds, so they outlive processes and
+only grow; those of this process (the ones marked *) begin at 0 when it opens the store. No
+transaction id is ever a label. `metrics_text` makes text of it.
 
-The metrics of delayed delivery; names are Pulsar's where the meaning is the same.
+Delayed delivery. The index belongs to the partition, so a topic sums partitions and not
+subscriptions:
 
     pulsar_subscription_delayed                        msgDelayed, as in `sub list`
     pulsar_delayed_message_index_bucket_total          sealed buckets, and the mutable one
-    pulsar_delayed_message_index_loaded                ids in the memory of this process
-    pulsar_delayed_message_index_size_bytes            the memory they take
+    pulsar_delayed_message_index_loaded                * ids in memory
+    pulsar_delayed_message_index_size_bytes            * the memory they take
     pulsar_delayed_message_index_bucket_snapshot_size_bytes    the files of sealed buckets
-    pulsar_delayed_message_index_bucket_op_count       steps of upkeep in this process
-    txlog_delayed_bucket_op_seconds                    how long they took
+    pulsar_delayed_message_index_bucket_op_count       * steps of upkeep
+    txlog_delayed_bucket_op_seconds                    * how long they took
     txlog_delayed_strays, _rewinds_total, _popped_total, _lateness_seconds
-                                                       what the consumers of this process did
-    txlog_delayed_rows_read_total, _handed_out_total   their quotient is the read amplification
+                                                       * what consumers did
+    txlog_delayed_rows_read_total, _handed_out_total   * their quotient is the read amplification
 
-The index belongs to the partition: a topic sums partitions, not subscriptions.
-Source: spec/delayed 12.
-
-The metrics of watermarks, of partitions where a producer ever asserted anything.
+Watermarks, of partitions where a producer has ever asserted anything:
 
     by topic, partition and subscription
     txlog_watermark_event_time_ms          emitted: the highest value handed to a consumer, if any
@@ -29,17 +28,16 @@ The metrics of watermarks, of partitions where a producer ever asserted anything
     txlog_watermark_status                 0 unknown, 1 active, 2 idle, 3 it cannot be read now
     txlog_watermark_held                   1 while the materialized value is below the emitted one
     txlog_watermark_emitted_total          values that were stored as handed out, in all epochs
-    txlog_watermark_late_messages_total    handed out by consumers of this process, too late
+    txlog_watermark_late_messages_total    * handed out too late
 
     by topic and partition
     txlog_watermark_active_producers, _pending_transactions   who is waited for, or may be
     txlog_watermark_regressions_total, _snapshots_total, _snapshot_bytes_total
-    txlog_watermark_rows_folded_total      rows that this process read for values
-    txlog_watermark_ahead_of_open_txn_total   asserted by producers of this process although an open
-                                           transaction of theirs has older messages
+    txlog_watermark_rows_folded_total      * rows read for values
+    txlog_watermark_ahead_of_open_txn_total   * asserted by a producer while an open transaction of
+                                           its own has older messages
 
-Those of this process begin at 0 when it opens the store; the others survive it.
-Source: spec/watermarks 13.
+Source: spec/transactions 16; spec/delayed 12; spec/watermarks 13.
 """
 
 from __future__ import annotations
@@ -73,6 +71,9 @@ from txlog.settings import EVENT_TIME_MAX, SECOND_MS
 
 KINDS = ("seal", "merge", "prune", "delete", "rebuild", "lost")
 _INDEX = "pulsar_delayed_message_index"
+
+
+# --- delayed delivery ------------------------------------------------------------------------
 
 
 def delay_families(view: View, store: Store, topics: list[Topic]) -> Iterator[Family]:
@@ -203,6 +204,8 @@ def _bucket_ops(known: BucketOps) -> Iterator[Family]:
 def _short(topic: Topic) -> str:
     return TopicName.parse(topic.name).short
 
+
+# --- watermarks ------------------------------------------------------------------------------
 
 _PREFIX: Final = "txlog_watermark"
 STATUSES: Final = ("unknown", "active", "idle", "unavailable")
@@ -357,6 +360,8 @@ def _of_partitions(places: list[tuple[Labels, Watermark, tuple[int, int]]]) -> I
         samples: list[Sample] = [("", labels, counts[at]) for labels, _, counts in places]
         yield Family(f"{_PREFIX}_{name}", "counter", text, samples)
 
+
+# --- all of them -----------------------------------------------------------------------------
 
 REASONS = ("user", "admin", "conflict", "timeout", "fenced", "recovery")
 

@@ -1,17 +1,14 @@
 """What producers asserted and where subscriptions are in event time: answers of `txlog watermark`.
 
     materialized   the least time of an active producer where everything before is acknowledged,
-                   without a subscription at the end of the log; it may fall
-    emitted        the highest one that a consumer of the subscription was handed; it does not
+                   or at the end of the log without a subscription; it may fall
+    emitted        the highest one that a consumer of the subscription was handed; it never falls
+    history        what took effect, in the order of the journal: watermark rows, snapshots, and at
+                   a marker what its transaction asserted, an idle first. What open transactions
+                   hold has no place yet
 
-Reading functions over a view; instants are milliseconds, positions are Position.
-Source: spec/watermarks 4, 6, 8.
-
-What moved the watermarks of a topic: the answer of `txlog watermark history`.
-
-It lists what took effect, in the order of the journal: watermark rows, snapshots, and at a marker
-what its transaction asserted, an idle first. What open transactions hold has no place yet.
-Source: spec/watermarks 3, 5.
+All are reading functions over a view; instants are milliseconds, positions are Position.
+Source: spec/watermarks 3 to 6, 8.
 """
 
 from __future__ import annotations
@@ -36,6 +33,9 @@ from txlog.settings import EVENT_TIME_MAX
 
 Answer = dict[str, Any]
 UNAVAILABLE = "unavailable"
+
+
+# --- now -------------------------------------------------------------------------------------
 
 
 class Standing(NamedTuple):
@@ -269,6 +269,8 @@ def _position(place: Place) -> Position | None:
 def _short(topic: Topic) -> str:
     return TopicName.parse(topic.name).short
 
+
+# --- history ---------------------------------------------------------------------------------
 
 _TYPES = {W_SET: "set", W_IDLE: "idle", W_SNAPSHOT: "snapshot"}
 

@@ -1,15 +1,8 @@
 """Owns Admin: the operations of administration on a store, reached by `client.admin`.
 
-A method a command of `txlog admin`. Answers are plain values with the names the commands print;
-instants are milliseconds, ids TxnId and MessageId.
-
-Owns PolicyAdmin: policies of a topic, a namespace, the store, as the API answers them.
-
-The keys of the answers are what the commands print.
-
-Settings of a store, as the API answers them: the keys are what the commands print.
-
-Changing and deleting topics, as the API answers it: the keys are what the commands print.
+There is a method for each command of `txlog admin`, for policies and settings, and for changing and
+deleting topics. Answers are plain values under the names that the commands print; instants are
+milliseconds, ids TxnId and MessageId.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """Owns Client: the Pulsar-like Python API of a store.
 
-A method of the same name stands behind each command. Values in the answers are plain; ids are TxnId
-and MessageId, instants are milliseconds since 1970 UTC.
-
-Owns TransactionClient: the calls of a client that concern transactions and their keys.
+There is a method behind each command, with its name; those about transactions and their keys come
+first. Values in the answers are plain; ids are TxnId and MessageId, instants are milliseconds since
+1970 UTC.
 """
 
 from __future__ import annotations

@@ -1,29 +1,24 @@
-"""Owns the export of a topic to files: one that is there as a whole, or a directory that grows.
+"""Owns the export of a topic to files: one written as a whole, or a directory that grows.
 
-In a directory lies `_txlog-export.json`: of which store and topic it is, in which form, and behind
-which message of each partition it ends. A piece is written in three steps, so that whoever is
+A directory has a file `_txlog-export.json`: which store and topic it is of, in which form, and
+after which message of each partition it ends. A piece is written in three steps, so that whoever is
 killed loses a piece and doubles none:
 
     files     under temporary names, flushed, then renamed; named by partition and first message
     state     replaced at once: the piece is in
-    again     files that begin behind the state are of a piece that did not get there: they go
+    again     files that begin after the state belong to a piece that did not get there: they go
 
-Order is that of the log, one partition behind the other. Source: spec/cli 8.2.
-
-Owns what an exported message looks like: its columns, and the bytes of each form of file.
+Order is that of the log, one partition after another. What a message looks like:
 
     parquet, arrow   COLUMNS: key and value are bytes, instants UTC in milliseconds
     csv              the same as text, instants that no year from 1 to 9999 has as epoch ms; key and
-                     value as their encoding says: utf8, base64, or empty: there is none
+                     value as their encoding says: utf8, base64, or empty for null
     ndjson           the envelope of FORMAT records (`produce --in envelope` takes it byte for byte)
 
-Text is made by DuckDB, column by column: no message becomes an object of Python.
-
-Owns what an export writes: the columns of its files, and files written by this process.
-
-A row stands as a clean file of a store has it: a plain message has its ledger, a partition column,
-and its entry; a message of a transaction has no ledger but its marker and its index. Its id is
-`coalesce(marker_ledger, ledger):coalesce(marker_entry, entry):txn_index`.
+DuckDB makes text of columns: no message becomes an object of Python. A row is laid out as in a
+clean file of a store: a plain message has its ledger, a partition column, and its entry; a message
+of a transaction has no ledger but its marker and its index. Its id is
+`coalesce(marker_ledger, ledger):coalesce(marker_entry, entry):txn_index`. Source: spec/cli 8.2.
 """
 
 from __future__ import annotations
@@ -112,6 +107,8 @@ def _time(column: str) -> str:
     within = f"{column}_ms BETWEEN {INSTANT_MS_MIN} AND {INSTANT_MS_MAX}"
     return f"CASE WHEN {within} THEN {year} ELSE CAST({column}_ms AS VARCHAR) END AS {column}"
 
+
+# --- the form of a message -------------------------------------------------------------------
 
 _TEXTS: Final = f"{_text('key')}, {_text('value')}"
 _CSV: Final = (
@@ -325,6 +322,8 @@ def _word(value: Any) -> str:
         return _NOWHERE
     return quote(value if isinstance(value, bytes) else str(value), safe="")
 
+
+# --- one file, or a directory ----------------------------------------------------------------
 
 Answer = dict[str, Any]
 STATE: Final = "_txlog-export.json"
@@ -664,6 +663,8 @@ def _answer(topic: str, path: str, counts: Counts) -> Answer:
         "size_bytes": counts.size_bytes,
     }
 
+
+# --- files by this process -------------------------------------------------------------------
 
 _TIME: Final = pa.timestamp("us", "UTC")
 FILE: Final = pa.schema(

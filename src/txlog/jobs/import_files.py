@@ -1,13 +1,9 @@
-"""Owns the import of files: their rows become messages of a topic, once, by DuckDB and Arrow.
+"""Owns importing files: `import` and the job `bulk-load`; rows become messages of a topic, once.
 
-The batch is named by the key and by the bytes of the files, so the same again changes nothing. With
-resume each file is a batch of its own: an import that was killed goes on with the files that are
-not stored. Source: spec/cli 8.2.
-
-Owns the job `bulk-load`: files become messages of a topic, all of them or none, once.
-
-The batch is named by the transaction key and by what is in the files; whoever brings both again
-gets the first answer, and nothing is written.
+All of a batch is stored or none of it. It is named by the transaction key and the bytes of the
+files; whoever brings both again gets the first answer, and nothing is written. With `resume` each
+file is a batch of its own, so an import that was killed goes on with the files that are not stored.
+Source: spec/cli 8.2.
 """
 
 from __future__ import annotations
@@ -27,6 +23,9 @@ from txlog.jobs.local import Local
 from txlog.settings import GIB
 
 Answer = dict[str, Any]
+
+
+# --- bulk-load -------------------------------------------------------------------------------
 
 
 def bulk_load(
@@ -97,6 +96,8 @@ def answer_of(found: Answer, files: int) -> Answer:
         "already": found["already"],
     }
 
+
+# --- import ----------------------------------------------------------------------------------
 
 DECODED_BYTES: Final = GIB
 

@@ -1,10 +1,8 @@
 """Owns the job `replay`: messages of a range become messages of another topic, once.
 
 The batch is named by the transaction key, the topic and the range as it was written: whoever brings
-all three again gets the first answer, also where the range would mean other messages by now. Each
-message says where it came from, in a property.
-
-Owns what a replayed message is: the same message, with the place it came from as a property.
+all three again gets the first answer, even if the range would mean other messages by now. Each
+message is the same as before, with the place it came from as a property.
 """
 
 from __future__ import annotations
@@ -28,6 +26,9 @@ from txlog.relation.spans import Wanted
 from txlog.startup import compute as pc
 
 Answer = dict[str, Any]
+
+
+# --- the job ---------------------------------------------------------------------------------
 
 
 def replay(
@@ -91,6 +92,8 @@ def replay(
         "already": done["already"],
     }
 
+
+# --- its messages ----------------------------------------------------------------------------
 
 _READ: Final = ["topic", "message_id", *KEPT]
 

@@ -1,12 +1,8 @@
-"""Owns the job `compact`: the sidecars of a topic in the order of commits, without dead rows.
+"""Owns the jobs `compact` and `rebuild-delayed`: upkeep whose reading and sorting an engine does.
 
-The engine reads and sorts; each row is compared with what the sidecar goes by, then files and one
-frame a ledger are written as by `txlog admin compact`, refused if a source changed meanwhile.
-
-Owns the job `rebuild-delayed`: the index of delayed messages, made anew from the log.
-
-The engine finds the messages that have a time; buckets and frames are written as by
-`txlog delay rebuild`.
+What the engine computes is compared with what the store goes by, row by row. Files and frames are
+then written as by `txlog admin compact` and `txlog delay rebuild`, and refused if a source has
+changed meanwhile.
 """
 
 from __future__ import annotations

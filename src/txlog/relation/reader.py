@@ -1,10 +1,7 @@
-"""Owns RelationReader: an open store as readers of files need it, which are SQL and Spark.
+"""Owns an open store as those who read its files need it: SQL, Spark, completion and shells.
 
-It is the lightest handle there is: a command that only asks SQL loads no more than this.
-
-Which names there are in a store: for completion and for shells, without counts and sizes.
-
-Reading functions over a view; each costs what the catalog or the coordinators hold.
+It is the lightest handle of all: a command that only asks SQL loads no more than this. The names in
+a store are listed without counts or sizes; that costs what the catalog or the coordinators hold.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Owns the document of a report: its head, the figures on top, the sections in order.
+"""Owns the document of a report: its style, its head, the figures on top, the sections in order.
 
-Owns the style of a report: light and dark, on a phone, on a desk, on paper.
+It is readable in light and dark, on a phone, on a desk and on paper.
 """
 
 from __future__ import annotations
@@ -99,6 +99,9 @@ _SECTIONS: Final = (
     sections.problems, sections.throughput, sections.transactions, sections.backlog,
     sections.delayed, sections.watermarks, sections.segments, sections.topics,
 )  # fmt: skip
+
+
+# --- the document ----------------------------------------------------------------------------
 
 
 def page(figures: Mapping[str, Any]) -> str:

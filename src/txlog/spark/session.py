@@ -1,10 +1,9 @@
-"""Owns the start of a Spark session: its Java, its configuration, its environment.
+"""Owns the Spark session: how one is started, and how it opens a store.
 
-What the caller sets always holds. The rest is chosen for one machine: instants in UTC, page CRCs
-of Parquet checked, no web interface, no progress bar, the loopback address with a local master; and
-listing files is never a job of its own, since the files of a topic are named one by one.
-
-Owns how Spark's side opens a store: so that it may pin files, if this user may.
+What the caller sets always holds. The rest is chosen for one machine: instants in UTC, page CRCs of
+Parquet checked, no web interface, no progress bar, the loopback address with a local master.
+Listing files is never a job of its own, since the files of a topic are named one by one. A store is
+opened so that it may pin files, if this user may.
 """
 
 from __future__ import annotations
@@ -177,6 +176,9 @@ def _environment(values: Mapping[str, str]) -> Iterator[None]:
 
 def _text(value: str | int | bool) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+# --- the store -------------------------------------------------------------------------------
 
 
 def opened(store: str) -> Client:

@@ -1,9 +1,8 @@
 """Owns Receiving: what one consumer is handed, and where it stands in each partition.
 
-A turn is one frame a batch (decide/consuming/lease), not flushed. A consumer that found nothing
-before looks first, without the lock. Threads of a consumer take turns: their caller's mutex.
-
-Owns the rows of what was leased: read behind the frame, given back where they are damaged.
+A turn is one frame a batch (decide/consuming/lease), not flushed. A consumer that found nothing the
+last time looks first, without the lock. The threads of a consumer take turns under their caller's
+mutex. Rows are read after the frame that leased them; what turns out damaged is given back.
 """
 
 from __future__ import annotations
@@ -51,6 +50,8 @@ from txlog.engine.upkeep.space.retention import expire_due
 from txlog.engine.view.view import View
 from txlog.errors import AlreadyClosed, Corruption
 from txlog.ids import TopicName
+
+# --- the rows of what was leased -------------------------------------------------------------
 
 
 def read_handed(
@@ -133,6 +134,8 @@ def _record(store: Store, part: Part) -> None:
     if found is not None:
         record_damage(store, part.partition, *found)
 
+
+# --- receiving -------------------------------------------------------------------------------
 
 WAIT_MS_MIN = 1
 STILL_MS = 1000

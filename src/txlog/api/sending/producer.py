@@ -1,6 +1,7 @@
 """Owns Producer: sends messages, one by one or as Arrow batches, plain or in a transaction.
 
-Owns the row of a message that is sent by itself, with the columns that were given for it.
+A single message becomes a row with the columns that were given for it; a batch stays a table. Both
+then go the same way.
 """
 
 from __future__ import annotations
@@ -42,6 +43,9 @@ if TYPE_CHECKING:
     from txlog.engine.decide.transactions.enter import Use
 
 T = TypeVar("T")
+
+
+# --- the row of a single message -------------------------------------------------------------
 
 
 def as_bytes(given: T | str) -> T | bytes:
@@ -91,6 +95,9 @@ def beside(
             )
         given["properties"] = list(properties.items())
     return given
+
+
+# --- the producer ----------------------------------------------------------------------------
 
 
 class _Routing:

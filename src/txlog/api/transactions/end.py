@@ -1,7 +1,4 @@
-"""Ending transactions by id, expiring them, and waiting for one that waits for a partition.
-
-Owns the calls of a client that concern transaction keys: connect, and begin under a key.
-"""
+"""Calls about a transaction by its id or key: end it, wait for it, expire, connect, begin."""
 
 from __future__ import annotations
 
@@ -22,6 +19,9 @@ from txlog.errors import OutcomeUnknown
 from txlog.ids import TxnId
 
 POLL_SECONDS = 0.02
+
+
+# --- by id -----------------------------------------------------------------------------------
 
 
 def end(store: Store, txn_id: TxnId, *, commit: bool) -> EndAnswer:
@@ -67,6 +67,9 @@ def expire(store: Store) -> dict[str, Any]:
         "forgotten": swept.forgotten,
         "waiting_list": store.read(topics_and_txns.waiting),
     }
+
+
+# --- by key ----------------------------------------------------------------------------------
 
 
 def connect(store: Store, key: str, epoch: int, owner: str | int | None) -> Connected:

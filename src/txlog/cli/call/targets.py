@@ -1,6 +1,6 @@
-"""Owns the rule for several targets: go on after a failure, then list it (spec/cli 5).
+"""Owns several targets in one call: go on after a failure, then list it; `-` reads them from stdin.
 
-Owns `-` in place of arguments: ids read from stdin, one a line.
+Source: spec/cli 5.
 """
 
 from __future__ import annotations

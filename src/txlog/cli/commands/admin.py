@@ -1,9 +1,4 @@
-"""Owns the commands of administration: checkpoint.
-
-Owns the commands of administration that concern transaction keys and coordinators.
-
-Owns the commands that take a partition away and bring it back: admin offline, admin online.
-"""
+"""Owns the commands of administration: checkpoint, transaction keys, coordinators, partitions."""
 
 from __future__ import annotations
 
@@ -51,6 +46,8 @@ def checkpoint(
         )
     call.output.result(answer)
 
+
+# --- keys and coordinators -------------------------------------------------------------------
 
 LIST_FIELDS = (
     "transaction_key owner epoch txn txn_state coordinator last_used_time "
@@ -164,6 +161,8 @@ def _whose(key: str, owner: str | None) -> tuple[str | None, str]:
         raise Usage("--owner and OWNER&KEY exclude each other")
     return named or owner, bare or ""
 
+
+# --- take a partition away, and bring it back ------------------------------------------------
 
 _FIELDS = "topic partition online changed finished_list"
 

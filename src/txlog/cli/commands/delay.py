@@ -1,10 +1,7 @@
-"""Owns the commands that look at delayed messages: list, next, buckets.
+"""Owns the commands of delayed messages: look at them, decide over them, tend their index.
 
-Owns the commands that decide over delayed messages: promote, cancel.
-
-Each shows its plan and asks before it acts; the plan is the same decision, not carried out.
-
-Owns the commands of upkeep of the index of delayed messages: merge, rebuild.
+Those that decide show their plan and ask before they act; the plan is the same decision, not
+carried out.
 """
 
 from __future__ import annotations
@@ -36,6 +33,9 @@ Subscription = Annotated[
     str | None, Option("--subscription", "-s", metavar="SUB", help="not acknowledged there")
 ]
 Before = Annotated[str | None, Option("--before", metavar="TIME", help="due before it")]
+
+
+# --- look ------------------------------------------------------------------------------------
 
 
 @command(
@@ -172,6 +172,8 @@ def _length(count: int, most: int) -> int:
     return -(-count * BAR_COLUMNS // most)
 
 
+# --- decide ----------------------------------------------------------------------------------
+
 Answer = Mapping[str, Any]
 Ids = Annotated[list[str] | None, Argument(metavar="ID")]
 DueBefore = Annotated[str | None, Option("--before", metavar="TIME", help="those due before it")]
@@ -283,6 +285,9 @@ def _amount(answer: Answer, done: str) -> str:
     if first == last:
         return f"{counted(answer[done], 'message')} due {format_time(first)}"
     return f"{counted(answer[done], 'message')} due {format_time(first)} to {format_time(last)}"
+
+
+# --- tend the index --------------------------------------------------------------------------
 
 
 @command(

@@ -1,11 +1,4 @@
-"""Owns the commands of jobs that only look: audit, lateness; and how a job's engine is chosen.
-
-Owns the commands of jobs that write: bulk-load, replay, export-delta.
-
-Owns the commands of jobs that do upkeep: compact, rebuild-delayed.
-
-Owns what the commands of jobs share: the engine that flags ask for, listed answers.
-"""
+"""Owns the commands of jobs: those that only look, those that write, those that do upkeep."""
 
 from __future__ import annotations
 
@@ -28,6 +21,9 @@ Master = Annotated[
 Conf = Annotated[
     list[str] | None, Option("--conf", metavar="K=V", help="a property of Spark; may be repeated")
 ]
+
+
+# --- what they share -------------------------------------------------------------------------
 
 
 @contextmanager
@@ -95,6 +91,8 @@ def _pairs(given: list[str]) -> dict[str, str]:
         found[name] = value
     return found
 
+
+# --- jobs that look --------------------------------------------------------------------------
 
 Looking = Annotated[str, Option("--engine", metavar="duckdb|spark", help="what computes")]
 Topic = Annotated[str, Argument(metavar="TOPIC", show_default=False)]
@@ -166,6 +164,8 @@ def lateness(
         f"watermark: {late or 'none'} ({engine}, {duration(call.elapsed_ms())})"
     )
 
+
+# --- jobs that write -------------------------------------------------------------------------
 
 Changing = Annotated[str, Option("--engine", metavar="duckdb|spark", help="what computes")]
 Key = Annotated[
@@ -341,6 +341,8 @@ def _loaded(name: str) -> Callable[..., dict[str, Any]]:
             "deltalake is not installed", hint="pip install 'txlog[spark]'"
         ) from error
 
+
+# --- jobs of upkeep --------------------------------------------------------------------------
 
 Upkeep = Annotated[
     str, Option("--engine", metavar="duckdb|spark", help="who reads; duckdb: this process")

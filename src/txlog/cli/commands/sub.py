@@ -1,12 +1,7 @@
-"""Owns the commands of subscriptions: create, list, ack.
+"""Owns the commands of subscriptions: make, look, acknowledge, give back, move, end.
 
-Owns the commands that look at one subscription: describe, backlog.
-
-Owns the commands about messages in consumers' hands: nack, redeliver.
-
-Owns the commands that move a subscription, or end it: seek, skip, clear-backlog, expire, delete.
-
-Each shows its plan and asks before it acts; the plan is the same decision, not carried out.
+Those that move or end one show their plan and ask before they act; the plan is the same decision,
+not carried out.
 """
 
 from __future__ import annotations
@@ -34,6 +29,9 @@ LIST_FIELDS = (
     "topic subscription type backlog delayed pending_acks consumers "
     "| isolation mark_delete last_ack_time created_time backlog_no_delayed"
 )
+
+
+# --- make, list, acknowledge -----------------------------------------------------------------
 
 
 @command(
@@ -180,6 +178,8 @@ def topic_of(client: Client, subscription: str) -> str:
     return topics[0]
 
 
+# --- look at one -----------------------------------------------------------------------------
+
 Sub = Annotated[str, Argument(metavar="SUB", show_default=False)]
 Topic = Annotated[str | None, Option("--topic", "-t", metavar="T")]
 
@@ -216,6 +216,8 @@ def backlog(
     name = topic or topic_of(client, subscription)
     call.output.rows(client.subscription(name, subscription).backlog(by, top))
 
+
+# --- move, or end ----------------------------------------------------------------------------
 
 Answer = Mapping[str, Any]
 
@@ -382,6 +384,9 @@ def delete(
         call.output.result(answer)
 
     each_target(names, one)
+
+
+# --- messages in consumers' hands ------------------------------------------------------------
 
 
 def handle_of(call: Call, subscription: str, topic: str | None) -> SubscriptionHandle:

@@ -1,7 +1,4 @@
-"""Owns the commands of topics: create, list, describe, stats.
-
-Owns the commands that change and delete topics: topic update, topic delete.
-"""
+"""Owns the commands of topics: create, list, describe, stats, update, delete."""
 
 from __future__ import annotations
 
@@ -24,6 +21,9 @@ LIST_FIELDS = (
     "topic partitions messages size_bytes open_txns delayed subscriptions "
     "| backlog created_time last_publish_time"
 )
+
+
+# --- make and look ---------------------------------------------------------------------------
 
 
 @command(
@@ -153,6 +153,8 @@ def compile_regex(text: str | None) -> re.Pattern[str] | None:
     except (re.error, RecursionError, OverflowError) as error:
         raise InvalidArgument(f"not a regular expression: {error}") from error
 
+
+# --- change and delete -----------------------------------------------------------------------
 
 OFF = "off"
 

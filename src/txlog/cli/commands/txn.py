@@ -1,10 +1,6 @@
-"""Owns the commands of transactions: connect, begin, commit, abort, list, show, run.
+"""Owns the commands of transactions.
 
-Owns the commands that follow one transaction: wait, log.
-
-Owns `txn run`: a foreign command inside a transaction, whose end decides the transaction's.
-
-Owns the commands for transactions that do not end by themselves: find-hanging, expire.
+`txn run` runs a foreign command inside a transaction; how it ends decides how the transaction does.
 """
 
 from __future__ import annotations
@@ -30,6 +26,9 @@ if TYPE_CHECKING:
     from txlog.api.client import Client
 
 _GRACE_S = 10
+
+
+# --- a foreign command -----------------------------------------------------------------------
 
 
 def run_in_transaction(
@@ -96,6 +95,8 @@ def _stop(child: subprocess.Popen[bytes]) -> None:
         child.kill()
         child.wait()
 
+
+# --- begin and end, list and show ------------------------------------------------------------
 
 STATES = ("open", "committing", "committed", "aborting", "aborted")
 LIST_FIELDS = (
@@ -357,6 +358,8 @@ def _say_end(call: Call, client: Client, answer: Mapping[str, Any]) -> None:
         call.warn(f"waiting for {', '.join(map(str, answer['waiting_list']))}")
 
 
+# --- follow one ------------------------------------------------------------------------------
+
 _WAIT_STEP_S: Final = 0.05
 _UNMET: Final = 8
 _ENDS: Final = {
@@ -405,6 +408,9 @@ def log(
     It reaches back as far as ended transactions are remembered, and as the journal.
     """
     call.output.rows(call.client().admin.transaction_log(TxnId.parse(txn)))
+
+
+# --- those that do not end by themselves -----------------------------------------------------
 
 
 @command(

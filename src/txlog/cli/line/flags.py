@@ -1,12 +1,8 @@
-"""Owns the global flags before the verb, and what can be told from a command line before parsing.
+"""Owns the global flags: before the verb, in a line that is not parsed yet, and what each means.
 
-After the verb Typer reads them, with everything else; those before it are put in front, so that the
-last one wins.
-
-Owns what flags and arguments mean where their command says nothing of its own.
-
-One word means one thing on every command, so it is told once: by the long flag, by the metavar of
-an argument, or by `COMMAND FLAG` where it differs.
+After the verb Typer reads them with everything else; those before it are put in front, so that the
+last one wins. One word means one thing on every command, so it is explained once: under the long
+flag, under the metavar of an argument, or under `COMMAND FLAG` where a command differs.
 """
 
 from __future__ import annotations
@@ -27,6 +23,9 @@ SWITCHES: Final = frozenset(
 _SHORT_VALUES: Final = frozenset("Sf")
 _SHORT_SWITCHES: Final = frozenset("qvyhV")
 _HIDING: Final = "\0"  # no word of a command line can have it
+
+
+# --- in a line -------------------------------------------------------------------------------
 
 
 def hidden_times(words: list[str]) -> list[str]:
@@ -152,6 +151,8 @@ def _take_value(words: list[str], at: int, out: Split, *, has_value: bool) -> in
     out.leading.extend(words[at : at + 2])
     return 2
 
+
+# --- what they mean --------------------------------------------------------------------------
 
 FLAGS: Final[dict[str, str]] = {
     "--ack": "when messages are acknowledged: as they leave, not at all, at a clean end",

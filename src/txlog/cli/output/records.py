@@ -1,9 +1,8 @@
 """Owns messages out: tables of RECEIVED in, bytes of the chosen record format out (spec/cli 7).
 
-JSON never depends on bytes it cannot say: text is utf8, anything else base64. An embedded JSON
-value is passed on as it stands, only its line breaks (they can only be space) become blanks.
-
-Owns what %-formats ask for and a message does not have: file, row, ends, transaction key.
+JSON never depends on bytes it cannot express: text is utf8, anything else base64. An embedded JSON
+value is passed on as it stands; only its line breaks, which can only be space, become blanks. What
+a %-format may ask for and a message does not have is looked up beside it: file, row, ends, key.
 """
 
 from __future__ import annotations
@@ -34,6 +33,9 @@ _BREAKS: Final = bytes.maketrans(b"\n\r", b"  ")
 Row = dict[str, Any]
 # Of a table what its messages do not have themselves, by name.
 Beside = Callable[[pa.Table], Mapping[str, Sequence[object]]]
+
+
+# --- records ---------------------------------------------------------------------------------
 
 
 class Records:
@@ -273,6 +275,9 @@ def _time(ms: int | None) -> str | None:
 def _shown(data: bytes | None) -> str:
     text, _ = text_of(data)
     return "(null)" if text is None else printable(cell(text))
+
+
+# --- what a message does not have itself -----------------------------------------------------
 
 
 def beside_of(client: Client, form: str) -> Beside | None:

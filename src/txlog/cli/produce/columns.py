@@ -1,17 +1,15 @@
-"""Owns what the flags of `produce` add to the records of its input, column by column.
+"""Owns what becomes of the records of an input on their way to messages, column by column.
 
-What a record says itself counts. Its deliver_at and deliver_after are one thing: a flag gives a
-delivery to the records that have neither.
+What a record says itself counts; flags fill in the rest. Its deliver_at and deliver_after are one
+thing: a flag gives a time to the records that have neither.
 
-Owns the dead letters of `produce`: records of an input that are bad, as messages of a topic.
+A bad record becomes a dead letter, if asked for: the record as it stood as the value (null when it
+is too large for a message), and properties that say where it came from and why: REAL_TOPIC,
+ORIGIN_LINE, EXCEPTION, as those of `run` do.
 
-The value is the record as it stood, null when it is too large for a message; properties say where
-it came from and why: REAL_TOPIC, ORIGIN_LINE, EXCEPTION, as those of `run` do.
-
-Owns --chunking: which records go alone because they are large, and raw files as streams.
-
-A raw file is never in memory as a whole: its blocks go to the producer as they are read, and a
-signal between two of them ends the message before anything of it is named.
+With --chunking large records go alone. A raw file is never in memory as a whole: its blocks go to
+the producer as they are read, and a signal between two of them ends the message before a frame
+names anything of it.
 """
 
 from __future__ import annotations
@@ -38,6 +36,9 @@ if TYPE_CHECKING:
 _PROPERTY_MAP = pa.map_(pa.string(), pa.string())
 _INSTANT = pa.timestamp("ms", "UTC")
 _MS = pa.int64()
+
+
+# --- what flags fill in ----------------------------------------------------------------------
 
 
 def filled(request: Request, table: pa.Table, sent: int) -> pa.Table:
@@ -110,6 +111,9 @@ def _deliveries(request: Request, table: pa.Table) -> dict[str, pa.Array | None]
     return given
 
 
+# --- dead letters ----------------------------------------------------------------------------
+
+
 class Letters:
     """Bad records, held until they are sent with what is around them."""
 
@@ -147,6 +151,8 @@ class Letters:
         self._producer.send_batch(table, txn=txn)
         self.sent += len(held)
 
+
+# --- large records ---------------------------------------------------------------------------
 
 _WAIT_S = 0.2  # for a terminal or pipe, before a signal is looked for
 

@@ -1,15 +1,14 @@
-"""The tail: rows of ledgers that still lie in journal frames only.
+"""The tail: rows of ledgers that still lie only in journal frames.
 
-Owns an index of runs (consecutive rows of one ledger from one frame) and turns slices of them into
-Arrow tables. The rows themselves stay in the journal; `frame_rows` reads them. The row of a marker
-is made from its op: it has no bytes of its own.
+It is an index of runs (consecutive rows of one ledger from one frame), and turns slices of them
+into Arrow tables. The rows themselves stay in the journal. The row of a marker is made from its op:
+it has no bytes of its own.
 
-The user rows of journal frames: read, checked and decoded on demand, some of them kept.
-
-There are two ways. A frame alone becomes a record batch over its own bytes, and a few of those are
-kept. Rows that came with their frames, read and checked once already, are *packed*: many small
-frames become one table by one call of Arrow, and the rows of a frame are a range of it. A
-checkpoint reads every row behind the last one and packs them; 2 us a frame instead of 20.
+Rows are read, checked and decoded on demand, in one of two ways. A frame alone becomes a record
+batch over its own bytes, and a few of those are kept. Rows that came with their frames, already
+read and checked, are *packed*: one call of Arrow makes many small frames one table, and the rows of
+a frame are a range of it. A checkpoint reads every row since the last one and packs them: 2 us a
+frame instead of 20.
 """
 
 from __future__ import annotations
@@ -69,6 +68,9 @@ BATCH_BYTES_KEPT_MAX = 32 << 20
 PACK_BYTES = 1 << 20
 ROWS_UNCOPIED_BYTES = 256 << 10
 _STREAM_END = b"\xff\xff\xff\xff\0\0\0\0"
+
+
+# --- the rows of frames ----------------------------------------------------------------------
 
 
 class FrameRef(msgspec.Struct, frozen=True, gc=False):
@@ -194,6 +196,9 @@ class FrameRows:
         """Let go what is kept of frames whose rows are in files by now."""
         for known in [known for known in self._batches if known <= lsn]:
             self._kept_bytes -= self._batches.pop(known)[1]
+
+
+# --- runs ------------------------------------------------------------------------------------
 
 
 class TailRun(msgspec.Struct, frozen=True, gc=False):

@@ -1,17 +1,15 @@
-"""What of a transaction remains to be ended, and where that can be done now.
+"""What of a transaction remains to be done, where it can be done now, and what hangs.
 
-Nothing is flagged as done: a participant that holds nothing of the transaction any more is done.
-A partition and its sidecar are one unit; they are not available while the catalog says so. A
-participant that was deleted is done as well, and is named as skipped.
-Source: spec/transactions 5.1, 11.
+Nothing is flagged as done: a participant that holds nothing of the transaction any more is done. A
+partition and its sidecar are one unit, and are unavailable while the catalog says so. A participant
+that was deleted is done as well, and is named as skipped. Source: spec/transactions 5.1, 11.
 
-Transactions that do not end by themselves, and what contradicts the one journal.
+A transaction that does not end by itself has one of three reasons (spec/transactions 15). Age alone
+is none (KIP-664).
 
     COMMITTING, ABORTING beyond the limit   unavailable: bring the partitions back
     OPEN beyond its time-out                overdue: its coordinator was not loaded
     everything else                         corrupt: impossible by Law 4, reported, never repaired
-
-Age alone is no finding (KIP-664). Source: spec/transactions 15.
 """
 
 from __future__ import annotations
@@ -39,6 +37,9 @@ if TYPE_CHECKING:
     from txlog.engine.folds.cursor import Pending
 
 Place = tuple[int, int]  # (partition, subscription); subscription 0: the partition itself
+
+
+# --- what remains ----------------------------------------------------------------------------
 
 
 class Participants(msgspec.Struct, gc=False):
@@ -147,6 +148,9 @@ def place_name(catalog: Catalog, place: Place) -> str:
         return text
     held = catalog.subscriptions.get(subscription)
     return f"{text}:{held.name if held else f'subscription {subscription}'}"
+
+
+# --- what hangs ------------------------------------------------------------------------------
 
 
 @value

@@ -1,18 +1,16 @@
-"""Policies of delayed delivery: those of the topic, else of its namespace, else of the store.
+"""Which policy holds: the topic's, else its namespace's, else the store's.
 
-Source: spec/delayed 1, 10; in Pulsar delayedDeliveryTickTimeMillis and its kin.
+Delayed delivery (spec/delayed 1, 10): as delayedDeliveryTickTimeMillis and its kin in Pulsar.
 
-Policies of what a topic keeps: those of the topic, else of its namespace, else of the store.
+Retention, as retention-policies and message-ttl in Pulsar. UNLIMITED ends the search, as a number
+does: a topic keeps everything whatever its namespace says.
 
     retention_ms, retention_bytes   ledgers whose newest message is older go, and those beyond so
                                     many newer bytes
     retention_acked                 ledgers that every subscription has acknowledged go
-    ttl_ms                          messages that are older are acknowledged (skip.py)
+    ttl_ms                          messages that are older are acknowledged (decide/consuming/skip)
 
-UNLIMITED ends the search, as a number does: a topic keeps everything whatever its namespace says.
-Source: in Pulsar retention-policies and message-ttl of topics and namespaces.
-
-Policies of watermarks: those of the topic, else of its namespace, else of the store.
+Watermarks (spec/watermarks 7, 11):
 
     watermark_snapshot_bytes_max, watermark_snapshot_entries_max, watermark_snapshot_markers_max
         appended to a partition since its last snapshot: then the next row has one before it
@@ -20,8 +18,6 @@ Policies of watermarks: those of the topic, else of its namespace, else of the s
     watermark_producer_idle_timeout_ms a producer silent for so long is declared idle, 0: never
     watermark_open_transaction_check   count, refuse or off (0, 1, 2 as a policy)
     watermark_emit_interval_ms         least time between two events of a consumer
-
-Source: spec/watermarks 7, 11.
 """
 
 from __future__ import annotations
@@ -40,6 +36,9 @@ MAX_DELAY = "max_delivery_delay_ms"
 FIXED_DELAY = "fixed_delivery_delay_ms"
 TTL_FROM = "ttl_from_deliver_at"
 _FAR = 1 << 62
+
+
+# --- delayed delivery ------------------------------------------------------------------------
 
 
 class DelayPolicy(msgspec.Struct, frozen=True, gc=False):
@@ -68,6 +67,9 @@ def delay_policy(view: View, settings: Settings, topic: Topic) -> DelayPolicy:
         known(FIXED_DELAY, settings.fixed_delivery_delay_ms),
         bool(known(TTL_FROM, settings.ttl_from == "deliver_at")),
     )
+
+
+# --- retention -------------------------------------------------------------------------------
 
 
 class RetentionPolicy(msgspec.Struct, frozen=True, gc=False):
@@ -100,6 +102,8 @@ def retention_policy(view: View, settings: Settings, topic: Topic) -> RetentionP
         bound("ttl_ms", settings.ttl_ms),
     )
 
+
+# --- watermarks ------------------------------------------------------------------------------
 
 SNAPSHOT_SHARE = 10  # so many times its own size lie between a snapshot and the next
 

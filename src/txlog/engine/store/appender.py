@@ -1,12 +1,10 @@
-"""Owns Appender: decisions become frames of the journal, and the folds take them.
+"""Owns Appender: calls on their way through the write path become frames, and the folds take them.
 
-A decision has a frame of its own: encode, which may refuse it, then append and apply, which happen
-both or leave a view that must be thrown away (R28). Decisions that *join* (the operations of one
-transaction that were left for later, and its commit) share one: each is applied when it is decided,
-since the next must see it, and the frame is written when the last is. If that fails the folds are
-ahead of the journal, and the caller must throw them away, as after a failed flush.
-
-Owns Call: a decision on its way through the write path.
+A decision has a frame of its own: it is encoded, which may refuse it, then appended and applied;
+both happen, or the view must be thrown away (R28). Decisions that *join* (the operations of one
+transaction that were left for later, and its commit) share a frame: each is applied when it is
+decided, since the next must see it, and the frame is written after the last. If that fails, the
+folds are ahead of the journal and must be thrown away, as after a failed flush.
 """
 
 from __future__ import annotations
@@ -32,6 +30,9 @@ from txlog.settings import Settings
 Rows = tuple[int, pa.Buffer | None]
 NO_ROWS: Rows = (0, None)
 Encoded = tuple[bytes, Rows]
+
+
+# --- frames ----------------------------------------------------------------------------------
 
 
 class NothingWritten(Exception):
@@ -152,6 +153,8 @@ class Appender:
                 raise
             return journal.append(ops, data, columns, time_ms)
 
+
+# --- calls -----------------------------------------------------------------------------------
 
 Decide = Callable[[View, Instant], Decision]
 NOTHING = Uses()

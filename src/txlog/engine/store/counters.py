@@ -1,7 +1,4 @@
-"""Counts what this process did with delayed indexes, for its metrics.
-
-Counts what this process delivered of delayed messages, for its metrics; never stored.
-"""
+"""What this process has done with delayed messages, counted for its metrics and never stored."""
 
 from __future__ import annotations
 
@@ -15,6 +12,9 @@ import pyarrow as pa
 from txlog.startup import compute as pc
 
 LATENESS_BOUNDS_MS: Final = (1, 10, 100, 1_000, 10_000, 60_000, 600_000, 3_600_000)
+
+
+# --- deliveries ------------------------------------------------------------------------------
 
 
 class Stander(Protocol):
@@ -63,6 +63,8 @@ class DelayTally:
         """What the consumers of this process remember as not due."""
         return sum(one.strays for one in self.standers)
 
+
+# --- upkeep of the index ---------------------------------------------------------------------
 
 REST_MS = 10_000  # after a failure nobody tries again on his own for so long
 

@@ -1,4 +1,4 @@
-"""Owns Follower: an open store as far as it is read, with a view that follows the journal.
+"""Owns Follower: a store as far as it is read, with a view that follows the journal.
 
     read(look)      read frames up to the witness, then run a function over the view; no lock
     refresh()       only the first
@@ -6,22 +6,22 @@
                     answer would be of an old state, so that raises at once (spec/reliability 2.3)
     dry run         the view stays where it was opened, behind every valid frame
 
-A checkpoint of others may take files from under it: then it looks again over the newest (R21), or
-loads everything anew. So it does behind anything that was broken off (R28): the view counts as void
-from the first step that changes it until the last one is done, and who finds it void loads it anew.
+A checkpoint of another process may take files from under it: then it looks again over the newest
+one (R21), or loads everything anew. It does the same after anything that was broken off (R28): the
+view counts as void from the first step that changes it until the last is done, and whoever finds it
+void loads it anew.
 
-Owns Mutex: one call at a time in the process that made it, whatever ends the call.
+Threads take turns by `Mutex`, whatever ends their calls. Who holds it is asked of the lock itself,
+in one step of C, and never of what a call got round to noting: an interrupt may come between any
+two steps of Python. Whether that call is still running is asked of the stack. So a hold that an
+interrupt left behind can be told from a call that is under way.
 
-Who holds it is asked of the lock itself, in one step of C, never of what a call got round to
-noting: an interrupt may come between any two steps of Python. Whether that call still runs is asked
-of the stack. So a hold that an interrupt left behind is known from a call that is under way.
-
-1. A call from within a call of the same thread (from `__del__`, which the collector runs anywhere,
-   or from a signal handler) finds everything half done: it is refused. What only cleans up is put
-   off until the outer call has ended.
+1. A call from within a call of the same thread (from `__del__`, which the collector may run
+   anywhere, or from a signal handler) would find everything half done: it is refused. What only
+   cleans up is put off until the outer call has ended.
 2. A child of a fork inherits the lock as it was at that moment. If another thread of its parent
-   held it, nobody ever frees it there: a plain lock would let the child wait for ever where its
-   descriptors are closed and it is to be told so (R27).
+   held it, nobody ever frees it there. With a plain lock the child would wait for ever; but its
+   descriptors are closed, and it has to be told so (R27).
 """
 
 from __future__ import annotations
@@ -45,6 +45,9 @@ from txlog.errors import AlreadyClosed, Corruption, MissingFile, NotAllowed, Txl
 from txlog.settings import Settings
 
 T = TypeVar("T")
+
+
+# --- turns -----------------------------------------------------------------------------------
 
 
 class Mutex:
@@ -146,6 +149,8 @@ class Mutex:
                 if self._report is not None:
                     self._report(f"what was put off within another call failed: {error}")
 
+
+# --- following -------------------------------------------------------------------------------
 
 _RUN = Mutex.run.__code__
 

@@ -1,14 +1,12 @@
-"""The view: what a store holds at one LSN, over the newest checkpoint and the frames behind it.
+"""The view: what a store holds at one LSN, over the newest checkpoint and the frames after it.
 
-Owns the loaded folds, the frames' ops that wait for folds nobody has used yet, the tail and the
-open segment files. `apply` is the only thing that mutates a fold (Law 3). A component is loaded
-when it is first asked for: its dump, if the manifest names one, then the ops that waited. Opening a
-store therefore costs the catalog and the journal tail, never the number of topics.
+Owns the loaded folds, the ops that wait for folds nobody has used yet, the tail and the open
+segment files. `apply` is the only thing that changes a fold (Law 3). A component is loaded when it
+is first asked for: its dump, if the manifest names one, then the ops that waited. So opening a
+store costs the catalog and the journal's tail, and never the number of topics.
 
-Owns the folds by kind, and their dumps: what a state file begins with, how one is read.
-
-A state file is its head and the dumps behind each other; the manifest has the place and checksum of
-each (DumpRef), so a component is loaded without the others.
+Dumps lie one after another in a state file, after its head. The manifest has the place and checksum
+of each (DumpRef), so a component is loaded without the others.
 """
 
 from __future__ import annotations
@@ -88,6 +86,8 @@ class _Folds(Mapping[str, Fold]):
         return len(HOMES)
 
 
+# --- dumps -----------------------------------------------------------------------------------
+
 FOLDS = _Folds()
 STATE_HEAD = struct.Struct("<8s8s")
 STATE_MAGIC = b"TXLOGSTA"
@@ -136,6 +136,8 @@ def dump_bytes(disk: Disk, ref: DumpRef) -> bytes:
         )
     return data
 
+
+# --- the view --------------------------------------------------------------------------------
 
 RELOADS_MAX = 20
 NOTED = frozenset([

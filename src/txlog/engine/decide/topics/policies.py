@@ -1,4 +1,6 @@
-"""Policies of a subscription: redelivery and dead letters; each may be set, changed, taken away.
+"""Policies: a subscription's own, and those that a topic inherits from its namespace and the store.
+
+A subscription's own; each may be set, changed, taken away (spec/transactions 3 and 9.1):
 
     ack_timeout_ms       what is not acknowledged for so long comes again
     nack_delay_ms        a negatively acknowledged message comes again after this
@@ -6,22 +8,17 @@
     max_redeliver_count  one that came again more often goes to the dead-letter topic
     dead_letter_topic, retry_topic   names, else <topic>-<subscription>-DLQ and -RETRY
 
-Source: spec/transactions 3, 9.1.
-
-Policies that a topic, a namespace and the store may each have: set, looked at, inherited.
+Inherited ones, in three families. A topic takes each one that it does not have from its namespace,
+and that from the store. Whoever loses a policy inherits again; the store goes back to the default
+(spec/delayed 9 and 10; spec/watermarks 11):
 
     DELAYED      active, tick_time_ms, strict: who waits, and how early a message may be
                  max_delivery_delay_ms    a longer delay is refused; 0: any
                  fixed_delivery_delay_ms  what every message is delayed by; 0: what it asks for
                  ttl_from                 publish or deliver_at: from when a time to live counts
-    RETENTION    retention_ms, retention_bytes, retention_acked, ttl_ms: what is kept, and for how
-                 long it waits (plan/policies), said as None where there is no bound; and
-                 ttl_from
+    RETENTION    retention_ms, retention_bytes, retention_acked, ttl_ms: what is kept, and how long
+                 it waits (plan/policies), said as None where there is no bound; and ttl_from
     WATERMARK    those of plan/policies, named without their `watermark_`
-
-A topic inherits each one that it does not have from its namespace, that from the store; whoever
-loses a policy inherits again, and the store goes back to the default.
-Source: spec/delayed 9, 10; spec/watermarks 11.
 """
 
 from __future__ import annotations
@@ -60,6 +57,9 @@ LEAST = {
     "ack_timeout_ms": 1000, "nack_delay_ms": 0, "nack_backoff_max_ms": 0, "max_redeliver_count": 0,
 }  # fmt: skip
 TOPICS = {"dead_letter_topic": "DLQ", "retry_topic": "RETRY"}
+
+
+# --- of a subscription -----------------------------------------------------------------------
 
 
 def policy_ops(
@@ -112,6 +112,8 @@ def set_policies(view: View, topic: Topic, held: Subscription, policies: Policie
     changed = [op for op in ops if held.policies.get(op.name) != op.value]
     return Decision([*changed], None, True, answer)
 
+
+# --- inherited -------------------------------------------------------------------------------
 
 Value = int | str  # of a policy: a switch is a bool, some are words
 OPEN_TRANSACTION_CHECKS: Final = ("count", "refuse", "off")

@@ -1,10 +1,9 @@
-"""Changing a topic: more partitions, other policies.
+"""Changing a topic, or a setting of the store.
 
-Partitions only come. A key's partition is crc32(key) mod partitions, so keys move when there are
-more: behind the frame that adds them every send goes by the new number (send looks under the
-lock), and what was sent before stays where it is.
-
-Deciding a setting of the store: checked with all others; one op, or none if it is so already.
+Partitions are only ever added. A key's partition is crc32(key) mod partitions, so keys move when
+there are more: after the frame that adds them every send goes by the new number (a send looks under
+the lock), and what was sent before stays where it is. A setting is checked together with all the
+others; it is one op, or no op if nothing changes.
 """
 
 from __future__ import annotations
@@ -34,6 +33,8 @@ from txlog.engine.view.view import View
 from txlog.errors import LimitExceeded, NotAllowed, NotFound
 from txlog.ids import TopicName
 from txlog.settings import PARTITIONS_MAX, Settings
+
+# --- a topic ---------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +103,8 @@ def _add(draft: Draft, topic: Topic, count: int) -> None:
         for subscription in topic.subscriptions:
             draft.ops.append(CursorOpened(subscription, number, BEFORE_ALL))
 
+
+# --- a setting -------------------------------------------------------------------------------
 
 Value = int | str | float
 

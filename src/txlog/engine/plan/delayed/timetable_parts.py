@@ -1,20 +1,19 @@
 """Owns the parts of a timetable: Sealed, the ids of one bucket, and Mutable, those above the last.
 
-Each stands at a cutoff and answers for its own range of positions. Of a bucket its footer is read
-first, then the segments that are due, and its bitmaps when a read comes by; what cannot be read is
-BucketLost (it is to be dropped, and built again) or BucketAway (the next cycle tries again).
+Each stands at a cutoff and answers for its own range of positions. Of a bucket the footer is read
+first, then the segments that are due, and the bitmaps once a read comes by. What cannot be read is
+BucketLost (it is dropped and built again) or BucketAway (the next look tries again).
+
+    key = (deliver_at, ledger, entry, index)
+
+Rows of the index lie in order of key. A few are looked at one by one; many are grouped by Arrow,
+without an object a message. A marker all of whose messages are in a set is there as its entry: an
+object for each would cost 186 B.
 
 Invariants
   1. A set of future ids has an id only if it is indexed and its time is above the cutoff.
   2. No segment is read before its first id is due, and before the last of the one before it.
 Source: spec/delayed 3, 7.
-
-Owns rows of the index in the order of their keys, and what they do to sets of ids.
-
-    key = (deliver_at, ledger, entry, index)
-
-A few rows are looked at one by one; many are grouped by Arrow, without an object a message. A
-marker all of whose messages are in a set is there as its entry: an object each would cost 186 B.
 """
 
 from __future__ import annotations
@@ -251,6 +250,8 @@ def common(left: IdSet, right: IdSet) -> IdSet:
             made.inner[key] = shared
     return made
 
+
+# --- the parts -------------------------------------------------------------------------------
 
 READS_MAX = 3  # so often a bucket is tried before the rest goes on without it
 KEPT_SEGMENTS_MAX = 2  # of a bucket: the one that is falling due, and the one behind it

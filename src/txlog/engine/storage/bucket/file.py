@@ -5,21 +5,17 @@
     bitmaps   binary; in the very first row those of all segments (msgpack), else null
     footer    key `txlog.delayed`: base64 of msgpack of `Head`
 
+A segment is a window of time, anchored at the data, with a bound on its size: it opens at t0, the
+time of its first id, and ends before the first deliver_at > t0 + step - 1, when it holds ids_max
+ids, or at the end. The step is the setting; where it would make more than segments_max segments, it
+doubles until it does not. Times come sorted and in pieces, since a merge never holds all of them;
+the cost is a bisection a segment.
+
 The footer is parsed whole at every open, so the bitmaps are a column: read when a look needs them.
-What is published is derived from the log: whoever finds it damaged drops it and builds it again.
-
-Encoding runs over its source three times (the step, the bitmaps, the rows), so that a merge needs
-no more memory than two segments, the bitmaps and the file. `bucket_reader` reads it.
+Encoding goes over its source three times (the step, the bitmaps, the rows), so a merge needs no
+more memory than two segments, the bitmaps and the file. The content is derived from the log:
+whoever finds a file damaged drops it and builds it again. `reader` reads it.
 Source: spec/delayed 5.
-
-Where the snapshot segments of a bucket end: windows of time, anchored at the data, and a size.
-
-    a segment opens at t0, the time of its first id, and ends
-      before the first deliver_at > t0 + step - 1, or when it holds ids_max ids, or at the end
-
-The step is the setting; where time alone would make more than segments_max segments it doubles
-until it does not. Times come sorted and in pieces, for a merge never holds all of them. The cost is
-a bisection a segment. Source: spec/delayed 5.
 """
 
 from __future__ import annotations
@@ -44,6 +40,8 @@ from txlog.engine.storage.bucket.bitmaps import (
 from txlog.engine.storage.segment import FileRef, Group, arrow_module
 from txlog.errors import FormatMismatch
 from txlog.startup.crc32c import crc32c
+
+# --- where segments end ----------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +143,9 @@ BATCH_ROWS: Final = 1 << 16  # ids of which bitmaps are made at once
 
 Source = Callable[[], Iterable[pa.Table]]
 """Gives tables of IDS, each in the order of the key and one behind the other; asked repeatedly."""
+
+
+# --- the file --------------------------------------------------------------------------------
 
 
 class Segment(msgspec.Struct, frozen=True, array_like=True, gc=False):

@@ -1,8 +1,8 @@
-"""Owns the disk in memory: the same protocols as `disk`, with faults, kills and power cuts.
+"""Owns the disk in memory: the protocols of the real one, with faults, kills and power cuts.
 
-One `Machine` holds the files; every `MemoryDisk` is one process on it (`process` gives another).
-Two hooks that tests replace are asked before every call: `step` before one with an effect, `look`
-before one without. A hook counts, or raises
+One `Machine` holds the files; every `MemoryDisk` is one process on it (`process` gives another),
+with its own open files and locks. Two hooks that tests replace are asked before every call: `step`
+before one with an effect, `look` before one without. A hook counts, or raises
 
 - OSError: the call fails as the real one would; a failed flush loses its bytes (see power_loss);
 - Killed: this process is dead, its locks are free, every later call of it raises again;
@@ -12,10 +12,6 @@ An error with an attribute `written` raised before a pwrite lets that many bytes
 
     op of step   create mkdir pwrite datasync sync_dir link unlink lock unlock
     op of look   open read pread size exists listdir holder
-
-Owns what a process in memory holds: open files, locks, and the machine they are on.
-
-The other half of `memory_disk`, which says what the hooks may do.
 """
 
 from __future__ import annotations
@@ -59,6 +55,9 @@ from txlog.errors import (
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
+
+
+# --- a process and its machine ---------------------------------------------------------------
 
 
 class Killed(BaseException):
@@ -245,6 +244,8 @@ class MemoryLock:
     def _is_free(self) -> bool:
         return self.disk.machine.holders.get(self._node, self) is self
 
+
+# --- the disk --------------------------------------------------------------------------------
 
 __all__ = ["Killed", "MemoryDisk", "PowerCut"]
 

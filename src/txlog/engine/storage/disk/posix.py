@@ -1,24 +1,19 @@
 """Owns every file effect of the engine: descriptors, flushes, publication, locks, free space.
 
-The real `Disk`. Nothing but it and its `disk_*` calls `os` or `fcntl` (spec/reliability R1). What
-holds:
+The real `Disk`. In the engine only this module, `locks` and `user_files` (for files outside any
+store) call `os` or `fcntl` (spec/reliability R1).
 
 1. The root is opened once; everything else goes by a directory descriptor and one name, and no
-   link is ever followed. What is not a regular file or not of the expected owner is Corruption.
-2. No bare OSError leaves: `failure` says which of our errors it is. A write that failed may have
-   left a part of its bytes; the caller zeroes it (R30). A failed flush is never repeated (R13).
+   link is ever followed. What is not a regular file, or has another owner than expected, is
+   Corruption.
+2. No bare OSError leaves: `failure` says which of our errors it is. Reads and writes have every
+   byte or fail. A write that failed may have left a part of its bytes; the caller zeroes it (R30).
+   A failed flush is never repeated (R13).
 3. A published name was never used before and holds exactly the bytes given (R3). When the last
    flush of its directory fails, the outcome is unknown (R31).
-4. flock only, on descriptors of their own (R24). A forked child closes every inherited
+4. Locks are flock, on descriptors of their own (R24). A forked child closes every inherited
    descriptor at once and never unlocks; all its handles are then AlreadyClosed (R27).
 5. A file or lock handle belongs to one thread at a time; a disk may be used by many.
-
-Owns descriptors and open files: reading and writing with every byte, or an error of ours.
-
-A forked child closes every inherited descriptor at once and never unlocks; all its handles are then
-AlreadyClosed (R27). Only `disk` uses this module.
-
-Owns making the directory of a store, and what there is to know of a place before it is one.
 """
 
 from __future__ import annotations
@@ -73,6 +68,9 @@ VECTOR_MAX = 1024  # buffers Linux takes in one pwritev (IOV_MAX)
 _CLOSED = 2**31 - 1  # no descriptor; some calls of Python refuse -1 with an error of its own
 
 _handles: weakref.WeakSet[Handle] = weakref.WeakSet()
+
+
+# --- open files ------------------------------------------------------------------------------
 
 
 class Handle:
@@ -194,6 +192,8 @@ def _libc() -> Any:
     return library if hasattr(library, "syncfs") and hasattr(library, "fstatfs") else None
 
 
+# --- locks -----------------------------------------------------------------------------------
+
 # ext4, xfs, btrfs: the first field of struct statfs.
 _SYNCED_WHOLE = frozenset((0xEF53, 0x58465342, 0x9123683E))
 
@@ -256,6 +256,8 @@ class _LockSite:
         words = read_proc(f"/proc/{pid}/cmdline").rstrip(b"\0").split(b"\0")
         return pid, b" ".join(words).decode(errors="replace")[:COMMAND_CHARS_MAX]
 
+
+# --- the disk --------------------------------------------------------------------------------
 
 _KINDS = (
     (stat.S_ISDIR, "directory"), (stat.S_ISLNK, "link"), (stat.S_ISFIFO, "pipe"),
@@ -660,6 +662,9 @@ def _sync_published(directory: int, path: str) -> None:
     except OSError as error:  # R31: the name may or may not survive
         number_of(error)
         raise OutcomeUnknown(f"{path} was written, its directory not", path=path) from error
+
+
+# --- before there is a store -----------------------------------------------------------------
 
 
 def absolute(path: str) -> str:

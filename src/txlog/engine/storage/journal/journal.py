@@ -1,20 +1,15 @@
-"""The journal: the only file that is ever appended to.
+"""The journal: the only file that is ever appended to; its end, its flush, and recovery.
 
-Owns the end of the chain, the flush and the recovery of a store. A handle is used by one thread at
-a time (the store's mutex) and appends only while the caller holds the write lock.
+A handle is used by one thread at a time (the store's mutex), and appends only while its caller
+holds the write lock: catch_up, append (written), flush (mark, fdatasync, raise), answer.
 
 Invariants
   1. Frames form one chain: lsn + 1, the previous CRC, the place in the file.
   2. Everything at or below `durable_lsn` has been covered by a completed flush.
-  3. Never two flushes of the same bytes after one failed (R13): a failed handle answers nothing
-  more. 4. Bytes cut from the journal are in `quarantine/` first (R4).
-
-Timeline of one call:  catch_up -> append (written) -> flush: mark, fdatasync, raise -> answer.
+  3. The same bytes are never flushed twice after a failure (R13): a failed handle answers nothing
+     more, and the next one rolls the frames forward, encoded anew, into another file.
+  4. Bytes cut from the journal are in `quarantine/` first (R4).
 Source: spec/reliability 2.2 and 2.3, Laws 2 and 3.
-
-Owns rolling forward: frames of a journal file encoded for another one.
-
-The journal decides when, under the write lock; it is loaded when there is something to mend.
 """
 
 from __future__ import annotations
@@ -36,6 +31,8 @@ from txlog.engine.storage.journal.frame import Buffer, attested_lsn, encode, joi
 from txlog.engine.storage.journal.witness import Witness, Witnessed, boot_bytes
 from txlog.errors import Corruption, MissingFile, OutcomeUnknown, TxlogError
 from txlog.startup.values import changed
+
+# --- rolling forward -------------------------------------------------------------------------
 
 
 def place_of(opened: JournalFile, lsn: int) -> tuple[int, int]:
@@ -95,6 +92,8 @@ def broken(opened: JournalFile, at: int, first: int, last: int) -> Corruption:
         last_lsn=last,
     )
 
+
+# --- the journal -----------------------------------------------------------------------------
 
 # A frame above this size is written straight to the end: filling zeros first would write it twice.
 FILL_FRAME_BYTES_MAX = 256 << 10

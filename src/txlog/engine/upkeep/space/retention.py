@@ -1,12 +1,9 @@
-"""Retention: trimming partitions, by a bound when somebody asks, by the topics' policies otherwise.
+"""Retention and expiry: messages go when a policy or somebody says so, and never by themselves.
 
 A trim is one frame (decide/topics/trim). Its files lose their names at the next checkpoint and go
-after the grace of readers, or at once on a full disk (R18).
-
-Expiry: the time to live of topics, applied when somebody looks and behind each checkpoint.
-
-Nothing runs in the background: a message past its time stays in a backlog until a consumer of the
-subscription asks for more, a checkpoint is written, or somebody says so.
+after the grace of readers, or at once on a full disk (R18). A message past its time to live stays
+in a backlog until a consumer of the subscription asks for more, a checkpoint is written, or
+somebody expires it.
 """
 
 from __future__ import annotations
@@ -25,6 +22,8 @@ from txlog.engine.view.view import View
 from txlog.ids import TopicName
 from txlog.ranges import Bound
 from txlog.settings import Settings
+
+# --- trimming --------------------------------------------------------------------------------
 
 
 def trim_topic(
@@ -75,6 +74,8 @@ def trim_by_policies(store: Store) -> int:
             ledgers += answer.total("ledgers")
     return ledgers
 
+
+# --- expiry ----------------------------------------------------------------------------------
 
 Pair = tuple[int, int]
 

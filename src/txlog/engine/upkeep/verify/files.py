@@ -1,17 +1,15 @@
-"""Verifying published files: their bytes against what names them.
+"""Verifying the files of a store: those that are named, and those that lie beside them.
 
-Fast compares every byte with its checksum. Deep also decodes everything: rows, bitmaps, dumps, the
-chunks of large messages.
-
-Verifying what lies in the directories of a store: what nobody names, what is none of its own.
+A named file is compared with its checksum; a deep look also decodes rows, bitmaps, dumps and the
+chunks of large messages. Of the rest, which no answer ever comes from:
 
     fixed    the reserve, lock files, pins, what recovery cut off
     names    temporaries of the dead, files that no manifest and no frame names, foreign ones
     left     manifests before the two that are kept, locks of consumers that have left
     staged   files of jobs that never ended
 
-None of it is ever read for what a store holds, so all are warnings: the next upkeep puts most in
-order, the foreign are for who put them there.
+These are warnings: the next upkeep removes most of them, and foreign files are for whoever put them
+there.
 """
 
 from __future__ import annotations
@@ -51,6 +49,9 @@ HINT: Final = "txlog admin repair says what can be made again"
 _STATE_HEAD_BYTES: Final = STATE_HEAD.size
 # Whether a path that is missing is still wanted: a checkpoint may have replaced it meanwhile.
 IsWanted = Callable[[str], bool]
+
+
+# --- named files -----------------------------------------------------------------------------
 
 
 def check_segment(
@@ -274,6 +275,9 @@ def check_kinds(disk: Disk, findings: Findings) -> set[str]:
             )
             out.add(path)
     return out
+
+
+# --- what lies beside them -------------------------------------------------------------------
 
 
 def check_fixed(disk: Disk, findings: Findings, irregular: Collection[str] = ()) -> None:

@@ -2,16 +2,15 @@
 
     partition     its ledgers against the rows: entries, messages, markers
     sidecar       every visible or open message is a row of that transaction with that index
-    cursors       what is acknowledged, held or in hand exists, and by whom exists
-    coordinators  what is held is of an unfinished transaction; a commit has its markers
+    cursors       what is acknowledged, held or in hand exists, by whom exists, and nothing is two
+                  of these
+    coordinators  what is held belongs to an unfinished transaction; a commit has its markers
     keys          bound is exactly what is open under a key
     delayed       the index has what the log says is not due, and nothing else
     watermarks    what the rows assert leads to the state, and to every snapshot on the way
 
-Each is a function of one view; what it reads of rows it reads in columns. A component whose own
-bytes are damaged raises, and the others are looked at all the same.
-
-Verifying a cursor: what is acknowledged, held or in hand exists, and nothing is two of these.
+Each is a function of one view, and reads rows in columns. A component whose own bytes are damaged
+raises, and the others are looked at all the same.
 """
 
 from __future__ import annotations
@@ -39,6 +38,8 @@ from txlog.engine.view.view import View
 from txlog.errors import IntegrityError, TxlogError
 from txlog.ids import SIDECAR, TopicName
 from txlog.startup import compute as pc
+
+# --- cursors ---------------------------------------------------------------------------------
 
 
 def check_cursor(view: View, subscription: int, number: int, findings: Findings) -> None:
@@ -166,6 +167,8 @@ def _text(run: Run) -> str:
         )
     return f"{ledger}:{first}" + (f" to {ledger}:{last}" if last > first else "")
 
+
+# --- the others ------------------------------------------------------------------------------
 
 _NAMED = "txlog delay rebuild makes the index anew from the log"
 
