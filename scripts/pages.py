@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parent.parent
 OF_ROOT = {
     path.name: f"{path.stem.lower()}.md" for path in sorted(ROOT.glob("*.md")) if path.is_file()
 }
-_LINK = re.compile(r"\[([^\]\n]*)\]\(([^)\s#]+)(#[^)\s]*)?\)")
+_LINK = re.compile(r"\[([^\]]*)\]\(([^)\s#]+)(#[^)\s]*)?\)")
 _CODE = re.compile(r"(^```.*?^```$)", re.DOTALL | re.MULTILINE)
 
 
