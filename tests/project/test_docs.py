@@ -170,6 +170,8 @@ def test_links_of_a_document_lead_somewhere(file: Path) -> None:
 @pytest.mark.parametrize("file", DOCUMENTS, ids=lambda file: str(file.relative_to(ROOT)))
 def test_a_document_that_is_named_exists(file: Path) -> None:
     """Kills: a document that moved, and is still named where it was."""
+    if file in decisions.files():
+        return  # it speaks of the project as it was; its links are followed all the same
     for name in re.findall(r"(?<![\w./*<-])([\w./-]+\.md)\b", _prose(file)):
         places = (file.parent / name, ROOT / name, ROOT / "docs" / name)
         assert any(place.is_file() for place in places), f"{file} names {name}"
