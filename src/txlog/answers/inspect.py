@@ -71,22 +71,16 @@ def inspect(view: View, store: Store, what: str | None) -> Answer:
             hint=" or ".join(f"{kind}:{what}" for kind, _ in found),
         )
     if not found:
-        raise NotFoundHere(what)
+        raise _nothing(what)
     [(kind, answer)] = found
     return inspect_file(what) if kind == "file" else answer
 
 
-class NotFoundHere(NotFound):
-    """Nothing in the store has this name."""
-
-    codes = (308,)
-    code = 308
-
-    def __init__(self, what: str) -> None:
-        super().__init__(
-            f"nothing in the store is called {what}",
-            hint="a topic, topic/partition, subscription, key, transaction, message id or file",
-        )
+def _nothing(what: str) -> NotFound:
+    return NotFound(
+        f"nothing in the store is called {what}",
+        hint="a topic, topic/partition, subscription, key, transaction, message id or file",
+    )
 
 
 def _named(view: View, store: Store, kind: str, text: str) -> Answer:
@@ -109,7 +103,7 @@ def _named(view: View, store: Store, kind: str, text: str) -> Answer:
             r for r in topics_and_txns.subscriptions(view, None, store) if r["subscription"] == text
         ]
         if not rows:
-            raise NotFoundHere(text)
+            raise _nothing(text)
         recent = recent_of_subscription(view, rows[0]["topic"], text)
         return {"kind": "subscription", **rows[0], "change_list": recent}
     if kind == "key":
@@ -212,7 +206,7 @@ def _place_inside(view: View, marker: Marker, index: int) -> tuple[str | None, i
 def _ledger(view: View, number: int) -> Answer:
     owner = view.catalog.owners.get(number)
     if owner is None:
-        raise NotFoundHere(f"ledger {number}")
+        raise _nothing(f"ledger {number}")
     topic = catalogs.topic_of(view.catalog, owner[0])
     state = view.topic(owner[0]) if owner[1] == "p" else view.buffer(owner[0])
     end = next((end for end in state.ledgers if end.ledger == number), None)
@@ -246,7 +240,7 @@ def _ledger(view: View, number: int) -> Answer:
 def _frame(view: View, lsn: int) -> Answer:
     raw = next((raw for raw in kept_frames(view) if raw.lsn == lsn), None)
     if raw is None:
-        raise NotFoundHere(f"LSN {lsn}")
+        raise _nothing(f"LSN {lsn}")
     return {"kind": "frame", **describe_frame(raw), "durable": lsn <= view.journal.durable_lsn}
 
 
