@@ -92,6 +92,7 @@ class Field:
     type:  as `-f help` says it
     inner: of an array its objects, of an object its fields; None: not said
     every: an object whose keys are names, each with the fields of `inner`
+    mixed: an array, of whatever it holds
     enum:  the words that it may be; empty: any
     """
 
@@ -100,6 +101,7 @@ class Field:
     nullable: bool = False
     inner: list[Field] | None = None
     every: bool = False
+    mixed: bool = False
     enum: tuple[str, ...] = ()
 
 
@@ -153,7 +155,8 @@ def _field(token: str) -> Field:
     assert read, f"not a field: {token!r}"
     kind = TYPES[read["mark"]] if read["mark"] else type_by_name(read["name"])
     enum = tuple(read["words"].split("|")) if read["words"] else ()
-    return Field(read["name"], kind, read["null"] is not None, enum=enum)
+    mixed = read["mark"] == "a"
+    return Field(read["name"], kind, read["null"] is not None, mixed=mixed, enum=enum)
 
 
 def type_by_name(name: str) -> str:
@@ -190,7 +193,7 @@ def misfit(field: Field, value: Any) -> str:
     if not _FITS[field.type](value):
         return f"{field.name} is no {field.type}: {value!r:.80}"
     if field.inner is None:
-        if field.type == "array" and not all(isinstance(each, str) for each in value):
+        if field.type == "array" and not field.mixed and {type(each) for each in value} - {str}:
             return f"{field.name} holds more than strings: {value!r:.80}"
         return ""
     rows = value if field.type == "array" else list(value.values()) if field.every else [value]

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+import txlog
 from tests.source_tree import ROOT
 from tests.spec_page import Field, Shape, misfits, page, section, shape_of, table, words
 from txlog.cli.call.environment import VARIABLES
@@ -398,6 +399,53 @@ def _judge(path: str, answers: list[Any]) -> list[str]:
     return [misfits(said.fields, row) for row in answers]
 
 
+def test_what_is_printed_of_trouble_is_what_the_spec_says(run: Run, tmp_path: Path) -> None:
+    """A consumer at work, transactions that wait, what is damaged, and files nobody names."""
+    run("init", "--coordinators", "1")
+    run("topic", "create", "orders", "pay")
+    run("sub", "create", "billing", "-t", "orders", "--type", "failover")
+    run("produce", "orders", "-m", "x", "-m", "y")
+    wrong: list[str] = []
+
+    def judge(*line: str, least: int, within: str = "") -> None:
+        """Compare an answer, of which a list has to have rows."""
+        code, out, err = run(*line, "--json")
+        answers = [json.loads(each) for each in out.splitlines()]
+        wrong.extend(
+            f"{line}: {why}" for why in _judge(catalogue.resolve([*line])[0], answers) if why
+        )
+        rows = answers[0] if not within else answers[0][within]
+        assert len(rows) >= least, (line, code, err)
+
+    with (
+        txlog.open(str(tmp_path / "shop")) as client,
+        client.consumer("orders", "billing") as consumer,
+    ):
+        consumer.receive()
+        judge("sub", "describe", "billing", least=1, within="consumer_list")
+    txn = run("txn", "begin", "--transaction-key", "nightly")[1].strip()
+    run("produce", "pay", "-m", "z", "--txn-id", txn)
+    run("admin", "offline", "pay/0")
+    run("txn", "commit", txn)
+    judge("txn", "find-hanging", "--older-than", "0s", least=1)
+    judge("txn", "expire", least=1, within="waiting_list")
+    judge("status", least=1, within="problem_list")
+    judge("admin", "online", "pay/0", least=1, within="finished_list")
+    other = run("txn", "begin", "--transaction-key", "nightly")[1].strip()
+    judge("admin", "delete-transaction-key", "nightly", least=1, within="aborted_list")
+    assert other != txn
+    run("admin", "checkpoint", "--roll-all")
+    sealed = next((tmp_path / "shop" / "topics").rglob("ledger-*.parquet"))
+    (sealed.parent / "ledger-000000000099.0000000001.parquet").write_bytes(b"nobody names it")
+    judge("admin", "gc", "--keep", "0s", least=1, within="file_list")
+    damaged = bytearray(sealed.read_bytes())
+    damaged[len(damaged) // 2] ^= 1
+    sealed.write_bytes(bytes(damaged))
+    judge("verify", least=1, within="problem_list")
+    judge("admin", "repair", least=1, within="action_list")
+    assert not wrong, "\n".join(wrong)
+
+
 def test_the_story_tells_of_every_command() -> None:
     """That has a shape; what stands in no line of it is compared with nothing."""
     told = {catalogue.resolve(line.split())[0] for line in STORY.splitlines() if line}
@@ -427,6 +475,9 @@ def test_inspect_answers_with_the_fields_of_its_table(run: Run) -> None:
         if kind == "message":
             names = [*RECORD_FIELDS, *names]
         assert sorted(found) == sorted({"kind", *names}), kind
+    for nothing in ("nothing", "lsn:99999", "ledger:99", "sub:nothing"):
+        error = json.loads(run("inspect", nothing, "--json")[2])["error"]
+        assert (error["code"], error["class"]) == ("TXL-308", "NotFound")
 
 
 @pytest.mark.parametrize("path", [path for path in BLOCKS if ASKS in BLOCKS[path][0]])
