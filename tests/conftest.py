@@ -9,6 +9,8 @@ import os
 import shutil
 import signal
 import tempfile
+import time
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -63,6 +65,37 @@ LONG = (
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Let long tests come first, so that both workers end at the same time."""
     items.sort(key=lambda item: not any(part in item.nodeid for part in LONG))
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """--seconds N: begin no test after that; for `scripts/test --changed`."""
+    parser.addoption("--seconds", type=float, help="stop, without a failure, after so many")
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    seconds = session.config.getoption("--seconds")
+    if seconds is not None and not hasattr(session.config, "workerinput"):
+        session.config.pluginmanager.register(_Until(session, time.monotonic() + seconds))
+
+
+class _Until:
+    """Ends a session at a time, as `-x` ends it at a failure."""
+
+    def __init__(self, session: pytest.Session, end: float) -> None:
+        self._session = session
+        self._end = end
+        self._is_over = False
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.when == "teardown" and time.monotonic() > self._end and not self._is_over:
+            self._is_over = True
+            workers = self._session.config.pluginmanager.getplugin("dsession")
+            where: Any = self._session if workers is None else workers
+            where.shouldstop = "the time of --seconds is over"
+
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        if self._is_over and session.testsfailed == 0:
+            session.exitstatus = pytest.ExitCode.OK
 
 
 @pytest.fixture

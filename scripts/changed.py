@@ -1,0 +1,82 @@
+"""Owns `scripts/test --changed`: lint, and the tests nearest to what differs from main.
+
+Nearest first: tests that were changed, the fences, tests of the same name as a changed module,
+then those that import one. What does not start within SECONDS is left out, and said.
+"""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+SECONDS = 15
+FENCES = ("tests/project/test_layers.py", "tests/project/test_tidy.py")
+
+
+def check() -> int:
+    """Run them and print what was left out; 1 when something failed."""
+    files = sorted(_changed())
+    began = time.monotonic()
+    for words in (["format", "--check", "--quiet"], ["check", "--quiet"]):
+        python = [file for file in files if file.endswith(".py") and (ROOT / file).exists()]
+        if python and _run(["ruff", *words, *python]):
+            return 1
+    tests = list(dict.fromkeys(_near(files)))
+    print(f"{len(files)} files differ from main, {len(tests)} test files are near", flush=True)
+    if not tests:
+        return 0
+    left = max(1, SECONDS - int(time.monotonic() - began))
+    words = ["-q", "-x", "-n", "auto", "--seconds", str(left), *tests]
+    return _run(["pytest", *words, "-m", "not slow and not deep and not spark"])
+
+
+def _run(words: list[str]) -> int:
+    return subprocess.run([sys.executable, "-m", *words], cwd=ROOT, check=False).returncode
+
+
+def _changed() -> set[str]:
+    """Files that differ from where this branch left main, also those that git does not know."""
+    base = _git("merge-base", "HEAD", "main") or ["HEAD"]
+    return {
+        *_git("diff", "--name-only", base[0]),
+        *_git("ls-files", "--others", "--exclude-standard"),
+    }
+
+
+def _git(*words: str) -> list[str]:
+    done = subprocess.run(
+        ["git", *words], cwd=ROOT, check=False, capture_output=True, text=True, encoding="utf-8"
+    )
+    return done.stdout.splitlines()
+
+
+def _near(files: list[str]) -> Iterator[str]:
+    tests = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "tests").rglob("test_*.py"))
+    yield from (file for file in files if file in tests)
+    modules = {
+        file.removeprefix("src/").removesuffix(".py").replace("/", ".")
+        for file in files
+        if file.startswith("src/") and file.endswith(".py")
+    }
+    if modules:
+        yield from FENCES
+    leaves = {module.rpartition(".")[2] for module in modules}
+    yield from (test for test in tests if Path(test).stem.removeprefix("test_") in leaves)
+    yield from (test for test in tests if modules & _imported(ROOT / test))
+
+
+def _imported(file: Path) -> set[str]:
+    """Modules that a file imports, and names of them, with dots."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            found.add(node.module)
+            found.update(f"{node.module}.{alias.name}" for alias in node.names)
+        elif isinstance(node, ast.Import):
+            found.update(alias.name for alias in node.names)
+    return found
