@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-SECONDS = 15
+SECONDS = 12
 FENCES = ("tests/project/test_layers.py", "tests/project/test_tidy.py")
 
 
