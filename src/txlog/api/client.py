@@ -307,7 +307,7 @@ class Client(TransactionClient):
     def close(self) -> None:
         """Close it with its consumers.
 
-        A checkpoint under way is waited for, and one that is due behind changes of this client is
+        A checkpoint under way is waited for, and one that is due after changes of this client is
         written if nobody else is at it. If it fails, `reports` says so, and all that was answered
         stands. From `__del__` or a signal handler, within a call on the store: when that has ended.
         """
@@ -361,7 +361,7 @@ class Client(TransactionClient):
 
         retention_ms, retention_bytes: how long, how much; retention_acked: 1, what every
         subscription has acknowledged goes; ttl_ms: what is older is acknowledged. Whole ledgers
-        go, behind a checkpoint, and never on their own what a subscription has not acknowledged.
+        go, after a checkpoint, and never on their own what a subscription has not acknowledged.
         raises: TopicNotFound, InvalidArgument
         """
         name = TopicName.parse(topic)
@@ -610,7 +610,7 @@ class Client(TransactionClient):
 
         partitions: all when left out
         isolation:  "uncommitted" adds the messages of open and aborted transactions, without ids,
-                    behind the committed ones
+                    after the committed ones
         enable_watermarking: hand out watermarks: see Reader.read_next; listener: told of each
         """
         return readers.Reader(
@@ -642,7 +642,7 @@ class Client(TransactionClient):
         isolation: as in reader
         follow:    go on for ever, from moment to moment: each transaction whole in one of them; a
                    table without rows where there is nothing new
-        raises:    TopicNotFound, InvalidArgument; Corruption: behind what can be read;
+        raises:    TopicNotFound, InvalidArgument; Corruption: after what can be read;
                    SnapshotExpired: messages of that moment were trimmed before they were read
         """
         if batch_messages <= 0 or (limit is not None and limit < 0):
@@ -745,7 +745,7 @@ class Client(TransactionClient):
         tell:    called with the bytes copied so far, and in all
         returns: {path, uuid, lsn, files, size_bytes, offloaded, verified}
         raises:  AlreadyExists, InvalidArgument (a place in the store), StoreLocked, Corruption;
-                 what was copied before an error is no store, and goes with the next copy to it
+                 what was copied before an error is not a store, and goes with the next copy to it
         """
         return copying.copy_store(self._store, dest, verify=verify, tell=tell or copying.silent)
 

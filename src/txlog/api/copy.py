@@ -6,9 +6,9 @@
     then            the files, which are pinned (R18), so upkeep goes on and spares them
 
 The copy is the same store: it has the uuid, the ids, and the bytes of every file. `copied` is
-written first, and txlog.toml last: what was cut short is no store, and the next copy to that place
-begins anew. Its witness names no boot that there was, so the first who writes to it aborts what was
-open, as behind a power cut: whoever began that works with the other store.
+written first, and txlog.toml last: a copy that was cut short is not a store, and the next copy to
+that place starts over. Its witness names a boot that never was, so its first writer aborts what was
+open, as after a power cut: whoever began that works with the other store.
 """
 
 from __future__ import annotations

@@ -253,7 +253,7 @@ class Ahead:
     def look(self) -> None:
         """Drop what is not this consumer's any more, and give back what something comes before.
 
-        Only the first is looked at for sure: those behind it are when it is their turn.
+        Only the first is looked at for sure: those after it are when it is their turn.
         """
         if self._due_ms and self._due_ms <= self._store.clock.now().boot_ms:
             self._return_overdue()

@@ -158,7 +158,7 @@ class Consumer:
         Rows of one marker stand together. What came back goes before what is new. `blocked` says
         why there is nothing although there may be messages. With watermarks also no rows, at once,
         when there is a new one, and a column is_late.
-        raises: AlreadyClosed, InvalidArgument, SubscriptionNotFound (deleted); Corruption, behind
+        raises: AlreadyClosed, InvalidArgument, SubscriptionNotFound (deleted); Corruption, after
                 what can be read; PartitionUnavailable once all its partitions are away
         """
         if max_messages <= 0:
@@ -321,7 +321,7 @@ class Consumer:
     def acknowledge_cumulative(
         self, what: Message | MessageId, *, txn: Transaction | TxnId | None = None
     ) -> AckAnswer:
-        """Acknowledge everything up to and with a message of its partition.
+        """Acknowledge everything up to and including a message of its partition.
 
         Of a message that was received before some below it came back it does nothing, and says so
         by `stale`; in a transaction that is a TransactionConflict.

@@ -117,7 +117,7 @@ class NonDurableConsumer:
         self._returned: list[tuple[int, int, Run]] = []  # due (boot clock), partition, run
         self._counts: dict[tuple[int, int, int], int] = {}
         self._is_closed = False
-        self._new_rows = 0  # of what was read last, behind what came back
+        self._new_rows = 0  # of what was read last, after what came back
         self._turns = Mutex(store.disk.pid)
         self._ground: HandedOut | None = None
         self._session: WatermarkSession | None = None
@@ -340,7 +340,7 @@ class NonDurableConsumer:
     def acknowledge_cumulative(
         self, what: Message | MessageId, *, txn: Transaction | TxnId | None = None
     ) -> AckAnswer:
-        """Acknowledge everything up to and with a message of its partition."""
+        """Acknowledge everything up to and including a message of its partition."""
         self._check_durable(txn)
 
         def look(view: View) -> AckAnswer:

@@ -371,7 +371,7 @@ class MultiTopicsConsumer:
     def acknowledge_cumulative(
         self, what: Message | MessageId, *, txn: Transaction | TxnId | None = None
     ) -> AckAnswer:
-        """Acknowledge everything up to and with a message of its partition."""
+        """Acknowledge everything up to and including a message of its partition."""
         return self._of(what).acknowledge_cumulative(what, txn=txn)
 
     def reconsume_later(

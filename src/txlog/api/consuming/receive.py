@@ -465,7 +465,7 @@ class Receiving:
             self._places[part.partition] = part.place
 
     def _preview(self, limit: int) -> list[pa.Table]:
-        """READ_UNCOMMITTED: what stands behind everything committed, at most limit rows."""
+        """READ_UNCOMMITTED: what stands after everything committed, at most limit rows."""
 
         def look(view: View) -> tuple[list[pa.Table], dict[int, PreviewPlace]]:
             left, places, out = limit, dict(self._previews), []

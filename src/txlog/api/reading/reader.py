@@ -183,7 +183,7 @@ class Reader:
             self._places[number] = place.behind
             self._stops[number] = place.stop
             self._skips[number] = _skip_of(view, found, number, place.subscription)
-        # what is not committed stands behind the end: a range that stops before it has none
+        # what is not committed stands after the end: a range that stops before it has none
         if self._isolation == "uncommitted" and (wanted.stop is None or wanted.stop.kind == "end"):
             self._previews = dict.fromkeys(chosen, START)
         self._begin(view, found)
@@ -226,7 +226,7 @@ class Reader:
         return {(index, number_of(found, index)): mark for index, mark in self._places.items()}
 
     def _stand(self, places: Mapping[int, Mark], stops: Mapping[int, Mark]) -> None:
-        """Read these partitions only, from behind marks that `standing` gave, up to `stops`.
+        """Read these partitions only, from after marks that `standing` gave, up to `stops`.
 
         The next call that reads raises MessageNotFound if what follows a mark was trimmed.
         """
@@ -597,7 +597,7 @@ def _least(*stops: Mark | None) -> Mark | None:
 class Readers:
     """Readers of several topics whose rounds are the same: what all hold at one LSN, then more.
 
-    They read their topics one behind the other, each from where `wanted` says.
+    They read their topics one after another, each from where `wanted` says.
     raises: as Reader, for any of the topics, before anything is read
     """
 

@@ -189,7 +189,7 @@ class HandedOut:
         self.moves += 1
 
     def read_ahead(self, messages: Iterable[Message]) -> None:
-        """Messages were read that nobody has received yet; they are behind those read before."""
+        """Messages were read that nobody has received yet; they are after those read before."""
         for message in messages:
             if (one := _id(message)) is not None:
                 self._ahead.setdefault(message.partition, deque()).append(one)

@@ -43,7 +43,7 @@ class Watermark(NamedTuple):
 
 
 class WatermarkListener(Protocol[Handle]):
-    """What is told of each event, on the thread that receives and before the messages behind it.
+    """What is told of each event, on the thread that receives and before the messages after it.
 
     consumer: the handle that it was given to. It is called while no other thread of that handle
               receives: it may acknowledge, and must not wait for another thread that receives

@@ -112,7 +112,7 @@ class Bulk:
     __slots__ = ("_after", "_store", "batch", "key", "plan")
 
     def __init__(self, store: Store, plan: StagePlan, after: Callable[[], None]) -> None:
-        """For `Client.bulk`; after: what is done behind a commit."""
+        """For `Client.bulk`; after: what is done after a commit."""
         check_token(plan.key, plan.batch)
         store.need_writable()
         self._store = store

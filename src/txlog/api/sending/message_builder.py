@@ -88,7 +88,7 @@ class MessageBuilder:
         return self
 
     def deliver_at(self, deliver_at: int | None) -> MessageBuilder:
-        """Not before this, ms since 1970 UTC; one that has passed is no delay."""
+        """Not before this, ms since 1970 UTC; one that has passed is not a delay."""
         self._deliver_at = deliver_at
         return self
 

@@ -240,7 +240,7 @@ class Producer:
                                 of which only a few chunks are in memory
         value, key:             a str is its UTF-8
         event_time:             ms since 1970 UTC
-        deliver_at:             not before this, ms since 1970 UTC; one that has passed is no delay
+        deliver_at:             not before this, ms since 1970 UTC; one in the past is no delay
         deliver_after:          not before so many ms after the message was stored
         raises: InvalidMessage, InvalidArgument, LimitExceeded, ProducerFenced,
                 TransactionNotFound, ...

@@ -127,7 +127,7 @@ class Asserting:
         self._sweep_at = max(NOTED_MIN, 2 * len(self._least))
 
     def check(self, event_time: int, within: Transaction | TxnId | None) -> None:
-        """Look at the messages that will become visible behind this watermark (section 2, rule 2).
+        """Look at the messages that will become visible after this watermark (section 2, rule 2).
 
         raises: NotAllowed with the policy `refuse`
         """
@@ -227,7 +227,7 @@ def _id_of(txn: Transaction | TxnId) -> TxnId | None:
 class WatermarkBuilder:
     """A watermark in the making: `producer.new_watermark().event_time(t).send()`, or mark_idle.
 
-    It promises that every message of the producer that becomes visible behind it is not older than
+    It promises that every message of the producer that becomes visible after it is not older than
     t. In a transaction it takes effect with the commit, and the transaction's own messages may be
     older. A plain one is ahead of what the producer has in open transactions: see that t is not
     above the least event time there (the policy watermark_open_transaction_check).

@@ -84,5 +84,5 @@ def _spanned(table: pa.Table, first_ms: int, by_ms: int) -> pa.Table:
             **{name: table.column(name) for name in _TXN},
         }
     )
-    # Clocks go back now and then: behind the first that is late enough there may be earlier ones.
+    # Clocks go back now and then: after the first that is late enough there may be earlier ones.
     return made.filter(pc.greater_equal(made.column("time"), pa.scalar(first_ms, pa.int64())))

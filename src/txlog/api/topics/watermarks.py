@@ -1,4 +1,4 @@
-"""Owns TopicWatermarks: the watermarks of a topic, looked at and asserted by who is no producer.
+"""Owns TopicWatermarks: the watermarks of a topic, shown, or asserted without a producer.
 
 A method a command of `txlog watermark`; answers are plain values with the names that it prints.
 """

@@ -34,7 +34,7 @@ from txlog.ids import TxnId
 
 T = TypeVar("T")
 DecideIn = Callable[[View, Instant, Use], Decision]
-AGAIN = Decision([])  # without effect: what a call behind one that is made again decides
+AGAIN = Decision([])  # without effect: what a call after one that is made again decides
 
 
 class Later(Generic[T]):
@@ -236,7 +236,7 @@ class Transaction:
     # --- operations in it --------------------------------------------------------------------
 
     def run(self, decide: DecideIn, uses: Uses) -> object:
-        """Run a decision in it, behind what was left for later; returns what it answers."""
+        """Run a decision in it, after what was left for later; returns what it answers."""
         call = self._call(decide, uses)
         self._write([*self._take(), call])
         self._tell(call)

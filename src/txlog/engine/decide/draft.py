@@ -108,7 +108,7 @@ class Draft:
     def roll(self, partition: int, role: str, old: int) -> tuple[int, int]:
         """Close a ledger (0: there is none) and open one; its next entry.
 
-        Behind a partition's first watermark a ledger begins with the state before it.
+        After a partition's first watermark a ledger begins with the state before it.
         """
         ledger = self.new_ledger()
         self.ops.append(LedgerRolled(partition, role, old, ledger))
@@ -119,7 +119,7 @@ class Draft:
         return (ledger, 1)
 
     def roll_behind(self, partition: int, last: tuple[int, int]) -> None:
-        """Open a ledger of a partition behind a closed one that this frame puts there.
+        """Open a ledger of a partition after a closed one that this frame puts there.
 
         last: its last row; that ledger has no snapshot, for nothing in it moves a watermark
         """
@@ -129,7 +129,7 @@ class Draft:
             self._snapshot(partition, ledger, 0, last, 0)
 
     def _behind_snapshot(self, partition: int, ledger: int, entry: int) -> tuple[int, int]:
-        """The next entry, behind a snapshot of watermarks if one is due."""
+        """The next entry, after a snapshot of watermarks if one is due."""
         if not is_snapshot_due(self.view, self.settings, partition):
             return (ledger, entry)
         last = self.view.topic(partition).ledgers[-1]
@@ -137,7 +137,7 @@ class Draft:
         return (ledger, entry + 1)
 
     def snapshot(self, partition: int) -> None:
-        """Add a snapshot of watermarks behind the last row, whether it is due or not."""
+        """Add a snapshot of watermarks after the last row, whether it is due or not."""
         ledger, entry = self._open_end(partition, "p")
         if entry <= 1 and not self.holds_rows(partition, "p", ledger, entry):
             return  # it begins with one

@@ -289,7 +289,7 @@ def _take_sought(state: Cursor, lsn: int, time_ms: int, op: Sought) -> None:
     state.acked, state.hands, state.released = IdSet(), Hands(), IdSet()
     state.set_counts({})
     state.round += 1
-    state.rewinds = [(state.round, BEFORE_ALL)]  # everybody goes on behind mark-delete
+    state.rewinds = [(state.round, BEFORE_ALL)]  # everybody goes on after mark-delete
     state.epoch += 1
 
 

@@ -234,7 +234,7 @@ def size(run: Run) -> int:
 
 
 def covers(mark: Mark, message: Id) -> bool:
-    """True when the mark stands at or behind the message; index 0 of a mark covers its entry."""
+    """True when the mark stands at or after the message; index 0 of a mark covers its entry."""
     if message[:2] != mark[:2]:
         return message[:2] < mark[:2]
     return mark[2] == 0 or (message[2] != 0 and message[2] <= mark[2])

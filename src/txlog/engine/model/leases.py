@@ -271,7 +271,7 @@ class Hands:
 
 
 def _cut(runs: Sequence[Run], last: Id) -> tuple[list[Run], list[Run]]:
-    """Runs up to and with a message, and those behind it; all are behind one that is not there."""
+    """Runs up to and including a message, and those after it; all are after a missing one."""
     ledger, entry, index = last
     for at, run in enumerate(runs):
         number, low, high, first, final = run

@@ -43,7 +43,7 @@ from txlog.errors import Corruption
 
 
 class Adopted(Routed, tag="adpt", frozen=True):
-    """A file that was staged is the ledger file.ledger of a partition, closed, behind the last one.
+    """A file that was staged is the ledger file.ledger of a partition, closed, after the last one.
 
     An open ledger without a row gives way to it. The LSN of its rows is that of this frame.
     time_ms: the publish_time of its rows; times: as in Appended
@@ -238,7 +238,7 @@ Due = tuple[int, str, int]  # an instant to come: wall ms, boot id, boot ms
 
 
 class CursorOpened(OfCursor, tag="curs", frozen=True):
-    """The subscription starts behind this position in the partition."""
+    """The subscription starts after this position in the partition."""
 
     subscription: int
     partition: int
@@ -268,7 +268,7 @@ class DeadLettered(OfCursor, tag="dlq", frozen=True):
 
 
 class PendingAcked(OfCursor, tag="pack", frozen=True):
-    """These messages are PENDING_ACK for the transaction; cumulative: up to and with this id.
+    """These messages are PENDING_ACK for the transaction; cumulative: up to and including this id.
 
     consumer: through which it was acknowledged, 0: by id
     """
@@ -357,7 +357,7 @@ class Returned(OfCursor, tag="ret", frozen=True):
 
 
 class Sought(OfCursor, tag="seek", frozen=True):
-    """Up to this position everything is DELETED, behind it nothing; counts and leases are void."""
+    """Up to this position everything is DELETED, after it nothing; counts and leases are void."""
 
     subscription: int
     partition: int

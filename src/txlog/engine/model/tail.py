@@ -230,7 +230,7 @@ def repeat_runs(
 ) -> pa.Array:
     """Each value repeated up to its run end: a column that is constant a run, without a loop.
 
-    ends: the run ends as int32, for who has them
+    ends: the run ends as int32, for whoever has them
     """
     first = values[0]
     if values.count(first) == len(values):

@@ -40,7 +40,7 @@ def first_entry(view: View, partition: int) -> tuple[int, int] | None:
 
 
 def _has_message(silent: BitMap64, entry: int) -> bool:
-    """True when not all of the rows up to an entry are no data."""
+    """True when one of the rows up to an entry is data."""
     return bool(silent.rank(entry) <= entry)
 
 
@@ -132,7 +132,7 @@ def subtract(view: View, partition: int, run: Run, taken: IdSet) -> list[Run]:
 
 
 def behind_mark(view: View, partition: int, run: Run, mark: Mark) -> list[Run]:
-    """What of the run lies behind the mark; a marker the mark stands inside gives its rest."""
+    """What of the run lies after the mark; a marker the mark stands inside gives its rest."""
     rest = _behind(view, partition, run, mark)
     if rest is None:
         return []
@@ -163,7 +163,7 @@ def _behind(view: View, partition: int, run: Run, mark: Mark) -> Run | None:
 
 
 def through(view: View, partition: int, mark: Mark, target: Mark) -> list[Run]:
-    """Everything behind the mark up to and with the target, as runs."""
+    """Everything after the mark up to and including the target, as runs."""
     out: list[Run] = []
     for ledger, entries in ledger_entries(view, partition):
         if ledger < mark[0] or ledger > target[0]:
@@ -192,7 +192,7 @@ def acked_outcome(
 ) -> tuple[list[Run], Mark]:
     """The runs to record when these become DELETED, and the mark-delete position after that.
 
-    A marker whose last message this acknowledges is recorded as its entry. What stands right behind
+    A marker whose last message this acknowledges is recorded as its entry. What stands right after
     mark-delete only moves it: the usual case of a consumer that acknowledges in order.
 
     before: what earlier ops of the frame do here; it is brought up to date
@@ -244,7 +244,7 @@ def advanced(view: View, subscription: int, partition: int, mark: Mark) -> Mark:
 
 
 def resting(view: View, partition: int, mark: Mark) -> Mark:
-    """Where a mark-delete position comes to rest behind which nothing is acknowledged."""
+    """Where a mark-delete position comes to rest after which nothing is acknowledged."""
     return _advanced(view, partition, mark, IdSet(), IdSet())
 
 
@@ -276,7 +276,7 @@ def _advanced(view: View, partition: int, mark: Mark, acked: IdSet, extra: IdSet
 
 
 def _stretch(bits: BitMap64, start: int, stop: int) -> int:
-    """The first entry at or behind start that is not in the bitmap."""
+    """The first entry at or after start that is not in the bitmap."""
     if start >= stop or start not in bits:
         return start
     low, high = start + 1, stop

@@ -7,7 +7,7 @@ clock and the clock since boot stood when it was last believed. What is due is w
                     ahead of that, the wall clock was set, and is not believed until it is accepted
     another boot    nobody knows how long the machine was off. More than the bound ahead of the mark
                     it is believed once it ran for SETTLE_MS of this boot without being set
-    no mark         a store of an older version: as another boot, behind its newest frame
+    no mark         a store of an older version: as another boot, after its newest frame
 
 Until then time goes on as expected for what destroys: in the same boot with the clock since boot,
 else not at all. Messages are stamped, ordered and delivered with the wall clock as it is; only in

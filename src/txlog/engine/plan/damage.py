@@ -77,7 +77,7 @@ def quarantine_wall(view: View, partition: int) -> Mark | None:
 
 
 def damage_error(view: View, partition: int) -> Corruption:
-    """The error behind the last good row of a quarantined partition."""
+    """The error after the last good row of a quarantined partition."""
     why, topic = view.catalog.unavailable[partition], topic_of(view.catalog, partition)
     name, index = TopicName.parse(topic.name).short, index_of(topic, partition)
     paths = [ref.path for ref in view.files.of(why.ledger) if why.row < ref.first + ref.rows]

@@ -197,7 +197,7 @@ def route(
 
 
 def _groups(target: pa.Array, partitions: int) -> list[tuple[int, int]] | None:
-    """(partition, row behind its last) when the rows stand in the order of partitions already."""
+    """(partition, row after its last) when the rows stand in the order of partitions already."""
     if len(target) <= FEW_ROWS:  # a kernel takes 17 us whatever its size
         return _few_groups(target.to_pylist())
     encoded = pc.run_end_encode(target)

@@ -75,7 +75,7 @@ class ChunkFile:
 
     def ref(self, path: str, ledger: int) -> FileRef:
         """What a frame says of the file; to be asked for after its bytes."""
-        _, _, length, crc = self._groups[-1]  # what stands behind the last row group
+        _, _, length, crc = self._groups[-1]  # what stands after the last row group
         return FileRef(
             path,
             ledger,
@@ -211,7 +211,7 @@ def reassembled(file: File, ref: FileRef, value_bytes: int, crc: int) -> tuple[p
 
 
 def _bytes_of(values: pa.Array) -> memoryview:
-    """The bytes of consecutive values, one behind the other."""
+    """The bytes of consecutive values, one after another."""
     _, ends, data = values.buffers()
     if data is None:
         return memoryview(b"")

@@ -143,7 +143,7 @@ class SegmentReader:
             self._cut_out(number, [(0, self.ref.groups[number][0])], MESSAGE)
 
     def check_footer(self) -> None:
-        """Check the length, and every byte behind the last row group."""
+        """Check the length, and every byte after the last row group."""
         self._check_size()
         self._checked_footer()
 
@@ -182,7 +182,7 @@ class SegmentReader:
         return table
 
     def _decoded(self, number: int, names: Sequence[str], known: pa.Table | None) -> pa.Table:
-        """One row group from checked bytes: the columns that are wanted, behind those known."""
+        """One row group from checked bytes: the columns that are wanted, after those known."""
         self._check_size()
         rows, offset, length, crc = self.ref.groups[number]
         try:

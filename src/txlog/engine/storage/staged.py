@@ -177,7 +177,7 @@ class StagedFile:
         return pa.Table.from_arrays([made[name] for name in MESSAGE.names], schema=MESSAGE)
 
     def _take(self, rows: int) -> None:
-        """Take what was written as a row group, or (0) as what stands behind the last one."""
+        """Take what was written as a row group, or (0) as what stands after the last one."""
         start, crc = self._bytes, 0
         for piece in self._sink.take():
             crc = crc32c(piece, crc)

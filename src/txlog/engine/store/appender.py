@@ -82,7 +82,7 @@ class Appender:
         return ops, (columns, rows)
 
     def append(self, view: View, decision: Decision, encoded: Encoded, now: Instant) -> None:
-        """Write a frame and apply it; not flushed. Behind the write nothing may refuse it.
+        """Write a frame and apply it; not flushed. After the write nothing may refuse it.
 
         raises: NothingWritten; whatever else it raises, the frame may be in the journal, and the
                 view must be thrown away

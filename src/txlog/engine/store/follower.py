@@ -2,9 +2,10 @@
 
     read(look)      read frames up to the witness, then run a function over the view; no lock
     refresh()       only the first
-    damage          the journal's: what stands before may be read by who raises it then; any other
-                    answer would be of an old state, so that raises at once (spec/reliability 2.3)
-    dry run         the view stays where it was opened, behind every valid frame
+    damage          the journal's: what stands before it may be read by a caller that then raises
+                    it; any other answer would be of an old state, so it raises at once
+                    (spec/reliability 2.3)
+    dry run         the view stays where it was opened, after every valid frame
 
 A checkpoint of another process may take files from under it: then it looks again over the newest
 one (R21), or loads everything anew. It does the same after anything that was broken off (R28): the
@@ -156,7 +157,7 @@ _RUN = Mutex.run.__code__
 
 
 def check_whole(view: View) -> None:
-    """Raise Corruption (602) when the journal is damaged behind this view."""
+    """Raise Corruption (602) when the journal is damaged after this view."""
     if (damage := view.damage) is not None:
         raise damage
 
@@ -257,7 +258,7 @@ class Follower:
             self._view.close()
 
     def put_off(self, act: Callable[[], object]) -> bool:
-        """Within a call of this thread (`__del__`, a signal handler): run an act behind it.
+        """Within a call of this thread (`__del__`, a signal handler): run an act after it.
 
         returns: whether it is put off; if not, the caller does it
         """
@@ -269,10 +270,11 @@ class Follower:
         """Run a reading function over the newest durable state, alone among the threads.
 
         fresh: False for one that is about what this process has seen already
-        up_to_damage: with a damaged journal look at what stands before it. Only for who raises the
-               view's `damage` in the end; what is not found raises it here, as it may stand behind
-        It may run again, when files that it needs have been replaced since: until it returns it
-        must leave nothing behind.
+        up_to_damage: with a damaged journal look at what stands before the damage. Only for callers
+               that raise the view's `damage` in the end; what is not found raises it here, as it
+               may stand after it
+        It may run again when files that it needs have been replaced: until it returns it must have
+        no effect.
         raises: NotAllowed within another call of this thread, as every call here; what look raises;
                 Corruption (602): the journal is damaged
         """
@@ -333,7 +335,7 @@ class Follower:
                 self._view.take(journal.read_durable(up_to_damage=True))
                 self._view.adopt_manifest()
                 if journal.damage is not None and (known is None or self._view.is_outdated):
-                    self._reload()  # a checkpoint may stand behind the damage
+                    self._reload()  # a checkpoint may stand after the damage
                     journal = self._view.journal
                 if journal.reports:
                     self.reports.extend(journal.reports)
@@ -345,7 +347,7 @@ class Follower:
         return self._view.lsn
 
     def reload(self) -> None:
-        """Forget what is known, and read the newest manifest and the journal behind it."""
+        """Forget what is known, and read the newest manifest and the journal after it."""
         self._mutex.run(self._made_anew)
 
     def _made_anew(self) -> View:
@@ -371,7 +373,7 @@ class Follower:
         return self._made_anew() if self._is_void else self._view
 
     def has_unflushed(self, *, unseen: bool = False) -> bool:
-        """True when frames lie behind the witness; unseen: when there are more than it holds."""
+        """True when frames lie after the witness; unseen: when there are more than it holds."""
 
         def look() -> bool:
             view = self._whole_view()
@@ -383,7 +385,7 @@ class Follower:
         return self._mutex.run(look)
 
     def tail_bytes(self) -> tuple[int, int]:
-        """(frames, bytes) behind the newest checkpoint, for deciding about the next one."""
+        """(frames, bytes) after the newest checkpoint, for deciding about the next one."""
 
         def look() -> tuple[int, int]:
             view = self._whole_view()
@@ -393,7 +395,7 @@ class Follower:
 
     @property
     def length(self) -> float:
-        """How long the journal behind the newest checkpoint is; from 1 on another one is due.
+        """How long the journal after the newest checkpoint is; from 1 on another one is due.
 
         cost: two divisions; no lock, so it may be of a moment ago
         """

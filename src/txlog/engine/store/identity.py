@@ -2,7 +2,7 @@
 
 A directory is a store when txlog.toml exists; it is published last, so a half-made store is none.
 What a making left that was killed, or had no room, goes when a store is made there again: of that
-there is only what a making writes, and no frame behind the first. Who makes one holds `lock`.
+there is only what a making writes, and no frame after the first. Who makes one holds `lock`.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ class Upkeep(Protocol):
     """What looks after a store that its own calls make long."""
 
     def look(self, store: Store) -> None:
-        """Behind a write, outside of every lock, that found the journal long; raises nothing."""
+        """After a write, outside of every lock, that found the journal long; raises nothing."""
 
     def finish(self) -> None:
         """Wait until no maintenance of this process is under way that nobody asked for."""
@@ -146,7 +146,7 @@ class Store(Follower):
         return call.answer
 
     def submit(self, calls: list[Call]) -> None:
-        """Run decisions one behind the other, in one frame where their rows allow it.
+        """Run decisions one after another, in one frame where their rows allow it.
 
         Each sees what those before it did; a refused one fails alone, and says so in its `error`.
         raises: as write, but for the errors of decisions
@@ -431,7 +431,7 @@ class Store(Follower):
         self._renew(now)
 
     def _renew(self, now: Instant) -> None:
-        """Go on over a fresh view, behind what was written before."""
+        """Go on over a fresh view, after what was written before."""
         self._appender.forget()
         self._reload()
         self._catch_up(now)
@@ -443,7 +443,7 @@ class Store(Follower):
         return self._sweep(self._view, now, calls)
 
     def _catch_up(self, now: Instant) -> None:
-        """Read what is behind the view, and bring the journal in order; the view is void meanwhile.
+        """Read what is after the view, and bring the journal in order; the view is void meanwhile.
 
         It stays so until the caller has done all it does.
         """

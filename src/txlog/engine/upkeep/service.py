@@ -48,7 +48,7 @@ IN_BACKGROUND = True
 
 
 def due(store: Store) -> bool:
-    """True when the journal behind the newest checkpoint has grown past its settings."""
+    """True when the journal after the newest checkpoint has grown past its settings."""
     frames, size = store.tail_bytes()
     return frames >= store.settings.checkpoint_frames or size >= store.settings.checkpoint_bytes
 
@@ -60,7 +60,7 @@ def _changed_sidecars(view: View) -> list[int]:
 class Checkpoints:
     """The automatic checkpoints of one open store, which owns it.
 
-    look()    behind a write that found the journal long: begin one, unless one is under way
+    look()    after a write that found the journal long: begin one, unless one is under way
     finish()  wait for the one under way
     close()   the same, and write the one that is due
     """
@@ -140,7 +140,7 @@ class Checkpoints:
         self._over.wait(seconds)
 
     def close(self, store: Store) -> None:
-        """Wait for the checkpoint under way, and write one that is due behind changes of ours."""
+        """Wait for the checkpoint under way, and write one that is due after changes of ours."""
         is_on, self.is_on = self.is_on, False
         self.finish()
         if is_on and store.has_changed and due(store) and not self._is_resting(store):
@@ -227,7 +227,7 @@ def run_checkpoint(store: Store, *, wait: bool) -> dict[str, int | bool]:
 def compact_changes(store: Store) -> tuple[Changes, Changes]:
     """Reduce every log of changes to the newest row of each key, in a manifest of its own.
 
-    returns: the files behind a checkpoint, and those now
+    returns: the files after a checkpoint, and those now
     raises:  StoreLocked, StoreFull, DiskFailed, Corruption (a file of a log)
     """
     store.need_writable()

@@ -1,6 +1,6 @@
 """Owns Files: which files the ledgers of a view have, the open readers of them, and their rows.
 
-A manifest names files; frames behind it name others and let some go. What was read last stays open,
+A manifest names files; frames after it name others and let some go. What was read last stays open,
 as many files as the disk allows (OpenFiles). One that was closed for others and is unlinked when it
 is wanted again is MissingFile, as one that was never opened: the view follows, and looks once more
 at the newest files (R21). Their rows are the same, or trimmed, and then who asks is told so.
@@ -88,7 +88,7 @@ class OpenFiles:
         self._closes.move_to_end(key)
 
     def closed(self, key: object) -> None:
-        """A file was closed by who kept it; harmless when repeated."""
+        """A file was closed by whoever kept it; harmless when repeated."""
         self._closes.pop(key, None)
 
     def close(self) -> None:

@@ -99,7 +99,7 @@ def load_dump(disk: Disk, fold: Fold, ref: DumpRef) -> object:
 
 
 class Origin(NamedTuple):
-    """What the state of a component is made from: its dump, and (LSN, time, op) behind that."""
+    """What the state of a component is made from: its dump, and (LSN, time, op) after that."""
 
     ref: DumpRef | None
     ops: Sequence[tuple[int, int, Op]]
@@ -314,7 +314,7 @@ class View:
         self.take_ops(raw.lsn, raw.time_ms, ops)
 
     def take_frame(self, raw: RawFrame, ops: list[Op]) -> None:
-        """Stand behind a frame, and index its rows."""
+        """Stand after a frame, and index its rows."""
         assert raw.lsn == self.lsn + 1  # Law 2: frames without a gap
         self.lsn = raw.lsn
         self.time_ms = raw.time_ms

@@ -221,7 +221,7 @@ def made_target(
 def copies(
     view: View, find: Find, table: pa.Table, kind: str, how: Postponed | None
 ) -> pa.RecordBatch:
-    """The rows as they are to be sent to the target, for who does not send them by `bury`."""
+    """The rows as they are to be sent to the target, for whoever does not send them by `bury`."""
     topic, held = find(view)
     return _copies(table, (topic, held), home(view, topic, held), kind, how)
 

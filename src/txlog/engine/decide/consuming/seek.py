@@ -1,7 +1,7 @@
 """Seek: a subscription stands at another position, forward or back.
 
 Everything before the position is acknowledged, nothing from it on; what consumers had in hand, and
-how often messages came, is void. One frame moves all partitions, behind the aborts of transactions
+how often messages came, is void. One frame moves all partitions, after the aborts of transactions
 that hold acknowledgements there, if they are to be aborted. An id moves its own partition only.
 Source: spec/transactions 9.1.
 """
@@ -135,12 +135,12 @@ def _unacked(view: View, number: int, cursor: Cursor, behind: Mark, end: Mark) -
 
 
 def _order(mark: Mark) -> tuple[int, int, int]:
-    """Marks in order: inside a marker comes before behind it."""
+    """Marks in order: what is inside a marker comes before what is after it."""
     return (mark[0], mark[1], mark[2] or 1 << 62)
 
 
 def next_of(view: View, number: int, mark: Mark) -> MessageId:
-    """The position behind a mark, as an id: that message comes next, or will."""
+    """The position after a mark, as an id: that message comes next, or will."""
     ledger, entry, index = mark
     if index:
         return MessageId(ledger, entry, index + 1)

@@ -111,7 +111,7 @@ def past_ttl(view: View, settings: Settings, topic: Topic, now: Instant) -> Amou
 def _is_due(view: View, subscription: int, number: int, amount: Amount) -> bool:
     """True when the first message that is PENDING is too old; it costs the time of one row.
 
-    Where deliver_at counts: the first that is due; one behind it may be too old if it is so itself.
+    Where deliver_at counts: the first that is due; one after it may be too old if it is so itself.
     """
     before_ms = amount.before_ms
     assert before_ms is not None

@@ -3,7 +3,7 @@
     recorded   was this batch stored before? then its answer, and nothing happens
     reserve    an id a file, by a durable frame; the files get their names by it, without a frame
     adopt      one frame: the key is connected, a transaction opened and committed, each file is a
-               closed ledger behind the open one, a fresh one is opened, the batch is recorded
+               closed ledger after the open one, a fresh one is opened, the batch is recorded
 
 An id is taken at the end, since positions compare by it: one that was taken before others went on
 could be adopted behind readers that have passed it. So an id below a ledger that the partition has

@@ -191,7 +191,7 @@ def forgettable(
 
     first:    transactions that are looked at in any case
     thorough: look at every one; else stop at the first of a coordinator that is young enough (one
-              ended under a clock far ahead then keeps those behind it until a thorough sweep)
+              ended under a clock far ahead then keeps those after it until a thorough sweep)
     """
     out: dict[int, set[int]] = {}
     states = view.loaded_coordinators()

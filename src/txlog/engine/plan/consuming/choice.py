@@ -31,7 +31,7 @@ SHARED_TYPES = ("shared", "key-shared")
 
 
 class Part(msgspec.Struct, gc=False):
-    """What is handed over of one partition, and the place behind it.
+    """What is handed over of one partition, and the place after it.
 
     runs:  what was leased; takes: with keys, for each piece the offsets of its rows that are meant
     error: the pieces cannot be read, and nothing of them was leased

@@ -44,7 +44,7 @@ class Chosen(msgspec.Struct, gc=False):
     """The next messages of a partition for one owner.
 
     pieces:  stretches that hold them; takes: for each, the offsets of its rows that are meant
-    is_more: the look ended early, and there may be messages behind it
+    is_more: the look ended early, and there may be messages after it
     error:   the keys of the pieces cannot be read; nothing is chosen
     """
 
@@ -323,7 +323,7 @@ class _Stops:
         return self._elsewhere.first()
 
     def is_stopped(self, one: Id, slot: int) -> bool:
-        """True for a message that is not to be had now and makes those behind it wait."""
+        """True for a message that is not to be had now and makes those after it wait."""
         if slot == NO_SLOT:
             return False
         if slot in self._blocked:

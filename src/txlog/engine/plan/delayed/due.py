@@ -4,7 +4,7 @@
     pointer  a key: of what was passed over as not due, all of it stands above
     strays   keys of rows that were met and are not due, and that the index does not have
 
-A cycle polls the index behind the pointer for what has become due below R, then reads forward from
+A cycle polls the index after the pointer for what has become due below R, then reads forward from
 R over what is left. It proposes only: whatever it does not take is found again, since pointer and R
 move over nothing else. What comes back to the subscription brings R back (standing), and what the
 index may have lost since brings R back to mark-delete: that repeats bitmap algebra, and reads no

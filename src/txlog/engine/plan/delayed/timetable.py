@@ -3,7 +3,7 @@
 It is one for all subscriptions, follows the fold, and is never stored: `view.timetables` has it,
 and it goes with the view. It stands at a cutoff, and answers
 
-    poll      which ids are due, behind a key, in order of key
+    poll      which ids are due, after a key, in order of key
     futures   which ids are not: bitmaps, one set a bucket and one for mutable, in order of position
     next_key  what is due next
 
@@ -101,10 +101,10 @@ class Timetable:
         return tuple(Without(ids, cursor.released) for ids in out if ids), away
 
     def poll(self, behind: Key, below: Mark) -> Iterator[Key]:
-        """The keys behind one that are due, in order, without those at or above a position.
+        """The keys after one that are due, in order, without those at or above a position.
 
-        Of a bucket at the position all are given: who asks must look. A bucket that cannot be read
-        ends it, by BucketAway or BucketLost, behind everything that was given.
+        Of a bucket at the position all are given: the caller must look. A bucket that cannot be
+        read ends it, by BucketAway or BucketLost, after everything that was given.
         """
         found = self._mutable.keys(behind, self.cutoff, below)
         for one in self._buckets:
@@ -117,7 +117,7 @@ class Timetable:
         best = self._mutable.next_key()
         for one in sorted(self._buckets, key=lambda one: one.bucket.min_at):
             if best is not None and best[0] < one.bucket.min_at:
-                break  # nothing in it, or in those behind it, is lower
+                break  # nothing in it, or in those after it, is lower
             try:
                 key = one.next_key()
             except (BucketAway, BucketLost):

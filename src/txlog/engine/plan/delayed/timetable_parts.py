@@ -40,7 +40,7 @@ from txlog.errors import DiskFailed, IntegrityError, NoResources
 from txlog.startup import compute as pc
 
 Key = tuple[int, int, int, int]
-FAR = 1 << 62  # above every ledger: (time, FAR, 0, 0) stands behind all keys of that time
+FAR = 1 << 62  # above every ledger: (time, FAR, 0, 0) stands after all keys of that time
 FEW_ROWS_MAX = 128  # so many are sorted faster one by one
 SET_ROWS_MAX = 2048  # and so many put into a set
 AT_ONCE = 512
@@ -48,7 +48,7 @@ ROW_BYTES = 28  # of a row in memory: three columns of 8 bytes, and its index
 
 
 def behind_time(at: int) -> Key:
-    """The place behind all keys of a time."""
+    """The place after all keys of a time."""
     return (at, FAR, 0, 0)
 
 
@@ -254,7 +254,7 @@ def common(left: IdSet, right: IdSet) -> IdSet:
 # --- the parts -------------------------------------------------------------------------------
 
 READS_MAX = 3  # so often a bucket is tried before the rest goes on without it
-KEPT_SEGMENTS_MAX = 2  # of a bucket: the one that is falling due, and the one behind it
+KEPT_SEGMENTS_MAX = 2  # of a bucket: the one that is falling due, and the one after it
 T = TypeVar("T")
 
 
@@ -337,7 +337,7 @@ class Mutable:
         return self._future
 
     def keys(self, behind: Key, through: int, below: Mark) -> list[Iterator[Key]]:
-        """Keys behind one, up to and with a time; each in order."""
+        """Keys after one, up to and including a time; each in order."""
         if self._first is None or not covers(below, self._first):
             return []
         return [
@@ -468,7 +468,7 @@ class Sealed:
         return self._future
 
     def keys(self, behind: Key, through: int) -> list[Iterator[Key]]:
-        """Keys behind one, up to and with a time, in order."""
+        """Keys after one, up to and including a time, in order."""
         if through < self.bucket.min_at or self.bucket.max_at < behind[0]:
             return []
         return [self._keys(behind, through)]

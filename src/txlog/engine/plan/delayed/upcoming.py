@@ -1,7 +1,7 @@
-"""What lies ahead: the delayed messages of partitions as columns, for who lists, counts or picks.
+"""What lies ahead: the delayed messages of partitions as columns, to list, count or pick from.
 
     upcoming        in order of time, a table at a time, from the index: buckets and mutable;
-                    upcoming_in_any_order, for who counts or picks
+                    upcoming_in_any_order, to count or pick from
     times_of        of messages that are named, from their rows
     is_in, is_behind, runs_in_order     what cursors say of such a table, without a loop a message
 
@@ -334,7 +334,7 @@ def _times(view: View, pieces: list[Piece]) -> pa.Table:
 
 
 def _above(times: pa.Table, one: Id) -> pa.ChunkedArray:
-    """True for rows that stand behind an id."""
+    """True for rows that stand after an id."""
     ledger, entry = times["ledger"], times["entry"]
     same = pc.and_(pc.equal(ledger, one[0]), pc.equal(entry, one[1]))
     return pc.or_(

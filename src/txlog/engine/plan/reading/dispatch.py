@@ -91,7 +91,7 @@ def plan(
     stop: Mark | None = None,
     bytes_max: int = RECEIVE_BYTES_MAX,
 ) -> Plan:
-    """The next messages behind a position, at most limit; those in a skip set are left out.
+    """The next messages after a position, at most limit; those in a skip set are left out.
 
     It ends before, but never empty, where bytes_max is reached (batch_bytes.py).
     stop: a position that is not passed, itself left out
@@ -198,7 +198,7 @@ def _ledger_of(end: LedgerEnd) -> int:
 
 
 def _last(view: View, partition: int, behind: Mark, stop: Mark | None) -> Mark:
-    """The last position before the stop, or behind when there is none."""
+    """The last position before the stop, or `behind` when there is none."""
     for end in reversed(view.topic(partition).ledgers):
         ledger, entries, index = end.ledger, end.entries, 0
         if stop is not None and ledger >= stop[0]:

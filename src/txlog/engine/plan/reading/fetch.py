@@ -21,7 +21,7 @@ from txlog.engine.view.view import View
 
 
 def taken_apart(view: View, partition: int, runs: Iterable[Run]) -> list[Run]:
-    """The same messages, a marker as its messages; what was trimmed or is no data is left out."""
+    """The same messages, a marker as its messages; what was trimmed or is not data is left out."""
     silent = view.watermark(partition).silent
     if silent:
         rows = IdSet(silent)

@@ -1,6 +1,6 @@
 """Resolving ranges: from words like `-10`, `@-1h`, `17:4`, `sub=billing` to positions.
 
-A start is the position *behind* which reading begins; a stop is the first position not read.
+A start is the position *after* which reading begins; a stop is the first position not read.
 Counts are visible messages of each partition. Source: spec/cli 6.
 """
 
@@ -77,7 +77,7 @@ def is_settled(
     """Whether no frame that follows, whatever it holds, can put a message into a range.
 
     Positions only grow, so it is when each stop stands before the end, or is the end by its name.
-    A stop by time does when a message of that time or later is there: behind it nothing counts,
+    A stop by time does when a message of that time or later is there: after it nothing counts,
     however early. Who counts from the end, or asks what a subscription has, asks for what follows.
     of_all: the range is of all partitions: by an id it is of one, else frames may add partitions
     """
@@ -138,7 +138,7 @@ def resolve_bound(view: View, topic: Topic, partition: int, bound: Bound) -> Mar
 
 
 def _behind_id(view: View, number: int, wanted: MessageId) -> Mark:
-    """The position before an id; one behind the last entry of its ledger moves to that end.
+    """The position before an id; one after the last entry of its ledger moves to that end.
 
     raises: MessageNotFound for a message that its transaction does not have
     """
@@ -166,7 +166,7 @@ def start_of(view: View, number: int) -> Mark:
 
 
 def check_retained(view: View, topic: Topic, number: int, place: Mark) -> None:
-    """Refuse a position behind which messages were trimmed: never a silent jump (R22).
+    """Refuse a position after which messages were trimmed: never a silent jump (R22).
 
     raises: MessageNotFound with the fields first and last, the range that is gone
     """

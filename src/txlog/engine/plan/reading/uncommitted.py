@@ -1,4 +1,4 @@
-"""READ_UNCOMMITTED: sidecar rows of transactions without a marker, behind everything committed.
+"""READ_UNCOMMITTED: sidecar rows of transactions without a marker, after everything committed.
 
 A preview has no message id, is never acknowledged and takes part in no count. After the commit the
 message comes again, at its place; (TxnID, partition, index) tells that it is the same.
@@ -44,7 +44,7 @@ def check_isolation(isolation: str) -> str:
 
 
 class PreviewPlace(NamedTuple):
-    """Behind which row a reader stands: its LSN and index, and where it lay when it was read.
+    """After which row a reader stands: its LSN and index, and where it lay when it was read.
 
     The row number saves looking through the ledger again; it holds until the ledger is sealed.
     """
@@ -70,7 +70,7 @@ def preview(
     only: TxnId | None = None,
     is_strict: bool = False,
 ) -> tuple[pa.Table, PreviewPlace]:
-    """(rows as RECEIVED in append order, at most limit; the place behind the last).
+    """(rows as RECEIVED in append order, at most limit; the place after the last).
 
     Ends before, but never empty, where the bytes of a batch do.
     through_lsn: what was written later is not there: neither rows nor markers
@@ -130,7 +130,7 @@ def _check_unmoved(view: View, state: Buffer, through_lsn: int, topic: str) -> N
 def _large(
     state: Buffer, place: PreviewPlace, through_lsn: int | None, only: TxnId | None
 ) -> list[int]:
-    """Ledgers of large messages behind the place that no marker makes visible, in append order."""
+    """Ledgers of large messages after the place that no marker makes visible, in append order."""
     found = [
         (large.lsn, ledger)
         for ledger, large in state.chunked.items()
@@ -151,7 +151,7 @@ def _small(
     through_lsn: int | None,
     only: TxnId | None,
 ) -> Iterator[tuple[pa.Table, PreviewPlace]]:
-    """Rows of the other messages behind the place, each time with the place behind them."""
+    """Rows of the other messages after the place, each time with the place after them."""
     ends = [end for end in state.ledgers if end.ledger not in state.chunked]
     order = [end.ledger for end in ends]  # that of appending, not of ids
     first = order.index(place.ledger) if place.ledger in order else 0
@@ -212,7 +212,7 @@ def _wanted(
     through: tuple[int, int],
     only: TxnId | None,
 ) -> pa.Table:
-    """Data rows behind the place up to an LSN and index, with their row numbers."""
+    """Data rows after the place up to an LSN and index, with their row numbers."""
     numbers = pa.arange(first_row, first_row + rows.num_rows)
     rows = rows.append_column("row", numbers)
     lsn = rows.column("lsn")

@@ -1,6 +1,6 @@
 """The rows of a partition that move its watermark, one by one, and the messages that came late.
 
-    read_rows   watermark rows and markers as they are stored, for who folds or lists them
+    read_rows   watermark rows and markers as they are stored, for whoever folds or lists them
     Lateness    the greatest event time, and how many messages were older than the watermark that
                 their own partition had just before them: a function of its rows up to a place
 
@@ -56,7 +56,7 @@ class Row(NamedTuple):
 
 
 def read_rows(view: View, requests: Sequence[Request]) -> Iterator[Row]:
-    """The rows of some ledgers, in order; their values are read where they are no message's."""
+    """The rows of some ledgers, in order; their values are read unless they are a message's."""
     if not requests:
         return
     places = [(ledger, row) for ledger, low, high in requests for row in range(low, high)]
@@ -136,7 +136,7 @@ class Lateness:
         return True
 
     def _values(self, view: View, pieces: list[Piece]) -> tuple[list[int | None], State, Position]:
-        """The watermark just before each piece; what a marker asserts takes effect behind it."""
+        """The watermark just before each piece; what a marker asserts takes effect after it."""
         first = view.topic(self.partition).ledgers[0].ledger
         folded = self._folded
         if folded[0] < first:  # at the beginning, or that much was trimmed meanwhile

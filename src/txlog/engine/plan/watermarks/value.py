@@ -93,7 +93,7 @@ class WatermarkGenerator:
         """The state of the next snapshot if nothing moves up to it; None: there is none.
 
         A ledger that was adopted begins with none, and nothing in it moves: if those before it
-        were trimmed, the state at any row of it is that behind it.
+        were trimmed, the state at any row of it is that after it.
         """
         behind = _next_snapshot(known, position)
         if behind is None or any(moves_between(known, position, behind)):
@@ -136,7 +136,7 @@ class WatermarkGenerator:
 def _snapshots(known: Watermark, position: Position) -> Iterator[Position]:
     """What the snapshots that serve a position are as of: the place before their rows; last first.
 
-    The row itself may be the next one behind the position.
+    The row itself may be the next one after the position.
     """
     for ledger in sorted(known.snapshots, reverse=True):
         if ledger <= position[0]:
@@ -147,7 +147,7 @@ def _snapshots(known: Watermark, position: Position) -> Iterator[Position]:
 
 
 def _next_snapshot(known: Watermark, position: Position) -> Position | None:
-    """What the first snapshot in a ledger behind a position is as of."""
+    """What the first snapshot in a ledger after a position is as of."""
     for ledger in sorted(known.snapshots):
         if ledger > position[0]:
             return (ledger, known.snapshots[ledger][0] - 1)
@@ -155,7 +155,7 @@ def _next_snapshot(known: Watermark, position: Position) -> Position | None:
 
 
 def moves_between(known: Watermark, behind: Position, last: Position | None) -> Iterator[Request]:
-    """The rows of `moves` behind a position, up to and with another, as runs."""
+    """The rows of `moves` after a position, up to and including another, as runs."""
     ledgers = sorted(known.moves)
     for ledger in ledgers[bisect_right(ledgers, behind[0] - 1) :]:
         if last is not None and ledger > last[0]:

@@ -6,7 +6,7 @@
 
 A BitMap object a marker costs 186 B, so ten million transactions of one message would need 1.9 GB:
 that is what `whole` is for. Entries are below 2^32, so 32 bits are written; in memory they are
-BitMap64, as in every other set of ids (a 64-bit bitmap is its 32-bit ones behind a small head).
+BitMap64, as in every other set of ids (a 64-bit bitmap is its 32-bit ones after a small head).
 Source: spec/delayed 5.
 """
 

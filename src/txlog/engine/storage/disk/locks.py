@@ -2,10 +2,10 @@
 
 flock belongs to the open file description (R24): the descriptor is the holder. One that waits has
 a thread and a descriptor of its own, for nothing can call back a thread blocked in flock. A lock
-file that was unlinked or replaced meanwhile is no lock: after a first lock, and after every wait,
+file that was unlinked or replaced meanwhile is not a lock: after a first lock, and after each wait,
 the name must still lead to the file that was locked (R26).
 
-An interrupt may end any step here. `release` asks nobody what was taken: behind it no descriptor
+An interrupt may end any step here. `release` asks nobody what was taken: after it no descriptor
 that this handle ever had holds the lock.
 """
 

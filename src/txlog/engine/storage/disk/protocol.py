@@ -268,7 +268,7 @@ def failure(error: OSError, action: str, path: str) -> TxlogError:
     name = errno.errorcode.get(number, "")
     kind = _ERRORS.get(number, DiskFailed)
     if number in (errno.EACCES, errno.EPERM) and action in _READING:
-        kind = DiskFailed  # what cannot be read is no store that may only be read
+        kind = DiskFailed  # what cannot be read is not a store that may only be read
     if kind is AlreadyClosed:
         reason = "the handle is closed, or of another process"
     elif kind is Corruption:

@@ -181,11 +181,11 @@ class JournalFile:
         return not any(self.file.pread(offset, HEADER_BYTES))
 
     def is_blank(self, offset: int) -> bool:
-        """True when the 64 bytes at offset are zeros or lie behind the end of the file."""
+        """True when the 64 bytes at offset are zeros or lie after the end of the file."""
         return not any(self._bytes(offset, HEADER_BYTES))
 
     def written_until(self, start: int) -> int:
-        """Behind the last byte from start on that is not zero; start, if all are."""
+        """After the last byte from start on that is not zero; start, if all are."""
         self.size = self.file.size()
         stop = at = start
         while at < self.size:
@@ -274,6 +274,6 @@ class JournalFile:
 def publish_journal(
     disk: Disk, name: JournalName, salt: bytes, chain_crc: int, frames: list[Buffer]
 ) -> None:
-    """Publish a journal file holding these encoded frames and zeros behind them (R3, R6)."""
+    """Publish a journal file holding these encoded frames and zeros after them (R3, R6)."""
     head = file_header(name, salt, chain_crc)
     disk.publish(name.path, [head, *frames, bytes(FILL_BYTES - FILE_HEADER_BYTES)])

@@ -16,7 +16,7 @@ to a multiple of eight. All integers are little-endian.
      44     4  bytes of the rows
      48     8  store salt
      56     4  CRC32C of the previous frame (the chain)
-     60     4  CRC32C of bytes 0..59 and of everything behind the header, padding included
+     60     4  CRC32C of bytes 0..59 and of everything after the header, padding included
 
 Identity (salt, lsn, offset, previous CRC) makes a stale or foreign frame invalid even when its own
 checksum is right. Law 2.

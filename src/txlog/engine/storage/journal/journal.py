@@ -142,9 +142,9 @@ class Journal:
         self._files: dict[JournalName, JournalFile] = {}
         self._foreign: list[tuple[int, int, int]] = []  # (LSN, offset, bytes): R11
         self._attested = 0
-        self._ahead = 0  # what frames behind the witness prove
+        self._ahead = 0  # what frames after the witness prove
         self._has_looked_ahead = False
-        self._is_barred = False  # the header behind the checkpoint is not good: nothing is read
+        self._is_barred = False  # the header after the checkpoint is not good: nothing is read
         self._cut = 0
         self._checked_tail = False
         self._synced_dir: JournalName | None = None
@@ -160,7 +160,7 @@ class Journal:
         self.current: JournalFile
 
     def open_at(self, cut_lsn: int, chain_crc: int, *, up_to_damage: bool = False) -> None:
-        """Stand behind frame cut_lsn, whose CRC the manifest gives.
+        """Stand after frame cut_lsn, whose CRC the manifest gives.
 
         up_to_damage: where the header of the file that goes on there is not good, stand before it:
                       every reading says so, until it was mended
@@ -182,7 +182,7 @@ class Journal:
         self.durable_lsn = max(self.durable_lsn, cut_lsn)
 
     def _name_behind(self, cut_lsn: int) -> JournalName:
-        """The file that goes on behind a checkpoint; raises JournalMoved."""
+        """The file that goes on after a checkpoint; raises JournalMoved."""
         names = [name for name in list_journals(self._disk) if name.first_lsn <= cut_lsn + 1]
         if not names or names[-1].first_lsn != cut_lsn + 1:
             raise JournalMoved
@@ -231,7 +231,7 @@ class Journal:
     def file(self, name: JournalName) -> JournalFile:
         """An open file by name; it is closed again when many others were opened since.
 
-        raises: MissingFile: a checkpoint of others took it; the view has to follow (R21)
+        raises: MissingFile: another process's checkpoint took it; the view has to follow (R21)
         """
         found = self._files.get(name)
         if found is None:
@@ -252,7 +252,7 @@ class Journal:
     # --- reading -----------------------------------------------------------------------------
 
     def read_durable(self, *, up_to_damage: bool = False) -> list[RawFrame]:
-        """Frames behind the last one read, up to the witness; takes no lock, changes nothing.
+        """Frames after the last one read, up to the witness; takes no lock, changes nothing.
 
         After a reboot every valid frame came from the disk, so all are shown (R22).
         up_to_damage: where frames that were durable cannot be read, give those before, which were
@@ -304,10 +304,10 @@ class Journal:
         return self.damage is not None
 
     def _read_ahead(self, witnessed: Witnessed) -> list[RawFrame]:
-        """Frames behind the witness that later ones prove durable; says what is wrong with it.
+        """Frames after the witness that later ones prove durable; says what is wrong with it.
 
-        It may be an older copy, or its newest record damaged. Looked at by who opens the journal,
-        and while a record is damaged.
+        It may be an older copy, or its newest record damaged. They are looked for when the journal
+        is opened, and while a record is damaged.
         """
         for _ in range(WITNESS_LOOKS_MAX):  # one that is being written may be met half way
             if not self.witness.is_damaged:
@@ -332,7 +332,7 @@ class Journal:
         return self._read_on(self._ahead, None)
 
     def _proven(self) -> int:
-        """The highest LSN that valid frames behind the last one read know to be durable (R8)."""
+        """The highest LSN that valid frames after the last one read know to be durable (R8)."""
         file, at, lsn, crc = self.current, self.end, self.last_lsn, self.chain_crc
         file.forget_window()
         younger = [name for name in list_journals(self._disk) if name > file.name]
@@ -355,7 +355,7 @@ class Journal:
         return min(highest, lsn)
 
     def read_valid(self) -> list[RawFrame]:
-        """Every valid frame behind the last one read, flushed or not; changes nothing.
+        """Every valid frame after the last one read, flushed or not; changes nothing.
 
         What a writer would find, for a dry run; `lossy` is raised as catch_up would raise it, and
         `damage` says what it would raise.
@@ -371,7 +371,7 @@ class Journal:
         return frames
 
     def read_until(self, lsn: int) -> list[RawFrame]:
-        """Frames behind the last one read up to lsn, all known to be durable; raises Corruption."""
+        """Frames after the last one read up to lsn, all known to be durable; raises Corruption."""
         frames = self._read_on(lsn, None)
         if self.last_lsn < lsn:
             raise self._broken(lsn)
@@ -440,7 +440,7 @@ class Journal:
         self._stand_at(name, name.first_lsn - 1)
 
     def _check_moved(self) -> None:
-        """Not damage but age: two checkpoints of others deleted this file and its successor."""
+        """Not damage but age: two checkpoints by others deleted this file and its successor."""
         if self.current.name not in list_journals(self._disk):
             raise JournalMoved
 
@@ -496,7 +496,7 @@ class Journal:
         return frames
 
     def _settle_tail(self, known: int) -> None:
-        """Cut what is not a valid frame behind the end, or find that it was durable once."""
+        """Cut what is not a valid frame after the end, or find that it was durable once."""
         file = self.current.file
         stop = self.current.written_until(self.end)
         if stop == self.end:
@@ -515,7 +515,7 @@ class Journal:
         )
 
     def _attested_behind(self) -> int:
-        """The highest LSN that genuine frames behind the end, also behind a bad one, know durable.
+        """The highest LSN that genuine frames after the end, also after a bad one, know durable.
 
         Source: A of spec/reliability 2.3
         """
@@ -621,7 +621,7 @@ class Journal:
         """Make every frame durable and say so in the witness; OutcomeUnknown when it fails.
 
         An exception that is not the disk's, a handler's, passes: the flush was cut short, and did
-        not fail. Its mark stays, so who has the lock next copies the frames to new pages (R13).
+        not fail. Its mark stays, so whoever has the lock next copies the frames to new pages (R13).
         sync: False leaves the bytes to the operating system (durability "os")
         """
         if self.durable_lsn >= self.last_lsn:
@@ -699,7 +699,7 @@ class Journal:
         if self.end == FILE_HEADER_BYTES:
             return self.last_lsn, self.chain_crc
         name = JournalName(self.last_lsn + 1)
-        # a death behind the next line must not leave a witness that hides the new file
+        # a death after the next line must not leave a witness that hides the new file
         self._raise(flushing=0, is_moving=True)
         try:
             publish_journal(self._disk, name, self.salt, self.chain_crc, [])

@@ -5,7 +5,7 @@ flushed for their own sake: an older copy is still true (spec/reliability R7). L
 nothing but the ability to tell rot of the last frames from a torn tail until the next frame.
 
     off size field                      off size field
-      0    4  magic "TXLW"               64    8  end offset behind the durable frame
+      0    4  magic "TXLW"               64    8  end offset after the durable frame
       4    4  version, 1                 72    4  chain crc at that place
       8    8  seq, rises by one          76    4  journal rewrite number
      16    8  store salt                 80    8  flushing lsn (0: no flush is under way)

@@ -60,7 +60,7 @@ def publish(
     now_ms: int,
     note: Callable[[str], None],
 ) -> Changes:
-    """Keep what changed behind a manifest, and what of the logs is still due; the files to name.
+    """Keep what changed after a manifest, and what of the logs is still due; the files to name.
 
     A file or an older dump that cannot be read keeps no checkpoint from being written: the log goes
     on without that file, from rows of the state as it is now.

@@ -3,7 +3,7 @@
 Owns the schemas of the three logs. A row of a key or of a thing of the catalog has its whole state
 after the change. Of a cursor the last row of every checkpoint has, with `complete`; the others have
 what changed. Acknowledgements that follow each other on a cursor within a second are one row:
-a busy subscription writes one a frame. Leases are no changes: they end with who holds them.
+a busy subscription writes one a frame. Leases are not changes: they end with who holds them.
 """
 
 from __future__ import annotations
@@ -254,7 +254,7 @@ class Collected:
                 self.cursors.pop((op.subscription, partition), None)
 
     def acked(self, lsn: int, time_ms: int, op: Acked) -> None:
-        """A plain acknowledgement: most come one behind the other."""
+        """A plain acknowledgement: most come one after another."""
         rows = self.cursors.get((op.subscription, op.partition))
         if rows is None:
             rows = self.cursors[(op.subscription, op.partition)] = []
@@ -292,7 +292,7 @@ def join(runs: list[Run], more: Iterable[Run]) -> None:
 def _described(
     op: Any,
 ) -> tuple[str, Mark | None, Sequence[Run], int, tuple[int, int] | None]:
-    """(change, mark-delete behind it, runs, messages, transaction) of an op of a cursor."""
+    """(change, mark-delete after it, runs, messages, transaction) of an op of a cursor."""
     kind = type(op)
     if kind is PendingAcked:
         return "held", None, op.runs, op.count, (op.coordinator, op.sequence)
@@ -345,9 +345,9 @@ def tables(
     cursors: Iterable[tuple[Cell, Named, bytes]],
     kinds: Iterable[str] = SCHEMAS,
 ) -> dict[str, pa.Table]:
-    """The rows of what was collected behind a manifest, by kind.
+    """The rows of what was collected after a manifest, by kind.
 
-    cursors: every cursor with changes, with its dump behind them
+    cursors: every cursor with changes, with its dump after them
     raises:  Corruption (a dump), MissingFile
     """
     refs = {(ref.kind, ref.a, ref.b): ref for ref in manifest.dumps}

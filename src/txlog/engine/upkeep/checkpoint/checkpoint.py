@@ -400,7 +400,7 @@ def _expired(
 
 
 def settle(store: Store, old: Manifest, expired: list[str], report: CheckpointReport) -> None:
-    """Behind the manifest: the checkpoint is there, so what fails now is a note and no failure."""
+    """After the manifest: the checkpoint is there, so what fails now is a note and no failure."""
     generation = report.generation
     try:
         store.locked(lambda live: live.journal.note_generation(generation))
@@ -414,7 +414,7 @@ def settle(store: Store, old: Manifest, expired: list[str], report: CheckpointRe
 def _delete(store: Store, old: Manifest, expired: list[str], report: CheckpointReport) -> None:
     """Unlink expired files, manifests before the old one, and journals that it does not need.
 
-    What cannot be removed is reported, and does not keep what comes behind it.
+    What cannot be removed is reported, and does not keep what comes after it.
     """
     disk = store.disk
     report.freed_bytes += unlink_free(store, expired)

@@ -65,7 +65,7 @@ T = TypeVar("T")
 class ComponentLog:
     """How much is kept of the ops of one component.
 
-    parts: history files with the rows that are its own; tail: behind the checkpoint of cut_ms
+    parts: history files with the rows that are its own; tail: after the checkpoint of cut_ms
     """
 
     parts: list[tuple[HistoryRef, int]]

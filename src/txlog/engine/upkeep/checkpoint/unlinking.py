@@ -2,7 +2,7 @@
 
 What leads from the checkpoint before the newest to it is spared, for repair goes that way.
 What a living reader has pinned is left. What cannot be removed now is reported and left to
-`txlog admin gc`, for nothing names it any more; it does not keep what comes behind it.
+`txlog admin gc`, for nothing names it any more; it does not keep what comes after it.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ def upkeep_due(view: View, partition: int, settings: Settings, now: Instant) -> 
 
 
 def tend_due(store: Store, *, closing: bool = False) -> TendReport:
-    """Behind an answer: tend the partitions that delayed messages were added to since last time.
+    """After an answer: tend the partitions that delayed messages were added to since last time.
 
     It gives way to whoever holds the maintenance lock, unless a mutable bucket has twice its
     bound: then it waits, so that whoever adds to it is the one who is held up.

@@ -193,7 +193,7 @@ def logged(view: View, partition: int, first: Id, last: Id, cutoff: int, ids_max
 def looked_up(ids: pa.Table, end: Id) -> Search:
     """A search in ids that somebody else found: all of a partition up to a position, in order.
 
-    Behind the position the log itself is read.
+    After the position the log itself is read.
     """
 
     def search(view: View, partition: int, first: Id, last: Id, cutoff: int, ids_max: int) -> Found:

@@ -68,7 +68,7 @@ def _locked(
 ) -> Iterator[None]:
     """Hold the maintenance lock, and the write lock for what is done without an open store.
 
-    without: what is no lock file and cannot be held
+    without: what is not a lock file and cannot be held
     """
     held: list[LockFile] = []
     try:
@@ -129,7 +129,7 @@ def _perform(
         with _locked(disk, timeout_ms, writing=True):
             if _is_past(disk, known):
                 return None
-            path = rewrite_header(disk, known).path  # the next round sees what is behind it
+            path = rewrite_header(disk, known).path  # the next round sees what is after it
         return [a for a in done if a.action == "rebuild-journal"] or [
             Action("rebuild-journal", "an empty one", path)
         ]
@@ -273,7 +273,7 @@ def _set_aside(disk: Disk, path: str) -> None:
 
 
 def _move_aside(disk: Disk, path: str) -> None:
-    """Move what is no regular file into the quarantine, whatever it is."""
+    """Move what is not a regular file into the quarantine, whatever it is."""
     place = _aside(path)
     if disk.exists(place):
         place = place.removesuffix(".damaged") + f".{disk.random_bytes(4).hex()}.damaged"

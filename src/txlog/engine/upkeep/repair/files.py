@@ -240,7 +240,7 @@ def salvaged(disk: Disk, view: View, ref: FileRef, reason: str) -> Salvaged | No
 
 
 def _without_value(disk: Disk, view: View, ref: FileRef, reason: str) -> Salvaged:
-    """In the place of a large message: one chunk that is null, for a part of a value is no message.
+    """In place of a large message: one chunk that is null, for a part of a value is not a message.
 
     Which of its bytes can be read is said; they stay where the damaged file is kept.
     """
@@ -317,7 +317,7 @@ def _stand_ins(view: View, ref: FileRef, start: int, stop: int, reason: str) -> 
 def _known_markers(
     view: View, partition: int, ledger: int, rows: list[int], made: dict[str, list[object]]
 ) -> None:
-    """Markers are in the sidecar's fold; rows of watermarks are no data, and say nothing now."""
+    """Markers are in the sidecar's fold; rows of watermarks are not data, and say nothing now."""
     known = {one.entry: one for one in view.buffer(partition).markers.get(ledger, [])}
     state = view.watermark(partition)
     silent, moves = state.silent.get(ledger, ()), state.moves.get(ledger, ())

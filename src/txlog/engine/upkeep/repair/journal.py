@@ -1,7 +1,7 @@
 """Going on without frames of the journal that were durable and cannot be read.
 
 What stands before the damage becomes a checkpoint, whose cut is the last LSN that anybody may have
-seen: so no LSN is used twice. The journal goes on behind it. No id that a lost frame may have given
+seen: so no LSN is used twice. The journal goes on after it. No id that a lost frame may have given
 out is used again: every open ledger is closed and the next ones are far above, sequences of
 transactions are skipped, every key gets a newer epoch, open transactions are aborted (R9).
 
@@ -84,7 +84,7 @@ _MESSAGES: Final = (Appended, BufferAppended, Adopted, ChunksAppended)
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """What lies behind the damage: LSNs, and messages of the frames that can be read still.
+    """What lies after the damage: LSNs, and messages of the frames that can be read still.
 
     unread: frames that cannot be; what was in them nobody knows
     """
@@ -105,7 +105,7 @@ class Lost:
 
 
 def headless(disk: Disk, known: Known) -> JournalName | None:
-    """The journal behind the newest checkpoint, when it is there and its header is not good."""
+    """The journal after the newest checkpoint, when it is there and its header is not good."""
     cut = known.newest.cut_lsn if known.newest else 0
     mine = [name for name in list_journals(disk) if name.first_lsn == cut + 1]
     if (
@@ -118,7 +118,7 @@ def headless(disk: Disk, known: Known) -> JournalName | None:
 
 
 def rewrite_header(disk: Disk, known: Known) -> JournalName:
-    """Publish the same frames at the same places behind the header that belongs there.
+    """Publish the same frames at the same places after the header that belongs there.
 
     Without a file that has any: an empty one.
     """
@@ -132,7 +132,7 @@ def rewrite_header(disk: Disk, known: Known) -> JournalName:
 
 
 def lost_frames(disk: Disk, salt: bytes, chain: Chain) -> Lost:
-    """Look at every genuine frame behind the last valid one, in all files."""
+    """Look at every genuine frame after the last valid one, in all files."""
     highest, messages = chain.known_lsn, 0
     seen: set[int] = set()
     for name in list_journals(disk):
@@ -169,7 +169,7 @@ def lost_frames(disk: Disk, salt: bytes, chain: Chain) -> Lost:
 def cut_off(disk: Disk, clock: Clock, known: Known, lost: Lost | None) -> int:
     """Write a checkpoint of what can be read, with nobody's help; returns its generation.
 
-    The caller holds both locks. lost: what is behind the damage; None: nothing is
+    The caller holds both locks. lost: what is after the damage; None: nothing is
     raises: Corruption (a file that it needs or would name), StoreFull, DiskFailed: nothing was
             changed
     """
@@ -253,7 +253,7 @@ def forget_before(disk: Disk, generation: int) -> None:
 def _publish_journal(
     disk: Disk, salt: bytes, first_lsn: int, chain_crc: int, frames: list[Buffer]
 ) -> None:
-    """The file behind the cut; without frames one that is there and goes on is as good."""
+    """The file after the cut; without frames one that is there and goes on is as good."""
     name = JournalName(first_lsn)
     if not frames:
         mine = [one for one in list_journals(disk) if one.first_lsn == first_lsn]

@@ -2,10 +2,10 @@
 
     1 rebuild-state    dumps that a replay leads to
       forget-history   a damaged part of the transaction log's history
-    2 move-frame       one that its writer did not go on from: behind the others, under new ids
+    2 move-frame       one that its writer did not go on from: after the others, under new ids
       drop-frame       the same, when messages of it cannot stand there
-      rebuild-journal  only the header of the journal is bad: its frames behind another one
-      cut-journal      the same before damaged frames; what is behind them is lost
+      rebuild-journal  only the header of the journal is bad: its frames after another one
+      cut-journal      the same before damaged frames; what is after them is lost
     3 rebuild-file     parts and sealed files whose rows older files or frames still have
       salvage-file     what is left of the others; each message in it that is not is lost, and a
                        large one of which a byte is
@@ -114,7 +114,7 @@ def make_plan(
 
     rebuild: state, delayed, changes: make these anew whether they are damaged or not
     ledger:  only the files of this one
-    raises:  DiskFailed: a file of the journal may be good, and cannot be read by who asks
+    raises:  DiskFailed: a file of the journal may be good, and cannot be read by whoever asks
     """
     _need_journals(disk)
     findings = Findings()
@@ -380,7 +380,7 @@ def _plan_rest(plan: Plan, known: Known, everything: bool) -> None:
 
 
 def _is_small(one: Problem) -> bool:
-    """Bytes where nobody looks: in a lock, in the reserve, behind a record of the witness."""
+    """Bytes where nobody looks: in a lock, in the reserve, after a record of the witness."""
     if one.code == "witness":
         return one.offset is not None and one.offset % RECORD_APART != 0
     return one.code in ("reserve", "lock") and one.offset is not None

@@ -89,7 +89,7 @@ def _switch(view: View, old: FileRef, new: FileRef) -> Decision:
 
 
 def _pieces(disk: Disk, ref: FileRef) -> Iterator[bytes]:
-    """The bytes of a file; raises Corruption behind the last when they are not what they were."""
+    """The bytes of a file; raises Corruption after the last when they are not what they were."""
     file = disk.open(ref.path)
     try:
         at = crc = 0

@@ -7,7 +7,8 @@ of a large message whose frame is not written yet: its sender holds the flock un
 is free a look under the write lock, where every written frame is seen, tells for good. So it does
 of a ledger in a partition: the frame that adopted it may be written and not flushed. What a reader
 has pinned stays while it lives. The lock of a consumer that is attached no more is nobody's, for
-its number is used once. What is no directory where a store has one is left alone; verify names it.
+its number is used once. What stands where a store has a directory and is not one is left alone;
+verify names it.
 """
 
 from __future__ import annotations
@@ -157,7 +158,7 @@ def _named_by_frames(view: View) -> set[str]:
 
 
 def _named_by_manifests(disk: Disk, salt: bytes) -> set[str] | None:
-    """Behind the frames, and the mutex is not needed: only who has the maintenance lock makes one.
+    """After the frames; without the mutex, as only the maintenance lock's holder makes one.
 
     returns: None when one cannot be read, for it might name any path
     """
@@ -200,7 +201,7 @@ def names_in(disk: Disk, path: str) -> list[str] | None:
 def below_topics(disk: Disk, levels: int, strays: list[str] | None = None) -> list[str]:
     """What lies so many levels below `topics`: 3, topics; 4, partitions and their like.
 
-    strays: takes what is no directory above that
+    strays: takes what is not a directory above that
     """
     paths = ["topics"]
     for _ in range(levels):

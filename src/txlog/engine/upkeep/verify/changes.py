@@ -19,7 +19,7 @@ from txlog.engine.upkeep.verify.files import IsWanted
 from txlog.engine.upkeep.verify.findings import Findings
 from txlog.errors import MissingFile, TxlogError
 
-# What a row says of the change, and not of the state behind it.
+# What a row says of the change, and not of the state after it.
 _OF_CHANGE: Final = frozenset(
     "lsn time change first_lsn changes messages ranges txn batch complete".split()
 )

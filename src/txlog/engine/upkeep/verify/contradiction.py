@@ -4,12 +4,12 @@ A process that wrote a frame and did not apply it goes on with folds that know n
 next frame gives the same entry out again, and whoever replays the journal stops there. All frames
 are whole; it is only that one of them was never part of what the writer knew. That one is looked
 for: the frame without which the replay gets further. Nobody was told that it is durable, so it
-leaves its place, and what it holds in plain messages is appended behind the last frame, under new
+leaves its place, and what it holds in plain messages is appended after the last frame, under new
 ids; every id that was answered stays. Nothing else of it is kept: acknowledgements are asked for
 again, a transaction is as open as its owner believes, messages that it would have taken are lost.
 
     LSN n, removed        an empty frame in its place, or LossAccepted when messages are lost
-    behind the last LSN   a frame for each removed one that has plain messages
+    after the last LSN   a frame for each removed one that has plain messages
 
 All of it is one published journal file that begins with the first removed LSN: what an older file
 holds from there on is void (R13, R14). A death before leaves the old journal, after it the new.
@@ -158,7 +158,7 @@ def _loaded(disk: Disk, ref: DumpRef) -> object:
 def valid_frames(
     disk: Disk, salt: bytes, boot_id: str, generation: int
 ) -> tuple[Manifest, list[Frame]] | None:
-    """A manifest and the frames behind it, flushed or not; None: they cannot be read so."""
+    """A manifest and the frames after it, flushed or not; None: they cannot be read so."""
     try:
         view = View.open(disk, salt, boot_id, generation=generation)
     except TxlogError:
@@ -177,7 +177,7 @@ def decoded(raws: Sequence[RawFrame]) -> list[Frame]:
 
 
 def first_conflict(disk: Disk, manifest: Manifest, frames: Sequence[Frame]) -> Conflict | None:
-    """The first of the frames behind a manifest that contradicts what stands before it."""
+    """The first of the frames after a manifest that contradicts what stands before it."""
     return States(disk, manifest).follow(frames)
 
 
@@ -221,7 +221,7 @@ def _concerns(ops: Sequence[Op], key: Component) -> bool:
 
 
 def _keep(states: States, out: Reconciled, raw: RawFrame, ops: Sequence[Op]) -> None:
-    """Append the plain messages of a removed frame behind the others, if they can follow."""
+    """Append the plain messages of a removed frame after the others, if they can follow."""
     lost, said = 0, []
     for op in ops:
         if isinstance(op, Appended) and _is_repeated(states, op):
@@ -278,7 +278,7 @@ def _count(messages: int) -> str:
 
 
 def is_last_file(disk: Disk, first_lsn: int) -> bool:
-    """True when no journal file begins behind a frame, so that it can be written anew."""
+    """True when no journal file begins after a frame, so that it can be written anew."""
     return all(name.first_lsn <= first_lsn for name in list_journals(disk))
 
 
@@ -292,7 +292,7 @@ def rewrite(
 ) -> JournalName:
     """Publish the journal as it was reconciled; the caller holds both locks. Returns its name.
 
-    frames: all of them, as they are behind the manifest
+    frames: all of them, as they are after the manifest
     raises: StoreFull, DiskFailed, Corruption: nothing was changed
     """
     first = min(found.removed)

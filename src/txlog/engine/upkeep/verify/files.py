@@ -254,7 +254,7 @@ _STAGED: Final = re.compile(r"p\d+-[0-9a-f]+\.parquet")
 
 
 def check_kinds(disk: Disk, findings: Findings) -> set[str]:
-    """What is no regular file where a store has one, or may not be read; returns the paths."""
+    """What is not a regular file where a store has one, or may not be read; returns the paths."""
     out: set[str] = set()
     for directory in (*_FIXED, *every_directory(disk)):
         if directory == QUARANTINE_DIR:

@@ -99,7 +99,7 @@ class _Check:
                 self.say(f"mark-delete {ledger}:{entry}:{index} is no message", run)
 
     def ids(self, what: str, ids: IdSet, cursor: Cursor) -> None:
-        """Every id is a message of the partition behind mark-delete."""
+        """Every id is a message of the partition after mark-delete."""
         for run in ids.runs():
             if not self._exists(run):
                 self.say(f"{_text(run)} is {what} and does not exist", run)

@@ -1,8 +1,8 @@
-"""Verifying the journal: every file, every frame, the chain over all files, and the zeros behind.
+"""Verifying the journal: every file, every frame, the chain over all files, the zeros after them.
 
 Reads what spec/reliability 2.3 asks a writer to look at, and changes nothing: V, the last frame of
 the valid chain, against D, what is known to have been durable. A frame that somebody is writing at
-this moment is no finding.
+this moment is not a finding.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _REWRITTEN: Final = "the next writer writes it anew"
 
 @dataclass(slots=True)
 class Walked:
-    """How far the valid frames of a file go; end: the byte behind the last one.
+    """How far the valid frames of a file go; end: the byte after the last one.
 
     attested: the highest LSN that a frame in it knew to be durable
     """
@@ -57,8 +57,8 @@ class Walked:
 class Chain:
     """The journal as a whole; known_lsn above last_lsn: frames that were durable are lost.
 
-    attested:  the highest LSN that the newest cut or a frame behind it proves to be durable
-    name, end: the file and byte behind the last valid frame; crc: of that frame
+    attested:  the highest LSN that the newest cut or a frame after it proves to be durable
+    name, end: the file and byte after the last valid frame; crc: of that frame
     """
 
     last_lsn: int
@@ -200,7 +200,7 @@ def _check_file(
     *,
     decode: bool,
 ) -> Walked:
-    """One file up to where a younger one takes over, and behind that."""
+    """One file up to where a younger one takes over, and after that."""
     findings.read(file.size)
     name = file.name
     follows = before is not None and before.last_lsn == name.first_lsn - 1
@@ -220,7 +220,7 @@ def _check_file(
             hint=HINT,
         )
         return walked
-    # behind the cut lies what a younger file has again, then zeros; nobody reads it
+    # after the cut lies what a younger file has again, then zeros; nobody reads it
     beyond = Walked(walked.last_lsn, walked.crc, walked.end, walked.attested)
     _rest(file, _walk(file, findings, decode=False, start=beyond, count=False), findings)
     return walked
@@ -254,7 +254,7 @@ def _walk(
 
 
 def _first_other(file: JournalFile, at: int) -> int | None:
-    """The first byte at or behind a place that is not zero."""
+    """The first byte at or after a place that is not zero."""
     size = file.file.size()
     while at < size:
         block = file.file.pread(at, min(_SCAN_BYTES, size - at))
@@ -267,7 +267,7 @@ def _first_other(file: JournalFile, at: int) -> int | None:
 
 
 def _rest(file: JournalFile, walked: Walked, findings: Findings) -> None:
-    """Behind what a younger file has again there is nothing."""
+    """After what a younger file has again there is nothing."""
     other = _first_other(file, walked.end)
     if other is not None:
         findings.warning(
@@ -279,7 +279,7 @@ def _rest(file: JournalFile, walked: Walked, findings: Findings) -> None:
 
 
 def _follow(chain: Chain, name: JournalName, walked: Walked, after: JournalName | None) -> None:
-    """The chain behind the newest checkpoint goes on in a file, unless it broke before."""
+    """The chain after the newest checkpoint goes on in a file, unless it broke before."""
     is_next = chain.name is None or chain.last_lsn == name.first_lsn - 1
     if is_next:
         chain.name, chain.last_lsn = name, walked.last_lsn
@@ -293,7 +293,7 @@ def _follow(chain: Chain, name: JournalName, walked: Walked, after: JournalName 
 def _check_tail(
     disk: Disk, salt: bytes, file: JournalFile, walked: Walked, chain: Chain, findings: Findings
 ) -> None:
-    """Behind the last valid frame: zeros, a frame in the making, an unfinished one, or damage."""
+    """After the last valid frame: zeros, a frame in the making, an unfinished one, or damage."""
     other = _first_other(file, walked.end)
     for _ in range(_LOOKS_MAX):
         if other is None:

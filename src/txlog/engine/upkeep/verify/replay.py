@@ -1,6 +1,6 @@
-"""Verifying Law 1 on a store: the older checkpoint and the journal behind it lead to the newer.
+"""Verifying Law 1 on a store: the older checkpoint and the journal after it lead to the newer.
 
-State is compared as values: how a bitmap is packed and in which order a dict was filled is no
+State is compared as values: how a bitmap is packed and in which order a dict was filled is not a
 difference.
 """
 

@@ -50,7 +50,7 @@ def check_partition_rows(view: View, number: int, findings: Findings) -> None:
 
 
 def _has_entries(view: View, number: int, ledger: int, entries: int, findings: Findings) -> bool:
-    """Files and frames have exactly these entries; what lies behind them nobody would read."""
+    """Files and frames have exactly these entries; what lies after them nobody would read."""
     refs = view.files.of(ledger)
     stored = sum(ref.rows for ref in refs)
     runs = view.tail.runs.get(ledger, [])

@@ -7,7 +7,7 @@
            the rows (verify_folds)
 
 It works without an open store, for there may be none to open, and takes no lock. What a checkpoint
-replaces meanwhile is looked for again, so it is no finding.
+replaces meanwhile is looked for again, so it is not a finding.
 Source: spec/reliability 2.3 (the table), promise 5.
 """
 
@@ -71,7 +71,7 @@ class Known:
     """What a store is found to consist of, as far as it can be read.
 
     manifests: the good ones of the two kept, oldest first; bad: the generations of the others
-    view:      at the newest checkpoint and the frames behind it; None: it cannot be opened
+    view:      at the newest checkpoint and the frames after it; None: it cannot be opened
     """
 
     identity: Identity
@@ -108,7 +108,7 @@ def verify(
     deep: bool = False,
     topics: Sequence[TopicName] = (),
 ) -> Known | None:
-    """Look at everything; returns what there is, for who may repair it, or None: no identity.
+    """Look at everything; returns what there is, for whoever may repair it, or None: no identity.
 
     topics: only the files and components of these, and what all have in common
     raises: TopicNotFound
@@ -170,7 +170,7 @@ def _verify(
 
 
 def _check_frames(disk: Disk, known: Known, boot_id: str, findings: Findings) -> None:
-    """What the folds say of the frames behind the newest checkpoint: each follows from the last."""
+    """What the folds say of the frames after the newest checkpoint: each follows from the last."""
     findings.begin("replaying the journal")
     newest = 0 if known.newest is None else known.newest.generation
     behind = valid_frames(disk, known.identity.salt, boot_id, newest)
