@@ -17,8 +17,9 @@ import unicodedata
 from functools import lru_cache
 from typing import Final
 
+import msgspec
+
 from txlog.errors import InvalidArgument, NotAllowed
-from txlog.startup.values import value
 
 COORDINATORS_MAX: Final = 32_768
 SEQUENCE_STOP: Final = 1 << 63
@@ -51,8 +52,7 @@ def txn_halves(coordinator: int, sequence: int) -> tuple[int, int]:
     return coordinator << 48 | sequence >> 64, sequence & _HALF_MASK
 
 
-@value(order=True)
-class TxnId:
+class TxnId(msgspec.Struct, frozen=True, order=True, gc=False):
     """A transaction: the coordinator that issued it and its number there."""
 
     coordinator: int
@@ -100,8 +100,7 @@ class TxnId:
         return f"{self.coordinator}:{self.sequence}"
 
 
-@value(order=True)
-class Position:
+class Position(msgspec.Struct, frozen=True, order=True, gc=False):
     """An entry of a ledger."""
 
     ledger: int
@@ -111,8 +110,7 @@ class Position:
         return f"{self.ledger}:{self.entry}"
 
 
-@value(order=True)
-class MessageId:
+class MessageId(msgspec.Struct, frozen=True, order=True, gc=False):
     """A message, or with index 0 a plain message or a marker itself."""
 
     ledger: int
@@ -152,8 +150,7 @@ class MessageId:
         return f"{self.ledger}:{self.entry}"
 
 
-@value(order=True)
-class TopicName:
+class TopicName(msgspec.Struct, frozen=True, order=True, gc=False):
     """A topic, or one partition of it; partition None means the topic as a whole."""
 
     tenant: str

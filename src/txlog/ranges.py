@@ -14,11 +14,12 @@ import re
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
+import msgspec
+
 from txlog.clock import SystemClock
 from txlog.errors import InvalidArgument
 from txlog.ids import MessageId, TxnId, check_name
 from txlog.settings import DAY_MS, HOUR_MS, INSTANT_MS_MAX, MINUTE_MS, SECOND_MS
-from txlog.startup.values import value
 
 _DURATION = re.compile(r"(?:[0-9]{1,15}(?:ms|s|m|h|d))+")
 _DURATION_TERM = re.compile(r"([0-9]+)(ms|s|m|h|d)")
@@ -54,8 +55,7 @@ SQL_MS_MAX: Final = 9_223_372_036_854_774
 INSTANT_MS_MIN: Final = (datetime(1, 1, 1, tzinfo=UTC) - _EPOCH) // _MILLISECOND
 
 
-@value
-class Bound:
+class Bound(msgspec.Struct, frozen=True, gc=False):
     """One end of a range.
 
     kind   value
@@ -99,8 +99,7 @@ START: Final = Bound("start")
 END: Final = Bound("end")
 
 
-@value
-class Range:
+class Range(msgspec.Struct, frozen=True, gc=False):
     """What to read.
 
     kind range:   from start to stop, half open; stop None = the end when the reading began

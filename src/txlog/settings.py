@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+import msgspec
+
 from txlog.errors import InvalidArgument, LimitExceeded
 from txlog.ids import COORDINATORS_MAX
-from txlog.startup import values as value_classes
-from txlog.startup.values import as_dict, names_of
 
 KIB: Final = 1024
 MIB: Final = 1024 * KIB
@@ -49,8 +49,7 @@ UNLIMITED: Final = -1
 CHOICES: Final = {"durability": DURABILITIES, "ttl_from": TTL_FROM}
 
 
-@value_classes.value(kw_only=True)
-class Settings:
+class Settings(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The settings of one store (spec/transactions 3, spec/cli 8.1)."""
 
     coordinators: int = 16
@@ -155,7 +154,7 @@ class Settings:
 
     def to_mapping(self) -> dict[str, int | str | float]:
         """Return all settings by name, in the order of the fields; switches as 0 and 1."""
-        return {k: int(v) if k in SWITCHES else v for k, v in as_dict(self).items()}
+        return {k: int(v) if k in SWITCHES else v for k, v in msgspec.structs.asdict(self).items()}
 
     def _check_together(self) -> None:
         if self.txn_timeout_default_ms > self.txn_timeout_max_ms:
@@ -232,7 +231,7 @@ SWITCHES: Final = ("delayed_delivery_active", "deliver_at_time_strict", "retenti
 # settings that are shares, above 0 and at most 1
 SHARES: Final = ("sidecar_garbage_ratio",)
 
-assert set(names_of(Settings)) == {
+assert set(Settings.__struct_fields__) == {
     *CHOICES,
     *BOUNDS,
     *SHARES,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import errno
 import random
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from tests.crash.world import (
     START_MS,
@@ -77,7 +77,7 @@ def edit_witness(disk: MemoryDisk, **changes: object) -> Witnessed:
     data = disk.read(WITNESS_PATH)
     records = [decode_record(data[at : at + 128], salt) for at in (0, 4096)]
     newest = max((r for r in records if r is not None), key=lambda r: r.seq)
-    changed = replace(newest, **changes)  # type: ignore[arg-type]
+    changed = replace(newest, **changes)
     put(disk, WITNESS_PATH, 0, encode_record(changed, salt))
     put(disk, WITNESS_PATH, 4096, encode_record(changed, salt))
     return newest

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import os
 import random
-from dataclasses import replace
 from itertools import pairwise
 
 import pytest
+from msgspec.structs import replace
 
 from tests.crash.world import START_MS, new_disk, open_client
 from tests.delayed.bucket_kit import check_index, delay, index, indexed_times

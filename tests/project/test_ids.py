@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 import string
-from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from txlog.errors import InvalidArgument, NotAllowed
 from txlog.ids import (
@@ -20,6 +23,8 @@ from txlog.ids import (
     encode_component,
     fold_name,
 )
+from txlog.ranges import Bound, Range
+from txlog.settings import Settings
 
 WORD = st.integers(0, (1 << 63) - 1)
 TXN_IDS = st.builds(TxnId, st.integers(0, 32_767), WORD)
@@ -253,3 +258,61 @@ def test_examples_of_components() -> None:
 def test_names_equal_after_case_folding_are_one() -> None:
     assert fold_name("Straße") == fold_name("STRASSE")
     assert fold_name("Orders") == fold_name("oRDERS") != fold_name("order")
+
+
+def test_ids_are_equal_within_their_class() -> None:
+    """Keys of dictionaries: equal ids have one hash, and a tuple of the same numbers is no id."""
+    for one, same, other in (
+        (TxnId(3, 18), TxnId(3, 18), TxnId(3, 19)),
+        (Position(3, 18), Position(3, 18), Position(4, 18)),
+        (MessageId(3, 18), MessageId(3, 18, 0), MessageId(3, 18, 1)),
+        (TopicName("a", "b", "c"), TopicName("a", "b", "c", None), TopicName("a", "b", "c", 1)),
+    ):
+        assert (one == same, one != other, hash(one) == hash(same)) == (True, True, True)
+        assert len({one, same, other}) == 2
+    others: list[object] = [Position(3, 18), (3, 18), None]
+    assert all(TxnId(3, 18) != other for other in others)
+
+
+@given(st.lists(st.tuples(WORD, WORD, st.integers(0, 3)), max_size=8))
+def test_message_ids_sort_as_the_log_runs(numbers: list[tuple[int, int, int]]) -> None:
+    ids = [MessageId(*one) for one in numbers]
+    assert sorted(ids) == [MessageId(*one) for one in sorted(numbers)]
+    with pytest.raises(TypeError):
+        _ = Position(1, 2) < MessageId(1, 2)  # type: ignore[operator]
+
+
+def test_what_values_print_for_a_programmer() -> None:
+    assert repr(TxnId(3, 18)) == "TxnId(coordinator=3, sequence=18)"
+    assert repr(MessageId(17, 4)) == "MessageId(ledger=17, entry=4, index=0)"
+    assert repr(Bound("last", 5)) == "Bound(kind='last', value=5)"
+
+
+def test_values_do_not_change() -> None:
+    for made, name in (
+        (TxnId(3, 18), "sequence"),
+        (Range(), "start"),
+        (Settings(), "coordinators"),
+    ):
+        changing: Any = made
+        with pytest.raises(AttributeError):
+            setattr(changing, name, 1)
+        with pytest.raises(AttributeError):
+            delattr(changing, name)
+        with pytest.raises(AttributeError):
+            changing.other = 1
+
+
+def test_values_are_copied_and_pickled() -> None:
+    """Spark's workers and the processes of the demonstration get them so."""
+    values = (TxnId(3, 18), Position(3, 18), MessageId(3, 18, 1), TopicName("a", "b", "c", 1))
+    for made in (*values, Range(Bound("skip", 1)), Settings(coordinators=3)):
+        assert pickle.loads(pickle.dumps(made)) == copy.deepcopy(made) == copy.copy(made) == made
+
+
+def test_ids_are_matched_by_place() -> None:
+    match MessageId(17, 4, 2):
+        case MessageId(ledger, entry, index):
+            assert (ledger, entry, index) == (17, 4, 2)
+    with pytest.raises(TypeError):
+        Settings(16)  # type: ignore[call-arg]  # settings are given by name

@@ -26,7 +26,7 @@ FENCES = {
     ("rich",): ("cli",),
     # Commands say what they take in cli/line/declared: Typer is loaded for help and mistakes alone.
     ("typer", "click"): ("cli/line/typer",),
-    ("msgspec", "crc32c"): ("engine", "startup"),
+    ("crc32c",): ("engine", "startup"),
     ("prometheus_client",): ("answers/metrics_text",),
     ("pyroaring",): ("engine",),
 }

@@ -8,8 +8,9 @@ milliseconds, ids TxnId and MessageId.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from txlog.answers import health, locks, space, transactions
 from txlog.answers import keys as keyreport

@@ -32,20 +32,25 @@ def main(argv: Sequence[str] | None = None) -> int:
         from txlog import __version__
 
         return _write_plain(f"txlog {__version__}\n")
+    if argv is None:
+        _prepare()
     if words[:1] == ["__complete"]:
         from txlog.cli.help.completion import answer
 
         return answer(words[1:])
     from txlog.cli.line.dispatch import run
-    from txlog.startup import messagepack
 
-    if argv is not None:
-        return run(words)
+    return run(words)
+
+
+def _prepare() -> None:
+    """Set up the process of a command, before anything imports msgspec."""
     import gc
+
+    from txlog.startup import messagepack
 
     gc.set_threshold(OBJECTS_MAX)
     messagepack.load()
-    return run(words)
 
 
 def script() -> NoReturn:

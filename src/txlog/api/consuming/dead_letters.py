@@ -7,9 +7,9 @@ small whatever the messages weigh. The decision (decide/consuming/dead_letters) 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import pyarrow as pa
+from msgspec.structs import replace
 
 from txlog.api.consuming.acknowledge import acknowledge_runs
 from txlog.api.sending import large

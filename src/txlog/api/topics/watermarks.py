@@ -6,8 +6,9 @@ A method a command of `txlog watermark`; answers are plain values with the names
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from txlog.answers import watermarks
 from txlog.api.transactions.transaction import Transaction, in_transaction

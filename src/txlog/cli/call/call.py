@@ -14,6 +14,8 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
+import msgspec
+
 from txlog.cli.call.find import find_store, profile_of, user_settings
 from txlog.cli.output.output import Output, output_for
 from txlog.cli.terminal import say as saying
@@ -30,7 +32,6 @@ from txlog.errors import (
 from txlog.ids import TxnId
 from txlog.ranges import parse_duration, parse_time
 from txlog.settings import Settings
-from txlog.startup.values import record
 
 if TYPE_CHECKING:
     from txlog.api.client import Client
@@ -45,8 +46,7 @@ _USUAL: Final[dict[str, str | bool | None]] = {
 _LEVELS: Final = {"error": (2, 0), "warning": (1, 0), "info": (0, 0), "debug": (0, 1)}
 
 
-@record
-class Globals:
+class Globals(msgspec.Struct):
     """The global flags as they were given."""
 
     store: str | None = None

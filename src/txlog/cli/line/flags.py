@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from typing import Final
 
+import msgspec
+
 from txlog.errors import Usage
-from txlog.startup.values import record
 
 VALUE_FLAGS: Final = frozenset(
     "--store --profile --format --columns --log-format --log-file --color --lock-timeout "
@@ -50,8 +51,7 @@ def as_told(message: str) -> str:
     return message.replace(_HIDING, "").replace(repr(_HIDING)[1:-1], "")
 
 
-@record
-class Split:
+class Split(msgspec.Struct):
     """A command line cut at its first word."""
 
     leading: list[str]

@@ -11,13 +11,13 @@ import json
 import math
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from datetime import date, datetime, time
 from decimal import Decimal
 from itertools import chain, islice
 from typing import Any, BinaryIO, Final, Protocol
 
 import pyarrow as pa
+from msgspec.structs import replace
 
 from txlog.cli.output.output import Output, check_columns, delimited, tsv_cell
 from txlog.cli.terminal.tables import table

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from txlog.ids import TxnId
-from txlog.startup.values import record
 
 
-@record
-class Request:
+class Request(msgspec.Struct):
     """What `produce` was asked to do, checked as far as it can be without the store."""
 
     topic: str

@@ -8,18 +8,18 @@ import re
 import sys
 from typing import Final
 
+import msgspec
+
 from txlog.cli.terminal import tables
 from txlog.cli.terminal.say import marked, say
 from txlog.errors import InternalError, TxlogError, printable
-from txlog.startup.values import record
 
 # What a terminal would act on, or cannot show, and JSON lets stand: as JSON escapes, so that a
 # program reads what was meant.
 _UNSEEN: Final = re.compile("[\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
-@record
-class Report:
+class Report(msgspec.Struct):
     """Where an error goes and in which form; a command fills in what it learns."""
 
     json: bool

@@ -13,18 +13,18 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Final
 
+import msgspec
+
 from txlog.cli.terminal import fields
 from txlog.cli.terminal.say import is_colored
 from txlog.errors import printable
-from txlog.startup import values
 
 _SHORT: Final = {"hidden_messages": "HIDDEN"}  # so that the table of status fits 100 columns
 _UNITS: Final = ("KiB", "MiB", "GiB", "TiB", "PiB")
 _BOLD, _PLAIN = "\x1b[1m", "\x1b[0m"
 
 
-@values.value
-class Look:
+class Look(msgspec.Struct, frozen=True, gc=False):
     """How tables look: readable values, colours, times in UTC, the width to keep to (0: none)."""
 
     human: bool

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import msgspec
 import pyarrow as pa
 
 from txlog.engine.model.ops import LedgerRolled, Op, WatermarkSnapshot
@@ -17,14 +18,12 @@ from txlog.engine.plan.policies import is_snapshot_due
 from txlog.engine.view.view import View
 from txlog.errors import TxlogError
 from txlog.settings import Settings
-from txlog.startup.values import record
 
 if TYPE_CHECKING:
     from txlog.engine.plan.ack_sets import Settled
 
 
-@record
-class Decision:
+class Decision(msgspec.Struct):
     """The outcome of a decision; Law 3: it is appended, applied, flushed, then answered.
 
     ops, batch: what to append; no ops: nothing

@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
+
 from txlog.engine.model.ops import Op
 from txlog.errors import Corruption
-from txlog.startup.values import value
 
 
-@value
-class Fold:
+class Fold(msgspec.Struct, frozen=True):
     """One kind of component; the state's type is private to the fold's module."""
 
     kind: str

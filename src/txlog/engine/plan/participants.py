@@ -30,7 +30,6 @@ from txlog.engine.plan.lookup import is_overdue
 from txlog.engine.view.view import View
 from txlog.errors import PartitionUnavailable
 from txlog.ids import TopicName
-from txlog.startup.values import value
 
 if TYPE_CHECKING:
     from txlog.engine.folds.buffer import Held
@@ -153,8 +152,7 @@ def place_name(catalog: Catalog, place: Place) -> str:
 # --- what hangs ------------------------------------------------------------------------------
 
 
-@value
-class Finding:
+class Finding(msgspec.Struct, frozen=True):
     """A transaction that hangs: cause unavailable, overdue or corrupt; partition: where."""
 
     coordinator: int

@@ -11,6 +11,8 @@ import tomllib
 import uuid
 from contextlib import closing, suppress
 
+import msgspec
+
 from txlog.clock import Clock
 from txlog.engine.model.ops import ClockNoted, SettingSet, encode_ops
 from txlog.engine.storage.disk.protocol import TEMPORARY_PREFIX, Disk
@@ -27,7 +29,6 @@ from txlog.errors import (
 )
 from txlog.settings import Settings
 from txlog.startup.crc32c import crc32c
-from txlog.startup.values import value
 
 IDENTITY_PATH = "txlog.toml"
 FORMAT = 1
@@ -41,8 +42,7 @@ MADE = frozenset({*DIRECTORIES, LOCK, MAINTENANCE, RESERVE, IDENTITY_PATH})
 WAIT_MS = 30_000  # for another process that makes a store here
 
 
-@value
-class Identity:
+class Identity(msgspec.Struct, frozen=True, gc=False):
     """What txlog.toml says."""
 
     format: int

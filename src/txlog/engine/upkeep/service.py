@@ -34,7 +34,6 @@ from txlog.engine.upkeep.delayed.buckets import tend_held
 from txlog.engine.upkeep.space import adopt, compact, retention, sweep
 from txlog.engine.view.view import View
 from txlog.errors import AlreadyClosed, StoreFull, TxlogError
-from txlog.startup.values import as_dict
 
 # An automatic checkpoint looks for files that nobody names in so many directories, not in more.
 SWEPT_DIRECTORIES_MAX = 64
@@ -219,7 +218,7 @@ def run_checkpoint(store: Store, *, wait: bool) -> dict[str, int | bool]:
             most = None if wait else SWEPT_DIRECTORIES_MAX
             report.freed_bytes += sweep.sweep_unnamed(store, directories_max=most)
             report.freed_bytes += adopt.sweep_stages(store, topics_max=most)
-    answer = as_dict(report)
+    answer = msgspec.structs.asdict(report)
     answer["elapsed_ms"] = round((time.monotonic() - began) * 1000)
     return answer
 

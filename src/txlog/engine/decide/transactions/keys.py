@@ -16,6 +16,8 @@ from __future__ import annotations
 import unicodedata
 from zlib import crc32
 
+import msgspec
+
 from txlog.clock import Instant
 from txlog.engine.decide.draft import Decision, Draft
 from txlog.engine.decide.transactions.enter import NewTxn, check_timeout, open_txn
@@ -29,14 +31,12 @@ from txlog.engine.view.view import View
 from txlog.errors import InvalidArgument, NotAllowed, ProducerFenced, TransactionKeyNotFound
 from txlog.ids import TxnId
 from txlog.settings import TRANSACTION_KEY_BYTES_MAX, Settings
-from txlog.startup.values import value
 from txlog.suggest import suggestion
 
 Owner = tuple[int, str]
 
 
-@value
-class Connected:
+class Connected(msgspec.Struct, frozen=True, gc=False):
     """The answer of connect; fenced is the transaction that it aborted."""
 
     key: str
@@ -47,16 +47,14 @@ class Connected:
     fenced: TxnId | None
 
 
-@value
-class Opened:
+class Opened(msgspec.Struct, frozen=True, gc=False):
     """The answer of begin under a key."""
 
     txn_id: TxnId
     fenced: TxnId | None
 
 
-@value
-class Deleted:
+class Deleted(msgspec.Struct, frozen=True):
     """The answer of delete; epoch is the one that the tombstone keeps."""
 
     key: str

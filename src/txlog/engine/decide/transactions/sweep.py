@@ -30,7 +30,6 @@ from txlog.engine.plan.route import PartitionSlice
 from txlog.engine.view.view import View
 from txlog.errors import TxlogError
 from txlog.settings import Settings
-from txlog.startup.values import record
 
 if TYPE_CHECKING:
     from txlog.engine.folds.coordinator import Txn
@@ -58,8 +57,7 @@ class Uses(msgspec.Struct, frozen=True, gc=False):
         return Uses((coordinator, sequence), self.sends, self.cursors, self.acks)
 
 
-@record
-class Swept:
+class Swept(msgspec.Struct, gc=False):
     """What a sweep did, in transactions."""
 
     expired: int = 0

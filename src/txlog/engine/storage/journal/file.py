@@ -32,7 +32,6 @@ from txlog.engine.storage.journal.frame import (
 )
 from txlog.errors import Corruption
 from txlog.startup.crc32c import crc32c
-from txlog.startup.values import value
 
 JOURNAL_DIR = "journal"
 FILE_HEADER_BYTES = 512
@@ -46,8 +45,7 @@ _SCAN_BYTES = 4 << 20
 assert _HEADER.size == 36
 
 
-@value(order=True)
-class JournalName:
+class JournalName(msgspec.Struct, frozen=True, order=True, gc=False):
     """What a journal file's name says; ordered as the files follow one another."""
 
     first_lsn: int

@@ -16,6 +16,8 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+import msgspec
+
 from txlog.engine.storage.checked import HINT
 from txlog.engine.storage.disk.protocol import Disk
 from txlog.engine.storage.journal.file import (
@@ -30,7 +32,6 @@ from txlog.engine.storage.journal.file import (
 from txlog.engine.storage.journal.frame import Buffer, attested_lsn, encode, joined
 from txlog.engine.storage.journal.witness import Witness, Witnessed, boot_bytes
 from txlog.errors import Corruption, MissingFile, OutcomeUnknown, TxlogError
-from txlog.startup.values import changed
 
 # --- rolling forward -------------------------------------------------------------------------
 
@@ -717,7 +718,7 @@ class Journal:
         """Record the newest manifest in the witness, so that its loss is noticed."""
         if self.witness.last is not None:
             self._settled = None
-            self.witness.write(changed(self.witness.last, generation=generation))
+            self.witness.write(msgspec.structs.replace(self.witness.last, generation=generation))
 
     def close(self) -> None:
         """Close every descriptor."""

@@ -20,9 +20,10 @@ from __future__ import annotations
 import struct
 import uuid
 
+import msgspec
+
 from txlog.engine.storage.disk.protocol import Disk, File
 from txlog.startup.crc32c import crc32c
-from txlog.startup.values import record
 
 WITNESS_PATH = "journal/witness"
 RECORD = struct.Struct("<4sIQ8s16sQQQQIIQI32xI")
@@ -43,8 +44,7 @@ def boot_bytes(boot_id: str) -> bytes:
         return uuid.uuid5(uuid.NAMESPACE_OID, boot_id).bytes
 
 
-@record
-class Witnessed:
+class Witnessed(msgspec.Struct, gc=False):
     """One record of the witness."""
 
     seq: int

@@ -11,7 +11,6 @@ import gc
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from itertools import pairwise
 from threading import current_thread, main_thread
 
@@ -60,8 +59,7 @@ _NUMBERED = re.compile(r"(?:.+\.)?(\d{10})\.(?:arrow|parquet|state)")
 NOTHING = {kind: fold.dump(fold.new()) for kind, fold in FOLDS.items()}
 
 
-@dataclass(slots=True)
-class CheckpointReport:
+class CheckpointReport(msgspec.Struct, gc=False):
     """What a checkpoint did."""
 
     generation: int = 0
@@ -75,8 +73,7 @@ class CheckpointReport:
     skipped: bool = False
 
 
-@dataclass(slots=True)
-class Cut:
+class Cut(msgspec.Struct):
     """The state at a cut, as far as it has to be written: no view is needed after it.
 
     kept, changed: dumps that stay where they are, and those to be written

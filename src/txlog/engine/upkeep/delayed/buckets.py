@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+import msgspec
 import pyarrow as pa
 
 from txlog.clock import Instant
@@ -23,7 +24,6 @@ from txlog.engine.view.view import View
 from txlog.errors import AlreadyClosed, TxlogError
 from txlog.settings import Settings
 from txlog.startup import compute as pc
-from txlog.startup.values import record
 
 if TYPE_CHECKING:
     from txlog.engine.model.ops import Id
@@ -157,8 +157,7 @@ def _wanted(ids: pa.Table, cutoff: int, oldest: int) -> pa.Table:
     return ids.filter(pc.and_(is_later, pc.greater_equal(ids.column("ledger"), oldest)))
 
 
-@record
-class RebuildReport:
+class RebuildReport(msgspec.Struct, gc=False):
     """What a rebuild by command did and found, of the ids that are not due.
 
     missing: in the log, not in the index; extra: in the index, not in the log; a wrong time is both

@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, TypeVar
 
+import msgspec
 import pyarrow as pa
 
 from txlog.engine.decide.draft import Decision
@@ -40,7 +41,6 @@ from txlog.errors import (
     TxlogError,
 )
 from txlog.settings import SECOND_MS
-from txlog.startup.values import record
 
 if TYPE_CHECKING:
     from txlog.engine.folds.delayed import Delayed
@@ -57,8 +57,7 @@ T = TypeVar("T")
 _GENERATION = re.compile(r"bucket-\d+-\d+-(\d+)\.parquet")
 
 
-@record
-class TendReport:
+class TendReport(msgspec.Struct, gc=False):
     """How many steps of upkeep were done; failed: given up; lost: buckets found unreadable."""
 
     deleted: int = 0

@@ -54,7 +54,6 @@ from txlog.engine.storage.manifest import DumpRef, Manifest
 from txlog.engine.view.view import FOLDS, View, load_dump
 from txlog.errors import TxlogError
 from txlog.ids import MessageId
-from txlog.startup.values import changed
 
 REASON: Final = "a frame that its writer did not go on from"
 TRIES_MAX: Final = 64  # earlier frames of the same component that are tried for the cause
@@ -352,6 +351,6 @@ def _let_look(disk: Disk, salt: bytes) -> None:
     try:
         known = witness.read()
         if known is not None:
-            witness.write(changed(known, journal=0))
+            witness.write(msgspec.structs.replace(known, journal=0))
     finally:
         witness.close()
