@@ -1,8 +1,7 @@
 """The draft of a frame: what one decision wants to append, checked against the view.
 
-A decision is a function (view, now) -> Decision. It mutates nothing: entries and ledger numbers
-that it takes are counted here, so that several outcomes in one frame follow one another without
-gaps.
+A decision is a function (view, now) -> Decision. It changes nothing: the entries and ledger numbers
+it takes are counted here, so that several outcomes in one frame follow each other without gaps.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Acknowledgement, individual and cumulative, plain and in a transaction.
+"""Acknowledging, one by one or up to a position, plain or in a transaction.
 
 A request is checked as a whole before anything is written. In a transaction only PENDING messages
-can be acknowledged: anything else is a conflict, and the frame that is written then is the abort of
-the transaction (spec/transactions 9.3, the complete matrix).
+can be acknowledged; anything else is a conflict, and the frame then aborts the transaction
+(spec/transactions 9.3 has the full matrix).
 """
 
 from __future__ import annotations

@@ -1,15 +1,15 @@
-"""Moving messages off a subscription: to its dead-letter topic, or to its retry topic.
+"""Moving messages off a subscription, to its dead-letter topic or its retry topic.
 
-A move is one frame: the copies in the target, which is made if it is missing, and the
+A move is one frame: the copies in the target, which is created if necessary, and the
 acknowledgement of the originals. So after any crash a message is in exactly one of the two topics
 (spec/transactions 9.1, apache/pulsar #17287). The rows are read before the lock is taken; the
-decision looks again at each, and moves what is still PENDING and in no other hand.
+decision checks each one again, and moves those that are still PENDING and in nobody else's hand.
 
-    <topic>-<subscription>-DLQ      messages that came again more often than max_redeliver_count
+    <topic>-<subscription>-DLQ      messages redelivered more often than max_redeliver_count
     <topic>-<subscription>-RETRY    messages that a consumer put off
 
-A subscription on a retry topic is the second half of the one on the topic itself: what it puts off
-or gives up goes to the same two topics, by the same policies.
+A subscription on a retry topic continues the one on the topic itself: what it puts off or gives up
+goes to the same two topics, under the same policies.
 """
 
 from __future__ import annotations

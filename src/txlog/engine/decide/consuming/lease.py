@@ -1,16 +1,14 @@
-"""Leases: what goes into a consumer's hand, and how it comes back.
+"""Leases: handing messages to a consumer, and taking them back.
 
     receive                    Leased, for up to a whole batch over all partitions
-    give_back                  Returned: all that one consumer has in hand
+    give_back                  Returned: everything that one consumer has in hand
     negative_acknowledge       Returned, at once or after a delay that doubles with each redelivery
     redeliver                  Returned: everything in hand, or these ids, whoever has them
-    reap                       Returned + ConsumerDetached of dead consumers, and run-out hand-outs
+    reap                       Returned + ConsumerDetached for dead consumers, and expired leases
 
-plan/consuming/choice says what is deliverable. Nothing here is flushed: a lease survives its
-process, and a power cut takes the process along. What a consumer took ahead and its application
-never got comes back uncounted, and no time-out runs for it: the callers say how far each
-application came (Seen).
-Source: spec/transactions 9.1.
+plan/consuming/choice says what is deliverable. What a consumer took ahead and its application never
+got comes back without counting, and no time-out runs for it: callers say how far each application
+has come (Seen). The package says why leases are not flushed. Source: spec/transactions 9.1.
 """
 
 from __future__ import annotations

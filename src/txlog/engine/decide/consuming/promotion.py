@@ -1,10 +1,10 @@
-"""Deciding over delayed messages: promote them (deliver whatever their time), or cancel them.
+"""Promoting delayed messages (deliver them now, whatever their time), or cancelling them.
 
-    promote    Promoted: released on the subscription, later ones still wait
+    promote    Promoted: released on the subscription; later ones still wait
     cancel     Acked: the same as an acknowledgement before the message was due
 
-A request is checked as a whole before anything is written, and is one frame. Which messages are
-delayed is read from their rows when they are named, else from the index.
+A request is checked as a whole before anything is written, and is one frame. Whether a message is
+delayed is read from its row if it is named, and otherwise from the index.
 Source: spec/delayed 1, 9, 11.
 """
 

@@ -1,9 +1,9 @@
-"""Seek: a subscription stands at another position, forward or back.
+"""Seek: moving a subscription to another position, forward or back.
 
-Everything before the position is acknowledged, nothing from it on; what consumers had in hand, and
-how often messages came, is void. One frame moves all partitions, after the aborts of transactions
-that hold acknowledgements there, if they are to be aborted. An id moves its own partition only.
-Source: spec/transactions 9.1.
+Everything before the position becomes acknowledged and everything after it pending; leases and
+redelivery counts are void. One frame moves all partitions. Transactions that hold acknowledgements
+there are aborted first in that frame, if the caller agreed to it. An id moves its own partition
+only. Source: spec/transactions 9.1.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
     skip N · clear the backlog · expire what is older · the time to live of a topic
 
-All of it acts like plain acknowledgements: what a transaction holds stays with it, and a message in
-a consumer's hand is acknowledged there. A time to live counts from when a message became visible,
-or where the policy says so from its deliver_at, if that is later.
+All of these act like plain acknowledgements: what a transaction holds stays with it, and a message
+in a consumer's hand is acknowledged there. A time to live counts from when a message became visible
+or, if the policy says so, from its deliver_at if that is later.
 Source: spec/transactions 9.1, spec/delayed 8.
 """
 

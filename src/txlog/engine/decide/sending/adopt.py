@@ -1,13 +1,14 @@
 """Adopting staged files: ids for them, then the one frame that makes them ledgers of a topic.
 
-    recorded   was this batch stored before? then its answer, and nothing happens
-    reserve    an id a file, by a durable frame; the files get their names by it, without a frame
-    adopt      one frame: the key is connected, a transaction opened and committed, each file is a
-               closed ledger after the open one, a fresh one is opened, the batch is recorded
+    recorded   was this batch stored before? then that answer is given, and nothing happens
+    reserve    an id for each file, in a durable frame; the files are linked under it
+    adopt      one frame: the key is connected, a transaction opened and committed, each file
+               becomes a closed ledger after the open one, another is opened, the batch is noted
 
-An id is taken at the end, since positions compare by it: one that was taken before others went on
-could be adopted behind readers that have passed it. So an id below a ledger that the partition has
-by now is not used, and others are asked for. Source: spec/analytics 7.
+Ids are taken last, because positions compare by id: a ledger whose id was taken before others moved
+on could appear behind readers that have already passed it. An id that is below one of the
+partition's ledgers by now is therefore not used, and new ones are requested.
+Source: spec/analytics 7.
 """
 
 from __future__ import annotations

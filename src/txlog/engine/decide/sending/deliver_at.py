@@ -1,13 +1,13 @@
 """When the messages of a send are delivered: what was asked for becomes an instant, under the lock.
 
-    deliver_at T             T, also when it has passed: then the message is delivered at once
+    deliver_at T             T, even if it has passed: then the message is delivered at once
     deliver_after D          the time of the frame that appends it, plus D
     nothing                  null: at once
     fixed_delivery_delay_ms  the time of the frame, plus that, whatever was asked for
 
-The time is that of the frame, never the sender's own: producers whose clocks differ still mean the
-same by a delay (apache/pulsar #13567). A message that is refused is counted; nothing of its batch
-is stored. One that will have expired by then is stored, and its sender is told (#21898).
+The time is the frame's, never the sender's own, so a delay means the same from producers whose
+clocks differ (apache/pulsar #13567). A refused message is counted, and nothing of its batch is
+stored. One that will have expired before it is due is stored, and its sender is told (#21898).
 Source: spec/delayed 2, 8.
 """
 

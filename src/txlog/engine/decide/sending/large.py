@@ -1,12 +1,13 @@
 """Sending a large message: an id for its file first, then one frame that names the file.
 
-    1 reserve   checks what can be checked, and keeps a ledger id; durable (R10, R19)
+    1 reserve   checks what can be checked, and reserves a ledger id; durable (R10, R19)
     2 the file  is published under that id by the sender, chunk by chunk
-    3 append    one frame: the message is the file, all of it; without a transaction the frame opens
-                and commits one for it, so that for readers it is like any other
+    3 append    one frame: the message is the whole file; without a transaction the frame opens and
+                commits one, so that to readers it looks like any other message
 
-Whoever dies before 3 leaves a file that nobody names. Each decision looks again at everything: what
-was true at 1 may not be at 3. Source: PIP-37, spec/transactions 7 "Large messages".
+A sender that dies before step 3 leaves a file that nothing names. Each decision checks everything
+again: what was true at step 1 may not be true at step 3.
+Source: PIP-37, spec/transactions 7 "Large messages".
 """
 
 from __future__ import annotations

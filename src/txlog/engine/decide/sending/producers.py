@@ -1,8 +1,9 @@
-"""Named producers: the newest of a name fences the others, and names are not kept for ever.
+"""Named producers: the newest one of a name fences the others, and names are not kept for ever.
 
-The epoch of a name stands in the first partition of its topic; what it sent last, in each
-partition. A name is forgotten when it was idle for dedup_idle_ms, and the longest idle goes first
-when a partition would know more than dedup_producers_max. Source: PIP-6, spec/transactions 7.
+The epoch of a name is kept in the first partition of its topic, and what it sent last in each
+partition. A name is forgotten after being idle for dedup_idle_ms; if a partition would know more
+than dedup_producers_max names, the one idle for longest goes first.
+Source: PIP-6, spec/transactions 7.
 """
 
 from __future__ import annotations

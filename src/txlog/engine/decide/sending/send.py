@@ -1,11 +1,11 @@
-"""Sending: plain into the partition, in a transaction into its sidecar; deduplication.
+"""Sending: plain messages to the partition, those of a transaction to its sidecar; deduplication.
 
-    plain send                  scope (partition, producer name), for ever within the settings
+    plain send                  scope (partition, producer name), as long as the settings keep it
     send in a transaction       scope (transaction, producer name, partition)
 
-A sequence at or below the last of its scope is a duplicate: success, not stored, the original id.
-A batch is one frame with one answer a row; a large message is the business of large.py.
-Source: PIP-31 "Produce in a transaction", PIP-6.
+A sequence at or below the last one of its scope is a duplicate: the call succeeds, nothing is
+stored, and the original id is returned. A batch is one frame and gets one answer a row. Large
+messages are in `large`. Source: PIP-31 "Produce in a transaction", PIP-6.
 """
 
 from __future__ import annotations

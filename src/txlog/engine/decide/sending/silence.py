@@ -1,10 +1,11 @@
-"""Producers that were silent for too long: they are declared idle, by a row like any other.
+"""Silent producers: those silent for too long are declared idle, by an ordinary row.
 
     watermark_producer_idle_timeout_ms   policy of a topic, its namespace or the store; 0: never
 
-The sweep before a writing call looks (store/sweeper). Silence counts by the wall clock from the
-frame with a producer's last watermark row in a partition; one with rows in an open transaction is
-heard of. A partition that is away is left until it is back. Source: spec/watermarks 10.
+The sweep before a writing call looks for them (store/sweeper). Silence is counted by the wall clock
+from the frame with a producer's last watermark row in a partition; a producer with rows in an open
+transaction is not silent. An unavailable partition is left alone until it is back.
+Source: spec/watermarks 10.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Asserting event-time progress: a row in every partition of the topic, in one frame.
 
-    plain              W_SET or W_IDLE rows in the partitions, durable before answered
+    plain              W_SET or W_IDLE rows in the partitions, durable before the answer
     in a transaction   rows in the sidecars; they take effect with its markers, or never
 
 Source: apache/pulsar#12267; spec/watermarks 3, 10, 11, 12.

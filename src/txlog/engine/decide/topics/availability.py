@@ -1,8 +1,9 @@
-"""Taking a partition away, and bringing it back with all that waited for it.
+"""Taking a partition away, and bringing it back together with everything that waited for it.
 
-Coming back is one frame: markers, aborts and cursor changes of every decided transaction that
-waited, in order of decision, the last status of those then complete, and PartitionAvailable. So
-nobody finds the partition readable and a marker missing. Source: spec/transactions 11.
+Bringing it back is one frame: the markers, aborts and cursor changes of every decided transaction
+that waited, in order of decision, the last status of those that are complete with it, and
+PartitionAvailable. So nobody can read the partition while a marker is still missing.
+Source: spec/transactions 11.
 """
 
 from __future__ import annotations

@@ -1,15 +1,15 @@
-"""What upkeep of a partition's delayed index wants, and the frames that make it so.
+"""What upkeep may change in a partition's delayed index, and the frames that do it.
 
-Files are made without the write lock, from a state that may be past by the time they are there. So
-each decision looks again: what does not fit any more is refused with False and nothing happens.
+Files are made without the write lock, from a state that may be out of date by the time they exist.
+So each decision checks again; if a file no longer fits, the answer is False and nothing happens.
 
-    delete    all of it is due; acknowledged by every subscription; its ledgers were trimmed
-    prune     more than half of a bucket is due: it is written again without that
+    delete    all of it is due, acknowledged by every subscription, or trimmed from the log
+    prune     more than half of a bucket is due: it is written again without that part
     seal      the mutable bucket has ids of enough ledgers, or enough ids
-    merge     there are more buckets than the setting says: two neighbours become one
+    merge     there are more buckets than the setting allows: two neighbours become one
     rebuild   a range that the index lacks and that somebody still waits for
 
-Nothing here does I/O; what a footer says comes in as a parameter. Source: spec/delayed 6.
+Nothing here does I/O; what a footer says is passed in. Source: spec/delayed 6.
 """
 
 from __future__ import annotations

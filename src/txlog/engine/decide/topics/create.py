@@ -1,4 +1,4 @@
-"""Administration: creating topics and subscriptions, more coordinators, rolling ledgers over."""
+"""Creating topics and subscriptions, adding coordinators, rolling ledgers over."""
 
 from __future__ import annotations
 

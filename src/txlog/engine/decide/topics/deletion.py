@@ -1,9 +1,9 @@
 """Deleting subscriptions and topics, in one frame each.
 
-What transactions hold there goes with it: an open one commits without it and names it as skipped,
-a decided one that waited for nothing else is complete in the frame of the deletion (I-17). Files go
-as those of a trim do: the frame lets go of the ledgers, the next checkpoint no longer names them.
-Source: spec/transactions 5.1, 9.3, 11.
+Whatever transactions hold there goes too. An open transaction commits without it and reports it as
+skipped; a decided one that waited for nothing else completes in the frame of the deletion (I-17).
+Files go as they do in a trim: the frame lets go of the ledgers, and the next checkpoint no longer
+names them. Source: spec/transactions 5.1, 9.3, 11.
 """
 
 from __future__ import annotations

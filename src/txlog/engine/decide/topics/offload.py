@@ -1,7 +1,7 @@
-"""The deciding frames of offloading: a place to copy to, and a copy that takes a file's place.
+"""Offloading, as frames: a place to copy to, and a copy that replaces a file.
 
-A file is copied without the write lock; so the decision looks again whether the ledger still has
-the file that was copied.
+Files are copied without the write lock, so the decision checks again that the ledger still has the
+file that was copied.
 """
 
 from __future__ import annotations

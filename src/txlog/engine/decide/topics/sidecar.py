@@ -1,7 +1,7 @@
-"""The deciding frames of sidecar upkeep: rolling, naming a new ledger, switching over to it.
+"""Upkeep of sidecars, as frames: rolling over, reserving a ledger id, switching to a new file.
 
-Files are made without the write lock, from a state that may be past by the time they are there. So
-each decision looks again: what does not fit any more is refused with False and nothing happens.
+Files are made without the write lock, from a state that may be out of date by the time they exist.
+So each decision checks again; if a file no longer fits, the answer is False and nothing happens.
 Source: spec/transactions 12, R17.
 """
 

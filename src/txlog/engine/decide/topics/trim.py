@@ -1,8 +1,8 @@
-"""Trimming: whole ledgers of a partition go, oldest first, and what pointed at them moves on.
+"""Trimming: the oldest ledgers of a partition go as wholes, and whatever pointed at them moves on.
 
-One frame holds all of it (Law 4): the ledgers, the sidecar ledgers in which nothing lives any more,
-mark-delete of every cursor, and what open transactions still hold. A trimmed message counts as
-DELETED from then on. Source: spec/transactions 12, spec/reliability R18.
+One frame holds all of it (Law 4): the ledgers, the sidecar ledgers that have no live row left, the
+mark-delete position of every cursor, and what open transactions still hold. From then on a trimmed
+message counts as DELETED. Source: spec/transactions 12, spec/reliability R18.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Beginning and ending a transaction; the decision table of spec/transactions 5.
+"""Beginning and ending a transaction: the decision table of spec/transactions 5.
 
-The answer of an end depends on (id, action) and the record only, so that a repeated end answers the
-same from every process and after every restart.
+The answer to an end depends only on (id, action) and the record, so a repeated end gets the same
+answer from every process and after every restart.
 Source: PIP-31 "Begin transaction", "End transaction".
 """
 

@@ -1,13 +1,13 @@
-"""Transaction keys: connecting, beginning under a key, deleting; fencing what stands in the way.
+"""Transaction keys: connecting, beginning under a key, deleting; fencing earlier holders.
 
     stored epoch s   presented -1      presented s   below s      above s
     none             0                 -             -            NotAllowed
     living           s+1, take-over    s+1           NotAllowed   NotAllowed
     tombstone        s+1, lives again  NotAllowed    NotAllowed   NotAllowed
 
-One frame connects and aborts the OPEN transaction of the holder before, reason `fenced` (Law 4), so
-there is no moment with two. A transaction that is overdue was timed out, not fenced: the sweep
-would have come first. A decided one is left to finish.
+The frame that connects also aborts the OPEN transaction of the holder before, with reason `fenced`
+(Law 4). An overdue transaction has timed out rather than been fenced, since the sweep comes first.
+One that is already decided is left to finish.
 Source: "Transaction keys" (connection, fencing); spec/transactions 4, 10.
 """
 

@@ -1,4 +1,4 @@
-"""Ending transactions: the ops of a commit and of an abort, the late ones, the lossy recovery.
+"""Ending transactions: the ops of a commit and of an abort, late ones, and those of recovery.
 
 One frame holds the decision, the markers, the cursor changes and the final status (Law 4):
 
@@ -6,8 +6,8 @@ One frame holds the decision, the markers, the cursor changes and the final stat
     · PendingCommitted per cursor with acknowledgements · StatusUpdated COMMITTING→COMMITTED
     · KeyReleased, if it was begun under a key
 
-While a participant is not available its part and the last status wait for a later frame
-(`finish_ops`): that of the partition's coming back, or of a sweep.
+While a participant is unavailable, its part and the last status wait for a later frame
+(`finish_ops`): the one that brings the partition back, or that of a sweep.
 Source: PIP-31 "End transaction"; spec/transactions 5.1, 5.2, 11.
 """
 

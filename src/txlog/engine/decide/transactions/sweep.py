@@ -1,13 +1,13 @@
-"""The sweep that comes before every call: it expires, drives on and forgets (spec/transactions 6).
+"""The sweep before every call: it expires, drives on and forgets (spec/transactions 6).
 
     overdue OPEN                         aborted, reason timeout
     COMMITTING, ABORTING                 driven on at participants that are available by now
-    ended, older or more than retained   forgotten, by an op: only then it is gone
+    ended, older or more than retained   forgotten, by an op: only then is it gone
 
-It sees loaded coordinators only; a call says what it uses, and what is unresolved there is loaded.
-Nothing runs in the background. The bound on ended transactions is over the whole store, so it is
-exact where every coordinator is loaded (checkpoint, expire, listing); between those it forgets too
-late, never too early.
+Nothing runs in the background. The sweep sees only loaded coordinators; a call says what it uses,
+and whatever is unresolved there gets loaded. The bound on ended transactions covers the whole
+store, so it is exact when every coordinator is loaded (checkpoint, expire, listing). In between the
+sweep may forget too late, never too early.
 """
 
 from __future__ import annotations
