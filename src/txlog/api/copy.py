@@ -5,10 +5,10 @@
     for a while     under the maintenance lock, so that no checkpoint removes it: the journal
     then            the files, which are pinned (R18), so upkeep goes on and spares them
 
-The copy is the same store: it has the uuid, the ids, and the bytes of every file. `copied` is
-written first, and txlog.toml last: a copy that was cut short is not a store, and the next copy to
-that place starts over. Its witness names a boot that never was, so its first writer aborts what was
-open, as after a power cut: whoever began that works with the other store.
+The copy is the same store: it has the same uuid, the same ids, and the bytes of every file.
+`copied` is written first and txlog.toml last: a copy that was cut short is not a store, and the
+next copy to that place starts over. Its witness names a boot that never was, so its first writer
+aborts whatever was open, as after a power cut: the programs that began it work with the original.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Owns `init` and `open`: a store is made in a directory, and a store that is there is opened."""
+"""`init` makes a store in a directory; `open` opens one that exists."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Owns waiting for what a store is to become: `client.wait`, `txlog wait`.
+"""Waiting until a store has become what was asked for: `client.wait`, `txlog wait`.
 
-Each condition is a question to one view, and all are asked of the same. Nothing is asked again
-while no frame came. A condition that cannot come true any more ends the waiting.
+Each condition is a question, and all are asked of the same view. Nothing is asked again until
+another frame has come. A condition that can no longer come true ends the wait.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Owns what acknowledging takes, as runs of messages, and the calls that decide it."""
+"""What can be acknowledged, as runs of messages, and the calls that do it."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""Owns Ahead: what one consumer takes in hand before its application asks for it.
+"""Owns Ahead: the messages that a consumer leases before its application asks for them.
 
-`receive` hands out one message at a time, and a frame for each would be dear. So a few are leased
-together: one at first, twice as many when the application was done with the last ones within
-WINDOW_MS, as many as it does in that time when it was slower. What lies here no application has
-seen: it goes back uncounted, and no acknowledgement time-out runs for it. So that others can tell
-after a SIGKILL, each message is noted in the consumer's lock file before it is handed out.
+`receive` hands out one message at a time, and a frame for each would be expensive. So several are
+leased together: one at first, then twice as many if the application finished the last ones within
+WINDOW_MS, or as many as it does in that time if it was slower. No application has seen what lies
+here: it goes back without counting, and no acknowledgement time-out runs for it. Each message is
+noted in the consumer's lock file before it is handed out, so that others can tell after a SIGKILL.
 
     queue empty ──lease──> ahead ──note──> handed out
                              └──Returned, uncounted: closing, or something comes before it

@@ -1,7 +1,7 @@
 """Owns Consumer: receives a subscription's messages and acknowledges them.
 
-What it receives is leased to it (receive.py). Messages come back when it dies, gives them back,
-or lets an acknowledgement time-out run out.
+What it receives is leased to it (`receive`). Messages come back when it dies, gives them back, or
+lets an acknowledgement time-out expire.
 """
 
 from __future__ import annotations

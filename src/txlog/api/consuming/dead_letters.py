@@ -1,7 +1,8 @@
-"""Owns the calls that move messages off a subscription: what is due is given up, others put off.
+"""Owns the calls that move messages off a subscription: those given up for good, and those put off.
 
-Rows are read without the lock, one at first and more while they are small, so that a frame stays
-small whatever the messages weigh. The decision (decide/consuming/dead_letters) looks at each again.
+Rows are read without the lock, first one and then more while they are small, so that a frame stays
+small however large the messages are. The decision (decide/consuming/dead_letters) checks each one
+again.
 """
 
 from __future__ import annotations

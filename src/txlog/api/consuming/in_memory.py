@@ -1,6 +1,6 @@
 """Owns NonDurableConsumer: a subscription that lives in memory, as long as its consumer.
 
-It stands over a reader: nothing is written, nobody else sees it, it holds nothing back from being
+It works on top of a reader. Nothing is written, nobody else sees it, it keeps nothing from being
 trimmed, and it needs no lock. What was acknowledged, what is in hand and how often a message came
 are kept here. Source: Pulsar's SubscriptionMode.NonDurable.
 """

@@ -1,8 +1,8 @@
 """Owns MultiTopicsConsumer: one subscription name on several topics, or on a pattern of them.
 
-It is one Consumer a topic, asked in turn. Every topic has its own subscription of that name, so
-what a topic promises (order, types, redelivery) it promises here; between topics there is no order.
-Its watermark is the least over all partitions of all of them, and binds each subscription.
+It holds one Consumer for each topic and asks them in turn. Every topic has a subscription of that
+name, and keeps its promises (order, types, redelivery); between topics there is no order. Its
+watermark is the least over all partitions of all topics, and binds each subscription.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Owns Membership: how a consumer joins its subscription, who of the others is dead, and leaving.
+"""Owns Membership: joining a subscription, finding out which of the others are dead, and leaving.
 
-A consumer is alive while it holds the flock on consumers/<id>.lock; the kernel frees it on any
-death. Nobody is judged by age or process number, so a stopped process is alive, and one that was
-killed is seen at the next look. How far its application came in what it took ahead is in the same
-file. Source: spec/transactions 9.1.
+A consumer is alive while it holds the flock on consumers/<id>.lock, which the kernel frees however
+it dies. Age and process numbers count for nothing: a stopped process is alive, and a killed one is
+noticed at the next look. The same file says how far its application has come in what was taken
+ahead. Source: spec/transactions 9.1.
 """
 
 from __future__ import annotations

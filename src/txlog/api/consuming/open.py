@@ -1,4 +1,4 @@
-"""Owns opening consumers: of one topic, of several, of a pattern, durable or in memory."""
+"""Opening a consumer: of one topic, of several, of a pattern, durable or in memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Owns Message, and its making from received rows: the one place with an object a message."""
+"""Owns Message, and how it is made from received rows: the one place with an object per message."""
 
 from __future__ import annotations
 

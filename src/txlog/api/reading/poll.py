@@ -1,6 +1,6 @@
-"""Owns waiting for messages: asking again, more and more slowly, until some come or time is up.
+"""Waiting for messages: asking again, less and less often, until some come or time is up.
 
-There is no thread and no notification between processes, so whoever waits looks.
+There is no thread and no notification between processes, so waiting means looking.
 """
 
 from __future__ import annotations

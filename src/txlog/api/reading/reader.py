@@ -1,8 +1,8 @@
 """Owns Reader and Readers: read committed messages without a subscription, changing nothing.
 
-Reading goes in rounds. A round stands at one LSN, which all partitions share, and ends where they
-ended there; only then the next one begins. So a transaction is wholly in one round, in however many
-partitions and topics its messages are. A range with an end is one round.
+Reading goes in rounds. A round stands at one LSN, shared by all partitions, and ends where they
+ended at that LSN; only then does the next one begin. So a transaction lies wholly within one round,
+however many partitions and topics its messages are in. A range with an end is a single round.
 Source: spec/transactions 8, Snapshot.
 """
 

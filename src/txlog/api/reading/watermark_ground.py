@@ -1,7 +1,7 @@
-"""Owns what a session of watermarks stands on: how far its subscription is, and what binds it.
+"""What a session's watermark rests on: how far its subscription is, and what binds it.
 
     Subscribed   a durable subscription: everything acknowledged; its clamps are stored
-    HandedOut    a reader: everything handed out; its clamps are in memory, like all it knows
+    HandedOut    a reader: everything handed out; its clamps are in memory, like all its state
 
 Source: spec/watermarks 6, 8.
 """

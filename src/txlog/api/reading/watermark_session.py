@@ -1,11 +1,11 @@
-"""Owns WatermarkSession: what one consumer was handed as its watermark, and what comes next.
+"""Owns WatermarkSession: the watermark that one consumer was handed, and the next one.
 
     turn         messages, or the news that there is an event, whichever is next
-    moved        makes the next event, durable before the consumer and its listener know of it
+    moved        makes the next event, durable before the consumer and its listener hear of it
     is_current   under the lock of a hand-out: nobody sought or took a partition since the last look
 
-Nothing of it is stored: the subscription's clamps are, so that a value never falls within an epoch.
-What a reader was handed binds that reader only (watermark_ground.py).
+None of it is stored, but the subscription's clamps are, so a value never falls within an epoch.
+What a reader was handed binds only that reader (`watermark_ground`).
 Source: apache/pulsar#12267; spec/watermarks 8, 9.
 """
 

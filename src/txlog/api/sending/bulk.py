@@ -1,11 +1,11 @@
-"""Owns Bulk: a batch of any size that is stored once, written as files by any number of processes.
+"""Owns Bulk: a batch of any size, stored once, written as files by any number of processes.
 
     driver   client.bulk(topic, key=, batch=)      is it stored already? then nothing is written
     tasks    stage(plan, rows)                     files below the topic's _stage, and what they are
     driver   commit(staged)                        one frame: all of it, or nothing
 
-The name of the batch is the key and its number or name: whoever brings the same again gets the
-first answer. Numbers of a key rise; a number at or below the last is stored already.
+A batch is named by its key and its number or name: whoever brings the same again gets the first
+answer. Numbers under a key rise; a number at or below the last one is already stored.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Owns the sending of large messages: a value of any length becomes a file of chunks, then a frame.
+"""Sending large messages: a value of any length becomes a file of chunks, then a frame.
 
     reserve an id · publish the file chunk by chunk · one frame names it
 
 Only a few chunks are in memory, whatever the value is read from. Until the frame is written the
-sender holds the lock of the file, so that nobody sweeps it; whoever dies before leaves a file that
-is swept (R19).
+sender holds the lock of the file, so that no sweep removes it. A sender that dies before that
+leaves a file that will be swept (R19).
 """
 
 from __future__ import annotations

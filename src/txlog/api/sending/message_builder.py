@@ -1,4 +1,4 @@
-"""Owns MessageBuilder: a message put together step by step, as Pulsar's `newMessage` does it."""
+"""Owns MessageBuilder: a message put together step by step, like Pulsar's `newMessage`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Owns the answers of a producer: for a message, a partition, a batch, a large message."""
+"""What a producer is told: of a message, a partition, a batch, a large message."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Owns WatermarkBuilder and WatermarkId: a producer says that nothing older than a time is to come.
+"""Owns WatermarkBuilder and WatermarkId: a producer says that nothing older than a time will come.
 
 Source: apache/pulsar#12267 (Producer.newWatermark); spec/watermarks 2, 10, 11.
 """

@@ -1,6 +1,6 @@
-"""Upkeep of the index of delayed messages by command: merge its buckets, rebuild it from the log.
+"""Upkeep of the index of delayed messages on demand: merge its buckets, rebuild it from the log.
 
-Calls the engine's upkeep, or says what it would do; the keys of the answers are the fields that
+Runs the engine's upkeep, or says what it would do. The keys of the answers are the fields that
 `txlog delay merge` and `txlog delay rebuild` print. Source: spec/delayed 6, 9.
 """
 

@@ -1,7 +1,7 @@
-"""Owns SubscriptionHandle: everything one does to a subscription without consuming from it.
+"""Owns SubscriptionHandle: everything that can be done to a subscription except consuming from it.
 
-A method a command of `txlog sub`. Each is one decision, durable when it returns; answers are plain
-values with the names the commands print.
+There is a method for each command of `txlog sub`. Each is one decision, durable when it returns;
+answers are plain values under the names that the commands print.
 """
 
 from __future__ import annotations

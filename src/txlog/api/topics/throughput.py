@@ -1,7 +1,7 @@
-"""Owns how much became visible in a topic, by time: messages, bytes and transactions of each span.
+"""How much became visible in a topic over time: messages, bytes and transactions in each span.
 
-A span begins at a multiple of its length since 1970 in UTC. A transaction counts in the span of its
-commit, once, in however many partitions it has messages.
+A span begins at a multiple of its length since 1970 in UTC. A transaction counts once, in the span
+of its commit, however many partitions its messages are in.
 """
 
 from __future__ import annotations

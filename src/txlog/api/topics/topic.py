@@ -1,7 +1,8 @@
-"""Owns TopicHandle: looking at the delayed messages of a topic, and deciding over them.
+"""Owns TopicHandle: a topic's delayed messages, looked at and decided over.
 
-A method a command of `txlog delay`. Changes are one decision each, durable when they return;
-answers are plain values with the names the commands print. `watermarks` has its watermarks.
+There is a method for each command of `txlog delay`. Each change is one decision, durable when it
+returns; answers are plain values under the names that the commands print. `watermarks` has the
+topic's watermarks.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Owns TopicWatermarks: the watermarks of a topic, shown, or asserted without a producer.
 
-A method a command of `txlog watermark`; answers are plain values with the names that it prints.
+There is a method for each command of `txlog watermark`; answers are plain values under the names
+that it prints.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Owns Transaction: a handle on an open transaction of a client, and the builder of one.
+"""Owns Transaction: a handle on an open transaction of a client, and its builder.
 
-Operations in a transaction may be left for later (`send_async`, `acknowledge_async`): they wait in
-the handle, and go through the write path together with the next call that waits for its answer, at
+Operations in a transaction can be left for later (`send_async`, `acknowledge_async`). They wait in
+the handle and go through the write path together with the next call that waits for its answer, at
 the latest the commit. Nothing runs in the background; a batch then takes one lock instead of three.
 """
 
