@@ -67,160 +67,6 @@ from txlog.settings import HOUR_MS, Settings
 Answer = dict[str, Any]
 
 
-@checked
-class PolicyAdmin:
-    """The operations on policies."""
-
-    __slots__ = ("_store",)
-
-    def __init__(self, store: Store) -> None:
-        """For Admin."""
-        self._store = store
-
-    # --- delayed delivery --------------------------------------------------------------------
-
-    def set_delayed_policies(
-        self,
-        topic: str | None = None,
-        namespace: str | None = None,
-        *,
-        active: bool | None = None,
-        tick_time_ms: int | None = None,
-        strict: bool | None = None,
-        max_delivery_delay_ms: int | None = None,
-        fixed_delivery_delay_ms: int | None = None,
-        ttl_from: str | None = None,
-    ) -> Answer:
-        """Say how messages wait for their delivery: of a topic, a namespace, else the store.
-
-        active:     False: everybody gets everything at once
-        tick_time_ms, strict: how early a message may come, if not strict
-        max_delivery_delay_ms: a longer delay is refused (InvalidMessage); 0: any
-        fixed_delivery_delay_ms: every message waits so long, whatever it asks for; 0: its own
-        ttl_from:   "publish" or "deliver_at": from when a message's time to live counts
-        None:       as it is; a topic inherits from its namespace, that from the store
-        returns:    {topic, namespace, policies, origins, changed}, what holds from now on
-        raises:     TopicNotFound, InvalidArgument, LimitExceeded
-        """
-        given = {
-            "active": active,
-            "tick_time_ms": tick_time_ms,
-            "strict": strict,
-            "max_delivery_delay_ms": max_delivery_delay_ms,
-            "fixed_delivery_delay_ms": fixed_delivery_delay_ms,
-            "ttl_from": ttl_from,
-        }
-        return _change(self._store, DELAYED, topic, namespace, given)
-
-    def get_delayed_policies(
-        self, topic: str | None = None, namespace: str | None = None
-    ) -> Answer:
-        """What holds, and which of topic, namespace and store says so; as set_delayed_policies."""
-        return _get(self._store, DELAYED, topic, namespace)
-
-    def remove_delayed_policies(
-        self, names: Collection[str] = (), topic: str | None = None, namespace: str | None = None
-    ) -> Answer:
-        """Inherit these policies again, all if none is named; as set_delayed_policies."""
-        return _remove(self._store, DELAYED, topic, namespace, names)
-
-    # --- retention ---------------------------------------------------------------------------
-
-    def set_retention_policies(
-        self,
-        topic: str | None = None,
-        namespace: str | None = None,
-        *,
-        retention_ms: int | None = None,
-        retention_bytes: int | None = None,
-        retention_acked: bool | None = None,
-        ttl_ms: int | None = None,
-        ttl_from: str | None = None,
-    ) -> Answer:
-        """Say what is kept, and for how long: of a topic, a namespace, else of the store.
-
-        retention_ms, retention_bytes: ledgers whose newest message is older go, and those beyond
-                    so much; never on their own with what a subscription has not acknowledged
-        retention_acked: ledgers that every subscription has acknowledged go
-        ttl_ms:     older messages are acknowledged; ttl_from: as set_delayed_policies
-        -1:         no bound, whatever the namespace or the store say; the answer has None
-        None:       as it is; a topic inherits from its namespace, that from the store
-        returns:    {topic, namespace, policies, origins, changed}, what holds from now on
-        raises:     TopicNotFound, InvalidArgument, LimitExceeded
-        """
-        given = {
-            "retention_ms": retention_ms,
-            "retention_bytes": retention_bytes,
-            "retention_acked": retention_acked,
-            "ttl_ms": ttl_ms,
-            "ttl_from": ttl_from,
-        }
-        return _change(self._store, RETENTION, topic, namespace, given)
-
-    def get_retention_policies(
-        self, topic: str | None = None, namespace: str | None = None
-    ) -> Answer:
-        """What holds, and which of topic, namespace and store says so; as set_…_policies."""
-        return _get(self._store, RETENTION, topic, namespace)
-
-    def remove_retention_policies(
-        self, names: Collection[str] = (), topic: str | None = None, namespace: str | None = None
-    ) -> Answer:
-        """Inherit these policies again, all if none is named; as set_retention_policies."""
-        return _remove(self._store, RETENTION, topic, namespace, names)
-
-    # --- watermarks --------------------------------------------------------------------------
-
-    def set_watermark_policies(
-        self,
-        topic: str | None = None,
-        namespace: str | None = None,
-        *,
-        snapshot_bytes_max: int | None = None,
-        snapshot_entries_max: int | None = None,
-        snapshot_markers_max: int | None = None,
-        producers_max: int | None = None,
-        producer_idle_timeout_ms: int | None = None,
-        open_transaction_check: str | None = None,
-        emit_interval_ms: int | None = None,
-    ) -> Answer:
-        """Say how watermarks are kept and given: of a topic, a namespace, else the store.
-
-        snapshot_…: appended since the last snapshot of a partition: then the next has one before it
-        producers_max: names that a partition waits for, or may; 0: any
-        producer_idle_timeout_ms: a producer silent for so long is declared idle by the next call
-                    that writes; 0: never
-        open_transaction_check: "count", "refuse" or "off": a watermark ahead of a message in an
-                    open transaction of the same producer
-        emit_interval_ms: least time between two events of a consumer
-        None:       as it is; a topic inherits from its namespace, that from the store
-        returns:    {topic, namespace, policies, origins, changed}, what holds from now on
-        raises:     TopicNotFound, InvalidArgument, LimitExceeded
-        """
-        given = {
-            "snapshot_bytes_max": snapshot_bytes_max,
-            "snapshot_entries_max": snapshot_entries_max,
-            "snapshot_markers_max": snapshot_markers_max,
-            "producers_max": producers_max,
-            "producer_idle_timeout_ms": producer_idle_timeout_ms,
-            "open_transaction_check": open_transaction_check,
-            "emit_interval_ms": emit_interval_ms,
-        }
-        return _change(self._store, WATERMARK, topic, namespace, given)
-
-    def get_watermark_policies(
-        self, topic: str | None = None, namespace: str | None = None
-    ) -> Answer:
-        """What holds, and which of topic, namespace and store says so; as set_…_policies."""
-        return _get(self._store, WATERMARK, topic, namespace)
-
-    def remove_watermark_policies(
-        self, names: Collection[str] = (), topic: str | None = None, namespace: str | None = None
-    ) -> Answer:
-        """Inherit these policies again, all if none is named; as set_watermark_policies."""
-        return _remove(self._store, WATERMARK, topic, namespace, names)
-
-
 def _get(store: Store, family: PolicyFamily, topic: str | None, namespace: str | None) -> Answer:
     """What holds for a topic, a namespace, the store; {topic, namespace, policies, origins}."""
     scope = scope_of(topic, namespace)
@@ -350,7 +196,7 @@ _REPAIRS = {
 
 
 @checked
-class Admin(PolicyAdmin):
+class Admin:
     """Administration of an open store.
 
     >>> import tempfile, txlog
@@ -363,10 +209,10 @@ class Admin(PolicyAdmin):
     {'before': 4, 'after': 8}
     """
 
-    __slots__ = ("_automatic",)
+    __slots__ = ("_automatic", "_store")
 
     def __init__(self, store: Store, *, checkpoint_automatically: bool = True) -> None:
-        super().__init__(store)
+        self._store = store
         self._automatic = checkpoint_automatically
 
     # --- figures -----------------------------------------------------------------------------
@@ -746,6 +592,149 @@ class Admin(PolicyAdmin):
     def gc(self, apply: bool = False, keep_ms: int = HOUR_MS) -> Answer:
         """Files that no manifest names, with reasons; apply: unlink them."""
         return space.gc(self._store, apply=apply, keep_ms=keep_ms)
+
+    # --- policies: delayed delivery ----------------------------------------------------------
+
+    def set_delayed_policies(
+        self,
+        topic: str | None = None,
+        namespace: str | None = None,
+        *,
+        active: bool | None = None,
+        tick_time_ms: int | None = None,
+        strict: bool | None = None,
+        max_delivery_delay_ms: int | None = None,
+        fixed_delivery_delay_ms: int | None = None,
+        ttl_from: str | None = None,
+    ) -> Answer:
+        """Say how messages wait for their delivery: of a topic, a namespace, else the store.
+
+        active:     False: everybody gets everything at once
+        tick_time_ms, strict: how early a message may come, if not strict
+        max_delivery_delay_ms: a longer delay is refused (InvalidMessage); 0: any
+        fixed_delivery_delay_ms: every message waits so long, whatever it asks for; 0: its own
+        ttl_from:   "publish" or "deliver_at": from when a message's time to live counts
+        None:       as it is; a topic inherits from its namespace, that from the store
+        returns:    {topic, namespace, policies, origins, changed}, what holds from now on
+        raises:     TopicNotFound, InvalidArgument, LimitExceeded
+        """
+        given = {
+            "active": active,
+            "tick_time_ms": tick_time_ms,
+            "strict": strict,
+            "max_delivery_delay_ms": max_delivery_delay_ms,
+            "fixed_delivery_delay_ms": fixed_delivery_delay_ms,
+            "ttl_from": ttl_from,
+        }
+        return _change(self._store, DELAYED, topic, namespace, given)
+
+    def get_delayed_policies(
+        self, topic: str | None = None, namespace: str | None = None
+    ) -> Answer:
+        """What holds, and which of topic, namespace and store says so; as set_delayed_policies."""
+        return _get(self._store, DELAYED, topic, namespace)
+
+    def remove_delayed_policies(
+        self, names: Collection[str] = (), topic: str | None = None, namespace: str | None = None
+    ) -> Answer:
+        """Inherit these policies again, all if none is named; as set_delayed_policies."""
+        return _remove(self._store, DELAYED, topic, namespace, names)
+
+    # --- policies: retention -----------------------------------------------------------------
+
+    def set_retention_policies(
+        self,
+        topic: str | None = None,
+        namespace: str | None = None,
+        *,
+        retention_ms: int | None = None,
+        retention_bytes: int | None = None,
+        retention_acked: bool | None = None,
+        ttl_ms: int | None = None,
+        ttl_from: str | None = None,
+    ) -> Answer:
+        """Say what is kept, and for how long: of a topic, a namespace, else of the store.
+
+        retention_ms, retention_bytes: ledgers whose newest message is older go, and those beyond
+                    so much; never on their own with what a subscription has not acknowledged
+        retention_acked: ledgers that every subscription has acknowledged go
+        ttl_ms:     older messages are acknowledged; ttl_from: as set_delayed_policies
+        -1:         no bound, whatever the namespace or the store say; the answer has None
+        None:       as it is; a topic inherits from its namespace, that from the store
+        returns:    {topic, namespace, policies, origins, changed}, what holds from now on
+        raises:     TopicNotFound, InvalidArgument, LimitExceeded
+        """
+        given = {
+            "retention_ms": retention_ms,
+            "retention_bytes": retention_bytes,
+            "retention_acked": retention_acked,
+            "ttl_ms": ttl_ms,
+            "ttl_from": ttl_from,
+        }
+        return _change(self._store, RETENTION, topic, namespace, given)
+
+    def get_retention_policies(
+        self, topic: str | None = None, namespace: str | None = None
+    ) -> Answer:
+        """What holds, and which of topic, namespace and store says so; as set_…_policies."""
+        return _get(self._store, RETENTION, topic, namespace)
+
+    def remove_retention_policies(
+        self, names: Collection[str] = (), topic: str | None = None, namespace: str | None = None
+    ) -> Answer:
+        """Inherit these policies again, all if none is named; as set_retention_policies."""
+        return _remove(self._store, RETENTION, topic, namespace, names)
+
+    # --- policies: watermarks ----------------------------------------------------------------
+
+    def set_watermark_policies(
+        self,
+        topic: str | None = None,
+        namespace: str | None = None,
+        *,
+        snapshot_bytes_max: int | None = None,
+        snapshot_entries_max: int | None = None,
+        snapshot_markers_max: int | None = None,
+        producers_max: int | None = None,
+        producer_idle_timeout_ms: int | None = None,
+        open_transaction_check: str | None = None,
+        emit_interval_ms: int | None = None,
+    ) -> Answer:
+        """Say how watermarks are kept and given: of a topic, a namespace, else the store.
+
+        snapshot_…: appended since the last snapshot of a partition: then the next has one before it
+        producers_max: names that a partition waits for, or may; 0: any
+        producer_idle_timeout_ms: a producer silent for so long is declared idle by the next call
+                    that writes; 0: never
+        open_transaction_check: "count", "refuse" or "off": a watermark ahead of a message in an
+                    open transaction of the same producer
+        emit_interval_ms: least time between two events of a consumer
+        None:       as it is; a topic inherits from its namespace, that from the store
+        returns:    {topic, namespace, policies, origins, changed}, what holds from now on
+        raises:     TopicNotFound, InvalidArgument, LimitExceeded
+        """
+        given = {
+            "snapshot_bytes_max": snapshot_bytes_max,
+            "snapshot_entries_max": snapshot_entries_max,
+            "snapshot_markers_max": snapshot_markers_max,
+            "producers_max": producers_max,
+            "producer_idle_timeout_ms": producer_idle_timeout_ms,
+            "open_transaction_check": open_transaction_check,
+            "emit_interval_ms": emit_interval_ms,
+        }
+        return _change(self._store, WATERMARK, topic, namespace, given)
+
+    def get_watermark_policies(
+        self, topic: str | None = None, namespace: str | None = None
+    ) -> Answer:
+        """What holds, and which of topic, namespace and store says so; as set_…_policies."""
+        return _get(self._store, WATERMARK, topic, namespace)
+
+    def remove_watermark_policies(
+        self, names: Collection[str] = (), topic: str | None = None, namespace: str | None = None
+    ) -> Answer:
+        """Inherit these policies again, all if none is named; as set_watermark_policies."""
+        return _remove(self._store, WATERMARK, topic, namespace, names)
 
 
 def _row(view: View, one: Finding) -> Answer:
