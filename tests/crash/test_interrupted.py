@@ -32,7 +32,7 @@ from txlog.engine.storage.disk import posix as disk
 from txlog.engine.storage.disk.memory import MemoryDisk
 from txlog.engine.storage.disk.posix import PosixDisk
 from txlog.engine.storage.journal import file, journal, witness
-from txlog.engine.store import appender, follower, store
+from txlog.engine.store import appender, mutex, store
 from txlog.engine.upkeep import service
 from txlog.engine.upkeep.checkpoint import checkpoint
 from txlog.engine.upkeep.delayed import buckets
@@ -41,7 +41,7 @@ from txlog.errors import OutcomeUnknown, TxlogError
 
 START_MS = 1_700_000_000_000
 MODULES = (
-    appender, appender, follower, follower, store, view, draft, tail, journal, file, witness,
+    appender, mutex, store, view, draft, tail, journal, file, witness,
 )  # fmt: skip
 FILES = frozenset(str(module.__file__) for module in MODULES)
 REAL_FILES = frozenset((*FILES, disk.__file__, posix.__file__, locks.__file__))
@@ -192,7 +192,7 @@ def interrupt(name: str, nth: int, error: type[BaseException]) -> Injection:
     taker.start()
     taker.join()
     assert free == [True], f"{where}: the mutex is held"
-    inner._mutex = follower.Mutex(inner.disk.pid)  # the thread that tried has it for ever
+    inner._mutex = mutex.Mutex(inner.disk.pid)  # the thread that tried has it for ever
     after = observed(world.other)  # raises StoreLocked when the lock is held
     values = after[0]
     assert values.count(b"new") <= 1 and values.count(b"first") == 1, (where, values)

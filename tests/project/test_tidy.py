@@ -79,7 +79,7 @@ LARGE: dict[str, set[str]] = {
         "api/reading/reader:Reader",
         "engine/plan/delayed/due:Cycle",
         "engine/storage/journal/journal:Journal",
-        "engine/store/follower:Follower",
+        "engine/store/store:Store",
         "engine/view/view:View",
     },
 }

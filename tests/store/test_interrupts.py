@@ -23,7 +23,7 @@ from txlog.engine.model.tail import Tail
 from txlog.engine.storage.disk.locks import PosixLock
 from txlog.engine.storage.journal.journal import Journal
 from txlog.engine.store.appender import Call
-from txlog.engine.store.follower import Follower, Mutex
+from txlog.engine.store.mutex import Mutex
 from txlog.engine.store.store import Store
 from txlog.engine.view.view import View
 from txlog.errors import (
@@ -126,18 +126,18 @@ def test_an_interrupt_while_everything_is_loaded_anew(
 ) -> None:
     """R28: the second one comes while the first is dealt with, as from an impatient hand."""
     client = bench.client
-    real = Follower._load
+    real = Store._load
     tries = 0
 
-    def load(follower: Follower) -> View:
+    def load(store: Store) -> View:
         nonlocal tries
         tries += 1
         if tries <= 2:
             raise KeyboardInterrupt
-        return real(follower)
+        return real(store)
 
     monkeypatch.setattr(View, "take_ops", partialmethod(_cut_by, _Cut(1)))
-    monkeypatch.setattr(Follower, "_load", load)
+    monkeypatch.setattr(Store, "_load", load)
     with pytest.raises(KeyboardInterrupt):
         send(client, b"b")
     for _ in range(2):

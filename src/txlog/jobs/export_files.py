@@ -46,7 +46,7 @@ from txlog.engine.plan.reading.ranges import Place, is_settled, resolve_range
 from txlog.engine.storage.disk.posix import PosixDisk
 from txlog.engine.storage.user_files import make_directory, remove_files, replace_file, replacing
 from txlog.engine.store.ask import look
-from txlog.engine.store.follower import check_whole
+from txlog.engine.store.store import check_whole
 from txlog.engine.view.view import View
 from txlog.errors import (
     AlreadyExists,

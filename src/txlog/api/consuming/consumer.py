@@ -41,7 +41,7 @@ from txlog.engine.model.ops import Run
 from txlog.engine.plan.lookup import subscription as find_subscription
 from txlog.engine.plan.lookup import topic as find_topic
 from txlog.engine.plan.reading.dispatch import NO_MESSAGES
-from txlog.engine.store.follower import Mutex
+from txlog.engine.store.mutex import Mutex
 from txlog.engine.store.store import Store
 from txlog.engine.view.view import View
 from txlog.errors import InvalidArgument, NotAllowed

@@ -38,7 +38,7 @@ from txlog.engine.plan.reading.dispatch import NO_MESSAGES
 from txlog.engine.plan.reading.fetch import fetch, first_of, rows_in, taken_apart, without
 from txlog.engine.plan.reading.ranges import start_of
 from txlog.engine.plan.runs import runs_of_table
-from txlog.engine.store.follower import Mutex
+from txlog.engine.store.mutex import Mutex
 from txlog.engine.store.store import Store
 from txlog.engine.view.view import View
 from txlog.errors import AlreadyClosed, InvalidArgument, NotAllowed

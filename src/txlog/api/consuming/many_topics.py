@@ -35,7 +35,7 @@ from txlog.engine.decide.consuming.lease import Back
 from txlog.engine.decide.consuming.watermark_offer import Pair
 from txlog.engine.folds.catalog import topic_of
 from txlog.engine.plan.reading.dispatch import RECEIVED
-from txlog.engine.store.follower import Mutex
+from txlog.engine.store.mutex import Mutex
 from txlog.engine.store.store import Store
 from txlog.engine.view.view import View
 from txlog.errors import (

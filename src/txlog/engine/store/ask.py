@@ -14,7 +14,7 @@ T = TypeVar("T")
 def look(store: Store, question: Callable[[View], T], *, up_to_damage: bool = False) -> T:
     """The answer of a reading function over the newest state; takes no lock that is not free.
 
-    up_to_damage: as of Follower.read
+    up_to_damage: as of Store.read
     """
     store.settle()
     return store.read(question, up_to_damage=up_to_damage)
