@@ -1,7 +1,7 @@
 """Owns the run of a function: receive, call, produce and acknowledge, until the end.
 
     inputs      the messages, at most txn_size at once, as soon as there are some
-    a flow      what is done with them: `Batches` here, windows on watermarks in watermarked.py
+    a flow      what is done with them: `Batches` here, windows on watermarks in `watermarked`
     committing  each batch in a transaction
 
 Messages held back by the function stay unacknowledged and come first in the next batch.

@@ -10,7 +10,7 @@ that is allowed; while more is waiting, every partition must have such a message
 ahead of the others closes nothing. A message that comes later still makes a window of its own,
 with the same bounds: nothing is lost. A message without event time counts by its publish time.
 
-With `watermarks` windows of time close when the watermark says so: watermarked.py.
+With `watermarks` windows of time close when the watermark says so: `watermarked`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Owns how the relation of a topic is made: which files and rows hold its committed messages.
+"""How the relation of a topic is made: which files and rows hold its committed messages.
 
-It decides visibility for whoever reads files by other means than the API. A partition is gone
-through ledger by ledger: a file goes to the source whose rule it needs, rows that lie in journal
-frames only, and what stands for a large message, are made here. The answer is Relation.
+This decides visibility for everything that reads files by other means than the API. It goes through
+a partition ledger by ledger: each file goes to the source whose rule it needs; rows that lie only
+in journal frames, and those that stand for large messages, are made here. The answer is a Relation.
 """
 
 from __future__ import annotations

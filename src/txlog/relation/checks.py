@@ -1,8 +1,8 @@
-"""Owns the checking of files before others read them by path, and which this process has checked.
+"""Checking files before others read them by path, and remembering which this process has checked.
 
-DuckDB and Spark take flipped bits in silence, so every byte is compared with the manifest's
-checksums first. A file is never changed once it is published; one that is found with the same
-checksum, length, time and inode as it was checked with is not read again.
+DuckDB and Spark accept flipped bits without an error, so every byte is first compared with the
+manifest's checksums. A published file never changes; one with the same checksum, length, time and
+inode as when it was checked is not read again.
 """
 
 from __future__ import annotations

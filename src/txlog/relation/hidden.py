@@ -1,8 +1,8 @@
-"""Owns what no marker makes visible: messages of open and aborted transactions, and other rows.
+"""What no marker makes visible: messages of open and aborted transactions, and other rows.
 
-They are what `flow.preview` gives to a reader, at once and with the place where they lie. A row of
-an aborted transaction is there until its ledger is sealed or compacted; one whose marker was
-trimmed was visible, and is neither.
+These are the rows that READ_UNCOMMITTED gives to a reader (plan/reading/uncommitted), all at once
+and with the place where they lie. A row of an aborted transaction exists until its ledger is sealed
+or compacted; one whose marker was trimmed was once visible, and is neither.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Owns positions as the API takes and gives them: where to start, and the last message of a topic.
+"""Positions as the API takes and gives them: where to start, and the last message of a topic.
 
-Pulsar's words are taken as well: `earliest` and `latest`.
+Pulsar's words `earliest` and `latest` work too.
 """
 
 from __future__ import annotations

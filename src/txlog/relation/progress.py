@@ -1,9 +1,9 @@
-"""Owns the progress of a stream over a topic: where it stands, what comes next, what is lost.
+"""The progress of a stream over a topic: where it stands, what comes next, what is lost.
 
-Where a stream stands is, of each partition, the first position that it has not read. Between two
-such places lie plain rows and the rows of markers; nothing below the visible end appears later or
-changes, so what lies between them is the same whenever it is read. The next place is chosen at a
-frame, so that a transaction comes whole over all partitions, while the limits allow it.
+A stream stands, in each partition, at the first position that it has not read. Between two such
+places lie plain rows and rows of markers. Nothing appears later or changes below the visible end,
+so what lies between them is the same whenever it is read. The next place is chosen at a frame, so
+that a transaction comes whole over all partitions, as long as the limits allow it.
 """
 
 from __future__ import annotations

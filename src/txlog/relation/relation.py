@@ -1,19 +1,19 @@
 """Owns Relation: the files and rows that hold the committed messages of a topic, at one LSN.
 
-It is a plain value. The committed messages of a partition are its data rows and, of its sidecar,
-the rows of transactions with a marker; so a relation has five sources, each with one rule:
+It is a plain value. The committed messages of a partition are its data rows and the sidecar rows of
+transactions with a marker; so a relation has five sources, each with one rule:
 
     direct   sealed files of partitions, clean ones of sidecars     kind = 0
     unclean  sealed files of sidecars that hold other rows too      kind = 0, joined with markers
     open     parts, of both                                         as direct, as unclean
-    large    large messages, all but their values                   as they stand
-    tail     what lies in journal frames only                       as it stands
+    large    large messages, all but their values                   as they are
+    tail     what lies in journal frames only                       as it is
 
-With isolation `uncommitted` there is a sixth, `hidden`: messages that no marker makes visible.
-Of `everything`, rows have how they are stored too, and those that are no messages are among them.
+With isolation `uncommitted` there is a sixth, `hidden`: messages that no marker makes visible. With
+`everything`, rows also say how they are stored, and those that are not messages are among them.
 
-A message has one ledger, entry, visible time and LSN wherever it lies: those of its marker, if it
-came by a transaction.
+A message has one ledger, entry, visible time and LSN wherever it lies: its marker's, if it came by
+a transaction.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Owns the files that DuckDB cannot read itself, as tables for SQL.
+"""Files that DuckDB cannot read itself, as tables for SQL.
 
-One is in an object store, since DuckDB goes to no network by itself. Another has an instant that
-DuckDB has no room for (bounds.SQL_MS_MAX): its rows are taken into memory whole.
+One kind lies in an object store: DuckDB does not go to the network by itself. The other has an
+instant that DuckDB has no room for (ranges.SQL_MS_MAX): its rows are read into memory as a whole.
 
 Row groups are fetched as a query asks for them, and only the columns that it needs. The footer of a
-file was compared with the manifest's checksum before (filechecks); of its pages the checksums that
-Parquet has are compared as they are read. Rows with their number in the file are read as a whole.
+file was compared with the manifest's checksum before (`checks`); the checksums that Parquet has of
+pages are compared as they are read. Rows with their number in the file are read as a whole.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Owns scans: the committed messages of a relation in pieces that any process can read by itself.
 
-A relation is cut into scans on the driver; each is a plain value with all that its reader needs but
-the files: rows of a file with one rule (Relation), or the rows themselves. Files are opened
-below the store and every byte is checked, as everywhere. A file is read row group by row group;
-those whose statistics rule them out are not.
+A relation is cut into scans on the driver. Each is a plain value with everything its reader needs
+except the files: rows of a file with one rule (Relation), or the rows themselves. Files are opened
+below the store and every byte is checked, as everywhere. A file is read row group by row group, and
+those that its statistics rule out are skipped.
 """
 
 from __future__ import annotations

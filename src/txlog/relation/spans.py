@@ -1,8 +1,8 @@
 """Owns spans: which stretch of each partition a reader of files wants, as two positions.
 
-Whatever bounds are said, by position, count, time, subscription or LSN, a stretch of a partition is
-what they come to: order in a partition is the order of LSN too. A position is (ledger, entry,
-index); a plain message has the index 0, and one of a transaction counts from 1.
+Bounds may be given by position, count, time, subscription or LSN; all of them come down to a
+stretch of a partition, since order in a partition is the order of LSN as well. A position is
+(ledger, entry, index); a plain message has index 0, and one of a transaction counts from 1.
 """
 
 from __future__ import annotations

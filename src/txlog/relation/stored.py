@@ -1,6 +1,6 @@
 """Owns Stored: every row of a topic wherever it lies, and what folds and manifest say of the rows.
 
-It is what an audit compares: `files` and `rows` are read as they are, without a fold and without a
+An audit compares the two: `files` and `rows` are read as they are, without a fold and without a
 plan of what is visible; `claims`, `ledgers`, `markers`, `counts` and `acks` are what the program
 goes by. All of it is of one view, and a plain value.
 """

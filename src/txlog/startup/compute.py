@@ -1,7 +1,7 @@
 """Owns how the package gets pyarrow.compute: `from txlog.startup import compute as pc`.
 
 pyarrow makes some three hundred functions when that module is imported, which takes as long as half
-of the rest of Arrow. A module of ours runs when it is first used (lazy.py), so a command that
+of the rest of Arrow. A module of ours runs when it is first used (`lazy`), so a command that
 calls no kernel never pays for it.
 """
 

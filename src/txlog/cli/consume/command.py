@@ -1,4 +1,4 @@
-"""Owns the options of `consume` and `peek`; the work is in work.py and peek.py."""
+"""Owns the options of `consume` and `peek`; the work is in `work` and `peek`."""
 
 from __future__ import annotations
 

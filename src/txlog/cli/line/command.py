@@ -1,7 +1,8 @@
 """Owns a command: its function, what help and `-f help` say of it, how a line of words is run.
 
 A command is a function `(call, …) -> None`. What it prints goes through the call; what goes wrong
-is raised. Its parameters are declared.py's; a plain line is read by plain.py, any other by Typer.
+is raised. Its parameters are those of `declared`; a plain line is read by `plain`, all others by
+Typer.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Owns how a command says what it takes: Option and Argument, as Annotated hints of its function.
 
-They have the words of Typer's, which typer.py makes of them for help and for complaints. Nothing of
+They have the words of Typer's, which `typer` makes of them for help and for complaints. Nothing of
 Typer is loaded by saying it: that took a third of the time of `produce`.
 """
 

@@ -1,4 +1,4 @@
-"""Owns the options of `produce`; the work is in work.py."""
+"""Owns the options of `produce`; the work is in `work`."""
 
 from __future__ import annotations
 

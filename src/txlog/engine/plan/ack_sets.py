@@ -1,7 +1,7 @@
-"""Arithmetic on acknowledged ids: validity, what is still PENDING, and where mark-delete moves.
+"""Arithmetic on acknowledged ids: which are valid, which still PENDING, where mark-delete moves.
 
-Everything here is over runs (ops.py), never over single messages, and mutates nothing. A marker's
-messages count one by one, but travel as one entry once all of them are acknowledged.
+Everything here works on runs (model/idset), never on single messages, and changes nothing. The
+messages of a marker count one by one, but travel as one entry once all of them are acknowledged.
 Source: PIP-31 "Acknowledgement", spec/transactions 9.2.
 """
 

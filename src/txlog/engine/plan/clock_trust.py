@@ -1,18 +1,21 @@
-"""How far the wall clock is believed: what destroys, or delivers early, by time asks here first.
+"""How far to believe the wall clock: whatever destroys, or delivers early, by time asks here first.
 
-A wall clock that is set forward makes everything old. So the store keeps a *mark*: where the wall
-clock and the clock since boot stood when it was last believed. What is due is what the mark says:
+A wall clock that is set forward makes everything look old. So the store keeps a *mark*: where the
+wall clock and the clock since boot stood when the wall clock was last believed.
 
-    same boot       the mark and what the clock since boot has run; more than clock_jump_max_ms
-                    ahead of that, the wall clock was set, and is not believed until it is accepted
-    another boot    nobody knows how long the machine was off. More than the bound ahead of the mark
-                    it is believed once it ran for SETTLE_MS of this boot without being set
-    no mark         a store of an older version: as another boot, after its newest frame
+    same boot       the time is the mark plus what the clock since boot has run. If the wall clock
+                    is more than clock_jump_max_ms ahead of that, it was set, and is not believed
+                    until somebody accepts it
+    another boot    nobody knows how long the machine was off. If the wall clock is more than the
+                    bound ahead of the mark, it is believed after running for SETTLE_MS of this boot
+                    without being set
+    no mark         a store of an older version: as another boot, from its newest frame on
 
-Until then time goes on as expected for what destroys: in the same boot with the clock since boot,
-else not at all. Messages are stamped, ordered and delivered with the wall clock as it is; only in
-the same boot, where it is known to be wrong, delayed messages wait for the time expected.
-A wall clock that is behind is believed: it destroys less. Source: spec/reliability R32.
+Until then, whatever destroys goes by the expected time: in the same boot that runs with the clock
+since boot, and otherwise not at all. Messages are stamped, ordered and delivered by the wall clock
+as it is; only in the same boot, where it is known to be wrong, delayed messages wait for the
+expected time. A wall clock that is slow is believed: it destroys less.
+Source: spec/reliability R32.
 """
 
 from __future__ import annotations

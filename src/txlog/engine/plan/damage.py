@@ -1,7 +1,7 @@
 """Damaged files: the first row of a ledger that cannot be read, and what is shown of a partition.
 
-Of a quarantined partition everything before the damage is shown and nothing behind it, whether it
-can be read or not: markers of transactions that wait would stand there (spec/transactions 11).
+A quarantined partition shows everything before the damage and nothing after it, readable or not:
+markers of waiting transactions would stand there (spec/transactions 11).
 """
 
 from __future__ import annotations

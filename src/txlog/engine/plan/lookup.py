@@ -1,6 +1,6 @@
-"""Finding what a call names: topics, subscriptions, transactions; and refusing what is not there.
+"""Finding what a call names (topics, subscriptions, transactions), or refusing what does not exist.
 
-Every decision begins here, so that the same mistake gets the same error from every operation.
+Every decision begins here, so the same mistake gets the same error from every operation.
 Source: spec/transactions 2 and 5 (the decision table for send, ack, add).
 """
 

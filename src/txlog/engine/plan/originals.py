@@ -1,9 +1,9 @@
-"""Where the first of a repeated message lies: by its producer and sequence, in either scope.
+"""Where the original of a repeated message is: by its producer and sequence, in either scope.
 
-    plain             (partition, producer), for ever within the settings
+    plain             (partition, producer), as long as the settings keep it
     in a transaction  (transaction, producer, partition), until its end
 
-The last sequence answers from the folds; an older one is looked for. Source: spec/transactions 7.
+For the last sequence the folds answer; an older one is searched for. Source: spec/transactions 7.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Routing: which partition each message of a batch goes to, before any lock is taken.
 
 A key always goes to `crc32(key) mod partitions`; messages without a key go to one partition a
-batch, round robin. The batch is reordered so that each partition is one slice of it; the order
-within a partition is the order given. No Python object per message: keys are looked at once each.
-A row may ask to be delivered after a time instead of at one; deliver_at makes an instant of it.
+batch, round robin. The batch is reordered so that each partition is one slice of it, in the order
+given. No Python object is made per message: each distinct key is looked at once. A row may ask for
+a delay instead of a time; deliver_at (decide/sending) makes an instant of it.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Message ids as runs: consecutive entries of a ledger, or inner indexes of one entry, as one row.
 
-What is acknowledged, cancelled or promoted is said in runs, whether it comes as ids or as a table.
+What is to be acknowledged, cancelled or promoted comes as runs, whether it was given as ids or as a
+table.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Staging: rows of a batch become files below `_stage`, in any process that sees the directory.
 
     plan     by the driver: where, for how many partitions, since when; it can be pickled
-    task     routes its rows as a producer does, and publishes a file a partition (R3)
+    task     routes its rows as a producer does, and publishes a file for each partition (R3)
     Staged   what it says of each file; only its driver's frame makes the file real
 
-Nothing here reads the store. A task that fails, or runs twice, leaves files that nobody names: they
+Nothing here reads the store. A task that fails or runs twice leaves files that nothing names: they
 go with the directory of the job. Source: spec/analytics 7.
 """
 

@@ -1,7 +1,7 @@
 """Where a consumer stands in a partition, and what a return does to that.
 
-A process keeps its places; the cursor says by its rounds how far each must go back. So a lease
-carries no position, and a return costs other processes nothing until they look.
+A process remembers its own places; the cursor's rounds say how far each of them must go back. So a
+lease carries no position, and a return costs other processes nothing until they look.
 Source: spec/transactions 9.1 (rounds, stale cumulative acknowledgements).
 """
 

@@ -1,9 +1,9 @@
-"""Owns which messages of one partition a consumer gets next, by the type of its subscription.
+"""Which messages of one partition a consumer gets next, by the type of its subscription.
 
-Deliverable is what is visible and neither acknowledged nor held nor waiting; on the shared types
-also nothing that is leased or not due. On Exclusive and Failover a consumer's own lease does not
-stop it: after a return it goes back to the lowest returned message and takes all from there again.
-Source: spec/transactions 9.1, spec/delayed 1.
+A message is deliverable if it is visible and neither acknowledged, held nor waiting; on the shared
+types it must also be due and leased to nobody. On Exclusive and Failover a consumer's own lease
+does not stop it: after a return it goes back to the lowest returned message and takes everything
+from there again. Source: spec/transactions 9.1, spec/delayed 1.
 """
 
 from __future__ import annotations

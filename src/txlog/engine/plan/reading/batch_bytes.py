@@ -1,7 +1,7 @@
-"""How many messages a batch takes by their bytes, so that large ones do not fill the memory.
+"""How many messages fit a batch, by their bytes, so that large ones do not fill the memory.
 
-The bytes of a large message are known. Others count with the mean of their ledger or transaction:
-what is wrong by that is bounded, for a ledger has no more than ledger_bytes_max.
+The bytes of a large message are known. All others count with the mean of their ledger or
+transaction; the error is bounded, since a ledger has no more than ledger_bytes_max.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Dispatch: which visible messages follow a position, and their rows.
 
-One function decides visibility for consumers and readers alike: data rows of the partition, and at
-each commit marker the sidecar rows of its transaction, in the order (marker, index). A plan is made
-from the folds alone, so that rows which are not wanted are never read.
+One function decides visibility for consumers and readers alike: the data rows of the partition, and
+at each commit marker the sidecar rows of its transaction, in the order (marker, index). A plan is
+made from the folds alone, so rows that are not wanted are never read.
 Source: spec/transactions 8.
 """
 
@@ -93,7 +93,7 @@ def plan(
 ) -> Plan:
     """The next messages after a position, at most limit; those in a skip set are left out.
 
-    It ends before, but never empty, where bytes_max is reached (batch_bytes.py).
+    It ends before, but never empty, where bytes_max is reached (`batch_bytes`).
     stop: a position that is not passed, itself left out
     cost: O(pieces), not O(messages), nor O(what is left out)
     """

@@ -1,4 +1,4 @@
-"""Fetching messages that are named by their ids: what is moved elsewhere, or handed out again.
+"""Fetching messages by their ids, to move them elsewhere or hand them out again.
 
 Dispatch plans what follows a position; here the messages are known, as runs. A marker that stands
 for all its messages is taken apart, so that each row has the id of one message.

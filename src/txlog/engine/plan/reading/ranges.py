@@ -1,7 +1,7 @@
-"""Resolving ranges: from words like `-10`, `@-1h`, `17:4`, `sub=billing` to positions.
+"""From words like `-10`, `@-1h`, `17:4`, `sub=billing` to positions.
 
-A start is the position *after* which reading begins; a stop is the first position not read.
-Counts are visible messages of each partition. Source: spec/cli 6.
+A start is the position *after* which reading begins; a stop is the first position that is not read.
+Counts are of visible messages in each partition. Source: spec/cli 6.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Owns what a plan leaves out: bitmap algebra a ledger, so that a million rows cost microseconds.
+"""What a plan leaves out, as bitmaps for each ledger: a million rows cost microseconds.
 
     wanted = range - acknowledged - pending - leased - waiting - (future - released)
 
-Only what is left is walked, run by run, and of a marker only the messages that are left.
+Only what is left gets walked, run by run; of a marker, only the messages that are left.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """READ_UNCOMMITTED: sidecar rows of transactions without a marker, after everything committed.
 
-A preview has no message id, is never acknowledged and takes part in no count. After the commit the
-message comes again, at its place; (TxnID, partition, index) tells that it is the same.
+A preview has no message id, is never acknowledged and counts nowhere. After the commit the message
+comes again in its proper place; (TxnID, partition, index) tells that it is the same one.
 Source: PIP-31 "Isolation level", spec/transactions 8.
 """
 

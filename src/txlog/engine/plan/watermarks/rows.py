@@ -1,12 +1,11 @@
 """The rows of a partition that move its watermark, one by one, and the messages that came late.
 
-    read_rows   watermark rows and markers as they are stored, for whoever folds or lists them
+    read_rows   watermark rows and markers as they are stored, to fold or to list
     Lateness    the greatest event time, and how many messages were older than the watermark that
                 their own partition had just before them: a function of its rows up to a place
 
-Messages are columns: a plan says between which moves they stand, so that one value is compared with
-a run of them. Nobody stores any of it.
-Source: spec/watermarks 2, 5.
+Messages are read as columns: a plan says between which moves they lie, so one value is compared
+with a whole run of them. None of it is stored. Source: spec/watermarks 2, 5.
 """
 
 from __future__ import annotations

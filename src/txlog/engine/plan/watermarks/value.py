@@ -1,6 +1,6 @@
-"""The watermark at a place: how far a subscription is, and what the producers had asserted there.
+"""The watermark at a position: where a subscription is, and what producers had asserted there.
 
-    tracking_position   the greatest position up to which everything is acknowledged or no data
+    tracking_position   the greatest position up to which everything is acknowledged, or no data
     WatermarkGenerator  the state at a position, sought forwards and backwards; it reads only rows
                         that can change it, and never more than lie between two snapshots
 

@@ -4,7 +4,7 @@ An OSError without a number comes from no call of the system: a handler of a sig
 one, as job runners do with TimeoutError when time is up. It says nothing of the disk and
 passes as it is, like KeyboardInterrupt (R28).
 
-`disk` (the real one) and `memory_disk` (with a model of power loss) are the two subjects; one
+`posix` (the real one) and `memory` (with a model of power loss) are the two subjects; one
 suite runs over both. Paths are text relative to the root of the store, parts separated by '/',
 never absolute and never with '.' or '..'.
 """

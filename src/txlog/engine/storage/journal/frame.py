@@ -6,7 +6,7 @@ to a multiple of eight. All integers are little-endian.
     off  size  field
       0     4  magic "TXLF"
       4     1  version, 1
-      5     1  columns: which optional user columns the record batch holds (schema.py)
+      5     1  columns: which optional user columns the record batch holds (model/schema)
       6     2  header bytes, 64
       8     8  lsn, from 1, without gaps
      16     8  durable_lsn: what the writer knew to be durable (spec/reliability R8)

@@ -3,7 +3,7 @@
 Nothing runs by itself: a process that sent, committed or closes looks whether its partitions want
 something, and does it if nobody else holds the maintenance lock; a checkpoint looks at all of them.
 Nobody has to: without upkeep delivery costs more time and memory, never a message. The steps are in
-bucket_builder. Source: spec/delayed 6.
+`builder`. Source: spec/delayed 6.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Repairing: does one group of a plan (plan.py), under the locks that it needs.
+"""Repairing: does one group of a plan (`plan`), under the locks that it needs.
 
 A step that works on files alone holds the maintenance and the write lock, for there may be no store
 to open; the others open one. What is made has a new name, then one manifest or frame names it.

@@ -9,7 +9,7 @@ ids; every id that was answered stays. Nothing else of it is kept: acknowledgeme
 again, a transaction is as open as its owner believes, messages that it would have taken are lost.
 
     LSN n, removed        an empty frame in its place, or LossAccepted when messages are lost
-    after the last LSN   a frame for each removed one that has plain messages
+    after the last LSN    a frame for each removed one that has plain messages
 
 All of it is one published journal file that begins with the first removed LSN: what an older file
 holds from there on is void (R13, R14). A death before leaves the old journal, after it the new.

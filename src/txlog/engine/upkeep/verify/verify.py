@@ -4,7 +4,7 @@
            named against its checksums, what nobody names and what jobs left
     deep   the same, and: everything decodes; the state of the newest checkpoint is what the one
            before it and the journal lead to (Law 1); the components agree with each other and with
-           the rows (verify_folds)
+           the rows (`folds`)
 
 It works without an open store, for there may be none to open, and takes no lock. What a checkpoint
 replaces meanwhile is looked for again, so it is not a finding.
