@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, Unpack, overload
 from weakref import WeakSet
 
 import pyarrow as pa
@@ -159,6 +159,9 @@ class Client(RelationReader):
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("an open store cannot be copied or pickled: open it again where it is used")
 
     # --- topics and subscriptions ------------------------------------------------------------
 
