@@ -102,6 +102,34 @@ def imported_by(args: list[str], light: bool = False) -> str:
     return done.stderr.decode().strip()
 
 
+def test_between_programs_nothing_imports_rich(tmp_path: Path) -> None:
+    """Whatever a command says, with colours or without: rich is for terminals."""
+    lines = [
+        "init", "topic create orders", "produce orders -m a", "produce orders /dev/null -v",
+        "status", "status -f table", "topic list", "topic list -f table --color always",
+        "topic describe orders -f wide", "topic list -f md", "consume orders -n 1",
+        "consume orders -f line", "peek orders", "help offsets --color always", "help TXL-403",
+        "man show produce", "verify", "check", "topic describe none", "nonsense",
+    ]  # fmt: skip
+    code = f"""
+import sys
+from txlog.cli.main import main
+for line in {lines!r}:
+    main(line.split())
+print("rich is", "rich" in sys.modules, file=sys.stderr)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        env={"PYTHONPATH": str(ROOT / "src"), "TXLOG_STORE": str(tmp_path / "s")},
+        timeout=60,
+    )
+    assert done.stderr.endswith("rich is False\n"), done.stderr
+    assert "\x1b[1mTOPIC   PARTITIONS  MESSAGES" in done.stdout
+    assert "\norders           1         1" in done.stdout
+
+
 @pytest.mark.parametrize("thread", [False, True])
 def test_a_process_ends_with_what_was_registered(thread: bool) -> None:
     """The interpreter is not taken apart, but exit functions, output and threads are not lost."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pty
+import re
 import signal
 import subprocess
 import sys
@@ -13,12 +14,14 @@ from types import SimpleNamespace
 from typing import IO, Any, cast
 
 import pytest
+from rich.cells import cell_len
 
 import txlog
 from txlog import demo
 from txlog.cli.call import progress as bars
 from txlog.cli.call.call import Call
 from txlog.cli.main import main
+from txlog.cli.terminal import screen
 
 SOURCE = str(Path(txlog.__file__).parents[1])
 
@@ -34,7 +37,7 @@ def store(tmp_path: Path) -> str:
 
 def calling(**flags: object) -> Call:
     """As much of a call as a bar looks at."""
-    usual: dict[str, object] = {"no_progress": False, "quiet": 0}
+    usual: dict[str, object] = {"no_progress": False, "quiet": 0, "color": None}
     made = SimpleNamespace(
         flags=SimpleNamespace(**{**usual, **flags}),
         output=SimpleNamespace(as_json=False),
@@ -87,38 +90,42 @@ def test_a_file_has_a_bar_of_its_bytes(store: str, tmp_path: Path) -> None:
     """How much of the file is stored, not how much was read; then only the summary is left."""
     file = tmp_path / "lines"
     file.write_text("".join(f"line {number:03}\n" for number in range(30)))
-    screen = Screen("-S", store, "produce", "t", str(file), "--rate", "30/s")
-    screen.until("left")
-    first = screen.shown.decode().split("\r\x1b[K")[1]
-    assert first.startswith("t ━")
-    assert first.endswith("left")
-    assert " of 270 B, " in first
-    assert len(first) < 70
-    code, left = screen.rest()
+    terminal = Screen("-S", store, "produce", "t", str(file), "--rate", "30/s")
+    terminal.until("left")
+    first = terminal.shown.decode().split("\r\x1b[K")[1]
+    text = re.sub(r"\x1b\[[0-9;]*m", "", first)
+    assert text.startswith("t ━")
+    assert text.endswith("left")
+    assert " of 270 B, " in text
+    assert len(text) < 70
+    code, left = terminal.rest()
     assert (code, left[:25]) == (0, b"30 messages in t, 1:0 to ")
-    assert screen.shown.count(b"\x1b") == screen.shown.count(b"\x1b[K")  # no other movement
+    colors = len(re.findall(rb"\x1b\[[0-9;]*m", terminal.shown))
+    moves = terminal.shown.count(b"\x1b[K")
+    assert terminal.shown.count(b"\x1b") == colors + moves  # no other movement, no hidden cursor
+    assert colors
 
 
 def test_a_pipe_has_a_counter(store: str) -> None:
     """It comes while nothing more comes in."""
-    screen = Screen("-S", store, "produce", "t", "--flush-every", "10ms")
-    assert screen.child.stdin is not None
-    screen.child.stdin.write(b"a\nb\n")
-    screen.child.stdin.flush()
-    screen.until("t 2 messages, 4 B, ")
-    code, left = screen.rest()
+    terminal = Screen("-S", store, "produce", "t", "--flush-every", "10ms")
+    assert terminal.child.stdin is not None
+    terminal.child.stdin.write(b"a\nb\n")
+    terminal.child.stdin.flush()
+    terminal.until("t 2 messages, 4 B, ")
+    code, left = terminal.rest()
     assert (code, left[:23]) == (0, b"2 messages in t, 1:0 to")
 
 
 def test_a_signal_takes_the_bar_away(store: str) -> None:
-    screen = Screen("-S", store, "produce", "t", "--txn")
-    assert screen.child.stdin is not None
-    screen.child.stdin.write(b"a\n")
-    screen.child.stdin.flush()
-    screen.until("t ")
-    screen.child.send_signal(signal.SIGINT)
+    terminal = Screen("-S", store, "produce", "t", "--txn")
+    assert terminal.child.stdin is not None
+    terminal.child.stdin.write(b"a\n")
+    terminal.child.stdin.flush()
+    terminal.until("t ")
+    terminal.child.send_signal(signal.SIGINT)
     told = b"interrupted: 0 messages stored in t; transaction 0:0 aborted, 1 record discarded\r\n"
-    assert screen.rest() == (130, told)
+    assert terminal.rest() == (130, told)
 
 
 def test_a_second_signal_takes_the_bar_away_too(tmp_path: Path) -> None:
@@ -150,6 +157,9 @@ def test_who_gets_no_bar(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Non
     assert not shows(calling())  # of a test stderr is no terminal
     monkeypatch.setattr(bars, "is_terminal", lambda number: number == 2)
     assert shows(calling())
+    monkeypatch.setenv("TERM", "dumb")  # it could not take a bar away
+    assert not shows(calling())
+    monkeypatch.setenv("TERM", "xterm")
     assert not shows(calling(no_progress=True))
     assert not shows(calling(quiet=1))
     monkeypatch.setenv("TXLOG_NO_PROGRESS", "1")
@@ -165,15 +175,32 @@ def test_who_gets_no_bar(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Non
 
 
 def test_what_a_line_says() -> None:
-    """Of files a share; of pipes a count; never more than the width, never beyond the whole."""
-    assert bars.line("t", 0, None, 0, 0.0, 80) == "t"
-    assert bars.line("t", 2048, None, 1200, 2.0, 80) == "t 1,200 messages, 2.0 KiB, 1.0 KiB/s"
-    half = bars.line("t", 512, 1024, 9, 1.0, 80)
-    assert half == "t " + "━" * 15 + "─" * 15 + "  50% 512 B of 1.0 KiB, 512 B/s, 1s left"
-    assert bars.line("t", 512, 1024, 9, 1.0, 40) == "t 50% 512 B of 1.0 KiB, 512 B/s, 1s left"
-    grown = bars.line("t", 3000, 1024, 9, 1.0, 80)
-    assert "100% 2.9 KiB of 1.0 KiB" in grown
-    assert "left" not in grown
+    """Of files a share; of pipes a count; never beyond the whole."""
+    assert bars.amount("t", 0, None, 0, 0.0) == ("t", "", None)
+    pipe = bars.amount("t", 2048, None, 1200, 2.0)
+    assert pipe == ("t", "1,200 messages, 2.0 KiB, 1.0 KiB/s", None)
+    half = bars.amount("t", 512, 1024, 9, 1.0)
+    assert half == ("t", " 50% 512 B of 1.0 KiB, 512 B/s, 1s left", 0.5)
+    grown = bars.amount("t", 3000, 1024, 9, 1.0)
+    assert "100% 2.9 KiB of 1.0 KiB" in grown.words
+    assert "left" not in grown.words
+
+
+def test_a_line_is_no_wider_than_the_terminal() -> None:
+    """A bar as long as its share where there is room; no colours unless asked for."""
+    words = " 50% 512 B of 1.0 KiB, 512 B/s, 1s left"
+    assert screen.progress("t", "2 messages", None, 80, False) == "t 2 messages"
+    half = screen.progress("t", words, 0.5, 79, False)
+    assert half == f"t {'━' * 15}{' ' * 15} {words}"
+    full = screen.progress("t", words, 1.0, 79, False)
+    assert full.index(words) == half.index(words)  # the bar keeps its length
+    assert "━" not in screen.progress("t", words, 0.5, 50, False)
+    for columns in (1, 2, 10, 30, 79):
+        for name in ("t", "[red]漢字" * 20):
+            assert cell_len(screen.progress(name, words, 0.5, columns, False)) <= columns
+    assert "\x1b" in screen.progress("t", words, 0.5, 79, True)
+    # What a command is at is cut; for how long it has been at it is not.
+    assert screen.progress("x" * 80 + ",", "12s", None, 20, False) == "x" * 15 + "… 12s"
 
 
 def test_sizes_are_known_of_files_only(tmp_path: Path) -> None:
@@ -200,14 +227,14 @@ def test_a_demo_says_how_far_its_workers_are(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """What it is called with is what the demo gives: on a terminal, too."""
-    said: list[str] = []
+    said: list[bars.Sight] = []
 
     def run(path: str, *, progress: Callable[[str, int, int, int], None], **_: object) -> object:
         progress("totals", 20, 80, 3)
-        said.append(progress._stage(80))  # type: ignore[attr-defined]
+        said.append(progress._stage())  # type: ignore[attr-defined]
         return {name: 0 for name in demo.Result.__annotations__} | {"exact": True}
 
     monkeypatch.setattr(demo, "run", run)
     assert main(["demo", str(tmp_path / "d"), "--json"]) == 0
-    assert said == ["stage totals " + "━" * 4 + "─" * 15 + " 20 of 80 invoices, 3 killed"]
+    assert said == [bars.Sight("stage totals", "20 of 80 invoices, 3 killed", 0.25)]
     capsys.readouterr()

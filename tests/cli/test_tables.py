@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import re
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from rich.cells import cell_len
 
 import txlog
+from tests.terminal import shown
 from txlog.cli.commands import status
 from txlog.cli.terminal import tables
 
@@ -40,14 +44,99 @@ def test_off_a_terminal_a_value_is_as_in_json() -> None:
     assert tables.readable("size_bytes", 2048, plain) == "2048"
 
 
+def screen(width: int, color: bool = False) -> tables.Look:
+    """The look of a terminal."""
+    return tables.Look(human=True, color=color, utc=True, width=width)
+
+
 def test_a_cut_line_is_no_wider_and_costs_its_width() -> None:
     """Characters may take two columns, or none; a line may be a message of megabytes."""
-    assert tables.cut("abc", 3) == "abc"
-    assert tables.cut("abcd", 3) == "ab…"
-    assert tables.cut("漢字漢字", 5) == "漢字…"
-    assert tables.cut("é" * 4, 4) == "é" * 4
-    assert tables.cut("x" * 5_000_000, 10) == "x" * 9 + "…"  # quadratic, it would not end
-    assert tables.cut("abc", 0) == "…"
+    assert tables.cut("abc", screen(3)) == "abc"
+    assert tables.cut("abcd", screen(3)) == "ab…"
+    assert cell_len(tables.cut("漢字漢字", screen(5))) <= 5
+    assert tables.cut("漢字漢字", screen(5)).startswith("漢字")
+    assert tables.cut("e\u0301" * 4, screen(4)) == "e\u0301" * 4
+    assert tables.cut("[b]x[/b] :+1:", screen(20)) == "[b]x[/b] :+1:"
+    assert tables.cut("x" * 5_000_000, screen(10)) == "x" * 9 + "…"  # quadratic, it would not end
+    assert tables.cut("x" * 200, tables.Look(human=False, color=False, utc=True, width=0)) == (
+        "x" * 200
+    )
+
+
+ROWS: list[dict[str, object]] = [
+    {"topic": "orders", "messages": 1200, "note": "[red]:smile:[/red]", "size_bytes": 2048},
+    {"topic": "漢字", "messages": 5, "note": "a\x1b[2Jb\nc", "size_bytes": 3},
+    {"topic": "e\u0301te\u0301", "messages": None, "note": None, "size_bytes": 30},
+]
+NAMES = ["topic", "messages", "note", "size_bytes"]
+
+
+def test_a_table_on_a_terminal_is_aligned() -> None:
+    """Numbers to the right, names to the left, whatever their characters; no colour unasked."""
+    lines = tables.table(NAMES, ROWS, screen(80)).splitlines()
+    assert [line.split() for line in lines] == [
+        ["TOPIC", "MESSAGES", "NOTE", "SIZE"],
+        ["orders", "1,200", "[red]:smile:[/red]", "2.0", "KiB"],
+        ["漢字", "5", "a\\x1b[2Jb\\nc", "3", "B"],
+        ["e\u0301te\u0301", "30", "B"],
+    ]
+    assert {cell_len(line) for line in lines} == {cell_len(lines[0])}  # the sizes end together
+    ends = [cell_len(line[: line.index(word) + len(word)]) for line, word in
+            zip(lines, ("MESSAGES", "1,200", " 5"), strict=False)]  # fmt: skip
+    assert len({*ends}) == 1
+
+
+def test_a_narrow_terminal_keeps_names_and_numbers() -> None:
+    """Text gives way first, then the last columns; nothing is wider than the terminal."""
+    for width in range(1, 50):
+        drawn = tables.table(NAMES, ROWS, screen(width))
+        assert max(map(cell_len, drawn.splitlines())) <= width
+        assert len(drawn.splitlines()) == 4
+    shorter = tables.table(NAMES, ROWS, screen(40)).splitlines()
+    assert "1,200" in shorter[1] and "2.0 KiB" in shorter[1] and "…" in shorter[1]
+    least = tables.table(NAMES, ROWS, screen(20)).splitlines()
+    assert least[1].split() == ["orders", "1,200", "…"]
+
+
+def test_colours_are_those_that_were_asked_for() -> None:
+    """On a terminal and off it; what is shown is the same."""
+    for width in (80, 0):
+        plain = tables.table(NAMES, ROWS, screen(width))
+        colored = tables.table(NAMES, ROWS, screen(width, color=True))
+        assert "\x1b" not in plain
+        assert "\x1b[1mTOPIC" in colored
+        assert re.sub(r"\x1b\[[0-9;]*m", "", colored) == plain
+    assert "\x1b" not in tables.pairs(ROWS[1], screen(80))
+    assert "\x1b[1m" in tables.pairs(ROWS[1], screen(80, color=True))
+
+
+def test_an_object_on_a_terminal_has_a_line_a_field() -> None:
+    lines = tables.pairs(ROWS[0], screen(20)).splitlines()
+    assert [line[:12].rstrip() for line in lines] == NAMES
+    assert [line[12:] for line in lines] == ["orders", "1,200", "[red]:s…", "2.0 KiB"]
+    assert tables.pairs({}, screen(20)) in ("", "\n")
+
+
+def test_a_table_without_rows_is_its_headings() -> None:
+    assert tables.table(NAMES, [], screen(80)).split() == ["TOPIC", "MESSAGES", "NOTE", "SIZE"]
+
+
+def test_a_real_terminal_has_the_width_that_it_says(tmp_path: Path) -> None:
+    """COLUMNS holds; of 0 nothing is cut; NO_COLOR and a dumb terminal have no colours."""
+    path = str(tmp_path / "store")
+    txlog.init(path)
+    with txlog.open(path) as client:
+        client.create_topic("orders-of-a-very-long-name")
+    argv = [sys.executable, "-m", "txlog", "-S", path, "topic", "list"]
+    environ = {"PYTHONPATH": str(Path(txlog.__file__).parents[1]), "TERM": "xterm"}
+    plain = {**environ, "NO_COLOR": "1"}
+    wide = shown(argv, {**plain, "COLUMNS": "120"})
+    assert "orders-of-a-very-long-name" in wide and "SUBSCRIPTIONS" in wide and "\x1b" not in wide
+    narrow = shown(argv, {**plain, "COLUMNS": "30"}).splitlines()
+    assert max(map(cell_len, narrow)) <= 30 and "…" in narrow[1]
+    assert shown(argv, {**plain, "COLUMNS": "0"}) == wide
+    assert "\x1b[1m" in shown(argv, {**environ, "COLUMNS": "120"})
+    assert shown(argv, {**environ, "COLUMNS": "120", "TERM": "dumb"}) == wide
 
 
 def test_the_head_of_status_fits_the_terminal(tmp_path: Path) -> None:

@@ -8,10 +8,14 @@ A bar comes after half a second. The work only puts down how far it is; a thread
 bar comes also while one long call runs. What else is said on stderr stands `aside`, so that no line
 begins in a bar. The cursor is never hidden, and a second signal, which ends the process at once,
 takes the bar away as well.
+
+rich draws the line, when there is one to draw. It comes and goes here and not by rich.live, which
+hides the cursor until it ends in order, and a second signal or a kill ends nothing in order.
 """
 
 from __future__ import annotations
 
+import importlib
 import os
 import stat
 import sys
@@ -19,11 +23,12 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
 from txlog.cli.call.call import is_terminal, truthy
 from txlog.cli.terminal import signals
-from txlog.cli.terminal.tables import counted, cut, duration, size, width_of
+from txlog.cli.terminal.say import is_colored
+from txlog.cli.terminal.tables import counted, duration, size
 from txlog.errors import printable
 
 if TYPE_CHECKING:
@@ -32,8 +37,14 @@ if TYPE_CHECKING:
 AFTER_S: Final = 0.5
 EVERY_S: Final = 0.1
 ERASE: Final = "\r\x1b[K"
-_CELLS_MAX, _CELLS_MIN, _WORDS_MIN = 40, 8, 46
-_FULL, _REST = "━", "─"
+
+
+class Sight(NamedTuple):
+    """What a line shows: a name, words, and between them a bar where a share, 0 to 1, is known."""
+
+    name: str
+    words: str = ""
+    share: float | None = None
 
 
 class Line:
@@ -46,15 +57,19 @@ class Line:
     def __init__(self, call: Call, *, prints: bool = False) -> None:
         flags = call.flags
         silent = flags.no_progress or truthy("TXLOG_NO_PROGRESS") or flags.quiet
-        self.shows = not silent and not call.output.as_json and is_terminal(2)
+        can = is_terminal(2) and os.environ.get("TERM") != "dumb"  # that could not take it away
+        self.shows = not silent and not call.output.as_json and can
+        self._color = is_colored(flags.color or "auto", can, os.environ)
         if prints and not _is_file(1):
             self.shows = False
         self._lock = threading.Lock()
         self._drawn = ""
 
-    def draw(self, text: str, columns: int) -> None:
+    def draw(self, sight: Sight) -> None:
         """Have this there instead of what is there now, cut to the width."""
-        shown = cut(printable(text), columns - 1)
+        screen = importlib.import_module("txlog.cli.terminal.screen")
+        name, words = printable(sight.name), printable(sight.words)
+        shown = screen.progress(name, words, sight.share, columns_of() - 1, self._color)
         with self._lock:
             if shown != self._drawn:
                 self._drawn = shown
@@ -75,13 +90,13 @@ class Line:
 class Bar(Line):
     """A line that is drawn by itself, as long as the context.
 
-    text: what it says, for so many columns; asked for by a thread
+    sight: what it shows; asked for by a thread
     """
 
-    def __init__(self, call: Call, text: Callable[[int], str], *, prints: bool = False) -> None:
+    def __init__(self, call: Call, sight: Callable[[], Sight], *, prints: bool = False) -> None:
         super().__init__(call, prints=prints)
         self._call = call
-        self._text = text
+        self._sight = sight
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -105,8 +120,7 @@ class Bar(Line):
         wait_s = AFTER_S
         while not self._ended.wait(wait_s):
             wait_s = EVERY_S
-            columns = columns_of()
-            self.draw(self._text(columns), columns)
+            self.draw(self._sight())
 
 
 class Words(Bar):
@@ -124,12 +138,11 @@ class Words(Bar):
         """Say what it is at."""
         self._said = text
 
-    def _words(self, columns: int) -> str:
+    def _words(self) -> Sight:
         elapsed_s = int(time.monotonic() - self._since)
         if not self._said or not elapsed_s:
-            return self._said
-        took = duration(elapsed_s * 1000)
-        return f"{cut(self._said, columns - len(took) - 3)}, {took}"
+            return Sight(self._said)
+        return Sight(f"{self._said},", duration(elapsed_s * 1000))
 
 
 class Amount(Bar):
@@ -151,17 +164,15 @@ class Amount(Bar):
         """Bytes were read."""
         self.read += size_bytes
 
-    def _amount(self, columns: int) -> str:
+    def _amount(self) -> Sight:
         records, done = self.records, self.done
         share = min(1.0, done / records) if records else 1.0
         elapsed_s = time.monotonic() - self._since
-        return line(self._name, int(self.read * share), self.total, done, elapsed_s, columns)
+        return amount(self._name, int(self.read * share), self.total, done, elapsed_s)
 
 
-def line(
-    name: str, done_bytes: int, total: int | None, messages: int, elapsed_s: float, columns: int
-) -> str:
-    """What a bar of an amount says.
+def amount(name: str, done_bytes: int, total: int | None, messages: int, elapsed_s: float) -> Sight:
+    """What a bar of an amount shows.
 
     total: None when nobody knows; more may come than there were
     """
@@ -170,22 +181,12 @@ def line(
         said = [] if not messages else [counted(messages, "message")]
         if done_bytes:
             said += [size(done_bytes), f"{size(int(rate))}/s"]
-        return f"{name} {', '.join(said)}" if said else name
+        return Sight(name, ", ".join(said))
     share = min(1.0, done_bytes / total)
     words = f"{int(share * 100):3}% {size(done_bytes)} of {size(total)}, {size(int(rate))}/s"
     if rate and share < 1:
         words += f", {duration(int((total - done_bytes) / rate + 0.5) * 1000)} left"
-    return drawn(name, share, words, columns)
-
-
-def drawn(name: str, share: float, words: str, columns: int) -> str:
-    """Name, bar and words; without a bar where there is no room for one."""
-    words_width = max(width_of(words), _WORDS_MIN)  # so that the bar does not change its length
-    room = min(columns - width_of(name) - words_width - 3, _CELLS_MAX)
-    if room < _CELLS_MIN:
-        return f"{name} {words.strip()}"
-    full = int(room * share)
-    return f"{name} {_FULL * full}{_REST * (room - full)} {words}"
+    return Sight(name, words, share)
 
 
 def size_of(paths: Sequence[str]) -> int | None:

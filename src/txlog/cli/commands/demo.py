@@ -8,7 +8,7 @@ import shlex
 from typing import Annotated, Final
 
 from txlog.cli.call.call import Call
-from txlog.cli.call.progress import Bar, drawn
+from txlog.cli.call.progress import Bar, Sight
 from txlog.cli.line.command import command, exclusive
 from txlog.cli.line.declared import Argument, Option
 from txlog.cli.terminal.tables import counted
@@ -90,12 +90,12 @@ class _Stages(Bar):
         """So many invoices of all are done, after so many kills in the stage."""
         self._at = (stage, done, total, kills)
 
-    def _stage(self, columns: int) -> str:
+    def _stage(self) -> Sight:
         stage, done, total, kills = self._at
         if not total:
-            return "reading the invoices"
+            return Sight("reading the invoices")
         words = f"{done:,} of {counted(total, 'invoice')}, {kills} killed"
-        return drawn(f"stage {stage}", min(1.0, done / total), words, columns)
+        return Sight(f"stage {stage}", words, min(1.0, done / total))
 
 
 def _small(call: Call, path: str, *, tour: bool) -> None:

@@ -152,8 +152,7 @@ class Records:
         state = row.get("txn_state")
         mark = f" [{state}]" if state not in (None, "committed") else ""
         text = f"{row['topic']}/{row['partition']} {where}{mark}{key}  {_shown(row['value'])}"
-        width = self._look.width
-        return (cut(text, width) if width else text).encode() + b"\n"
+        return cut(text, self._look).encode() + b"\n"
 
 
 def views(column: pa.ChunkedArray) -> Iterator[memoryview | None]:

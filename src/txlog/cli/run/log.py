@@ -69,7 +69,7 @@ class JobLog(logging.Handler):
         if self._bar.shows:
             if now - self._since >= bars.AFTER_S and now - self._last >= bars.EVERY_S:
                 self._last = now
-                self._bar.draw(f"{self._name}: {figures(summary)}", bars.columns_of())
+                self._bar.draw(bars.Sight(f"{self._name}: {figures(summary)}"))
         elif now - self._last >= _LINE_EVERY_S:
             self._last = now
             self._say(

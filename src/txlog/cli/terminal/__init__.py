@@ -5,6 +5,7 @@ Contents:
     errors    how an error looks, as text or as one JSON object
     fields    the fields of results: their types by name, their meaning, their JSON form
     say       diagnostics: to stderr, or to the log file
+    screen    what rich draws on a terminal: tables, fields with their values, bars
     signals   SIGINT, SIGTERM and SIGHUP as exceptions, held back while a frame is written
-    tables    aligned columns, readable sizes and ages, colours
+    tables    rows and objects for people, readable sizes and ages; aligned text between programs
 """

@@ -22,7 +22,7 @@ def is_colored(choice: str, terminal: bool, environ: Mapping[str, str]) -> bool:
         return False
     if environ.get("CLICOLOR_FORCE", "0") != "0" or environ.get("FORCE_COLOR", "0") != "0":
         return True
-    return terminal and environ.get("CLICOLOR") != "0"
+    return terminal and environ.get("CLICOLOR") != "0" and environ.get("TERM") != "dumb"
 
 
 def marked(word: str, choice: str, environ: Mapping[str, str]) -> str:

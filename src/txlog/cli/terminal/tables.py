@@ -1,16 +1,19 @@
-"""Owns tables for people: columns aligned, sizes and ages readable on a terminal, colours.
+"""Owns tables for people: which values, how they read, and who draws them.
 
-Off a terminal numbers stay as in JSON and nothing is cut. Names from a store go through
-`printable`, so no stored byte moves a cursor.
+On a terminal rich does, see `screen`: sizes and ages readable, nothing wider than the terminal. Off
+a terminal numbers stay as in JSON, nothing is cut, and rich is not imported. Names from a store go
+through `printable`, so no stored byte moves a cursor.
 """
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import unicodedata
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from types import ModuleType
 from typing import Final
 
 import msgspec
@@ -25,7 +28,10 @@ _BOLD, _PLAIN = "\x1b[1m", "\x1b[0m"
 
 
 class Look(msgspec.Struct, frozen=True, gc=False):
-    """How tables look: readable values, colours, times in UTC, the width to keep to (0: none)."""
+    """How tables look: readable values, colours, times in UTC, and the width to keep to.
+
+    width: columns of the terminal; 0: there is none, or nothing is to be cut
+    """
 
     human: bool
     color: bool
@@ -42,7 +48,7 @@ def look(terminal: bool, color: str, utc: bool, environ: Mapping[str, str]) -> L
             width = (
                 int(named)
                 if named.isdecimal() and len(named) < 10
-                else os.get_terminal_size(1).columns
+                else os.get_terminal_size(1).columns or 80
             )
         except OSError:
             width = 80
@@ -86,13 +92,15 @@ def table(
     ]
     if markdown:
         return _markdown(headings, cells, numeric)
+    if style.width:
+        headings = [printable(name) for name in headings]
+        drawn: str = _screen().table(headings, cells, numeric, style.width, style.color)
+        return drawn
     widths = [
         max([width_of(headings[i]), *(width_of(line[i]) for line in cells)])
         for i in range(len(names))
     ]
     lines = [_line(headings, widths, numeric), *(_line(c, widths, numeric) for c in cells)]
-    if style.width:
-        lines = [cut(line, style.width) for line in lines]
     if style.color:
         lines[0] = f"{_BOLD}{lines[0]}{_PLAIN}"
     return "".join(f"{line}\n" for line in lines)
@@ -103,12 +111,20 @@ def pairs(row: Mapping[str, object], style: Look, *, markdown: bool = False) -> 
     if markdown:
         lines = [[name, readable(name, value, style)] for name, value in row.items()]
         return _markdown(["field", "value"], lines, [False, False])
+    lines_of_text = [(name, readable(name, value, style)) for name, value in row.items()]
+    if style.width:
+        drawn: str = _screen().pairs(lines_of_text, style.width, style.color)
+        return drawn
     width = max((len(name) for name in row), default=0)
-    lines_of_text = []
-    for name, value in row.items():
-        line = f"{name.ljust(width)}  {readable(name, value, style)}".rstrip()
-        lines_of_text.append(cut(line, style.width) if style.width else line)
-    return "".join(f"{line}\n" for line in lines_of_text)
+    return "".join(f"{f'{name.ljust(width)}  {text}'.rstrip()}\n" for name, text in lines_of_text)
+
+
+def cut(line: str, style: Look) -> str:
+    """Return a line that a terminal shows on one line; off a terminal it stays as it is."""
+    if not style.width or (len(line) <= style.width and line.isascii()):
+        return line
+    shorter: str = _screen().cut(line, style.width)
+    return shorter
 
 
 def heading(name: str, human: bool) -> str:
@@ -193,16 +209,8 @@ def _line(cells: Sequence[str], widths: Sequence[int], numeric: Sequence[bool]) 
     return "  ".join(parts).rstrip()
 
 
-def cut(line: str, width: int) -> str:
-    """Return a line that takes no more than width columns."""
-    most = 4 * max(width, 1)  # characters: some take no column; a line may be a whole message
-    if len(line) > most:
-        line = line[:most]
-    elif width_of(line) <= width:
-        return line
-    while line and width_of(line) >= width:
-        line = line[:-1]
-    return line + "…"
+def _screen() -> ModuleType:
+    return importlib.import_module("txlog.cli.terminal.screen")  # rich, on terminals only
 
 
 def _markdown(

@@ -1,0 +1,140 @@
+"""Owns what rich draws on a terminal: tables, fields with their values, the line of a bar.
+
+It is imported when something is to be drawn there and never between programs; rich costs 45 ms.
+What is drawn is returned as text, so it leaves by the same door as everything else. Data is never
+read as markup: it comes as Text, and neither markup, emoji names nor highlighting are on.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from typing import Final
+
+from rich.cells import cell_len
+from rich.console import Console, JustifyMethod, RenderableType
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+_GAP: Final = 2
+_TEXT_MIN: Final = 12  # a column of text shrinks to this and no further
+_BAR_MAX, _BAR_MIN, _WORDS_MIN = 40, 8, 46
+
+
+def rendered(shown: RenderableType, columns: int, color: bool) -> str:
+    """Return what rich makes of it, with a newline at the end, no wider than columns."""
+    file = io.StringIO()
+    console = Console(
+        file=file,
+        width=max(columns, 1),
+        height=25,
+        force_terminal=True,
+        force_jupyter=False,
+        color_system="standard" if color else None,
+        no_color=not color,
+        legacy_windows=False,
+        markup=False,
+        emoji=False,
+        highlight=False,
+    )
+    console.print(shown)
+    return "".join(f"{line.rstrip()}\n" for line in file.getvalue().split("\n")[:-1])
+
+
+def cell(text: str) -> Text:
+    """Return text that has one line, or one a row, each cut with … where there is no room."""
+    return Text(text, no_wrap=True, overflow="ellipsis")
+
+
+def cut(text: str, columns: int) -> str:
+    """Return a line that takes no more than columns."""
+    most = 4 * max(columns, 1)  # characters: some take no column; a line may be a whole message
+    line = cell(text if len(text) <= most else f"{text[:most]}…")
+    line.truncate(max(columns, 1), overflow="ellipsis")
+    return line.plain
+
+
+def table(
+    headings: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    numeric: Sequence[bool],
+    columns: int,
+    color: bool,
+) -> str:
+    """Return rows under their headings; text shrinks, and where that fails the last columns go.
+
+    numeric: of each column, whether it is one of numbers; these stand at the right
+    """
+    lists = [[row[number] for row in rows] for number in range(len(headings))]
+    widths = [
+        max(map(cell_len, [heading, *values]))
+        for heading, values in zip(headings, lists, strict=True)
+    ]
+    # Numbers stay whole; so does the first column, the name of a row, up to half of the width.
+    whole = [
+        is_number or (not number and widths[0] <= columns // 2)
+        for number, is_number in enumerate(numeric)
+    ]
+    least = [
+        width if stays else min(width, _TEXT_MIN)
+        for width, stays in zip(widths, whole, strict=True)
+    ]
+    fitting = _fitting(least, columns)
+    drawn = Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0), header_style="bold")
+    for number, heading in enumerate(headings[:fitting]):
+        justify: JustifyMethod = "right" if numeric[number] else "left"
+        drawn.add_column(cell(heading), justify=justify, no_wrap=whole[number])
+    # A column is one cell of many lines: a cell for each value takes three times as long.
+    shown = [cell("\n".join(values)) for values in lists[:fitting]]
+    if fitting < len(headings):
+        drawn.add_column("…", no_wrap=True)
+        shown.append(cell("\n".join("…" for _ in rows)))
+    if rows:
+        drawn.add_row(*shown)
+    return rendered(drawn, columns, color)
+
+
+def _fitting(least: Sequence[int], columns: int) -> int:
+    """How many columns there is room for, with … behind them where that is not all."""
+    if sum(least) + _GAP * (len(least) - 1) <= columns:
+        return len(least)
+    used = count = 0
+    for width in least:
+        used += width + _GAP
+        if used >= columns:
+            break
+        count += 1
+    return max(count, 1)
+
+
+def pairs(rows: Sequence[tuple[str, str]], columns: int, color: bool) -> str:
+    """Return names and their values, a line each."""
+    drawn = Table.grid(padding=(0, _GAP, 0, 0))
+    drawn.add_column(no_wrap=True, style="bold")
+    drawn.add_column()
+    if rows:
+        drawn.add_row(*(cell("\n".join(part)) for part in zip(*rows, strict=True)))
+    return rendered(drawn, columns, color)
+
+
+def progress(name: str, words: str, share: float | None, columns: int, color: bool) -> str:
+    """Return a line without its end: a name, words, and a bar between them where there is room.
+
+    share: 0 to 1; None: nobody knows how much there is
+    """
+    drawn = Table.grid(padding=(0, 1, 0, 0))
+    drawn.add_column()
+    parts: list[RenderableType] = [cell(name)]
+    if share is not None:
+        # The words have a width of their own, so that the bar does not change its length.
+        room = columns - cell_len(name) - max(cell_len(words), _WORDS_MIN) - 2
+        if room >= _BAR_MIN:
+            drawn.add_column(no_wrap=True)
+            width = min(room, _BAR_MAX)
+            parts.append(ProgressBar(1.0, share, width, complete_style="cyan", style="dim"))
+    if words:
+        drawn.add_column(no_wrap=True)
+        parts.append(cell(words))
+    drawn.add_row(*parts)
+    return rendered(drawn, columns, color).removesuffix("\n")
