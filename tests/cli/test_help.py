@@ -11,6 +11,7 @@ from txlog.cli.help import markup, topics
 from txlog.cli.help.codes import CODES, EXITS, names_of
 from txlog.cli.main import main
 from txlog.cli.output.percent import Format
+from txlog.cli.terminal.tables import Look
 from txlog.errors import error_classes
 from txlog.ranges import parse_bound, parse_range
 from txlog.sql.query import LISTS
@@ -133,6 +134,30 @@ def test_markup_is_shown_as_text() -> None:
         "x: a page\n\nFIRST\n  See 'txlog help' and x.\n\n  a    one\n  b c  two\n\n    as\n\n"
         "    is\n"
     )
+
+
+def test_a_page_on_a_terminal_says_the_same() -> None:
+    """Word for word what a pipe gets, in the width of the terminal; colours only when asked."""
+
+    def look(width: int, color: bool) -> Look:
+        return Look(human=True, color=color, utc=True, width=width)
+
+    for name in topics.TOPICS:
+        page = topics.read(name)
+        text = markup.as_text(page)
+        assert topics.shown(page, look(0, True)) == text
+        drawn = topics.shown(page, look(100, False))
+        assert drawn.split() == text.split()
+        assert "\x1b" not in drawn
+        assert "\x1b[1m" in topics.shown(page, look(100, True))
+    first = "# FIRST\nThe word [b]`a b`[/b] and " + "x " * 40
+    source = f"x(7): a page\n\n{first}\nt :: m\n    as it is"
+    page = markup.parse(source, {})
+    narrow = topics.shown(page, look(30, False))
+    assert max(map(len, narrow.splitlines())) <= 30
+    assert "[b]'a b'[/b]" in narrow
+    colored = re.sub(r"\x1b\[[0-9;]*m", "", topics.shown(page, look(30, True)))
+    assert "[b]a b[/b]" in colored and "\n    as it is\n" in colored
 
 
 def test_markup_as_mdoc_escapes_what_would_be_a_macro() -> None:

@@ -11,7 +11,7 @@ from txlog.cli.call.call import Call
 from txlog.cli.call.environment import data_home
 from txlog.cli.call.install import install as install_file
 from txlog.cli.call.page import show_text
-from txlog.cli.help import man_pages, markup
+from txlog.cli.help import man_pages, topics
 from txlog.cli.line.command import command
 from txlog.cli.line.declared import Argument
 from txlog.cli.terminal.tables import counted
@@ -45,7 +45,7 @@ def install(call: Call) -> None:
 )
 def show(call: Call, page: Pages = None) -> None:
     """Print a man page as text: of a command, a noun, or txlog without PAGE."""
-    show_text(call, markup.as_text(man_pages.page(_named(page))))
+    show_text(call, topics.shown(man_pages.page(_named(page)), call.output.look))
 
 
 @command(

@@ -31,7 +31,7 @@ def help_(
         return
     path = _command(words)
     if path is None or path in topics.TOPICS:
-        show_text(call, topics.topic(" ".join(words)))
+        show_text(call, topics.shown(topics.topic(" ".join(words)), call.output.look))
     elif path in catalogue.NOUNS:
         show_text(call, catalogue.noun_help(path))
     else:

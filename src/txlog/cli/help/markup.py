@@ -21,8 +21,8 @@ from txlog.cli.terminal.tables import width_of
 
 Terms = list[tuple[str, str]]
 _HEAD: Final = re.compile(r"([\w.-]+)\((\d)\): (.+)")
-_TERM_WIDTH_MAX: Final = 26
-_WIDTH: Final = 79
+TERM_WIDTH_MAX: Final = 26
+WIDTH: Final = 79
 
 
 @dataclass
@@ -85,7 +85,7 @@ def parse(source: str, tables: Mapping[str, Callable[[], Terms]]) -> Page:
 
 
 def as_text(page: Page) -> str:
-    """Return the page for a terminal, at most 79 columns but for lines that stand as they are."""
+    """Return the page as text, at most 79 columns but for lines that stand as they are."""
     out = [f"{page.name}: {page.summary}"]
     for heading, blocks in page.sections:
         out += ["", heading]
@@ -99,24 +99,24 @@ def _text_lines(block: Block) -> list[str]:
     if block.lines:
         return [f"    {line}" if line else "" for line in block.lines]
     if block.text:
-        return _wrapped(_bare(block.text), "  ", "  ")
-    width = max(width_of(_bare(term)) for term, _ in block.terms)
-    width = min(width, _TERM_WIDTH_MAX)
+        return _wrapped(bare(block.text), "  ", "  ")
+    width = max(width_of(bare(term)) for term, _ in block.terms)
+    width = min(width, TERM_WIDTH_MAX)
     out = []
     for term, meaning in block.terms:
-        word, hang = _bare(term), " " * (width + 4)
+        word, hang = bare(term), " " * (width + 4)
         if width_of(word) > width:
-            out += [f"  {word}", *_wrapped(_bare(meaning), hang, hang)]
+            out += [f"  {word}", *_wrapped(bare(meaning), hang, hang)]
         else:
             padded = word + " " * (width - width_of(word))
-            out += _wrapped(_bare(meaning), f"  {padded}  ", hang)
+            out += _wrapped(bare(meaning), f"  {padded}  ", hang)
     return out
 
 
 def _wrapped(text: str, first: str, later: str) -> list[str]:
     return textwrap.wrap(
         text,
-        _WIDTH,
+        WIDTH,
         initial_indent=first,
         subsequent_indent=later,
         break_long_words=False,
@@ -124,7 +124,7 @@ def _wrapped(text: str, first: str, later: str) -> list[str]:
     ) or [first.rstrip()]
 
 
-def _bare(text: str) -> str:
+def bare(text: str) -> str:
     """Text without marks; what is literal and more than a word is quoted."""
     return re.sub(r"`([^`]+)`", lambda m: f"'{m[1]}'" if " " in m[1] else m[1], text)
 

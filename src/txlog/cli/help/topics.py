@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import importlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
@@ -12,6 +13,7 @@ from txlog.cli.help import markup
 from txlog.cli.help.codes import CODES, EXITS, codes_of, names_of
 from txlog.cli.line import catalogue
 from txlog.cli.line.declared import GLOBAL_FLAGS
+from txlog.cli.terminal.tables import Look
 from txlog.errors import NotFound
 
 _FOLDER: Final = Path(__file__).with_name("texts")
@@ -26,21 +28,29 @@ TOPICS: Final[dict[str, str]] = {
 }
 
 
-def topic(word: str) -> str:
-    """Return the text of a help topic, or of an error: `TXL-403`, `txl-403`, `403`.
+def topic(word: str) -> markup.Page:
+    """Return the page of a help topic, or of an error: `TXL-403`, `txl-403`, `403`.
 
     raises: NotFound (308) with the nearest name
     """
     if word in TOPICS:
-        return markup.as_text(read(word))
+        return read(word)
     number = word.upper().removeprefix("TXL-")
     if number.isdecimal() and len(number) < 20 and int(number) in CODES:
-        return error_text(int(number))
+        return error_page(int(number))
     known = [*TOPICS, *catalogue.NOUNS, *catalogue.COMMANDS]
     near = difflib.get_close_matches(word.lower(), known, n=1, cutoff=0.6)
     shown = word if len(word) <= 40 else f"{word[:37]}..."
     hint = f"did you mean: txlog help {near[0]}" if near else "txlog help lists the topics"
     raise NotFound(f'no help on "{shown}"', hint=hint, name=shown)
+
+
+def shown(page: markup.Page, look: Look) -> str:
+    """Return the page as rich draws it on a terminal, as text elsewhere."""
+    if not look.width:
+        return markup.as_text(page)
+    drawn: str = importlib.import_module("txlog.cli.help.page").drawn(page, look.width, look.color)
+    return drawn
 
 
 def overview() -> str:
@@ -68,7 +78,7 @@ def has(name: str) -> bool:
     return (_FOLDER / f"{name}.txt").is_file()
 
 
-def error_text(code: int) -> str:
+def error_page(code: int) -> markup.Page:
     """Return what is to be said of one code."""
     page = markup.Page(f"TXL-{code}", 7, CODES[code].means)
     page.add("CAUSE", markup.Block(text=CODES[code].cause))
@@ -77,7 +87,7 @@ def error_text(code: int) -> str:
     names = ", ".join(names_of(code))
     again = "; the same call may succeed later" if code // 100 == 5 else ""
     page.add("IN PROGRAMS", markup.Block(text=f"exit {code // 100}{again}; class {names}"))
-    return markup.as_text(page)
+    return page
 
 
 def exits() -> markup.Terms:

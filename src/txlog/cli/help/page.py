@@ -1,0 +1,81 @@
+"""Owns how rich draws a page of help on a terminal; between programs `markup` writes it as text.
+
+A lazy boundary: rich is imported here. Lines are at most 79 columns, fewer where the terminal has
+fewer; lines that stand as they are stay so.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from itertools import groupby
+from typing import Final
+
+from rich.cells import cell_len
+from rich.console import RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from txlog.cli.help.markup import TERM_WIDTH_MAX, WIDTH, Block, Page, Terms, bare
+from txlog.cli.terminal.screen import rendered
+
+_INDENT: Final = 2
+_LITERAL: Final = "cyan"
+
+
+def drawn(page: Page, columns: int, color: bool) -> str:
+    """Return the page as text for a terminal of so many columns."""
+    width = min(columns, WIDTH)
+    head = Text.assemble((page.name, "bold"), f": {page.summary}")
+    out = [rendered(head, width, color)]
+    for heading, blocks in page.sections:
+        out += ["\n", rendered(Text(heading, "bold"), width, color)]
+        for number, block in enumerate(blocks):
+            out += ["\n"] if number else []
+            if block.lines:
+                out += [f"    {line}".rstrip() + "\n" for line in block.lines]
+            else:
+                out += [rendered(part, width, color) for part in _parts(block, color)]
+    return "".join(out)
+
+
+def _parts(block: Block, color: bool) -> Iterator[RenderableType]:
+    if block.text:
+        yield _indented(_marked(block.text, color))
+        return
+    width = min(max(cell_len(bare(term)) for term, _ in block.terms), TERM_WIDTH_MAX)
+    for is_long, terms in groupby(block.terms, lambda pair: cell_len(bare(pair[0])) > width):
+        if is_long:
+            yield from _long([*terms], width, color)
+        else:
+            yield _short([*terms], width, color)
+
+
+def _short(terms: Terms, width: int, color: bool) -> RenderableType:
+    """Terms with their meanings beside them."""
+    grid = Table.grid(padding=(0, 2, 0, 0))
+    grid.add_column(width=width)
+    grid.add_column()
+    for term, meaning in terms:
+        grid.add_row(Text(bare(term), _LITERAL), _marked(meaning, color))
+    return _indented(grid)
+
+
+def _long(terms: Terms, width: int, color: bool) -> Iterator[RenderableType]:
+    """Terms on lines of their own, their meanings below."""
+    for term, meaning in terms:
+        yield _indented(Text(bare(term), _LITERAL))
+        yield _indented(_marked(meaning, color), width + 2)
+
+
+def _indented(shown: RenderableType, more: int = 0) -> RenderableType:
+    return Padding(shown, (0, 0, 0, _INDENT + more))
+
+
+def _marked(text: str, color: bool) -> Text:
+    """Text with its literal words in a colour; where there are none, in quotes as in plain text."""
+    if not color:
+        return Text(bare(text))
+    parts = re.split(r"`([^`]+)`", text)
+    return Text.assemble(*((part, _LITERAL if at % 2 else "") for at, part in enumerate(parts)))
