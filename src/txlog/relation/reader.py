@@ -15,7 +15,7 @@ import pyarrow as pa
 from txlog.arguments import checked
 from txlog.clock import Clock, SystemClock
 from txlog.engine.decide.sending import adopt
-from txlog.engine.decide.transactions.keys import living_keys
+from txlog.engine.decide.transactions import keys
 from txlog.engine.plan.lookup import topic as find_topic
 from txlog.engine.storage import remote
 from txlog.engine.storage.disk.posix import PosixDisk, absolute
@@ -51,7 +51,7 @@ def names_of(view: View, uid: int, kind: str, topic: str | None = None) -> list[
     if kind == "subscription":
         return _subscriptions(view, topic)
     if kind == "key":
-        return [(key, "transaction key") for key in sorted(living_keys(view, uid))]
+        return [(key, "transaction key") for key in sorted(keys.living_keys(view, uid))]
     return _transactions(view, kind == "ended")
 
 

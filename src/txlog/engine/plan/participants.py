@@ -23,9 +23,7 @@ from txlog.clock import Instant
 from txlog.engine.folds import buffer as buffers
 from txlog.engine.folds import catalog as catalogs
 from txlog.engine.folds import coordinator as coordinators
-from txlog.engine.folds import coordinator as folds_coordinator
 from txlog.engine.folds.catalog import Catalog, Topic, index_of
-from txlog.engine.folds.coordinator import ABORTED, ENDED, OPEN, Coordinator, Txn
 from txlog.engine.plan.lookup import is_overdue
 from txlog.engine.view.view import View
 from txlog.errors import PartitionUnavailable
@@ -33,6 +31,7 @@ from txlog.ids import TopicName
 
 if TYPE_CHECKING:
     from txlog.engine.folds.buffer import Held
+    from txlog.engine.folds.coordinator import Coordinator, Txn
     from txlog.engine.folds.cursor import Pending
 
 Place = tuple[int, int]  # (partition, subscription); subscription 0: the partition itself
@@ -95,7 +94,7 @@ def participants(view: View, txn: Txn, back: int = 0, gone: Collection[Place] = 
 
 def skipped_by(view: View, txn: Txn) -> list[Place]:
     """Participants that were deleted before the end; of an unfinished one, those that are now."""
-    return txn.skipped if txn.status in folds_coordinator.ENDED else participants(view, txn).skipped
+    return txn.skipped if txn.status in coordinators.ENDED else participants(view, txn).skipped
 
 
 def waiting_for(view: View, partition: int) -> list[Txn]:
@@ -184,7 +183,7 @@ def hanging(view: View, now: Instant, older_than_ms: int, topics: list[Topic]) -
 
 def _of_unfinished(view: View, now: Instant, older_than_ms: int, txn: Txn) -> Iterator[Finding]:
     pair, age_ms = (txn.coordinator, txn.sequence), now.wall_ms - txn.wall_ms
-    if txn.status == OPEN:
+    if txn.status == coordinators.OPEN:
         if is_overdue(txn, now):
             yield Finding(*pair, txn.status, age_ms, "overdue", "its time-out is over")
     elif age_ms > older_than_ms:
@@ -211,7 +210,7 @@ def contradictions(view: View, partition: int, now: Instant | None = None) -> It
     for known in side.markers.values():
         for marker in known:
             txn = coordinators.find(view.coordinator(marker.coordinator), marker.sequence)
-            if txn is not None and txn.status == ABORTED:
+            if txn is not None and txn.status == coordinators.ABORTED:
                 yield _corrupt(
                     txn,
                     (marker.coordinator, marker.sequence),
@@ -231,7 +230,7 @@ def _held(
         how = "forgotten" if pair[1] < state.next_sequence else "never issued"
         yield _corrupt(None, pair, now, f"it was {how} and has {what}")
         return
-    if txn.status in ENDED:
+    if txn.status in coordinators.ENDED:
         yield _corrupt(txn, pair, now, f"it has ended and has {what} without an end")
     known = (
         (subscription, partition) in txn.subscriptions
