@@ -1,13 +1,13 @@
-"""When a checkpoint is due, running one with everything that belongs to it, and doing so unasked.
+"""When a checkpoint is due, and running one with everything that belongs to it, asked for or not.
 
-policies expire and trim (frames) · delayed indexes are tended
-· checkpoint · sidecars past the ratio are compacted · ledgers are sealed
-· a second checkpoint lets go of what those replaced · files that nobody names are swept, and what
-jobs staged that never ended
+    policies expire and trim (frames) · delayed indexes are tended
+    · checkpoint · sidecars past the ratio are compacted · ledgers are sealed
+    · a second checkpoint lets go of what those replaced · files that nothing names are swept, and
+    what jobs staged that never ended
 
-An automatic checkpoint has a thread of its own for as long as it takes: whoever writes waits for no
-more than the cut and the dumps. What it answers nobody asked for, so a failure is a note, and the
-next try waits. Nothing rests on it: a process that ends without it leaves files that are swept.
+An automatic checkpoint has a thread of its own for as long as it takes; writers wait for no more
+than the cut and the dumps. Nobody asked for it, so a failure is a note, and the next try waits.
+Nothing depends on it: a process that ends without it leaves files that are swept.
 """
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
 """The logs of changes: segment files of what keys, cursors and the catalog were told.
 
-Owns, below system/, `__transaction_key`, `cursors` and `catalog`, and `_cursors/<subscription>` in
-the directory of a partition. A checkpoint adds an Arrow file to each log that gained rows, one for
-all cursors: a file for each of a thousand would be a thousand flushes. Of many files, or of enough
-bytes, one is made; at enough bytes it is sealed as Parquet, and cursors with many rows get files of
-their own. What is past the retention is reduced to the newest row of each key, so a log by itself
-tells the whole state. Nothing is recovered from them; who has Arrow or Parquet can read them.
+They lie below system/ in `__transaction_key`, `cursors` and `catalog`, and for a subscription in
+`_cursors/<subscription>` in the directory of a partition. A checkpoint adds an Arrow file to each
+log that gained rows, with one file for all cursors: one for each of a thousand would take a
+thousand flushes. Many files, or enough bytes, are merged into one; at enough bytes it is sealed as
+Parquet, and cursors with many rows get files of their own. Past the retention only the newest row
+of each key is kept, so a log by itself always tells the whole state. Nothing is ever recovered from
+them, and anything that reads Arrow or Parquet can read them.
 """
 
 from __future__ import annotations

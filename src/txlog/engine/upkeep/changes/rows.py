@@ -1,9 +1,10 @@
 """Changes of keys, cursors and the catalog as rows: what ops of the journal did, one by one.
 
-Owns the schemas of the three logs. A row of a key or of a thing of the catalog has its whole state
-after the change. Of a cursor the last row of every checkpoint has, with `complete`; the others have
-what changed. Acknowledgements that follow each other on a cursor within a second are one row:
-a busy subscription writes one a frame. Leases are not changes: they end with who holds them.
+It has the schemas of the three logs. A row about a key, or about a thing in the catalog, has the
+whole state after the change. For a cursor the last row of each checkpoint has it, with `complete`;
+the others say what changed. Acknowledgements that follow each other on a cursor within a second are
+one row, since a busy subscription writes one a frame. Leases are not changes: they end with their
+holder.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""The transaction log's history: what the coordinators were told, kept after its journal has gone.
+"""The history of transactions: what the coordinators were told, kept after its journal has gone.
 
-Owns system/transaction_log/<generation>.arrow, one part a checkpoint for all coordinators: a row an
-op, in columns built in bulk. Parts are merged when there are too many, and dropped with the records
-of the transactions: by age, and by count. Nothing is recovered from them; they answer `txn log`.
+It lies in system/transaction_log/<generation>.arrow, one part a checkpoint for all coordinators: a
+row for each op, in columns built in bulk. Parts are merged when there are too many, and dropped
+along with the records of the transactions, by age and by count. Nothing is ever recovered from
+them; they answer `txn log`.
 """
 
 from __future__ import annotations

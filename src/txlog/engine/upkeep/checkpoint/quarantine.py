@@ -1,7 +1,7 @@
-"""Recording that a file is damaged, by the process that found out, and checking before its return.
+"""Recording that a file is damaged, when a process finds out, and checking it before its return.
 
-A damaged file makes its partition unavailable: the rest of the store works on. Whoever may not
-write, or not now, only raises; the next one finds the same damage.
+A damaged file makes its partition unavailable; the rest of the store works on. A process that may
+not write, or not now, only raises, and the next one finds the same damage.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Sealing: a closed ledger whose rows are all in parts becomes one Parquet file.
 
-A partition ledger is sealed as it stands. A sidecar ledger waits until no open transaction has rows
-in it; its file then is *clean*: committed rows only, in the order (marker, index), with the marker
-and the visible time stored in the row. The frame LedgerSealed makes the file real (R17).
+A partition's ledger is sealed as it is. A sidecar's ledger waits until no open transaction has rows
+in it; its file is then *clean*: committed rows only, in the order (marker, index), with the marker
+and the visible time stored in each row. The frame LedgerSealed makes the file real (R17).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Owns the removal of files that have lost their names, in the store and outside of it.
+"""Removing files that have lost their names, in the store and outside it.
 
-What leads from the checkpoint before the newest to it is spared, for repair goes that way.
-What a living reader has pinned is left. What cannot be removed now is reported and left to
-`txlog admin gc`, for nothing names it any more; it does not keep what comes after it.
+Files that lead from the checkpoint before the newest to the newest are spared, because repair goes
+that way; so are files that a living reader has pinned. What cannot be removed now is reported, does
+not stop the rest, and is left to `txlog admin gc`, since nothing names it any more.
 """
 
 from __future__ import annotations

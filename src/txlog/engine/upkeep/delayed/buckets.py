@@ -1,9 +1,9 @@
 """Upkeep of delayed indexes: when it is due, doing it, and what commands and delivery ask of it.
 
-Nothing runs by itself: a process that sent, committed or closes looks whether its partitions want
-something, and does it if nobody else holds the maintenance lock; a checkpoint looks at all of them.
-Nobody has to: without upkeep delivery costs more time and memory, never a message. The steps are in
-`builder`. Source: spec/delayed 6.
+Nothing runs by itself. A process that has sent, committed or is closing looks whether its
+partitions need something, and does it if nobody else holds the maintenance lock; a checkpoint looks
+at all partitions. None of it is necessary: without upkeep, delivery costs more time and memory, and
+never a message. The steps are in `builder`. Source: spec/delayed 6.
 """
 
 from __future__ import annotations

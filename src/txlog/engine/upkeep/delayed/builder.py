@@ -2,12 +2,12 @@
 
     1 read      the index at an LSN, and what a new bucket is made of
     2 publish   its file, under a name never used before
-    3 switch    one frame, checked again under the write lock; files it replaces lose their names
+    3 switch    one frame, checked again under the write lock; the files it replaces lose theirs
 
-A crash before the frame leaves a file that nobody names, after it files that nobody needs: both are
-swept. The caller holds the maintenance lock, so no two builders are in one directory. A step that
-fails is tried again, then left as it was: the log has everything, and delivery goes on.
-Source: spec/delayed 6, 11; R17, R18.
+A crash before the frame leaves a file that nothing names, one after it files that nothing needs:
+both are swept. The caller holds the maintenance lock, so there are never two builders in one
+directory. A step that fails is tried again and then given up: the log has everything, and delivery
+goes on. Source: spec/delayed 6, 11; R17, R18.
 """
 
 from __future__ import annotations

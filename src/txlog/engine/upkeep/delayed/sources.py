@@ -1,6 +1,6 @@
 """Where the ids of a new bucket come from: the mutable bucket, other buckets, or the log.
 
-Each gives tables of IDS in the order of the key, without what is due; a merge holds two segments.
+Each source gives tables of IDS in order of key, without what is due; a merge holds two segments.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Repairing: does one group of a plan (`plan`), under the locks that it needs.
+"""Repairing: carries out one group of a plan (`plan`), under the locks it needs.
 
-A step that works on files alone holds the maintenance and the write lock, for there may be no store
-to open; the others open one. What is made has a new name, then one manifest or frame names it.
+A step that works on files alone holds the maintenance and the write lock, because there may be no
+store to open; the others open one. New files get new names; then one manifest or frame names them.
 """
 
 from __future__ import annotations

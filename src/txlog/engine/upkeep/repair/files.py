@@ -1,14 +1,14 @@
-"""Mending published files: what the journal or older files still lead to, and what can be salvaged.
+"""Mending published files, from the journal, from older files, or by salvaging what can be read.
 
     a dump        replay from the checkpoint before the newest, or from LSN 1
-    a part        the same replay: the rows are in frames that are still there
+    a part        the same replay: the rows are in frames that still exist
     a sealed file replay up to the frame that sealed or compacted it: its parts, the files it was
                   made of, or the frames they came from
-    nothing left  row groups that are good; a message of the others is *lost*: it stays at its id,
-                  without key and value, and its property `txlog.lost` says why; of a large one
-                  there is no half
+    nothing left  the row groups that are good; every other message is *lost*: it keeps its id, has
+                  no key and value, and says why in the property `txlog.lost`. A large message is
+                  never half there
 
-What is mended gets a new name; a manifest of the same cut names it. Nothing here changes a file.
+A mended file gets a new name; a manifest of the same cut names it. Nothing here changes a file.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Repair: what a damaged store can be made to be again, as a plan, and doing it step by step.
+"""Repair: what a damaged store can be restored to, as a plan, and doing it step by step.
 
     1 rebuild-state    dumps that a replay leads to
       forget-history   a damaged part of the transaction log's history
@@ -7,26 +7,25 @@
       rebuild-journal  only the header of the journal is bad: its frames after another one
       cut-journal      the same before damaged frames; what is after them is lost
     3 rebuild-file     parts and sealed files whose rows older files or frames still have
-      salvage-file     what is left of the others; each message in it that is not is lost, and a
-                       large one of which a byte is
+      salvage-file     what is left of the others; every other message in it is lost, and so is a
+                       large one that lacks a byte
       rebuild-changes  a file of the logs of changes: rows of the state in its place
     4 new-checkpoint   a manifest is bad, or the checkpoint before the newest is: one is written
     5 rebuild-delayed  buckets, from the log
       bring-online     a quarantined partition whose files are good
       settle           an unfinished frame, a damaged witness: what every writer does
-      sweep            what nobody names, and what jobs left
-      set-aside        before all: a directory, link or pipe in the place of a file that can be
-                       made anew; of a lock file no process may be at work then (R26)
-      restore          nothing can be made of it: a copy of the store is needed, or of the file
-                       where it lies outside
+      sweep            what nothing names, and what jobs left
+      set-aside        before all others: a directory, link or pipe in place of a file that can be
+                       made again; for a lock file no process may be at work then (R26)
+      restore          nothing can be done: a copy of the store is needed, or of the file where it
+                       lies outside
 
 Each round looks at the whole store, does the first group that has something to do, and looks again.
-Every step makes new files first and then names them, by one manifest or one frame; so a death
-anywhere leaves a store that the next repair goes on with. No step lets go of what a later one
-needs: a checkpoint comes last, and none is written over a dump that is missing. Three steps
-lose messages, and want a consent: cut-journal, drop-frame, salvage-file; each leaves a
-LossAccepted.
-Source: spec/reliability 2.3; R3, R13, R14.
+Every step first makes new files and then names them, by one manifest or one frame; so a death
+anywhere leaves a store that the next repair goes on with. No step gives up what a later one needs:
+a checkpoint comes last, and none is written over a missing dump. Three steps lose messages and need
+consent: cut-journal, drop-frame, salvage-file; each leaves a LossAccepted. Source: spec/reliability
+2.3; R3, R13, R14.
 """
 
 from __future__ import annotations

@@ -5,9 +5,9 @@
     3 link     each gets the name of its ledger; its directory is flushed
     4 adopt    one frame, which is the only thing that makes any of them real (Law 5)
 
-All of it under the maintenance lock, so that no sweep runs between 3 and 4: a name that no frame
-knows is garbage (R19). Whoever dies leaves such names, and the directory of the job; both go with
-a checkpoint. Source: spec/analytics 7.
+All of it runs under the maintenance lock, so that no sweep comes between 3 and 4: a name that no
+frame knows is garbage (R19). A process that dies leaves such names, and the directory of the job;
+both go with a checkpoint. Source: spec/analytics 7.
 """
 
 from __future__ import annotations

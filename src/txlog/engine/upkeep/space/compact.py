@@ -1,4 +1,4 @@
-"""Compaction of sidecars: closed ledgers become sealed ones in commit order, without dead rows.
+"""Compacting sidecars: closed ledgers become sealed ones in commit order, without dead rows.
 
     1 choose    closed ledgers with dead rows, or that an open transaction keeps from being sealed
     2 build     rows with a marker in the order (marker, index), then those of unfinished
@@ -6,8 +6,8 @@
     3 publish   under a ledger id that a frame reserved, read back and compared
     4 switch    one frame, checked again under the write lock; the old files lose their names
 
-Message ids, order and cursors do not change. A crash before the frame leaves a file that nobody
-names, after it files that nobody needs: both are swept. The caller holds the maintenance lock.
+Message ids, order and cursors do not change. A crash before the frame leaves a file that nothing
+names, one after it files that nothing needs: both are swept. The caller holds the maintenance lock.
 Source: spec/transactions 12, R17, R18.
 """
 

@@ -1,13 +1,13 @@
-"""Offloading: sealed files go to a directory or a bucket, and are read from there.
+"""Offloading: sealed files move to a directory or a bucket, and are read from there.
 
     1 the place   a frame of its own, before anything is copied there
     2 copy        checked against its checksum on the way, and read back from where it arrived
     3 switch      one frame a file, checked again under the write lock; then the ledger is there
     4 let go      the next checkpoint no longer names the local file; it goes after the grace
 
-A crash before the frame leaves a copy that nobody names; the next offload writes it again, and
-`txlog admin gc` removes it otherwise. Only clean files of sidecars go: others are to be compacted.
-The caller holds the maintenance lock. Source: spec/analytics 10.
+A crash before the frame leaves a copy that nothing names; the next offload overwrites it, or
+`txlog admin gc` removes it. Only clean files of sidecars are moved; the others need compacting
+first. The caller holds the maintenance lock. Source: spec/analytics 10.
 """
 
 from __future__ import annotations

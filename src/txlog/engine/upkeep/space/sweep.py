@@ -1,14 +1,17 @@
-"""The sweep of files that nobody names: what passes that died left behind (R19, Law 5).
+"""The sweep of files that nothing names: what earlier passes left when they died (R19, Law 5).
 
-Segment and state files are published by the holder of the maintenance lock, so what lies there and
-is named neither by the two newest manifests nor by a frame since will never be. A temporary may be
-another process's, writing right now: it goes only if its flock is free. So may a file in a sidecar,
-of a large message whose frame is not written yet: its sender holds the flock until it is. Once that
-is free a look under the write lock, where every written frame is seen, tells for good. So it does
-of a ledger in a partition: the frame that adopted it may be written and not flushed. What a reader
-has pinned stays while it lives. The lock of a consumer that is attached no more is nobody's, for
-its number is used once. What stands where a store has a directory and is not one is left alone;
-verify names it.
+Segment and state files are published by the holder of the maintenance lock, so one that is named
+neither by the two newest manifests nor by a frame since will never be named. Exceptions:
+
+    a temporary      another process may be writing it right now: it goes only if its flock is free
+    a large message  its frame may not be written yet; its sender holds the flock until it is. Once
+                     that is free, a look under the write lock, which sees every frame, decides
+    a ledger         in a partition: the frame that adopted it may be written and not flushed, so
+                     the same look decides
+    a pinned file    stays while its reader lives
+
+The lock file of a consumer that is no longer attached belongs to nobody, since its number is used
+once. What stands in place of one of the store's directories is left alone; verify names it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Verifying the logs of changes: each file by its bytes, all of them against what they tell of.
+"""Verifying the logs of changes: each file by its bytes, and all of them against the state.
 
 The newest row of a key, a cursor, or a thing of the catalog is its state at the cut of the
-checkpoint, as its dump has it: a row too many, one too few or another one is a contradiction.
+checkpoint, as its dump has it: a row too many, one too few or a different one is a contradiction.
 """
 
 from __future__ import annotations

@@ -1,19 +1,19 @@
-"""Frames that contradict the state before them: found, and what can be kept of them.
+"""Frames that contradict the state before them: finding them, and keeping what can be kept.
 
-A process that wrote a frame and did not apply it goes on with folds that know nothing of it: its
-next frame gives the same entry out again, and whoever replays the journal stops there. All frames
-are whole; it is only that one of them was never part of what the writer knew. That one is looked
-for: the frame without which the replay gets further. Nobody was told that it is durable, so it
-leaves its place, and what it holds in plain messages is appended after the last frame, under new
-ids; every id that was answered stays. Nothing else of it is kept: acknowledgements are asked for
-again, a transaction is as open as its owner believes, messages that it would have taken are lost.
+A process that writes a frame and fails to apply it goes on with folds that do not know of it. Its
+next frame gives the same entry out again, and a replay of the journal stops there. All the frames
+are whole, but one of them was never part of what the writer knew. It is found as the frame without
+which the replay gets further. Nobody was told that it is durable, so it gives up its place, and its
+plain messages are appended after the last frame under new ids; every id that was answered stays.
+Nothing else of it is kept: acknowledgements have to be repeated, a transaction is as open as its
+owner believes, and messages that it would have taken are lost.
 
     LSN n, removed        an empty frame in its place, or LossAccepted when messages are lost
     after the last LSN    a frame for each removed one that has plain messages
 
 All of it is one published journal file that begins with the first removed LSN: what an older file
-holds from there on is void (R13, R14). A death before leaves the old journal, after it the new.
-Source: Laws 1, 2 and 4.
+holds from there on is void (R13, R14). A death before that leaves the old journal, one after it the
+new. Source: Laws 1, 2 and 4.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""Owns Findings: what a look over a store has read, and what it found to be wrong.
+"""Owns Findings: what a look at a store has read, and what it found to be wrong.
 
 An *error* is a loss or a contradiction: something that was answered cannot be read, or two
-components say different things. A *warning* is what the next writer or the next upkeep puts in
+components say different things. A *warning* is something the next writer or the next upkeep puts in
 order by itself, or damage to bytes that nobody needs.
 
 Codes are those of errors (`TXL-601`), or for warnings a word: `tail`, `witness`, `manifest`,
 `unnamed`, `temporary`, `staged`, `foreign`, `quarantine`, `quarantined`, `offline`, `void`, `pin`,
-`reserve`, `lock`, `loss`, `reserved` (a topic of a name that is refused by now),
-`predecessor` (only the checkpoint before the newest needs it).
+`reserve`, `lock`, `loss`, `reserved` (a topic whose name would be refused today), `predecessor`
+(only the checkpoint before the newest needs it).
 """
 
 from __future__ import annotations

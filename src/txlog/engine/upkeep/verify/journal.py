@@ -1,6 +1,6 @@
 """Verifying the journal: every file, every frame, the chain over all files, the zeros after them.
 
-Reads what spec/reliability 2.3 asks a writer to look at, and changes nothing: V, the last frame of
+It reads what spec/reliability 2.3 has a writer look at, and changes nothing: V, the last frame of
 the valid chain, against D, what is known to have been durable. A frame that somebody is writing at
 this moment is not a finding.
 """

@@ -1,6 +1,6 @@
-"""Verifying Law 1 on a store: the older checkpoint and the journal after it lead to the newer.
+"""Verifying Law 1: the older checkpoint and the journal after it lead to the newer one.
 
-State is compared as values: how a bitmap is packed and in which order a dict was filled is not a
+State is compared as values: how a bitmap is packed, or in which order a dict was filled, makes no
 difference.
 """
 

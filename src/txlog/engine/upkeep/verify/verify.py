@@ -1,14 +1,14 @@
-"""Verify: reads a store byte by byte and repairs nothing; how much of it can be relied on.
+"""Verify: reads a store byte by byte, repairs nothing, and says how much of it can be relied on.
 
-    fast   identity, witness, manifests, every journal frame and its chain, every file that is
-           named against its checksums, what nobody names and what jobs left
+    fast   identity, witness, manifests, every journal frame and its chain, every named file against
+           its checksums, what nothing names and what jobs left
     deep   the same, and: everything decodes; the state of the newest checkpoint is what the one
            before it and the journal lead to (Law 1); the components agree with each other and with
            the rows (`folds`)
 
-It works without an open store, for there may be none to open, and takes no lock. What a checkpoint
-replaces meanwhile is looked for again, so it is not a finding.
-Source: spec/reliability 2.3 (the table), promise 5.
+It works without an open store, since there may be none to open, and takes no lock. What a
+checkpoint replaces meanwhile is looked for again, so it is not a finding. Source: spec/reliability
+2.3 (the table), promise 5.
 """
 
 from __future__ import annotations
