@@ -52,7 +52,6 @@ from txlog.engine.plan.lookup import subscription as find_subscription
 from txlog.engine.plan.lookup import topic as find_topic
 from txlog.engine.plan.participants import Finding, hanging, place_name
 from txlog.engine.store.appender import Decide
-from txlog.engine.store.ask import look
 from txlog.engine.store.liveness import dead_consumers
 from txlog.engine.store.store import Store
 from txlog.engine.upkeep.checkpoint import history
@@ -70,7 +69,7 @@ Answer = dict[str, Any]
 def _get(store: Store, family: PolicyFamily, topic: str | None, namespace: str | None) -> Answer:
     """What holds for a topic, a namespace, the store; {topic, namespace, policies, origins}."""
     scope = scope_of(topic, namespace)
-    return _answer(look(store, lambda view: get_policies(view, store.settings, family, scope)))
+    return _answer(store.ask(lambda view: get_policies(view, store.settings, family, scope)))
 
 
 def _change(
@@ -120,8 +119,7 @@ def _answer(found: ScopedPolicies) -> Answer:
 def listed(store: Store) -> list[Answer]:
     """Every setting; {name, value, origin}: built in, or store where it is another value."""
     usual = Settings().to_mapping()
-    return look(
-        store,
+    return store.ask(
         lambda _: [
             {
                 "name": name,
@@ -172,7 +170,7 @@ def drop_topic(store: Store, name: str, *, force: bool, dry_run: bool) -> Answer
         return delete_topic(view, store.settings, now, find_topic(view, wanted), force=force)
 
     if dry_run:
-        answer = look(store, lambda view: decide(view, store.clock.now())).answer
+        answer = store.ask(lambda view: decide(view, store.clock.now())).answer
     else:
         answer = store.write(decide)
     assert isinstance(answer, DeletedTopic)
@@ -220,18 +218,17 @@ class Admin:
     def metrics(self) -> list[Family]:
         """Every metric as plain values; answers.metrics_text makes the text of them."""
         self._store.sweep_if_due()
-        return look(self._store, lambda view: figures.families(view, self._store))
+        return self._store.ask(lambda view: figures.families(view, self._store))
 
     def coordinators(self) -> list[Answer]:
         """Every coordinator; the fields of `txlog admin coordinators`."""
-        return look(self._store, lambda view: transactions.coordinators(view, self._store))
+        return self._store.ask(lambda view: transactions.coordinators(view, self._store))
 
     def coordinator_stats(
         self, coordinator: int | None = None, *, internal: bool = False
     ) -> list[Answer]:
         """Figures of a coordinator, or of all. Raises CoordinatorNotFound."""
-        return look(
-            self._store,
+        return self._store.ask(
             lambda view: transactions.coordinator_stats(
                 view, self._store, coordinator, internal=internal
             ),
@@ -240,15 +237,14 @@ class Admin:
     def transaction_metadata(self, txn_id: TxnId) -> Answer:
         """Everything known of a transaction. Raises TransactionNotFound."""
         self._store.sweep_if_due(Uses(txn=(txn_id.coordinator, txn_id.sequence)))
-        return look(
-            self._store, lambda view: transactions.transaction_metadata(view, self._store, txn_id)
+        return self._store.ask(
+            lambda view: transactions.transaction_metadata(view, self._store, txn_id)
         )
 
     def slow_transactions(self, older_than_ms: int, coordinator: int | None = None) -> list[Answer]:
         """Unfinished transactions older than this; rows of `txn list`."""
         self._store.sweep_if_due()
-        return look(
-            self._store,
+        return self._store.ask(
             lambda view: transactions.slow_transactions(
                 view, self._store, older_than_ms, coordinator
             ),
@@ -256,7 +252,7 @@ class Admin:
 
     def message_keys(self, txn_id: TxnId) -> list[str]:
         """The distinct message keys of a transaction. Raises TransactionNotFound."""
-        return look(self._store, lambda view: transactions.message_keys(view, self._store, txn_id))
+        return self._store.ask(lambda view: transactions.message_keys(view, self._store, txn_id))
 
     def transaction_log(self, txn_id: TxnId) -> list[Answer]:
         """What the coordinator was told of a transaction; the fields of `txn log`.
@@ -268,11 +264,11 @@ class Admin:
         rows = history.transaction_rows(self._store, txn_id.coordinator, txn_id.sequence)
         if all(row["op"] == "TxnsForgotten" for row in rows):
             self._must_exist(txn_id)
-        return look(self._store, lambda view: [transactions.log_row(view, row) for row in rows])
+        return self._store.ask(lambda view: [transactions.log_row(view, row) for row in rows])
 
     def _must_exist(self, txn_id: TxnId) -> None:
         count = self._store.settings.coordinators
-        look(self._store, lambda view: lookup.transaction(view, txn_id, count))
+        self._store.ask(lambda view: lookup.transaction(view, txn_id, count))
         raise TransactionNotFound(
             f"the log of transaction {txn_id} is no longer kept",
             code=305,
@@ -287,8 +283,7 @@ class Admin:
     ) -> list[Answer]:
         """The sidecars of a topic. Raises TopicNotFound, TransactionNotFound."""
         name = TopicName.parse(topic, allow_partition=True)
-        return look(
-            self._store,
+        return self._store.ask(
             lambda view: partitionstats.buffer_stats(view, self._store, name, partition, txn),
         )
 
@@ -303,8 +298,7 @@ class Admin:
     ) -> list[Answer]:
         """What transactions hold of a subscription. Raises SubscriptionNotFound and its kin."""
         name = TopicName.parse(topic, allow_partition=True)
-        return look(
-            self._store,
+        return self._store.ask(
             lambda view: partitionstats.pending_ack_stats(
                 view, self._store, name, subscription, partition, txn, internal=internal
             ),
@@ -313,14 +307,13 @@ class Admin:
     def position_in_pending_ack(self, topic: str, subscription: str, position: MessageId) -> Answer:
         """What state a message has on a subscription. Raises SubscriptionNotFound and its kin."""
         name = TopicName.parse(topic, allow_partition=True)
-        return look(
-            self._store,
+        return self._store.ask(
             lambda view: partitionstats.position_in_pending_ack(view, name, subscription, position),
         )
 
     def locks(self) -> list[Answer]:
         """Who holds which lock; the fields of `txlog admin locks`."""
-        return look(self._store, lambda view: locks.locks(view, self._store))
+        return self._store.ask(lambda view: locks.locks(view, self._store))
 
     # --- transaction keys and coordinators ---------------------------------------------------
 
@@ -515,7 +508,7 @@ class Admin:
         self._store.settle()
         self._store.sweep_if_due()
         bounds = [health.Bounds(*one) for one in (backlog, txn_age_ms, lag_ms)]
-        return look(self._store, lambda view: health.check(view, self._store, topics, *bounds))
+        return self._store.ask(lambda view: health.check(view, self._store, topics, *bounds))
 
     # --- space -------------------------------------------------------------------------------
 

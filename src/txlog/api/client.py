@@ -40,7 +40,6 @@ from txlog.engine.plan import runs as message_runs
 from txlog.engine.plan.lookup import subscription as find_subscription
 from txlog.engine.plan.lookup import topic as find_topic
 from txlog.engine.storage.disk.protocol import Disk
-from txlog.engine.store import ask
 from txlog.engine.store.identity import IDENTITY_PATH
 from txlog.engine.store.store import Store
 from txlog.engine.upkeep.delayed.buckets import tend_due
@@ -661,16 +660,14 @@ class Client(RelationReader):
     def transactions(self, all: bool = False, states: Sequence[str] | None = None) -> list[Answer]:
         """Unfinished transactions, or all that are remembered; the fields of `txn list`."""
         self._store.sweep_if_due()
-        return ask.look(
-            self._store, lambda view: topics_and_txns.transactions(view, self._store, all, states)
+        return self._store.ask(
+            lambda view: topics_and_txns.transactions(view, self._store, all, states)
         )
 
     def show_transaction(self, txn_id: TxnId) -> Answer:
         """One transaction; the fields of `txn show`. Raises TransactionNotFound."""
         self._store.sweep_if_due(Uses(txn=(txn_id.coordinator, txn_id.sequence)))
-        return ask.look(
-            self._store, lambda view: topics_and_txns.transaction(view, self._store, txn_id)
-        )
+        return self._store.ask(lambda view: topics_and_txns.transaction(view, self._store, txn_id))
 
     def expire(self) -> Answer:
         """End everything that is overdue, in the whole store; the fields of `txn expire`.

@@ -16,7 +16,6 @@ from txlog.api.reading.poll import until
 from txlog.engine.folds.catalog import Subscription, Topic, number_of
 from txlog.engine.plan import lookup
 from txlog.engine.plan.ack_sets import backlog
-from txlog.engine.store.ask import look
 from txlog.engine.store.store import Store
 from txlog.engine.view.view import View
 from txlog.errors import InvalidArgument, SubscriptionNotFound
@@ -71,7 +70,7 @@ def wait(store: Store, conditions: Sequence[Condition], timeout_ms: int | None) 
 
     def over() -> bool | None:
         nonlocal asked
-        asked = look(store, ask)
+        asked = store.ask(ask)
         is_over = all(one.met for one in asked[1]) or any(one.hopeless for one in asked[1])
         return is_over or None
 

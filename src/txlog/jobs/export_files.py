@@ -45,7 +45,6 @@ from txlog.engine.plan.lookup import topic as find_topic
 from txlog.engine.plan.reading.ranges import Place, is_settled, resolve_range
 from txlog.engine.storage.disk.posix import PosixDisk
 from txlog.engine.storage.user_files import make_directory, remove_files, replace_file, replacing
-from txlog.engine.store.ask import look
 from txlog.engine.store.store import check_whole
 from txlog.engine.view.view import View
 from txlog.errors import (
@@ -548,7 +547,7 @@ class _Directory:
             except MessageNotFound as error:
                 error.hint = "begin anew: in another directory, or here with --force"
                 raise
-            ((_, mark),) = look(store, reader._standing, up_to_damage=True).items()
+            ((_, mark),) = store.ask(reader._standing, up_to_damage=True).items()
             if written:
                 self.state.places[partition] = mark
                 self._save()
@@ -605,7 +604,7 @@ class _Directory:
                 check_whole(view)
             return places
 
-        found = look(self._client._store, resolved, up_to_damage=True)
+        found = self._client._store.ask(resolved, up_to_damage=True)
         stops = {str(index): place.stop for index, place in found.items()}
         return (
             {str(index): place.behind for index, place in found.items()},

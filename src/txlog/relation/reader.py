@@ -20,7 +20,7 @@ from txlog.engine.plan.lookup import topic as find_topic
 from txlog.engine.storage import remote
 from txlog.engine.storage.disk.posix import PosixDisk, absolute
 from txlog.engine.storage.disk.protocol import Disk, File
-from txlog.engine.store import ask, pins
+from txlog.engine.store import pins
 from txlog.engine.store.identity import read_identity
 from txlog.engine.store.store import Store
 from txlog.engine.view.view import View
@@ -323,4 +323,4 @@ class RelationReader:
 
     def _ask(self, question: Callable[[View], T]) -> T:
         """The answer of a function of the newest view."""
-        return ask.look(self._store, question)
+        return self._store.ask(question)

@@ -27,7 +27,6 @@ from txlog.engine.plan.lookup import subscription as find_subscription
 from txlog.engine.plan.lookup import topic as find_topic
 from txlog.engine.plan.runs import runs_of_ids
 from txlog.engine.store.appender import Decide
-from txlog.engine.store.ask import look
 from txlog.engine.store.liveness import consumer_lock, dead_consumers, read_all_seen
 from txlog.engine.store.store import Store
 from txlog.engine.view.view import View
@@ -70,7 +69,7 @@ class SubscriptionHandle:
         self._asked = TopicName.parse(topic, allow_partition=True)
         self.short = self._asked.topic.short
         self.name = name
-        look(store, self._find)
+        store.ask(self._find)
 
     def _find(self, view: View) -> tuple[Topic, Subscription]:
         found = find_topic(view, self._asked)
@@ -85,11 +84,11 @@ class SubscriptionHandle:
     def describe(self) -> Answer:
         """The subscription with its consumers and partitions; the fields of `sub describe`."""
         store = self._store
-        return look(store, lambda view: consumers.describe(view, store, *self._find(view)))
+        return store.ask(lambda view: consumers.describe(view, store, *self._find(view)))
 
     def backlog(self, by: str = "age", top: int = 20) -> list[Answer]:
         """What is not acknowledged, by key, age or ledger; the fields of `sub backlog`."""
-        topic, held = look(self._store, self._find)
+        topic, held = self._store.ask(self._find)
         return consumers.backlog_groups(self._store, topic, held, self._indexes(), by, top)
 
     # --- moving ------------------------------------------------------------------------------
@@ -206,7 +205,7 @@ class SubscriptionHandle:
     def _decided(self, decide: Decide, *, dry_run: bool) -> object:
         """What a decision answers, done or only thought through; holders that are overdue go."""
         store = self._store
-        uses = Uses(cursors=look(store, self._cursors))
+        uses = Uses(cursors=store.ask(self._cursors))
         if dry_run:
             store.sweep_if_due(uses)
             return store.read(lambda view: decide(view, store.clock.now())).answer
@@ -334,4 +333,4 @@ class SubscriptionHandle:
             found = consumers_of(view.catalog, self._find(view)[1].number)
             return [one.number for one in found]
 
-        return dead_consumers(self._store.disk, look(self._store, known))
+        return dead_consumers(self._store.disk, self._store.ask(known))

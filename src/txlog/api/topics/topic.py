@@ -28,7 +28,6 @@ from txlog.engine.plan.lookup import subscription as find_subscription
 from txlog.engine.plan.lookup import topic as find_topic
 from txlog.engine.plan.reading.ranges import partition_of
 from txlog.engine.plan.runs import runs_of_ids
-from txlog.engine.store.ask import look
 from txlog.engine.store.store import Store
 from txlog.engine.upkeep.delayed.sources import Search
 from txlog.engine.view.view import View
@@ -68,7 +67,7 @@ class TopicHandle:
         self._store = store
         self._asked = TopicName.parse(topic, allow_partition=True)
         self.short = self._asked.topic.short
-        look(store, self._topic, up_to_damage=True)
+        store.ask(self._topic, up_to_damage=True)
 
     def _topic(self, view: View) -> Topic:
         return find_topic(view, self._asked)
@@ -104,7 +103,7 @@ class TopicHandle:
             topic = self._topic(view)
             return [number_of(topic, index) for index in self._indexes(topic)]
 
-        return look(self._store, numbers)
+        return self._store.ask(numbers)
 
     @property
     def watermarks(self) -> TopicWatermarks:
@@ -132,8 +131,7 @@ class TopicHandle:
         if limit is not None and limit < 0:
             raise InvalidArgument(f"limit is {limit}, it must not be negative", code=203)
 
-        return look(
-            self._store,
+        return self._store.ask(
             lambda view: delayreport.listed(
                 view, self._scope(view, subscription, before), limit, as_bytes(key)
             ),
@@ -148,7 +146,7 @@ class TopicHandle:
                 return {"message_id": MessageId(*place), "deliver_at": at}
             return None
 
-        return look(self._store, first)
+        return self._store.ask(first)
 
     def histogram(self, subscription: str | None = None, before: int | None = None) -> list[Answer]:
         """How many are due within a minute, ten, an hour, a day, and later.
@@ -162,7 +160,7 @@ class TopicHandle:
                 scope.now_ms, delayreport.ahead(view, scope, in_order=False)
             )
 
-        return look(self._store, counted)
+        return self._store.ask(counted)
 
     def cutoff(self) -> int | None:
         """The latest time that is due now, in ms, by the policies of the topic; None: all is.
@@ -174,11 +172,11 @@ class TopicHandle:
         def cutoff(view: View) -> int | None:
             return DelayCounts(view, store).cutoff(self._topic(view))
 
-        return look(store, cutoff, up_to_damage=True)
+        return store.ask(cutoff, up_to_damage=True)
 
     def buckets(self) -> list[Answer]:
         """The buckets of the index; the fields of `txlog delay buckets`."""
-        return look(self._store, lambda view: buckets(view, self._scope(view, None)))
+        return self._store.ask(lambda view: buckets(view, self._scope(view, None)))
 
     def _scope(
         self, view: View, subscription: str | None, before: int | None = None
@@ -251,7 +249,7 @@ class TopicHandle:
             which = Which(self._indexes(self._topic(view)), store.note, runs, before)
             return ask(view, store.settings, now, find, which)
 
-        uses = Uses(cursors=look(store, lambda view: self._cursors(view, subscription)))
+        uses = Uses(cursors=store.ask(lambda view: self._cursors(view, subscription)))
         if dry_run:
             store.sweep_if_due(uses)
             answer = store.read(lambda view: decide(view, store.clock.now())).answer
@@ -332,4 +330,4 @@ class TopicHandle:
                 raise InvalidArgument("the two ids are of different partitions", code=203)
             return [number_of(topic, one) for one in indexes if not meant or one in meant]
 
-        return look(self._store, numbers)
+        return self._store.ask(numbers)

@@ -25,7 +25,6 @@ from txlog.engine.plan.lookup import check_partition
 from txlog.engine.plan.lookup import subscription as find_subscription
 from txlog.engine.plan.lookup import topic as find_topic
 from txlog.engine.plan.watermarks.rows import Lateness
-from txlog.engine.store.ask import look
 from txlog.engine.store.store import Store
 from txlog.engine.view.view import View
 from txlog.errors import Corruption, InvalidArgument, PartitionUnavailable
@@ -112,7 +111,7 @@ class TopicWatermarks:
             answer = watermarks.show(view, topic, found, now_ms, held)
             return answer, [Lateness(one.number, one.place) for one in found]
 
-        answer, looks = look(self._store, ask)
+        answer, looks = self._store.ask(ask)
         if lateness:
             answer |= self._lateness(looks)
         return answer
@@ -147,8 +146,7 @@ class TopicWatermarks:
         if limit is not None and limit < 0:
             raise InvalidArgument(f"limit is {limit}, it must not be negative", code=203)
         wanted = None if producer is None else _name(producer)
-        return look(
-            self._store,
+        return self._store.ask(
             lambda view: watermarks.history(
                 view, self._topic(view), self._indexes(view, partition), wanted, since, limit
             ),
@@ -158,8 +156,7 @@ class TopicWatermarks:
         """Who is waited for; [{topic, partition, producer, event_time, holds, idle, position,
         pending_txns}]. With a subscription, where that is.
         """
-        return look(
-            self._store,
+        return self._store.ask(
             lambda view: watermarks.producers(
                 view, self._topic(view), self._indexes(view, None), self._held(view, subscription)
             ),

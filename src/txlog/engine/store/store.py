@@ -5,7 +5,8 @@ package says what each step of the write path is for, and what is left when one 
 
     write(decide)   follow, sweep, decide, append, apply and flush, under the write lock
     read(look)      read frames up to the witness, then run a function over the view; no lock
-    refresh()       only the first half of that
+    ask(question)   settle what a dead writer left, then read
+    refresh()       only the first half of read
     damage          the journal's: what stands before it may be read by a caller that then raises
                     it; any other answer would be of an old state, so it raises at once
                     (spec/reliability 2.3)
@@ -801,6 +802,14 @@ class Store:
             return
         if self.has_unflushed():
             self._run_if_free([])
+
+    def ask(self, question: Callable[[View], T], *, up_to_damage: bool = False) -> T:
+        """The answer of a reading function over the newest state; takes no lock that is not free.
+
+        What a dead writer left is settled first. up_to_damage: as of read
+        """
+        self.settle()
+        return self.read(question, up_to_damage=up_to_damage)
 
     def sweep_if_due(self, uses: Uses | None = None) -> None:
         """Before a reading call: sweep what it uses (None: all), if the lock is free at once.
