@@ -10,5 +10,4 @@ Contents:
     json          orjson, when a command first needs it
     lazy          our own modules run when they are first used
     messagepack   msgspec without typing_extensions, which it does not need
-    values        @value and @record: dataclasses that cost a tenth to define
 """
