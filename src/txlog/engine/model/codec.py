@@ -1,7 +1,7 @@
-"""Owns the last look at ops before they are written: what cannot be read again is refused.
+"""A last look at ops before they are written: what cannot be read again is refused.
 
-An op takes what a caller gave, whatever its type is. A float or a bool where a reader wants an
-integer would be written like any other, and nobody could open the store after that.
+An op takes what a caller gave, whatever its type. A float or a bool where a reader expects an
+integer would be written like any other value, and nobody could open the store after that.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Owns IdSet, a set of message ids, and ids as runs: what acknowledgements and leases count in.
+"""Owns IdSet, a set of message ids, and ids as runs: how acknowledgements and leases are counted.
 
-Whole entries are roaring bitmaps, one a ledger; single messages of a transaction (marker:I) are a
-bitmap a marker. An id is (ledger, entry, index), index 0 for a plain message or a whole marker.
+Whole entries are roaring bitmaps, one for each ledger; single messages of a transaction (marker:I)
+are a bitmap for each marker. An id is (ledger, entry, index), with index 0 for a plain message or a
+whole marker.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The row of a large message: its chunks from their file, what the file cannot know from the fold.
+"""The row of a large message: its chunks come from its file, all else from the fold.
 
-A ledger of chunks has one row for everybody, the message; only here are there several. Whoever
-wants no value reads no more than the first row group.
+A ledger of chunks has one row for everybody, the message; only here are there several. A reader
+that does not want the value reads no more than the first row group.
 """
 
 from __future__ import annotations

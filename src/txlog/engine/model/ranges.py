@@ -1,6 +1,6 @@
-"""Owns ranges: where a transaction's messages lie in a sidecar, and how compaction moves them.
+"""Where a transaction's messages lie in a sidecar, and how compaction moves them.
 
-Ranges of a transaction stand in order of index; rows that follow each other are one range.
+The ranges of a transaction are in order of index; rows that follow each other are one range.
 """
 
 from __future__ import annotations

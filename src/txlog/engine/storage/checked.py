@@ -1,7 +1,7 @@
 """Reading published files with every byte checked: what segment files and buckets share.
 
-pyarrow takes flipped bits in silence (R5), so a reader compares the CRC32C of a range before it
-gives pyarrow a window on it.
+pyarrow accepts flipped bits without an error (R5), so a reader compares the CRC32C of a range
+before it gives pyarrow a window on it.
 """
 
 from __future__ import annotations

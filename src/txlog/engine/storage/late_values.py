@@ -1,7 +1,7 @@
 """Owns Late: many values of which a call needs few, decoded when they are asked for.
 
-Of a catalog one topic, of a coordinator one ended transaction, of a manifest one file or two:
-loading goes over the bytes of the others, which costs a tenth. What it is encoded as is the same.
+One topic of a catalog, one ended transaction of a coordinator, a file or two of a manifest: loading
+only skips over the bytes of the others, which costs a tenth. The encoding is the same.
 """
 
 from __future__ import annotations

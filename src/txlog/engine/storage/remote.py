@@ -1,15 +1,15 @@
-"""Owns files outside of the store: sealed files that were moved to a directory or to S3.
+"""Files outside the store: sealed files that were moved to a directory or to S3.
 
 Such a file has an address in place of a path:
 
     file:///mnt/archive/<uuid>/topics/…/ledger-….parquet
     s3://bucket/prefix/<uuid>/topics/…/ledger-….parquet?endpoint_override=…&region=…&scheme=…
 
-What is between `://` and `?` is taken as it stands, nothing is percent-encoded in it. A *place* is
-an address up to the uuid of the store, options included. pyarrow.fs makes the calls; credentials
-are those that it finds (environment, profile, role) and are never in an address. As with any file
-of the store, whoever reads compares checksums. Calls may take seconds, and fail while the network
-does: DiskFailed; MissingFile: there is no such object.
+What is between `://` and `?` is taken as it is; nothing in it is percent-encoded. A *place* is an
+address up to the uuid of the store, options included. pyarrow.fs makes the calls; credentials are
+those that it finds (environment, profile, role) and are never in an address. As with any file of
+the store, the reader compares checksums. Calls may take seconds, and fail when the network does:
+DiskFailed; or MissingFile when no such object exists.
 """
 
 from __future__ import annotations

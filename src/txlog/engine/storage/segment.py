@@ -1,10 +1,10 @@
 """Segment files: the rows of a ledger as bytes, and back, with every byte checked first.
 
-Two forms, one schema (`columns`). A *part* is an Arrow IPC file, written at a checkpoint and read
-whole. A *sealed* file is Parquet, written once and read by row groups; DuckDB and Spark read it
-too. Neither format protects its bytes (spec/reliability R5): stock readers take flipped bits in
-silence. So a `FileRef`, kept in the manifest, holds the CRC32C of the whole file, of each row
-group and of the tail after the last one, and nothing reaches pyarrow unchecked.
+There are two forms and one schema (`columns`). A *part* is an Arrow IPC file, written at a
+checkpoint and read whole. A *sealed* file is Parquet, written once and read by row groups; DuckDB
+and Spark read it too. Neither format protects its bytes (spec/reliability R5): stock readers accept
+flipped bits without an error. So a `FileRef`, kept in the manifest, holds the CRC32C of the whole
+file, of each row group and of the tail after the last one, and nothing reaches pyarrow unchecked.
 
 This module makes no file call: it turns tables into buffers that `disk` publishes;
 `segment_reader` reads them back.

@@ -1,8 +1,8 @@
-"""Owns reading segment files: row groups checked, decoded once, and the wanted rows cut out.
+"""Reading segment files: row groups checked, decoded once, and the wanted rows cut out.
 
 Nothing reaches pyarrow unchecked (spec/reliability R5), and it never sees a path or a descriptor:
-bytes come by `File.pread` (R1). The smallest piece with a checksum is a row group, so its bytes are
-read as a whole; decoded are only the columns that are wanted.
+bytes come by `File.pread` (R1). A row group is the smallest piece with a checksum, so its bytes are
+read as a whole; only the wanted columns are decoded.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
     rows ──GROUP_ROWS or GROUP_BYTES──> row group ──FILE_BYTES──> a file of its own, published
 
-A task that may run twice makes such files, so nothing in them names a ledger, a frame or an LSN:
-`entry` counts from 0, `kind` is data, `publish_time` that of the job. What is encoded is compressed
-already and stays in memory until its file is published; of rows that came there is at most a row
+Such files are made by tasks that may run twice, so nothing in them names a ledger, a frame or an
+LSN: `entry` counts from 0, `kind` is data, `publish_time` is the job's. Encoded row groups are
+compressed, and stay in memory until their file is published; of raw rows there is at most one row
 group a partition.
 """
 

@@ -1,6 +1,6 @@
-"""Owns files outside of any store that users name: replaced at once, durable, or left as they were.
+"""Files outside any store that users name: replaced at once, durable, or left as they were.
 
-A reader sees the old bytes or the new ones, and never a piece.
+A reader sees the old bytes or the new ones, and never part of them.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The identity of a store: `txlog.toml`, written once at init, and the making of a new store.
 
-A directory is a store when txlog.toml exists; it is published last, so a half-made store is none.
-What a making left that was killed, or had no room, goes when a store is made there again: of that
-there is only what a making writes, and no frame after the first. Who makes one holds `lock`.
+A directory is a store when txlog.toml exists; it is published last, so a half-made store is not
+one. What an init left that was killed, or had no room, goes when a store is made there again; it
+can only be what an init writes, with no frame after the first. Whoever makes a store holds `lock`.
 """
 
 from __future__ import annotations

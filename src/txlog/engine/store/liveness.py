@@ -1,8 +1,9 @@
 """Who holds a lock file now: by the kernel's word, never by age or process number.
 
-A consumer writes into its own how far its application has come in what was taken ahead (Seen): in
-place, before each message is handed out, and never flushed. The page cache outlives the process,
-and nobody else writes there. What a power cut leaves of it is nothing seen, or passes its checksum.
+A consumer writes into its own lock file how far its application has come in what was taken ahead
+(Seen): in place, before each message is handed out, and never flushed. The page cache outlives the
+process, and nobody else writes there. After a power cut it says that nothing was seen, or it passes
+its checksum.
 """
 
 from __future__ import annotations

@@ -1,14 +1,15 @@
 """Owns pins: files that a running reader needs stay, whatever has let them go.
 
-A long query, or a Spark job, opens its files when it comes to them, and not within the grace of
-readers. A pin is a file `pins/<id>.lock` with their paths; it counts while its process holds the
+A long query or a Spark job opens its files when it gets to them, which may be later than the grace
+of readers. A pin is a file `pins/<id>.lock` with their paths; it counts while its process holds the
 flock on it, and ends with the process. It need not survive anything, so nothing is flushed.
 
-    reader    under pins.lock: the pin;  then look whether every file is there, else start over
+    reader    under pins.lock: the pin;  then check that every file exists, else start over
     upkeep    under pins.lock: read the pins, unlink what none of them names
 
-So whoever unlinks after a pin was made sees it, and what was unlinked before is seen to be gone.
-A pin that cannot be read keeps every file. Source: spec/analytics 2, R18, R21, R24.
+So an unlink that comes after a pin sees the pin, and a pin that comes after an unlink sees that the
+file is gone. A pin that cannot be read keeps every file.
+Source: spec/analytics 2, R18, R21, R24.
 """
 
 from __future__ import annotations

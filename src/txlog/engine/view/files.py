@@ -1,9 +1,9 @@
 """Owns Files: which files the ledgers of a view have, the open readers of them, and their rows.
 
-A manifest names files; frames after it name others and let some go. What was read last stays open,
-as many files as the disk allows (OpenFiles). One that was closed for others and is unlinked when it
-is wanted again is MissingFile, as one that was never opened: the view follows, and looks once more
-at the newest files (R21). Their rows are the same, or trimmed, and then who asks is told so.
+A manifest names files; the frames after it name more and let some go. Files stay open after use, as
+many as the disk allows (OpenFiles). One that was closed to make room and has been unlinked since is
+MissingFile, like one that was never opened: the view follows, and tries again with the newest files
+(R21). The rows are the same, or trimmed, and then the caller is told so.
 """
 
 from __future__ import annotations

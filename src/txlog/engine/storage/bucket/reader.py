@@ -1,4 +1,4 @@
-"""Owns BucketFile: reading one bucket, a footer, some segments or the bitmaps at a time.
+"""Owns BucketFile: reading one bucket, its footer, some segments or the bitmaps at a time.
 
 Every range is compared with the CRC32C of its `FileRef` before pyarrow sees it (R5).
 """

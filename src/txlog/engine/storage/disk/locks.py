@@ -1,11 +1,11 @@
-"""Owns how a lock is waited for and whom it is held by; `disk` gives it the system calls.
+"""How a lock is waited for, and who holds it.
 
-flock belongs to the open file description (R24): the descriptor is the holder. One that waits has
-a thread and a descriptor of its own, for nothing can call back a thread blocked in flock. A lock
-file that was unlinked or replaced meanwhile is not a lock: after a first lock, and after each wait,
-the name must still lead to the file that was locked (R26).
+flock belongs to the open file description (R24): the descriptor is the holder. A waiting caller has
+a thread and a descriptor of its own, because nothing can call back a thread that is blocked in
+flock. A lock file that was unlinked or replaced meanwhile is not a lock: after a first lock, and
+after each wait, the name must still lead to the file that was locked (R26).
 
-An interrupt may end any step here. `release` asks nobody what was taken: after it no descriptor
+An interrupt may end any step here. `release` asks nobody what was taken: after it, no descriptor
 that this handle ever had holds the lock.
 """
 

@@ -1,13 +1,13 @@
-"""Owns the model of what a power cut may leave of files and directories; spec/reliability 1, 5.1.
+"""The model of what a power cut may leave of files and directories; spec/reliability 1, 5.1.
 
 A `Node` is a file or a directory as a running kernel shows it. Beside the visible state it keeps
 what the platter holds of every unit that changed since its last flush, and each later version as
 an `Item`. A unit is a sector of 512 bytes, the size of a file, or one name in a directory.
 
 A power cut keeps any subset of the items: an `Image` names which, and where a write was torn. A
-flush makes the visible state of its units durable and forgets their items. A flush that failed
-leaves its items undecided for ever, and no later flush covers them, unless the unit is written
-again: the kernel takes the pages for clean (R13).
+flush makes the visible state of its units durable and forgets their items. A failed flush leaves
+its items undecided for ever, and no later flush covers them unless the unit is written again,
+because the kernel takes the pages for clean (R13).
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""Owns what a disk is: its protocols, the rule for paths, and the map from OSError to our errors.
+"""What a disk is: its protocols, the rule for paths, and OSError as our errors.
 
-An OSError without a number comes from no call of the system: a handler of a signal raised it amid
-one, as job runners do with TimeoutError when time is up. It says nothing of the disk and
-passes as it is, like KeyboardInterrupt (R28).
+`posix` (the real one) and `memory` (with a model of power loss) implement it, and one suite runs
+over both. Paths are text relative to the root of the store, with parts separated by '/', never
+absolute and never with '.' or '..'.
 
-`posix` (the real one) and `memory` (with a model of power loss) are the two subjects; one
-suite runs over both. Paths are text relative to the root of the store, parts separated by '/',
-never absolute and never with '.' or '..'.
+An OSError without a number comes from no system call: a signal handler raised it during one, as job
+runners do with TimeoutError when time is up. It says nothing about the disk and passes unchanged,
+like KeyboardInterrupt (R28).
 """
 
 from __future__ import annotations
