@@ -26,6 +26,7 @@ from txlog import Bound, Client, Consumer, Range, TxnId
 from txlog.engine.folds.buffer import Buffer, bytes_in, transactions
 from txlog.engine.folds.cursor import Cursor
 from txlog.engine.model import ops as op_types
+from txlog.engine.model import routes
 from txlog.engine.model.idset import covers, each, size
 from txlog.engine.model.ops import Op, Run, decode_ops, encode_ops
 from txlog.engine.model.routes import Component
@@ -33,7 +34,7 @@ from txlog.engine.storage.disk.posix import PosixDisk
 from txlog.engine.storage.journal.file import RawFrame
 from txlog.engine.storage.journal.journal import Journal
 from txlog.engine.storage.manifest import generations
-from txlog.engine.view.view import FOLDS, View
+from txlog.engine.view.view import FOLDS, HOMES, View
 from txlog.errors import Corruption, TxlogError
 from txlog.ranges import END
 
@@ -43,6 +44,12 @@ STEPS = 150
 # how often each act of a history comes: sends and acknowledgements most
 ACTS = (3, 3, 3, 5, 5, 5, 2, 3, 3, 2, 1, 1, 2, 2, 1, 1, 1, 2, 5, 3, 2, 1, 1, 1, 1, 3)
 Dumps = dict[Component, object]
+TAKEN_BY = {
+    routes.OfCatalog: ("catalog",), routes.OfCoordinator: ("coordinator",),
+    routes.OfKey: ("key",), routes.OfTopic: ("topic",), routes.OfBuffer: ("buffer",),
+    routes.OfDelayed: ("delayed",), routes.OfCursor: ("cursor",),
+    routes.OfTopicAndWatermark: ("topic", "watermark"), routes.OfFilesAndDelayed: ("delayed",),
+}  # fmt: skip
 LARGE = 99  # times, which is more than a message may have without chunks
 
 
@@ -665,6 +672,22 @@ def test_every_op_has_a_tag_of_its_own_and_a_fold() -> None:
         and kind.__module__.startswith("txlog.engine.model")
     }
     assert set(get_args(Op)) == every
+
+
+def test_every_op_is_known_to_the_folds_of_its_base() -> None:
+    """Kills: an op with a base, a tag and a decision, and no fold that ever applies it."""
+    for kind in get_args(Op):
+        named = [base for base in TAKEN_BY if issubclass(kind, base)]
+        for fold in TAKEN_BY[named[0]] if named else ():
+            assert hasattr(HOMES[fold], kind.__name__), f"the fold {fold} ignores {kind.__name__}"
+
+
+def test_every_fold_is_one_of_a_view() -> None:
+    """Kills: a module in engine/folds that no store has."""
+    files = (source_tree.SOURCE / "txlog" / "engine" / "folds").glob("[!_]*.py")
+    assert {module.__name__.split(".")[-1] for module in HOMES.values()} == {
+        file.stem for file in files
+    }
 
 
 def test_a_fold_refuses_ops_of_others(tmp_path: Path) -> None:
