@@ -231,6 +231,12 @@ def test_the_store_of_format_1_has_every_kind_of_file(tmp_path: Path) -> None:
     assert {".journal", ".manifest", ".state", ".arrow", ".parquet", ".toml"} <= suffixes
 
 
+def test_a_store_of_each_format_is_kept() -> None:
+    """Kills: a new format whose store no later version is tried on."""
+    kept = {path.name for path in V1.parent.glob("v*") if (path / "store.tar.gz").is_file()}
+    assert kept == {f"v{number}" for number in range(1, identity.FORMAT + 1)}
+
+
 def test_stores_of_old_formats_are_never_made_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     before = {path: path.read_bytes() for path in V1.iterdir()}
     assert make.main() == 1

@@ -13,7 +13,7 @@ from txlog.engine.storage.disk import posix
 from txlog.engine.storage.disk.posix import PosixDisk
 from txlog.engine.store import identity
 from txlog.engine.store.identity import IDENTITY_PATH, make_store, read_identity
-from txlog.errors import AlreadyExists, StoreFull, StoreLocked, TxlogError
+from txlog.errors import AlreadyExists, FormatMismatch, StoreFull, StoreLocked, TxlogError
 from txlog.settings import Settings
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
@@ -116,3 +116,20 @@ def test_one_process_makes_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert txlog.init(str(root), if_not_exists=True)["uuid"] == made.uuid
     assert read_identity(disk) == made
     disk.close()
+
+
+@pytest.mark.parametrize("read_only", [False, True])
+def test_an_older_program_refuses_a_newer_store(tmp_path: Path, read_only: bool) -> None:
+    """603, and nothing is written. Kills: a program that reads what it does not understand."""
+    store = tmp_path / "store"
+    txlog.init(str(store))
+    disk = PosixDisk(str(store))
+    known = read_identity(disk)
+    disk.close()
+    newer = identity.Identity(identity.FORMAT + 1, known.uuid, known.created_ms)
+    (store / IDENTITY_PATH).write_text(identity._text(newer))
+    before = tree(store)
+    with pytest.raises(FormatMismatch, match=rf"has format {identity.FORMAT + 1}, this") as caught:
+        txlog.open(str(store), read_only=read_only)
+    assert caught.value.code == 603
+    assert tree(store) == before
