@@ -1,0 +1,138 @@
+"""Build the wheel and the sdist of txlog, and check what somebody gets who installs them.
+
+usage: python -m scripts.package [FOLDER]
+
+They are left in FOLDER, by default build/dist. The wheel goes into a fresh environment by pip, with
+what it declares and nothing else; there txlog says its version, and stores and reads a message. Man
+pages, completion, types and the invoices are there. The sdist builds the same wheel. Ends with 1
+and a line when something is wrong, with 3 when no package index can be reached.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import tarfile
+import tempfile
+import tomllib
+import zipfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+UNREACHED = 3
+SHELLS = ("bash", "zsh", "fish")
+_NO_INDEX = ("NewConnectionError", "ConnectTimeoutError", "Name or service not known")
+
+
+class Wrong(Exception):
+    """What was built is not what users should get."""
+
+
+class NoIndex(Exception):
+    """No package index answers."""
+
+
+def main() -> int:
+    """Build into a folder and check; 0, 1 or UNREACHED."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("folder", nargs="?", type=Path, default=ROOT / "build" / "dist")
+    folder = parser.parse_args().folder.resolve()
+    try:
+        wheel, sdist = build(ROOT, folder)
+        same(wheel, sdist)
+        with tempfile.TemporaryDirectory() as place:
+            installed(wheel, Path(place))
+    except NoIndex as error:
+        print(f"not checked: {error}", file=sys.stderr)
+        return UNREACHED
+    except Wrong as error:
+        print(f"wrong: {error}", file=sys.stderr)
+        return 1
+    print(f"{wheel}\n{sdist}")
+    return 0
+
+
+def build(source: Path, folder: Path, *targets: str) -> list[Path]:
+    """Make the wheel and the sdist of a source tree, or the targets that are named."""
+    made: list[Path] = []
+    for target in targets or ("wheel", "sdist"):
+        words = [sys.executable, "-m", "hatchling", "build", "-t", target, "-d", str(folder)]
+        _run(words, source)
+        name = f"txlog-{_version()}*{'.whl' if target == 'wheel' else '.tar.gz'}"
+        made += folder.glob(name)
+    return made
+
+
+def same(wheel: Path, sdist: Path) -> None:
+    """The sdist holds what the wheel is built from; raises Wrong."""
+    with tempfile.TemporaryDirectory() as place:
+        with tarfile.open(sdist) as archive:
+            archive.extractall(place, filter="data")
+        (source,) = Path(place).iterdir()
+        (again,) = build(source, Path(place) / "dist", "wheel")
+        one, other = contents(wheel), contents(again)
+    different = sorted(name for name in one | other if one.get(name) != other.get(name))
+    if different:
+        raise Wrong(f"the sdist builds another wheel: {', '.join(different[:5])}")
+
+
+def contents(wheel: Path) -> dict[str, bytes]:
+    """The files of a wheel."""
+    with zipfile.ZipFile(wheel) as archive:
+        return {name: archive.read(name) for name in archive.namelist()}
+
+
+def installed(wheel: Path, place: Path) -> None:
+    """Install it into a fresh environment and use it there; raises Wrong, NoIndex."""
+    home = place / "environment"
+    _run([sys.executable, "-m", "venv", "--without-pip", str(home)], place)
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--python", str(home)]
+    _run([*pip, "install", "--quiet", str(wheel)], place)
+    txlog, store = str(home / "bin" / "txlog"), str(place / "store")
+    _expect(_run([txlog, "--version"], place), _version())
+    _run([txlog, "init", store], place)
+    _run([txlog, "-S", store, "produce", "orders", "--create", "-m", "hello"], place)
+    _expect(_run([txlog, "-S", store, "consume", "orders", "-f", "raw"], place), "hello")
+    _expect(_run([txlog, "man", "show", "produce"], place), "produce")
+    for shell in SHELLS:
+        _expect(_run([txlog, "completion", "show", shell], place), "txlog")
+    pages = {path.name for path in (home / "share" / "man").glob("man*/*")}
+    wanted = {path.name for path in (ROOT / "man").glob("man*/*")}
+    if pages != wanted or not pages:
+        raise Wrong(f"man pages: {len(pages)} of {len(wanted)} are installed")
+    (package,) = home.glob("lib/python*/site-packages/txlog")
+    for name in ("py.typed", "data/online-retail.parquet", "data/README.md"):
+        if not (package / name).is_file():
+            raise Wrong(f"txlog/{name} is not in the wheel")
+
+
+def _version() -> str:
+    text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    return str(tomllib.loads(text)["project"]["version"])
+
+
+def _expect(printed: str, wanted: str) -> None:
+    if wanted not in printed:
+        raise Wrong(f"{wanted} is not in: {printed[:200]}")
+
+
+def _run(words: list[str], folder: Path) -> str:
+    """What a program prints, without anything of ours in its environment."""
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("TXLOG_", "PYTHON", "VIRTUAL_ENV"))
+    }
+    done = subprocess.run(words, cwd=folder, check=False, capture_output=True, text=True, env=kept)
+    if done.returncode == 0:
+        return done.stdout
+    said = done.stderr.strip() or done.stdout.strip()
+    if any(word in said for word in _NO_INDEX):
+        raise NoIndex("no package index can be reached")
+    raise Wrong(f"{' '.join(words)} ended with {done.returncode}: {said[-400:]}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
