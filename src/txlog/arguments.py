@@ -99,7 +99,7 @@ def _error(name: str, value: object, wanted: str) -> InvalidArgument:
     if isinstance(value, str) and "bytes" in wanted:
         hint = "encode it: text.encode()"
     elif isinstance(value, str) and not _is_text(value):
-        return InvalidArgument(f"{name} is no text that UTF-8 can write")
+        return InvalidArgument(f"{name} cannot be written as UTF-8")
     elif isinstance(value, int) and value not in _INT64:
         return InvalidArgument(f"{name} does not fit into 64 bits", code=203)
     return InvalidArgument(f"{name} is {type(value).__name__}, it must be {wanted}", hint=hint)

@@ -285,11 +285,11 @@ def test_trimmed_messages_are_an_error_or_a_warning(client: Client) -> None:
     client.admin.trim("orders", Bound("last", 2), force_unacked=True)
     with pytest.raises(MessageNotFound, match=r"from the start up to .* were trimmed"):
         strict.next()
-    with pytest.warns(UserWarning, match="goes on behind them"):
+    with pytest.warns(UserWarning, match="continues after them"):
         assert values(lenient.next()) == {b"2", b"3"}
     begun = lenient.start
     client.admin.trim("orders", Bound("end"), force_unacked=True)
-    with pytest.warns(UserWarning, match="goes on behind them"):
+    with pytest.warns(UserWarning, match="continues after them"):
         lenient.between(strict.start, begun)
 
 

@@ -288,7 +288,7 @@ def test_places_that_will_not_do_are_refused(client: Client, archive: Path) -> N
     """Kills: a mount point that is not mounted, a place that is swept with the store."""
     with pytest.raises(NotFound, match="there is no directory"):
         client.admin.offload("orders", str(archive / "missing"))
-    with pytest.raises(InvalidArgument, match="lies in the store"):
+    with pytest.raises(InvalidArgument, match="is inside the store"):
         client.admin.offload("orders", f"{client.path}/topics")
     with pytest.raises(TopicNotFound):
         client.admin.offload("nothing", str(archive))

@@ -307,7 +307,7 @@ def spoil_file(bench: Bench, partition: int) -> None:
 
 
 def test_rows_that_are_damaged_hold_their_partition_alone(bench: Bench) -> None:
-    """12: the value stays, shown as unavailable; other partitions go on."""
+    """12: the value stays, shown as unavailable; other partitions carry on."""
     client = bench.client
     consumers = {
         name: client.consumer("t", name, create=True, enable_watermarking=True, type="shared")

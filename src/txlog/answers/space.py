@@ -140,7 +140,7 @@ def offload(store: Store, topic: str, to: str, partition: int | None, *, dry_run
     place = place_of(to, store.identity.uuid)
     inside = f"file://{store.disk.description}/"
     if place.startswith(inside):
-        raise InvalidArgument(f"{to} lies in the store")
+        raise InvalidArgument(f"{to} is inside the store")
     name, numbers = _partitions(store, topic, partition)
     check_place(place)
     report = OffloadReport()

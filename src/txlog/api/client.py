@@ -480,7 +480,7 @@ class Client(RelationReader):
         if wanted.kind == "range" and wanted.stop is None and not follow:
             wanted = Range(start=wanted.start, stop=END)
         if follow and (wanted.kind != "range" or wanted.stop is not None):
-            raise InvalidArgument("to follow goes on for ever, and the range has an end", code=203)
+            raise InvalidArgument("follow never ends, and the range has an end", code=203)
         topics = [topic] if isinstance(topic, str) else list(topic)
         reader = readers.Readers(self._store, topics, wanted, partitions, isolation)
         left = limit

@@ -218,7 +218,7 @@ def encoded(value: object) -> bytes | None:
         try:
             return value.encode()
         except UnicodeEncodeError as error:
-            raise InvalidMessage("a text of a message is no valid text") from error
+            raise InvalidMessage("a text in a message is not valid Unicode") from error
     if isinstance(value, dict | list):
         try:
             return orjson.dumps(value)

@@ -145,7 +145,9 @@ def _opened(place: Path) -> DeltaTable | None:
         return DeltaTable(str(place))
     except TableNotFoundError:
         if place.exists() and any(place.iterdir()):
-            raise NotAllowed(f"{place} is no Delta table, and not empty", path=str(place)) from None
+            raise NotAllowed(
+                f"{place} is not a Delta table, and not empty", path=str(place)
+            ) from None
         return None
 
 

@@ -161,7 +161,7 @@ def _check_decoded(source: Files, most: int) -> None:
         try:
             found = pq.read_metadata(path)
         except (pa.ArrowInvalid, OSError) as error:
-            raise BadRecord(f"{path} is no Parquet file: {error}", path=path) from error
+            raise BadRecord(f"{path} is not a Parquet file: {error}", path=path) from error
         sizes = (found.row_group(at).total_byte_size for at in range(found.num_row_groups))
         largest = max(sizes, default=0)
         if largest > most:

@@ -95,7 +95,7 @@ def files_of(
             found.append(path)
         else:
             raise NotFound(
-                f"{path} is no regular file" if path.exists() else f"there is no {path}",
+                f"{path} is not a regular file" if path.exists() else f"there is no {path}",
                 path=str(path),
             )
     if not found:

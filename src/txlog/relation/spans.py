@@ -100,7 +100,7 @@ def spans_of(view: View, topic: Topic, wanted: Wanted, indexes: list[int]) -> di
         return {index: wanted.spans[index] for index in indexes if index in wanted.spans}
     if wanted.range.kind == "unacked":
         raise InvalidArgument(
-            "what is unacknowledged is no stretch of the log",
+            "unacknowledged messages are not a stretch of the log",
             code=203,
             hint="start=Bound('sub', NAME) begins where its subscription does",
         )

@@ -234,7 +234,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             except MessageNotFound as error:
                 if self._options.fail_on_data_loss:
                     raise
-                warnings.warn(f"{error}; the stream goes on behind them", stacklevel=2)
+                warnings.warn(f"{error}; the stream continues after them", stacklevel=2)
                 out[index] = first
         return out
 

@@ -237,7 +237,7 @@ class Session:
         """Return the single row of a SELECT as a mapping from column to Python value."""
         rows: list[dict[str, object]] = self.arrow(query).to_pylist()
         if len(rows) != 1:
-            raise SqlError(f"the query gave {len(rows)} rows where one was asked for")
+            raise SqlError(f"the query gave {len(rows)} rows where one was expected")
         return rows[0]
 
 

@@ -114,7 +114,7 @@ class Consumer:
         if isolation not in (None, held.isolation):
             raise NotAllowed(
                 f"subscription {subscription} is {held.isolation}, not {isolation}",
-                hint="use a subscription of its own",
+                hint="use a separate subscription",
                 topic=self.short,
                 subscription=subscription,
             )

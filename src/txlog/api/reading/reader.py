@@ -346,7 +346,7 @@ class Reader:
             except TxlogError as error:
                 if isinstance(error, MissingFile) and not is_gone:
                     raise
-                failed = failed or error  # the other partitions go on
+                failed = failed or error  # the other partitions carry on
                 continue
             if not table.num_rows:
                 self._left.discard(partition)

@@ -392,8 +392,8 @@ def _answered(call: Call) -> object:
 
 def _lost() -> InvalidTxnStatus:
     return InvalidTxnStatus(
-        "an operation left for later was being written, and that was interrupted or goes on in "
-        "another thread",
+        "an operation left for later was being written, and that was interrupted or is still under "
+        "way in another thread",
         hint="repeat the transaction",
     )
 

@@ -14,7 +14,7 @@ from txlog.ranges import parse_duration
 _Coordinator = Annotated[int | None, Option("--coordinator", "-c", metavar="ID")]
 _Partition = Annotated[int | None, Option("--partition", "-p", metavar="N")]
 _Txn = Annotated[str | None, Option("--txn", metavar="ID", help="what it has there")]
-_Internal = Annotated[bool, Option("--internal", help="the ledger behind it, too")]
+_Internal = Annotated[bool, Option("--internal", help="its ledger too")]
 
 
 @command(

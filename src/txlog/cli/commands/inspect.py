@@ -134,7 +134,7 @@ def _first_at(call: Call, answer: Mapping[str, Any], at: str) -> str:
     """The id of the message there, of the first partition that has one."""
     for _, ledger, entry, index in _starts(call, answer, at):
         return f"{ledger}:{entry}:{index}" if index else f"{ledger}:{entry}"
-    raise MessageNotFound(f"there is no message at {at} or behind it")
+    raise MessageNotFound(f"there is no message at or after {at}")
 
 
 def _ask(call: Call, answer: dict[str, Any], path: str | None, looks: Looks) -> None:
@@ -150,7 +150,7 @@ def _ask(call: Call, answer: dict[str, Any], path: str | None, looks: Looks) -> 
             raise Usage("--frames goes with a journal file, or the store")
         starts = () if looks.at is None else _starts(call, answer, looks.at)
         if looks.at is not None and not starts:
-            raise MessageNotFound(f"there is no message at {looks.at} or behind it")
+            raise MessageNotFound(f"there is no message at or after {looks.at}")
         this = "FROM frames" if looks.frames else views.select_of(answer, starts)
         asked = importlib.import_module("txlog.sql.client_query").Query(
             call.client(), sql, None, looks.isolation, this=this

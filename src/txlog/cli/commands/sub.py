@@ -263,7 +263,7 @@ def seek(
             for row in answer["partition_list"]
             if row["from"] != row["to"] or row["redeliver"] or row["skip"]
         ]
-        call.summary(f"{handle.name} moved" if moved else f"{handle.name} stands there already")
+        call.summary(f"{handle.name} moved" if moved else f"{handle.name} is already there")
         for row in moved:
             call.summary(f"undo: txlog sub seek {handle.name} -t {handle.short} --to {row['from']}")
     call.output.result(answer)

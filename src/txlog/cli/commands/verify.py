@@ -89,15 +89,13 @@ def repair(
     apply: Annotated[bool, Option("--apply", help="do it; else this is a plan")] = False,
     rebuild: Annotated[
         str | None,
-        Option(
-            "--rebuild", metavar="state|delayed|changes|all", help="make it anew, damaged or not"
-        ),
+        Option("--rebuild", metavar="state|delayed|changes|all", help="rebuild it, damaged or not"),
     ] = None,
     ledger: Annotated[
         int | None, Option("--ledger", metavar="N", help="only files of this one")
     ] = None,
     accept_loss: Annotated[
-        bool, Option("--accept-loss", help="go on without what cannot be read")
+        bool, Option("--accept-loss", help="continue without what cannot be read")
     ] = False,
 ) -> None:
     """Make damaged files again, from the journal and older files, or say how.

@@ -94,5 +94,5 @@ def _pairs(flag: str, form: str, words: list[str] | None) -> list[tuple[str, str
 
 def _count(text: str) -> int:
     if not (text.isascii() and text.isdecimal() and len(text) < 20):
-        raise InvalidArgument(f'--backlog is SUB=N, "{text[:40]}" is no number', code=203)
+        raise InvalidArgument(f'--backlog is SUB=N, "{text[:40]}" is not a number', code=203)
     return int(text)

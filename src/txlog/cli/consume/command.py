@@ -51,7 +51,7 @@ def consume(
     ] = False,
     range_: Annotated[str | None, Option("--offset", "-o", metavar="RANGE")] = None,
     n: Annotated[int | None, Option("-n", min=0, metavar="N", help="at most N")] = None,
-    follow: Annotated[bool, Option("--follow", "-F", help="go on at the end")] = False,
+    follow: Annotated[bool, Option("--follow", "-F", help="wait for more at the end")] = False,
     until: Annotated[str | None, Option("--until", metavar="BOUND")] = None,
     max_wait: Annotated[
         str, Option("--max-wait", metavar="DUR", help="for a next one, at the end")
@@ -103,7 +103,7 @@ def consume(
             raise Usage("-o names an end already, --until another")
         chosen = Range(chosen.start, parse_bound(until, now))
     if follow and (chosen.kind != "range" or chosen.stop is not None):
-        raise Usage("-F goes on for ever, and -o names an end")
+        raise Usage("-F never ends, and -o names an end")
     request = Request(
         targets=targets(topics, partition),
         subscription=subscription,

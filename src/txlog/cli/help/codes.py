@@ -52,9 +52,9 @@ CODES: Final[dict[int, Code]] = {
     ),
     104: Code(
         "a bad record of an input",
-        "A line of the input is no JSON, is too long, or has a field that cannot be read; the "
+        "A line of the input is not JSON, is too long, or has a field that cannot be read; the "
         "message has its number. In a transaction nothing of the input is stored.",
-        "Mend the line, or let it pass with --on-error skip.",
+        "Fix the line, or skip it with --on-error skip.",
         "txlog produce orders --in ndjson --txn --on-error skip < orders.ndjson",
     ),
     105: Code(
@@ -65,9 +65,9 @@ CODES: Final[dict[int, Code]] = {
     ),
     106: Code(
         "a user function or command failed",
-        "A function of `txlog run`, or the command of `txlog transform`, raised or ended with "
-        "another code than 0. Its transaction was aborted: the input comes again.",
-        "Read its own message above. --on-error skip or dead-letter:TOPIC goes on without it.",
+        "A function of `txlog run`, or the command of `txlog transform`, raised or ended with a "
+        "code other than 0. Its transaction was aborted: the input will be delivered again.",
+        "Read its own message above. --on-error skip or dead-letter:TOPIC continues without it.",
         "txlog run fix.py:parse --input orders --output clean -s parser --on-error dead-letter:bad",
     ),
     107: Code(
@@ -137,14 +137,14 @@ CODES: Final[dict[int, Code]] = {
     304: Code(
         "a transaction that never was",
         "No coordinator of this store has given out that id.",
-        "Look whether it is the right store; ids are COORDINATOR:SEQUENCE.",
+        "Check that it is the right store; ids are COORDINATOR:SEQUENCE.",
         "txlog txn list --all",
     ),
     305: Code(
         "a transaction that is forgotten",
-        "It ended, and longer ago than ended transactions are remembered. Its messages say more: "
-        "they are there if it was committed.",
-        "Ask earlier, or have more remembered: settings txn_ended_retention_ms and _count.",
+        "It ended longer ago than ended transactions are remembered. Its messages tell: they are "
+        "there if it was committed.",
+        "Ask earlier, or remember more: settings txn_ended_retention_ms and _count.",
         "txlog config get txn_ended_retention_ms",
     ),
     306: Code(
@@ -171,8 +171,7 @@ CODES: Final[dict[int, Code]] = {
         "it exists already",
         "A store, topic, subscription or file of that name is there; topics also when names "
         "differ in case only.",
-        "Take another name; --if-not-exists is content with what is there, --force replaces a "
-        "file.",
+        "Choose another name; --if-not-exists accepts what is there, --force replaces a file.",
         "txlog topic create orders --if-not-exists",
     ),
     402: Code(
@@ -211,13 +210,13 @@ CODES: Final[dict[int, Code]] = {
     407: Code(
         "the transaction lost a conflict",
         "Two transactions acknowledged the same message; this one came second and was aborted.",
-        "Begin again: what the other one did not take comes again.",
+        "Begin again: what the other one did not take is delivered again.",
         "txlog txn list --all",
     ),
     408: Code(
         "still in use",
-        "What should go has subscriptions, consumers or open transactions.",
-        "End those first, or say --force.",
+        "What is to be deleted has subscriptions, consumers or open transactions.",
+        "End those first, or use --force.",
         "txlog topic describe orders",
     ),
     409: Code(
@@ -236,7 +235,7 @@ CODES: Final[dict[int, Code]] = {
     502: Code(
         "try again",
         "Another process or thread was in the way: an export to the same place, or a topic that "
-        "went on meanwhile. Nothing was done.",
+        "changed meanwhile. Nothing was done.",
         "Repeat the call.",
         "txlog admin locks",
     ),
@@ -244,25 +243,25 @@ CODES: Final[dict[int, Code]] = {
         "the disk is full",
         "Less than free_bytes_min is free, or the disk is full; nothing was written. Aborts, "
         "acknowledgements and deletions still have room.",
-        "Free some: trim, remove files that nobody names, delete a topic.",
+        "Free some: trim, remove files that nothing names, delete a topic.",
         "txlog admin gc",
     ),
     504: Code(
         "files or resources are gone",
-        "A long read met files that a checkpoint has replaced since, or there is no memory or no "
-        "descriptor left.",
+        "A long read met files that a checkpoint has replaced since, or there are no memory or "
+        "file descriptors left.",
         "Repeat it.",
         'txlog query "SELECT count(*) FROM messages"',
     ),
     505: Code(
         "the subscription is busy",
         "It is exclusive and has a consumer, or its consumers have another --type.",
-        "See who it is; a consumer ends with its process.",
+        "See which consumer it is; a consumer ends with its process.",
         "txlog sub describe billing --json",
     ),
     506: Code(
         "the partition is unavailable",
-        "It was taken offline, or a damaged file of it is quarantined. The others go on; "
+        "It was taken offline, or a damaged file of it is quarantined. The others carry on; "
         "transactions with messages there wait.",
         "Bring it back, or look at what is damaged.",
         "txlog admin online orders/2",
@@ -276,9 +275,9 @@ CODES: Final[dict[int, Code]] = {
     ),
     602: Code(
         "the journal is damaged",
-        "A frame that is known to have been durable is missing or broken. This is no crash: those "
-        "are put in order without a word.",
-        "Keep a copy of the store, then see what is damaged, and what stands around the LSN in the "
+        "A frame that is known to have been durable is missing or broken. This is not "
+        "the trace of a crash: those are repaired silently.",
+        "Keep a copy of the store, then see what is damaged, and what is around the LSN in the "
         "message: txlog inspect lsn:N.",
         "txlog verify --deep",
     ),
@@ -291,7 +290,7 @@ CODES: Final[dict[int, Code]] = {
     ),
     604: Code(
         "components disagree",
-        "Two parts of the store that tell the same fact tell it differently.",
+        "Two parts of the store that record the same fact disagree about it.",
         "Keep a copy of the store, then see which: txlog verify, or with all rows txlog job audit.",
         "txlog verify --deep",
     ),
@@ -318,7 +317,7 @@ CODES: Final[dict[int, Code]] = {
         "the input was not whole",
         "The number of records is not that of --expect, or the last one is not --trailer. The "
         "transaction was aborted.",
-        "Look why the source ended early, and send all of it again.",
+        "Find out why the source ended early, and send all of it again.",
         "txlog produce orders --txn --expect 3 < three.txt",
     ),
     901: Code(
@@ -329,8 +328,8 @@ CODES: Final[dict[int, Code]] = {
     ),
     902: Code(
         "a flag of consent is missing",
-        "What is asked for loses something that --yes does not cover.",
-        "Name the flag that the message names, if that is meant.",
+        "This would lose something that --yes does not cover.",
+        "Give the flag that the message names, if that is what you want.",
         "txlog admin trim orders --to end --force-unacked --dry-run",
     ),
     1001: Code(

@@ -45,7 +45,7 @@ def shell(
         str | None, Argument(metavar="FILE", show_default=False, help="a script; none: stdin")
     ] = None,
     keep_going: Annotated[
-        bool, Option("--keep-going", help="of a script: go on after an error")
+        bool, Option("--keep-going", help="in a script: continue after an error")
     ] = False,
 ) -> None:
     """Run many commands in one process, as they come from a terminal or a script.
@@ -132,7 +132,7 @@ class _Session:
                 self._forget()
             return code
         if len(rest) != 1:
-            raise Usage(f"{word} has one word behind it")
+            raise Usage(f"{word} takes one word")
         if word == "use":
             path = os.path.abspath(os.path.expanduser(rest[0]))
             if not os.path.isfile(os.path.join(path, STORE_FILE)):

@@ -157,7 +157,7 @@ def _parts(text: str) -> Iterator[tuple[str, list[Any]]]:
                 options.append(inner)
             if letter not in {*_FIELDS, *_SIZES, "h", "p", "q", "d"}:
                 raise Usage(
-                    f"%{letter} is no verb of an input", hint="%v %k %t %V %K %T %H %h %p %d %P %q"
+                    f"%{letter} is not an input verb", hint="%v %k %t %V %K %T %H %h %p %d %P %q"
                 )
             yield letter, options
     if held:
@@ -187,7 +187,7 @@ def _size(letter: str, options: list[Any], stop: bytes) -> Step:
     if binary is None and option != "ascii" and not (option.isdecimal() and 0 < int(option) <= 64):
         raise Usage(f"no option {{{option[:40]}}}", hint="{ascii} {big32} {little64} {N}")
     if option == "ascii" and not stop:
-        raise Usage(f"where does %{letter.upper()} end? Put text behind it, or say how long it is")
+        raise Usage(f"where does %{letter.upper()} end? put text after it, or say how long it is")
 
     def step(cursor: Cursor, row: Row) -> None:
         if binary is not None:
@@ -196,7 +196,7 @@ def _size(letter: str, options: list[Any], stop: bytes) -> Step:
             return
         text = cursor.until(stop) if option == "ascii" else cursor.take(int(option))
         if not text.isdigit() or len(text) > max(_DIGITS_MAX, 64):
-            raise ValueError("a size is no number")
+            raise ValueError("a size is not a number")
         row[f"size {letter}"] = int(text)
 
     return step

@@ -77,7 +77,7 @@ COMMANDS: Final[dict[str, Entry]] = {
         "commands.delay", "buckets", "the buckets of the index of delayed messages"
     ),
     "delay merge": Entry("commands.delay", "merge", "merge its buckets"),
-    "delay rebuild": Entry("commands.delay", "rebuild", "make its buckets anew from the log"),
+    "delay rebuild": Entry("commands.delay", "rebuild", "rebuild its buckets from the log"),
     "watermark set": Entry("commands.watermark", "set_watermark", "nothing of a producer is older"),
     "watermark idle": Entry("commands.watermark", "idle", "wait no longer for a producer"),
     "watermark show": Entry(

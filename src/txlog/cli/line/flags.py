@@ -163,7 +163,7 @@ FLAGS: Final[dict[str, str]] = {
     "--by": "what to group by",
     "--checkpoint-bytes": "a checkpoint is due after so much journal (64MiB)",
     "--consumer": "name of the consumer",
-    "--context": "how many before and behind --around",
+    "--context": "how many before and after --around",
     "--coordinator": "only this coordinator",
     "--coordinators": "how many number transactions (16)",
     "--durability": "sync: flush before answering; os: leave that to the system",

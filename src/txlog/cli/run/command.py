@@ -31,7 +31,7 @@ TxnTimeout = Annotated[str | None, Option("--txn-timeout", metavar="DUR")]
 KeyOption = Annotated[str | None, Option("--transaction-key", metavar="KEY")]
 NameOption = Annotated[str | None, Option("--name", metavar="NAME", help="of the function")]
 LimitOption = Annotated[int | None, Option("-n", min=0, metavar="N", help="at most N messages")]
-FollowOption = Annotated[bool, Option("--follow", "-F", help="go on at the end")]
+FollowOption = Annotated[bool, Option("--follow", "-F", help="wait for more at the end")]
 MaxWait = Annotated[str, Option("--max-wait", metavar="DUR", help="for a next one")]
 CreateOption = Annotated[bool, Option("--create", help="make subscription and output topics")]
 LoopOption = Annotated[

@@ -128,7 +128,7 @@ def unavailable_error(catalog: Catalog, topic: Topic, partition: int) -> Partiti
     how = "quarantined: a file of it is damaged" if is_damaged else "offline"
     return PartitionUnavailable(
         f"partition {name}/{index} is {how}",
-        hint=f"txlog admin online {name}/{index} brings it back; other partitions go on",
+        hint=f"txlog admin online {name}/{index} brings it back; other partitions carry on",
         topic=name,
         partition=index,
     )

@@ -329,7 +329,7 @@ def _conflict(txn_id: TxnId, message: MessageId, holder: str) -> TransactionConf
     how = _HOW.get(holder, f"is held by {holder}")
     return TransactionConflict(
         f"message {message} {how}; transaction {txn_id} was aborted",
-        hint="begin again: its messages come back",
+        hint="begin again: its messages are delivered again",
         txn=txn_id,
         message_id=message,
         holder=holder,

@@ -85,7 +85,7 @@ def check_token(key: str, batch: int | str) -> None:
         raise InvalidArgument(f"a batch is a number or a name, not {type(batch).__name__}")
     if isinstance(batch, int):
         if not 0 <= batch < 1 << 63:
-            raise InvalidArgument(f"batch {batch} is no number from 0", code=203)
+            raise InvalidArgument(f"batch {batch} is not a number from 0 up", code=203)
         return
     try:
         size = len(batch.encode())

@@ -65,7 +65,7 @@ def create_topic(
         raise InvalidArgument(f"a topic has at least 1 partition, not {partitions}", code=203)
     if partitions > PARTITIONS_MAX:
         raise LimitExceeded(
-            f"{partitions} partitions asked for, the most is {PARTITIONS_MAX}",
+            f"a topic has at most {PARTITIONS_MAX} partitions, not {partitions}",
             setting="partitions_max",
             limit=PARTITIONS_MAX,
             value=partitions,

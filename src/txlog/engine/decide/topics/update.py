@@ -72,7 +72,7 @@ def update_topic(
         )
     if count > PARTITIONS_MAX:
         raise LimitExceeded(
-            f"{count} partitions asked for, the most is {PARTITIONS_MAX}",
+            f"a topic has at most {PARTITIONS_MAX} partitions, not {count}",
             setting="partitions_max",
             limit=PARTITIONS_MAX,
             value=count,

@@ -220,7 +220,7 @@ def find_owner(view: View, caller: Owner, owner: str | int | None) -> Owner:
         return max(known)
     if str(owner).isdecimal():
         if len(str(owner)) > 10 or int(owner) > UID_MAX:
-            raise InvalidArgument(f"{str(owner)[:40]} is no number of a user", code=202)
+            raise InvalidArgument(f"{str(owner)[:40]} is not a user's number", code=202)
         return int(owner), str(owner)
     raise TransactionKeyNotFound(f"user {owner} has no transaction key", owner=str(owner))
 
@@ -231,7 +231,7 @@ def check_key(key: str) -> None:
     try:
         size = len(key.encode())
     except UnicodeEncodeError:
-        size, reason = 1, "it is no valid text"
+        size, reason = 1, "it is not valid text"
     if not 1 <= size <= TRANSACTION_KEY_BYTES_MAX:
         reason = f"it has {size} bytes, 1 to {TRANSACTION_KEY_BYTES_MAX} are allowed"
     elif "&" in key:

@@ -37,7 +37,7 @@ HINT: Final = "restore the file from a copy of the store, or txlog admin repair"
 _SCAN_BYTES: Final = 1 << 20
 _LOOKS_MAX: Final = 5
 _WITNESS_BYTES: Final = 8192
-_REWRITTEN: Final = "the next writer writes it anew"
+_REWRITTEN: Final = "the next writer rewrites it"
 
 
 @dataclass(slots=True)
