@@ -903,74 +903,20 @@ class Deduplicated(OfTopic, tag="dup", frozen=True):
 
 
 Op = (
-    SettingSet
-    | TopicCreated
-    | SubscriptionCreated
-    | ConsumerAttached
-    | ConsumerDetached
-    | LedgerRolled
-    | LedgerSealed
-    | IdsReserved
-    | CounterRaised
-    | TxnOpened
-    | PartitionAdded
-    | SubscriptionAdded
-    | StatusUpdated
-    | TxnsForgotten
-    | KeyConnected
-    | KeyBound
-    | KeyReleased
-    | KeyDeleted
-    | Appended
-    | CommitMarker
-    | BufferAppended
-    | BufferCommitted
-    | BufferAborted
-    | CursorOpened
-    | Acked
-    | PendingAcked
-    | PendingCommitted
-    | PendingAborted
-    | ProducerOpened
-    | ProducersForgotten
-    | AckConflicted
-    | Deduplicated
-    | PartitionOffline
-    | PartitionAvailable
-    | LedgerReserved
-    | LedgerTrimmed
-    | Compacted
-    | PolicySet
-    | CursorTrimmed
-    | IsolationSet
-    | SubscriptionTypeSet
-    | Leased
-    | Returned
-    | PartitionsAdded
-    | TopicDeleted
-    | SubscriptionPolicySet
-    | SubscriptionDeleted
-    | Sought
-    | DeadLettered
-    | ChunksAppended
-    | BucketSealed
-    | BucketsMerged
-    | BucketDeleted
-    | Promoted
-    | NamespacePolicySet
-    | DelaysCounted
-    | WatermarkSet
-    | WatermarkIdled
-    | WatermarkSnapshot
-    | BufferWatermark
-    | WatermarkEmitted
-    | Adopted
-    | BatchRecorded
-    | PlaceAdded
-    | Offloaded
-    | LossAccepted
+    SettingSet | TopicCreated | SubscriptionCreated | ConsumerAttached | ConsumerDetached
+    | LedgerRolled | LedgerSealed | IdsReserved | CounterRaised | TxnOpened | PartitionAdded
+    | SubscriptionAdded | StatusUpdated | TxnsForgotten | KeyConnected | KeyBound | KeyReleased
+    | KeyDeleted | Appended | CommitMarker | BufferAppended | BufferCommitted | BufferAborted
+    | CursorOpened | Acked | PendingAcked | PendingCommitted | PendingAborted | ProducerOpened
+    | ProducersForgotten | AckConflicted | Deduplicated | PartitionOffline | PartitionAvailable
+    | LedgerReserved | LedgerTrimmed | Compacted | PolicySet | CursorTrimmed | IsolationSet
+    | SubscriptionTypeSet | Leased | Returned | PartitionsAdded | TopicDeleted
+    | SubscriptionPolicySet | SubscriptionDeleted | Sought | DeadLettered | ChunksAppended
+    | BucketSealed | BucketsMerged | BucketDeleted | Promoted | NamespacePolicySet
+    | DelaysCounted | WatermarkSet | WatermarkIdled | WatermarkSnapshot | BufferWatermark
+    | WatermarkEmitted | Adopted | BatchRecorded | PlaceAdded | Offloaded | LossAccepted
     | ClockNoted
-)
+)  # fmt: skip
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(list[Op])
