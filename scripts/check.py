@@ -5,7 +5,7 @@ usage: check.py [-h] [--all] [--slow] [--changed] [--only STEP] [PYTEST ARGUMENT
 Steps: format, lint, types and tests are quick. Two more take as long again, and `.ci/run` has
 them: deep, where a law is tried at each of many places, and spark, tests of one Spark session.
 With pytest arguments only those tests run. --changed is for while you work: lint and the tests
-nearest to what differs from main, nearest first, until 12 seconds are over. All steps run, also
+nearest to what differs from main, nearest first, until 9 seconds are over. All steps run, also
 after one has failed; the exit code is 1 when any did. `scripts/test` calls this in `.venv`.
 """
 
@@ -39,7 +39,7 @@ def main() -> int:
     parser.add_argument("--all", action="store_true", help="also the steps deep and spark")
     parser.add_argument("--slow", action="store_true", help="also those, and what takes minutes")
     parser.add_argument("--only", choices=STEPS, help="one step")
-    parser.add_argument("--changed", action="store_true", help="tests near the changes, 12 s")
+    parser.add_argument("--changed", action="store_true", help="tests near the changes, 9 s")
     options, rest = parser.parse_known_args()
     if options.changed:
         return changed.check()

@@ -10,7 +10,6 @@ import shutil
 import signal
 import tempfile
 import time
-from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -62,19 +61,20 @@ LONG = (
 )  # fmt: skip
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Let long tests come first, so that both workers end at the same time."""
-    items.sort(key=lambda item: not any(part in item.nodeid for part in LONG))
+    if config.getoption("--seconds") is None:
+        items.sort(key=lambda item: not any(part in item.nodeid for part in LONG))
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """--seconds N: begin no test after that; for `scripts/test --changed`."""
+    """--seconds N: begin no test after that, in one process; for `scripts/test --changed`."""
     parser.addoption("--seconds", type=float, help="stop, without a failure, after so many")
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
     seconds = session.config.getoption("--seconds")
-    if seconds is not None and not hasattr(session.config, "workerinput"):
+    if seconds is not None:
         session.config.pluginmanager.register(_Until(session, time.monotonic() + seconds))
 
 
@@ -89,9 +89,7 @@ class _Until:
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.when == "teardown" and time.monotonic() > self._end and not self._is_over:
             self._is_over = True
-            workers = self._session.config.pluginmanager.getplugin("dsession")
-            where: Any = self._session if workers is None else workers
-            where.shouldstop = "the time of --seconds is over"
+            self._session.shouldstop = "the time of --seconds is over"
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         if self._is_over and session.testsfailed == 0:
