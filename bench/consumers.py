@@ -199,16 +199,18 @@ class Worker:
 
     def __init__(self, pid: int) -> None:
         self.pid, self._fd = pid, os.pidfd_open(pid)
+        self._ended = select.poll()
+        self._ended.register(self._fd, select.POLLIN)
 
     def is_alive(self) -> bool:
         """Whether it runs."""
-        return not select.select([self._fd], [], [], 0)[0]
+        return not self._ended.poll(0)
 
     def kill(self) -> None:
         """SIGKILL; returns once it is gone."""
         with suppress(ProcessLookupError):
             signal.pidfd_send_signal(self._fd, signal.SIGKILL)
-        select.select([self._fd], [], [])
+        self._ended.poll()
         os.close(self._fd)
 
 

@@ -32,6 +32,8 @@ def typed(argv: list[str], env: dict[str, str], keys: list[tuple[str, str]]) -> 
     if pid == 0:
         os.execvpe(argv[0], argv, env)
     shown = ""
+    waiting = select.poll()  # `select.select` knows no descriptor from 1,024 on
+    waiting.register(terminal, select.POLLIN)
     try:
         for text, awaited in [("", "> "), *keys]:
             os.write(terminal, text.encode())
@@ -39,7 +41,7 @@ def typed(argv: list[str], env: dict[str, str], keys: list[tuple[str, str]]) -> 
             deadline = time.monotonic() + 60
             while awaited not in re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", shown[since:]):
                 assert time.monotonic() < deadline, shown
-                if select.select([terminal], [], [], 1)[0]:
+                if waiting.poll(1000):
                     shown += os.read(terminal, 65536).decode(errors="replace")
                 elif text == "\x03":
                     # Python looks for signals when its wait for a key is interrupted; one that

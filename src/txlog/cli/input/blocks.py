@@ -48,8 +48,11 @@ def read_blocks(path: str | None, wait_s: Callable[[], float | None]) -> Iterato
         if sys.stdin is not None and not sys.stdin.closed:
             yield sys.stdin.read().encode("utf-8", "surrogateescape")
         return
+    coming = select.poll()  # `select.select` knows no descriptor from 1,024 on
+    coming.register(number, select.POLLIN)
     while True:
-        if not select.select([number], [], [], wait_s())[0]:
+        seconds = wait_s()
+        if not coming.poll(None if seconds is None else max(0, seconds) * 1000):
             yield None
             continue
         data = os.read(number, _BLOCK_BYTES)

@@ -3,7 +3,8 @@
     1 the place   a frame of its own, before anything is copied there
     2 copy        checked against its checksum on the way, and read back from where it arrived
     3 switch      one frame a file, checked again under the write lock; then the ledger is there
-    4 let go      the next checkpoint no longer names the local file; it goes after the grace
+    4 let go      the next checkpoint no longer names the local file; it goes after the grace, with
+                  the first checkpoint whose predecessor does not name it either (repair goes there)
 
 A crash before the frame leaves a copy that nothing names; the next offload overwrites it, or
 `txlog admin gc` removes it. Only clean files of sidecars are moved; the others need compacting
