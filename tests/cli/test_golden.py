@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from scripts import golden
+from txlog.cli.line.catalogue import COMMANDS
 
 TRANSCRIPTS = sorted(golden.GOLDEN.glob("*.txt"))
 
@@ -16,6 +19,15 @@ def test_a_transcript_is_still_true(name: str) -> None:
     blocks = golden.parse(text)
     assert golden.render(blocks) == text
     assert golden.render(golden.play(blocks)) == text
+
+
+def test_every_command_is_in_a_transcript() -> None:
+    """Kills: a command of which nobody has ever looked at what it prints."""
+    played = "\n".join(
+        block.command for path in TRANSCRIPTS for block in golden.parse(path.read_text())
+    )
+    unseen = {path for path in COMMANDS if not re.search(rf"txlog {path}(?![\w-])", played)}
+    assert unseen == set()
 
 
 def test_there_are_transcripts() -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import pickle
 import re
 
 import pytest
 
+from tests import source_tree
 from txlog import errors
 from txlog.errors import (
     Corruption,
@@ -67,6 +69,18 @@ def test_names_are_unique_and_codes_differ_where_the_answer_differs() -> None:
             seen.setdefault(cls.code, set()).add(cls.__name__)
     for code, holders in seen.items():
         assert len(holders) == 1 or holders == shared[code]
+
+
+def test_every_class_is_used() -> None:
+    """Kills: an error that nothing raises. Beside these, which only have others below them."""
+    named = {
+        node.id if isinstance(node, ast.Name) else node.attr
+        for module in source_tree.modules()
+        if module.path != "errors"
+        for node in ast.walk(module.tree)
+        if isinstance(node, ast.Name | ast.Attribute)
+    }
+    assert {cls.__name__ for cls in CLASSES} - named <= {"WrongState", "IntegrityError", "Failure"}
 
 
 def test_drawing_names_every_class_with_its_code() -> None:

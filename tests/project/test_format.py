@@ -99,6 +99,13 @@ def test_the_ops_are_those_of_the_code() -> None:
     assert said == known
 
 
+def test_the_folds_are_those_of_the_code() -> None:
+    """Kills: a fold whose dump lies in state files, and section 7 does not know it."""
+    said = re.search(r"Folds: (.*?)\.", TEXT, re.DOTALL)
+    assert said is not None
+    assert re.findall(r"`(\w+)\s", said[1]) == [*view.HOMES]
+
+
 @pytest.mark.parametrize("kind", [manifest.Manifest, segment.FileRef, manifest.DumpRef,
                                   manifest.HistoryRef, manifest.Changes, manifest.ChangeRef,
                                   file.Head, file.Segment,

@@ -6,7 +6,7 @@ import os
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import duckdb
 import msgspec
@@ -18,7 +18,7 @@ from tests.engine_kit import Bench, begin, send
 from tests.laws.test_laws import random_history
 from txlog import Client
 from txlog.answers import integrity
-from txlog.engine.model.ops import KeyConnected
+from txlog.engine.model.ops import KeyConnected, Op
 from txlog.engine.storage.disk import posix as disk_module
 from txlog.engine.storage.disk.posix import PosixDisk
 from txlog.engine.storage.manifest import (
@@ -34,6 +34,7 @@ from txlog.engine.upkeep.changes import log
 from txlog.engine.upkeep.changes import rows as changes
 from txlog.engine.upkeep.verify.findings import Findings
 from txlog.engine.upkeep.verify.verify import verify
+from txlog.engine.view.view import HOMES
 from txlog.sql.client_query import Query
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
@@ -91,6 +92,30 @@ def problems(bench: Bench, client: Client | None = None) -> list[str]:
 
 def spans(found: list[Row] | None) -> list[tuple[int, int]]:
     return [(one["first"], one["last"]) for one in found or ()]
+
+
+UNRECORDED = {
+    "ConsumerAttached": "leases are not changes: they end with their holder",
+    "ConsumerDetached": "as above",
+    "Leased": "as above",
+    "AckConflicted": "a count; the same frame aborts its transaction",
+    "ClockNoted": "every checkpoint has one",
+    "TxnOpened": "the transaction log has it; the catalog only counts",
+    "LedgerRolled": "where rows lie, not what there is; `segment list` has it",
+    "LedgerReserved": "as above",
+    "LedgerTrimmed": "as above",
+    "Compacted": "as above",
+}
+
+
+def test_every_op_of_a_key_a_cursor_or_the_catalog_is_a_row_or_not_meant_to_be() -> None:
+    """Kills: a change that nobody finds in the log of changes."""
+    folds = [HOMES[kind] for kind in changes.SCHEMAS]
+    taken = {op for op in get_args(Op) if any(hasattr(fold, op.__name__) for fold in folds)}
+    assert {op.__name__ for op in taken - changes.TAKES.keys()} == UNRECORDED.keys()
+    assert changes.TAKES.keys() <= taken
+    of_catalog = {op for op, take in changes.TAKES.items() if take is changes.Collected.of_catalog}
+    assert of_catalog == changes._OBJECTS.keys()
 
 
 # --- rows ------------------------------------------------------------------------------------

@@ -70,6 +70,8 @@ HOMES: dict[str, ModuleType] = {
     "buffer": buffers, "cursor": cursors, "delayed": delays, "watermark": watermarks,
 }  # fmt: skip
 
+OF_PARTITION = ("topic", "buffer", "delayed", "watermark")  # they go with their partition
+
 
 class _Folds(Mapping[str, Fold]):
     """The folds by kind; the module of one runs when a component of that kind is loaded."""
@@ -371,12 +373,7 @@ class View:
     def _forget(self, op: SubscriptionDeleted | TopicDeleted) -> None:
         """What was deleted has no state any more, and no dump."""
         for number in op.partitions:
-            keys: list[Component] = [
-                ("topic", number, 0),
-                ("buffer", number, 0),
-                ("delayed", number, 0),
-                ("watermark", number, 0),
-            ]
+            keys: list[Component] = [(kind, number, 0) for kind in OF_PARTITION]
             if isinstance(op, SubscriptionDeleted):
                 keys = [("cursor", op.subscription, number)]
             else:

@@ -51,7 +51,7 @@ from txlog.engine.storage.journal.frame import Buffer, encode
 from txlog.engine.storage.journal.journal import JournalMoved
 from txlog.engine.storage.journal.witness import Witness
 from txlog.engine.storage.manifest import DumpRef, Manifest
-from txlog.engine.view.view import FOLDS, View, load_dump
+from txlog.engine.view.view import FOLDS, OF_PARTITION, View, load_dump
 from txlog.errors import TxlogError
 from txlog.ids import MessageId
 
@@ -140,9 +140,7 @@ class States:
 
     def _forget(self, op: TopicDeleted | SubscriptionDeleted) -> None:
         for number in op.partitions:
-            keys: list[Component] = [
-                (kind, number, 0) for kind in ("topic", "buffer", "delayed", "watermark")
-            ]
+            keys: list[Component] = [(kind, number, 0) for kind in OF_PARTITION]
             if isinstance(op, SubscriptionDeleted):
                 keys = [("cursor", op.subscription, number)]
             for key in keys:
