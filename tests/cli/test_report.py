@@ -238,7 +238,7 @@ def test_a_store_that_cannot_be_looked_at_has_a_page_of_what_is_wrong(
         told, said = capfd.readouterr()
         answer = json.loads(told)
         assert (answer["topics"], answer["problems"] > 0) == (None, True)
-        assert "the store cannot be looked at, " in said
+        assert "the store cannot be read, " in said
         text = out.read_text()
         assert "Problems" in text
         assert file.name in text

@@ -7,14 +7,14 @@ Contents:
 
     admin         checkpoint, coordinators, keys, partitions
     admin_space   giving space back: compact, offload, trim, gc; and accept-clock
-    admin_stats   coordinators, sidecars, pending acknowledgements and locks, to look at
+    admin_stats   shows coordinators, sidecars, pending acknowledgements and locks
     bench         `bench`
-    check         `check`: whether a store is well, in a monitor's words and exit codes
+    check         `check`: whether a store is healthy, in a monitor's words and exit codes
     completion    completion scripts, printed or installed
     config        the settings of a store and of the user
-    delay         delayed messages: list them, decide over them, tend their index
+    delay         delayed messages: list them, deliver or cancel them, maintain their index
     demo          `demo`
-    inspect       how `inspect` shows what a word or a file turned out to be
+    inspect       how `inspect` shows what a word or a file turns out to be
     job           `job`: audit, lateness, replay, compact and the others; which engine runs them
     man           manual pages: installed, shown, found
     metrics       `metrics`: text for Prometheus, or a file for its node exporter
@@ -22,8 +22,8 @@ Contents:
     query         `query`: SQL over the messages of a store
     report        `report`: a page of HTML
     segment       the files that a topic's rows are in
-    spark         what to tell spark-submit, and a job to start from
-    status        how `status` looks
+    spark         arguments for spark-submit, and a job to start from
+    status        what `status` prints
     store         init, copy, status, inspect
     sub           subscriptions
     topic         topics
@@ -31,6 +31,6 @@ Contents:
     txn           transactions
     verify        verify, doctor and repair
     views         `views`: a script that shows the messages of a store to a stock DuckDB
-    wait          `wait`: until a store is as it is needed
+    wait          `wait`: until conditions on a store hold
     watermark     event-time watermarks
 """

@@ -72,7 +72,7 @@ def list_keys(
     prefix: Annotated[str, Option("--prefix", metavar="STR")] = "",
     state: Annotated[list[str] | None, Option("--state", metavar="S…", help="of its txn")] = None,
     older_than: Annotated[
-        str | None, Option("--older-than", metavar="DUR", help="not used for so long")
+        str | None, Option("--older-than", metavar="DUR", help="not used for this long")
     ] = None,
     topic: Annotated[str | None, Option("--topic", "-t", metavar="T")] = None,
     deleted: Annotated[bool, Option("--deleted", help="deleted ones too")] = False,
@@ -107,7 +107,7 @@ def list_keys(
     fields=f"{LIST_FIELDS} txn_list",
 )
 def get_key(call: Call, key: KeyArgument, owner: OwnerOption = None) -> None:
-    """Show one transaction key and the transactions that are remembered of it."""
+    """Show one transaction key and its remembered transactions."""
     whose, key = _whose(key, owner)
     call.output.single(call.client().admin.transaction_key(key, whose))
 
@@ -123,7 +123,7 @@ def get_key(call: Call, key: KeyArgument, owner: OwnerOption = None) -> None:
     dry_run=True,
 )
 def delete_key(call: Call, key: KeyArgument, owner: OwnerOption = None) -> None:
-    """Delete a transaction key: its open transaction is aborted, its last epoch is kept."""
+    """Delete a transaction key; its open transaction is aborted, its last epoch kept."""
     whose, key = _whose(key, owner)
     answer = call.client(write=True).admin.delete_transaction_key(key, whose)
     aborted = ", ".join(str(txn) for txn in answer["aborted_list"])
@@ -148,7 +148,7 @@ def scale_coordinators(
     call: Call,
     count: Annotated[int, Argument(metavar="N", show_default=False)],
 ) -> None:
-    """Have N transaction coordinators; their number may only grow."""
+    """Set the number of transaction coordinators to N; it can only grow."""
     answer = call.client(write=True).admin.scale_coordinators(count)
     call.summary(f"coordinators: {answer['before']} before, now {answer['after']}")
     call.output.result(answer)
@@ -162,7 +162,7 @@ def _whose(key: str, owner: str | None) -> tuple[str | None, str]:
     return named or owner, bare or ""
 
 
-# --- take a partition away, and bring it back ------------------------------------------------
+# --- take a partition offline, and bring it back ---------------------------------------------
 
 _FIELDS = "topic partition online changed finished_list"
 
@@ -178,7 +178,7 @@ def offline(
     call: Call,
     target: Annotated[str, Argument(metavar="TOPIC/P", show_default=False)],
 ) -> None:
-    """Take a partition away: calls that need it end with 5, ends of transactions wait for it."""
+    """Take a partition offline: calls that need it end with 5, commits and aborts wait for it."""
     client = call.client(write=True)
     answer = client.admin.set_offline(target)
     _say(call, answer)
@@ -198,7 +198,7 @@ def online(
     call: Call,
     target: Annotated[str, Argument(metavar="TOPIC/P", show_default=False)],
 ) -> None:
-    """Check the files of a partition and bring it back, with all that waited for it."""
+    """Check the files of a partition and bring it back, then finish all that waited for it."""
     answer = call.client(write=True).admin.set_online(target)
     _say(call, answer)
     call.output.result(answer)

@@ -53,11 +53,11 @@ def compact(
     changes=True,
 )
 def compact_changes(call: Call) -> None:
-    """Reduce the logs of changes to the newest row of each key, cursor and thing of the catalog.
+    """Reduce the logs of changes to the newest row of each key, cursor and catalog entry.
 
-    The logs are system/__transaction_key, the cursors' and system/catalog: what DuckDB and Spark
-    read as Parquet, and query as transaction_key_log, cursor_log, catalog_log. What came before the
-    newest rows is gone, as by a compaction of a topic. Each cursor gets a file of its own, in
+    The logs are system/__transaction_key, those of cursors, and system/catalog: DuckDB and Spark
+    read them as Parquet, and query has them as transaction_key_log, cursor_log, catalog_log. Older
+    rows are gone, as after a compaction of a topic. Each cursor gets a file of its own, in
     _cursors/SUBSCRIPTION of its partition.
     """
     client = call.client(write=True)
@@ -88,9 +88,11 @@ def offload(
 ) -> None:
     """Move sealed files out of the store; readers, queries and Spark find them there.
 
-    What is copied is read back and compared before the ledger changes its place. The files here go
-    after reader_grace_ms, those there when a trim or a deletion lets them go and `txlog admin
-    checkpoint` or `txlog admin gc --apply` runs. Credentials for S3 come from the environment.
+    Each copy is read back and compared before its ledger switches to it. Local files go once
+    reader_grace_ms has passed, with the second checkpoint after the offload, as repair may need
+    them until then; on a nearly full disk at once. Offloaded files go when a trim or a deletion
+    lets them go and `txlog admin checkpoint` or `txlog admin gc --apply` runs. Credentials for S3
+    come from the environment.
     """
     if to is None:
         raise Usage("say where to: --to DIR or --to s3://bucket/prefix")
@@ -120,14 +122,14 @@ def offload(
 def trim(
     call: Call,
     topic: Annotated[str, Argument(metavar="TOPIC", show_default=False)],
-    to: Annotated[str | None, Option("--to", metavar="BOUND", help="what lies before it")] = None,
+    to: Annotated[str | None, Option("--to", metavar="BOUND", help="everything before it")] = None,
     by_policy: Annotated[
-        bool, Option("--by-policy", help="what the retention of the topic lets go")
+        bool, Option("--by-policy", help="whatever the topic's retention lets go")
     ] = False,
-    force: Annotated[bool, Option("--force-unacked", help="what is not acknowledged, too")] = False,
+    force: Annotated[bool, Option("--force-unacked", help="even what is not acknowledged")] = False,
     dry_run: Annotated[bool, Option("--dry-run", help="say what would be done")] = False,
 ) -> None:
-    """Let the oldest messages go, by whole ledgers."""
+    """Delete the oldest messages, by whole ledgers."""
     exclusive(to=to, by_policy=by_policy)
     if to is None and not by_policy:
         raise Usage("say what to trim: --to BOUND or --by-policy")
@@ -140,7 +142,9 @@ def trim(
     if plan["ledgers"]:
         call.summary(f"{_tense(dry_run, 'trim')} {_amount(plan)}")
     else:
-        call.summary(f"nothing to trim in {plan['topic']}: whole ledgers go, and none lies before")
+        call.summary(
+            f"nothing to trim in {plan['topic']}: only whole ledgers go, and none lies before"
+        )
     call.output.result({**plan, "dry_run": dry_run})
 
 
@@ -173,18 +177,18 @@ def gc(
     changes=True,
 )
 def accept_clock(call: Call) -> None:
-    """Say that the wall clock is right, so that what is old by it expires again.
+    """Say that the wall clock is right, so that old data expires by it again.
 
-    A clock that was set forward by more than clock_jump_max_ms is not believed: nothing is deleted,
-    acknowledged or forgotten by it, and `status` and `check` say so. Behind a reboot it is believed
-    by itself once it has run for an hour; so is one that was set back.
+    A clock that jumped forward by more than clock_jump_max_ms is not trusted: nothing is deleted,
+    acknowledged or forgotten by it, and `status` and `check` say so. After a reboot it is trusted
+    once it has run for an hour; so is a clock that was set back.
     """
     answer = call.client(write=True).admin.accept_clock()
     ahead = duration(max(0, int(answer["ahead_ms"])))
     if answer["was_believed"]:
-        call.summary("the clock was believed already")
+        call.summary("the clock was trusted already")
     else:
-        call.summary(f"the clock is believed, {ahead} ahead of what was expected")
+        call.summary(f"the clock is trusted, {ahead} ahead of what was expected")
     call.output.result(answer)
 
 

@@ -58,7 +58,7 @@ def coordinator_stats(
 def transaction_metadata(
     call: Call, txn: Annotated[str, Argument(metavar="ID", show_default=False)]
 ) -> None:
-    """Show everything known of a transaction."""
+    """Show everything known about a transaction."""
     call.output.single(call.client().admin.transaction_metadata(TxnId.parse(txn)))
 
 
@@ -98,7 +98,7 @@ def transaction_buffer_stats(
     partition: _Partition = None,
     txn: _Txn = None,
 ) -> None:
-    """Show the sidecars of a topic; with --txn what a transaction has in them."""
+    """Show the sidecars of a topic; with --txn what one transaction has in them."""
     txn_id = _only_with(call, txn, 4)
     call.output.rows(call.client().admin.transaction_buffer_stats(topic, partition, txn=txn_id))
 
@@ -122,7 +122,7 @@ def pending_ack_stats(
     txn: _Txn = None,
     internal: _Internal = False,
 ) -> None:
-    """Show what open transactions hold of a subscription; with --txn what one holds."""
+    """Show what open transactions hold in a subscription; with --txn what one holds."""
     txn_id = _only_with(call, txn, 2)
     call.output.rows(
         call.client().admin.pending_ack_stats(
@@ -145,7 +145,7 @@ def position_in_pending_ack(
     subscription: Annotated[str, Argument(metavar="SUB", show_default=False)],
     message: Annotated[str, Argument(metavar="ID", show_default=False)],
 ) -> None:
-    """Show what state a message has on a subscription.
+    """Show the state of a message on a subscription.
 
     PendingAck, MarkDelete (acknowledged), NotInPendingAck, PendingAckNotReady or InvalidPosition.
     """
@@ -159,7 +159,7 @@ def position_in_pending_ack(
     fields="name path held pid command since_time subscription",
 )
 def locks(call: Call) -> None:
-    """Show who holds which lock; a lock dies with its process, so there is no unlock."""
+    """Show who holds which lock. A lock dies with its process, so there is no unlock."""
     call.output.rows(call.client().admin.locks())
 
 

@@ -1,4 +1,4 @@
-"""Owns the command `bench`: how fast a store is on the disk that it would lie on."""
+"""Owns the command `bench`: how fast a store is on the disk that would hold it."""
 
 from __future__ import annotations
 
@@ -31,22 +31,23 @@ _MODES = ("produce", "consume", "txn", "mixed")
 def bench(
     call: Call,
     mode: Annotated[
-        str, Option("--mode", metavar="produce|consume|txn|mixed", help="what an operation is")
+        str, Option("--mode", metavar="produce|consume|txn|mixed", help="what one operation does")
     ] = "mixed",
     size: Annotated[str, Option("--size", metavar="SIZE", help="of a message")] = "100",
-    lasting: Annotated[str, Option("--duration", metavar="DUR", help="for so long")] = "10s",
+    lasting: Annotated[str, Option("--duration", metavar="DUR", help="how long to run")] = "10s",
     txn_size: Annotated[
         int, Option("--txn-size", metavar="N", help="messages of a batch or transaction")
     ] = 100,
     compare: Annotated[
-        str | None, Option("--compare", metavar="FILE", help="with what --json printed before")
+        str | None,
+        Option("--compare", metavar="FILE", help="with the --json output of an earlier run"),
     ] = None,
 ) -> None:
-    """Measure how many operations a store does in a second, and how long each takes.
+    """Measure how many operations a store does per second, and how long each takes.
 
-    produce: one durable message. consume: so many received and acknowledged. txn: so many sent in
-    a transaction. mixed: a transaction that receives and sends. The store measured is one of its
-    own beside the store that is named, else in the working directory; nothing is left of it.
+    produce: one durable message. consume: a batch received and acknowledged. txn: a batch sent in
+    a transaction. mixed: a transaction that receives and sends. It measures a temporary store
+    beside the named store, else in the working directory; nothing of it is left.
     """
     call.check_choice("--mode", mode, _MODES)
     duration_ms = call.duration(lasting)
@@ -79,7 +80,7 @@ def bench(
 
 
 def _before(path: str, mode: str) -> float:
-    """How many a second there were before. Raises NotFound, InvalidArgument."""
+    """Operations per second in the earlier run. Raises NotFound, InvalidArgument."""
     try:
         with open(path, encoding="utf-8") as file:
             rows = json.load(file)

@@ -1,4 +1,4 @@
-"""Owns the command `check`: whether a store is well, in the words and exit codes of monitors."""
+"""Owns the command `check`: whether a store is healthy, in monitors' words and exit codes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from txlog.errors import Corruption, TxlogError, Usage
 
 EXITS: Final = {"ok": 0, "warning": 1, "critical": 2, "unknown": 3}
 _STYLES: Final = ("text", "nagios", "prometheus", "json")
-# Of the values of a check: the unit that monitors know, and how many of it one of ours is.
+# For values of a check: the unit that monitors know, and how many of it one of ours is.
 _UNITS: Final = {"txn-age": ("s", 0.001), "lag": ("s", 0.001), "space": ("B", 1)}
 Answer = Mapping[str, Any]
 
@@ -35,7 +35,7 @@ Answer = Mapping[str, Any]
 def check(
     call: Call,
     topics: Annotated[
-        list[str] | None, Option("--topic", "-t", metavar="T", help="these only; may be repeated")
+        list[str] | None, Option("--topic", "-t", metavar="T", help="only these; may be repeated")
     ] = None,
     backlog_warn: Annotated[
         int | None, Option("--backlog-warn", metavar="N", help="messages of a subscription")
@@ -56,16 +56,16 @@ def check(
         str | None, Option("--lag-crit", metavar="DUR", help="the same, critical")
     ] = None,
     style: Annotated[
-        str, Option("--style", metavar="text|nagios|prometheus|json", help="how it is said")
+        str, Option("--style", metavar="text|nagios|prometheus|json", help="shape of the answer")
     ] = "text",
     outfile: Annotated[
         str | None, Option("--outfile", metavar="PATH", help="write it there, replaced at once")
     ] = None,
 ) -> None:
-    """Tell whether a store is well: 0 ok, 1 warning, 2 critical, 3 unknown or an error.
+    """Check whether a store is healthy: 0 ok, 1 warning, 2 critical, 3 unknown or an error.
 
-    A value above a bound is told. Always looked at: partitions that are away, room on the disk,
-    transactions that hang. Of backlog, age and lag the values are shown without bounds, too.
+    It reports values above a bound. It always checks for offline partitions, disk space and
+    hanging transactions. Backlog, age and lag are shown even without bounds.
     """
     call.check_choice("--style", style, _STYLES)
     as_json = call.output.as_json
@@ -97,7 +97,7 @@ def _bounds(name: str, warn: int | None, crit: int | None) -> tuple[int | None, 
 
 
 def _failed(error: TxlogError) -> Answer:
-    """What there is to say of a store that cannot be looked at."""
+    """The answer for a store that cannot be examined."""
     status = "critical" if isinstance(error, Corruption) else "unknown"
     detail = error.message if error.hint is None else f"{error.message} ({error.hint})"
     row = {
@@ -140,7 +140,7 @@ def _nagios(call: Call, answer: Answer) -> str:
     figures = " ".join(_perfdata(row) for row in rows if row["name"] != "store")
     first = f"TXLOG {answer['status'].upper()} - {said or f'{len(rows)} checks'}"
     more = [f"{row['status'].upper()} {row['name']}: {row['detail']}" for row in wrong[3:]]
-    # One line is read by every monitor; a bar would begin the figures.
+    # Every monitor reads one line; a bar would begin the figures.
     lines = [line.replace("|", "/").replace("\n", " ") for line in (first, *more)]
     lines[0] += f" | {figures}" if figures else ""
     return "".join(f"{line}\n" for line in lines)
@@ -180,8 +180,8 @@ def _prometheus(call: Call, answer: Answer) -> str:
             f"Worst of all checks: {said}.",
             [("", {}, EXITS[answer["status"]])],
         ),
-        family("txlog_check_status", "gauge", f"Of one check: {said}.", statuses),
-        family("txlog_check_value", "gauge", "What it looks at: messages, ms or bytes.", values),
+        family("txlog_check_status", "gauge", f"One check: {said}.", statuses),
+        family("txlog_check_value", "gauge", "What was measured: messages, ms or bytes.", values),
     ]
     text: str = importlib.import_module("txlog.answers.metrics_text").exposition(made)
     return text

@@ -25,10 +25,10 @@ Shell = Annotated[
     examples=("txlog completion show bash", "source <(txlog completion show bash)"),
 )
 def show(call: Call, shell: Shell = None) -> None:
-    """Print the script that completes txlog: verbs, flags and their words, names of the store.
+    """Print the script that completes txlog: verbs, flags and their values, names in the store.
 
-    Names of topics, subscriptions, keys and transactions are read from the store that the line
-    means, without a lock.
+    Names of topics, subscriptions, keys and transactions are read, without a lock, from the store
+    that the command line refers to.
     """
     call.output.text(script(_shell(shell)))
 
@@ -40,14 +40,14 @@ def show(call: Call, shell: Shell = None) -> None:
     changes=True,
 )
 def install(call: Call, shell: Shell = None) -> None:
-    """Write it where the shell looks for it; it may be repeated.
+    """Write the script where the shell looks for it; repeating it is harmless.
 
-    For bash that takes the package bash-completion, for zsh a line in .zshrc that it names.
+    Bash needs the package bash-completion, zsh a line in .zshrc, which is printed.
     """
     name = _shell(shell)
     path = place(name)
     changed = install_file(call, path, script(name))
-    call.summary(f"{path} {'is written' if changed else 'was so already'}; open a new shell")
+    call.summary(f"{path} {'written' if changed else 'was up to date'}; open a new shell")
     if name == "zsh":
         call.summary(f"before compinit in .zshrc: fpath=({path.parent} $fpath)")
 

@@ -26,12 +26,12 @@ Key = Annotated[str, Argument(metavar="KEY", show_default=False)]
 )
 def show(
     call: Call,
-    origin: Annotated[bool, Option("--origin", help="say where each value is from")] = False,
+    origin: Annotated[bool, Option("--origin", help="say where each value comes from")] = False,
 ) -> None:
     """List settings: those of this user and call, then those of the store.
 
-    A flag goes before a variable, that before the store, config.toml and what is built in. Without
-    a store only the first are listed.
+    A flag overrides a variable, that the store, that config.toml, and that the built-in default.
+    Without a store only the first group is listed.
     """
     if origin and call.flags.columns is None:
         call.output.shown = ["name", "value", "origin"]
@@ -44,7 +44,7 @@ def show(
     fields="name value origin",
 )
 def get(call: Call, key: Key) -> None:
-    """Print the value of a setting, with --json its origin as well."""
+    """Print the value of a setting, with --json also where it comes from."""
     rows = _rows(call)
     row = next((each for each in rows if each["name"] == key), None)
     if row is None:
@@ -79,8 +79,8 @@ def set_(
 ) -> None:
     """Set a setting of the store, for all who use it, or with --user one of this user.
 
-    A setting in …_ms takes 5m, one in …_bytes takes 64MiB. A process that has the store open takes
-    it with its next look at the store.
+    A setting in …_ms takes 5m, one in …_bytes takes 64MiB. A process that has the store open
+    notices the change the next time it reads the store.
     """
     if user:
         _set_user(call, key, value)
@@ -131,7 +131,7 @@ def _rows(call: Call) -> list[Row]:
 
 
 def _lock_timeout(call: Call, row: Row) -> None:
-    """Say how long this call waits for a lock, and who says so."""
+    """Say how long this call waits for a lock, and where that is set."""
     if call.lock_timeout_ms is not None:
         origin = "--lock-timeout" if call.flags.lock_timeout else "TXLOG_LOCK_TIMEOUT"
         row.update(value=call.lock_timeout_ms, origin=origin)
@@ -150,7 +150,7 @@ def _set_user(call: Call, key: str, value: str) -> None:
 
 
 def _parsed(name: str, text: str, now: object) -> int | str | float:
-    """The value that text writes, by the name and the value it has now.
+    """The value that text stands for, by the setting's name and present value.
 
     raises: InvalidArgument (201, 203)
     """

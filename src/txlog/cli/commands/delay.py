@@ -1,6 +1,6 @@
-"""Owns the commands of delayed messages: look at them, decide over them, tend their index.
+"""Owns the commands of delayed messages: list them, deliver or cancel them, maintain their index.
 
-Those that decide show their plan and ask before they act; the plan is the same decision, not
+Those that deliver or cancel show their plan and ask first; the plan is the same decision, not
 carried out.
 """
 
@@ -55,10 +55,10 @@ def list_delayed(
     key: Annotated[str | None, Option("--key", "-k", metavar="K", help="of this key")] = None,
     limit: Annotated[int | None, Option("--limit", min=0, metavar="N", help="at most N")] = None,
     histogram: Annotated[
-        bool, Option("--histogram", help="how many are due within which time")
+        bool, Option("--histogram", help="how many are due within each span of time")
     ] = False,
 ) -> None:
-    """List messages that are not due yet, in the order of their time."""
+    """List messages that are not due yet, by due time."""
     exclusive(histogram=histogram, key=key is not None)
     exclusive(histogram=histogram, limit=limit is not None)
     if subscription is not None:
@@ -83,7 +83,7 @@ def next_delayed(
     count: Annotated[int, Option("-n", min=1, metavar="N", help="so many")] = 1,
     subscription: Subscription = None,
 ) -> None:
-    """Show what is due next; without TOPIC in the whole store."""
+    """Show what is due next, in TOPIC or in the whole store."""
     if subscription is not None:
         check_name("subscription", subscription)
     client = call.client()
@@ -112,9 +112,9 @@ def next_delayed(
     ),
 )
 def buckets(call: Call, topic: Topic) -> None:
-    """List the buckets of the index: sealed ones, the mutable one, what waits for a commit.
+    """List the buckets of the index: sealed ones, the mutable one, those waiting for a commit.
 
-    Unindexed is a range whose messages the index does not know: it is rebuilt when it is needed.
+    An unindexed range has messages that the index does not know: it is rebuilt when needed.
     """
     if call.output.form == "names":
         raise Usage("-f names: there is no name or id here")
@@ -146,7 +146,7 @@ def _rows(
 
 
 def _plain(table: Any) -> list[Row]:
-    """The rows with their time in ms: an instant may be beyond what a datetime can say."""
+    """The rows with their time in ms: an instant may be out of range for a datetime."""
     at = table["deliver_at"].cast("int64")
     return table.drop_columns(["deliver_at"]).append_column("at", at).to_pylist()  # type: ignore[no-any-return]
 
@@ -168,7 +168,7 @@ def _print_histogram(call: Call, rows: Sequence[Mapping[str, object]]) -> None:
 
 
 def _length(count: int, most: int) -> int:
-    """How long a bar is: what is there has one."""
+    """How long a bar is; any count above zero has one."""
     return -(-count * BAR_COLUMNS // most)
 
 
@@ -177,7 +177,7 @@ def _length(count: int, most: int) -> int:
 Answer = Mapping[str, Any]
 Ids = Annotated[list[str] | None, Argument(metavar="ID")]
 DueBefore = Annotated[str | None, Option("--before", metavar="TIME", help="those due before it")]
-Every = Annotated[bool, Option("--all", help="whatever is delayed")]
+Every = Annotated[bool, Option("--all", help="everything delayed")]
 
 
 @command(
@@ -224,10 +224,10 @@ def cancel(
     before: DueBefore = None,
     every: Every = False,
     subscription: Annotated[
-        str | None, Option("--subscription", "-s", metavar="SUB", help="else all there are")
+        str | None, Option("--subscription", "-s", metavar="SUB", help="else all of them")
     ] = None,
 ) -> None:
-    """Acknowledge delayed messages before they are due, so that they never come."""
+    """Acknowledge delayed messages before they are due, so that they are never delivered."""
     _change(call, topic, ids, before, every, subscription, "cancel")
 
 
@@ -280,14 +280,14 @@ def _parsed(ids: list[str]) -> list[MessageId]:
 
 
 def _amount(answer: Answer, done: str) -> str:
-    """So many messages, with the first and the last of their times."""
+    """The number of messages, with the first and last of their times."""
     first, last = answer["first_at"], answer["last_at"]
     if first == last:
         return f"{counted(answer[done], 'message')} due {format_time(first)}"
     return f"{counted(answer[done], 'message')} due {format_time(first)} to {format_time(last)}"
 
 
-# --- tend the index --------------------------------------------------------------------------
+# --- maintain the index ----------------------------------------------------------------------
 
 
 @command(
@@ -302,10 +302,10 @@ def merge(
     topic: Topic,
     to: Annotated[
         int | None,
-        Option("--to", min=1, metavar="N", help="so many stay; else max_num_buckets"),
+        Option("--to", min=1, metavar="N", help="how many to keep; else max_num_buckets"),
     ] = None,
 ) -> None:
-    """Merge the buckets of the index; nothing waits for it, it saves memory and files."""
+    """Merge the buckets of the index, which saves memory and files; nothing waits for it."""
     handle = call.client(write=True).topic(topic)
     with Words(call, f"merging buckets of {topic}"):
         answer = handle.merge(to, dry_run=call.dry_run)
@@ -332,9 +332,9 @@ def rebuild(
     first: Annotated[str | None, Option("--from", metavar="L:E", help="else the first")] = None,
     last: Annotated[str | None, Option("--to", metavar="L:E", help="else the last")] = None,
 ) -> None:
-    """Make the sealed buckets anew from the log, and say what differed.
+    """Rebuild the sealed buckets from the log, and report what differed.
 
-    The mutable bucket needs none of it: it comes from the frames that the log consists of.
+    The mutable bucket needs no rebuilding: it is made from the frames of the log itself.
     """
     low = None if first is None else MessageId.parse(first)
     high = None if last is None else MessageId.parse(last)

@@ -1,4 +1,4 @@
-"""Owns the demo command: the exactly-once run on real invoices, with kills, checked at the end."""
+"""Owns the command `demo`: real invoices processed exactly once despite kills, then checked."""
 
 from __future__ import annotations
 
@@ -48,16 +48,16 @@ def demo(
     seed: Annotated[int, Option("--seed", metavar="N")] = 1,
     limit: Annotated[int | None, Option("--limit", metavar="N", min=1, help="invoices")] = None,
     small: Annotated[
-        bool, Option("--small", help="a few messages of every kind instead, to look at")
+        bool, Option("--small", help="instead, a few messages of every kind to look at")
     ] = False,
     tour: Annotated[
-        bool, Option("--tour", help="those, and commands that look at them, with what they print")
+        bool, Option("--tour", help="the same, with commands that show them and what they print")
     ] = False,
 ) -> None:
     """Process real invoices exactly once while the worker is killed again and again.
 
-    The store is made in PATH (./txlog-demo) and stays there. The result is computed a second time
-    by DuckDB from the source; a difference ends with 6.
+    The store is made in PATH (./txlog-demo) and stays there. DuckDB computes the result a second
+    time from the source; a difference ends with 6.
 
     A small store has an open and an aborted transaction, a delayed message and a late one.
     """
@@ -80,14 +80,14 @@ def demo(
 
 
 class _Stages(Bar):
-    """How far the workers are; what a demo calls with it."""
+    """Shows how far the workers are; the demo calls it."""
 
     def __init__(self, call: Call) -> None:
         super().__init__(call, self._stage)
         self._at = ("", 0, 0, 0)
 
     def __call__(self, stage: str, done: int, total: int, kills: int) -> None:
-        """So many invoices of all are done, after so many kills in the stage."""
+        """Show how many of all invoices are done, after how many kills in the stage."""
         self._at = (stage, done, total, kills)
 
     def _stage(self) -> Sight:
@@ -99,7 +99,7 @@ class _Stages(Bar):
 
 
 def _small(call: Call, path: str, *, tour: bool) -> None:
-    """Make the small store; for a tour show what some commands say of it."""
+    """Make the small store; for a tour show what some commands print about it."""
     made = importlib.import_module("txlog.demo.small").make(os.fspath(path), call.clock)
     if not tour:
         call.output.fields = ["path", "topics", "messages"]

@@ -1,4 +1,4 @@
-"""Owns how `inspect` looks: what a word means in the store, or a file, and what is asked of it."""
+"""Owns what `inspect` prints: what a word means in the store, or a file, and answers about it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _SAMPLE: Final = "FROM this USING SAMPLE reservoir({rows} ROWS) REPEATABLE (1)"
 
 @dataclass(frozen=True, slots=True)
 class Looks:
-    """What is asked of the thing; nothing: what it is."""
+    """What is asked about the thing; with nothing set, what it is."""
 
     sql: str | None
     at: str | None
@@ -61,7 +61,7 @@ class Looks:
             raise Usage("--explain goes with what SQL answers")
 
     def statement(self) -> str | None:
-        """What is asked as SQL over `this`."""
+        """The question as SQL over `this`."""
         if self.sample is not None:
             return _SAMPLE.format(rows=self.sample)
         if self.schema or self.stats:
@@ -70,7 +70,7 @@ class Looks:
 
 
 def show(call: Call, what: str | None, looks: Looks) -> None:
-    """Print what a word means in the store, or what was asked of it."""
+    """Print what a word means in the store, or what was asked about it."""
     looks.check()
     answer, path = _found(call, what, looks)
     if looks.hexdump is not None:
@@ -114,7 +114,7 @@ def _file(path: str, looks: Looks) -> tuple[dict[str, Any], str]:
 
 
 def _starts(call: Call, answer: Mapping[str, Any], at: str) -> list[tuple[int, int, int, int]]:
-    """(partition, ledger, entry, index) of the first message of each partition there or behind."""
+    """(partition, ledger, entry, index) of the first message of each partition there or after."""
     if answer["kind"] not in ("topic", "partition"):
         raise Usage("--at is a place in a topic")
     topic, client = str(answer["topic"]), call.client()
@@ -138,7 +138,7 @@ def _first_at(call: Call, answer: Mapping[str, Any], at: str) -> str:
 
 
 def _ask(call: Call, answer: dict[str, Any], path: str | None, looks: Looks) -> None:
-    """Print what SQL says of the thing."""
+    """Print what SQL says about the thing."""
     views = importlib.import_module("txlog.sql.this")
     sql = str(looks.statement())
     if answer["kind"] == "file":
@@ -166,7 +166,7 @@ def _ask(call: Call, answer: dict[str, Any], path: str | None, looks: Looks) -> 
 
 
 def _hexdump(call: Call, answer: Mapping[str, Any], path: str | None, words: str) -> None:
-    """Print bytes of a file, or of a frame from its first on."""
+    """Print bytes of a file, or of a frame counted from its first."""
     offset, colon, length = words.partition(":")
     if not (colon and offset.isdecimal() and length.isdecimal() and len(words) < 40):
         raise InvalidArgument(f"--hexdump is OFFSET:LEN, not {words[:40]}", code=203)
@@ -192,7 +192,7 @@ def _single(call: Call, answer: dict[str, Any], path: str | None) -> None:
         embedded = answer["value"] if as_json and answer["value_encoding"] == "json" else None
     if call.flags.columns is not None:
         check_columns(call.output.fields, list(answer))
-    if embedded is not None:  # a value that is JSON stands as it is, as in a record of consume
+    if embedded is not None:  # a value that is JSON stays as it is, as in a record of consume
         row = select({**answer, "value": None}, call.output.fields or list(answer))
         if "value" in row:
             row["value"] = embedded
@@ -212,7 +212,7 @@ def _is_parquet(path: str) -> bool:
 
 
 def _plain(row: Mapping[str, Any]) -> dict[str, Any]:
-    """A row whose bounds are text: a column has one type, they have many."""
+    """A row whose bounds are text: a column has one type, the bounds have many."""
     return {
         name: str(value) if name in ("min", "max") and value is not None else value
         for name, value in row.items()

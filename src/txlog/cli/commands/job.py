@@ -1,4 +1,4 @@
-"""Owns the commands of jobs: those that only look, those that write, those that do upkeep."""
+"""Owns the commands of jobs: those that only read, those that write, those that do upkeep."""
 
 from __future__ import annotations
 
@@ -15,20 +15,18 @@ from txlog.cli.terminal.tables import counted, duration, size
 from txlog.errors import MissingExtra, Usage
 from txlog.ranges import Range, parse_range
 
-Master = Annotated[
-    str | None, Option("--master", metavar="URL", help="of Spark; left out local[*]")
-]
+Master = Annotated[str | None, Option("--master", metavar="URL", help="of Spark; default local[*]")]
 Conf = Annotated[
     list[str] | None, Option("--conf", metavar="K=V", help="a property of Spark; may be repeated")
 ]
 
 
-# --- what they share -------------------------------------------------------------------------
+# --- shared ----------------------------------------------------------------------------------
 
 
 @contextmanager
 def engine_of(call: Call, word: str, master: str | None, conf: list[str] | None) -> Iterator[Any]:
-    """The engine that flags name; it ends with the context.
+    """The engine that the flags name; it is closed with the context.
 
     raises: Usage (201); MissingExtra (107) without pyspark or Java
     """
@@ -54,7 +52,7 @@ _HOMES: Final = {
 
 
 def job_of(name: str) -> Callable[..., dict[str, Any]]:
-    """The function of a job, loaded only when it runs."""
+    """The function of a job, imported only when it runs."""
     found: Callable[..., dict[str, Any]] = getattr(
         importlib.import_module(f"txlog.jobs.{_HOMES.get(name, name)}"), name
     )
@@ -92,9 +90,9 @@ def _pairs(given: list[str]) -> dict[str, str]:
     return found
 
 
-# --- jobs that look --------------------------------------------------------------------------
+# --- jobs that read --------------------------------------------------------------------------
 
-Looking = Annotated[str, Option("--engine", metavar="duckdb|spark", help="what computes")]
+Looking = Annotated[str, Option("--engine", metavar="duckdb|spark", help="what computes it")]
 Topic = Annotated[str, Argument(metavar="TOPIC", show_default=False)]
 
 
@@ -110,10 +108,10 @@ def audit(
     master: Master = None,
     conf: Conf = None,
 ) -> None:
-    """Compare the stored rows of topics, of all when none is named, with what the store goes by.
+    """Check the stored rows of the topics, or of all topics, against the store's own records.
 
-    Nothing of the program decides what is found: the engine reads every file and works out anew
-    which messages are committed. It ends with 6 when a check fails.
+    The engine relies on no code of txlog: it reads every file and works out afresh which messages
+    are committed. It ends with 6 when a check fails.
     """
     client = call.client()
     with engine_of(call, engine, master, conf) as chosen, Words(call) as told:
@@ -136,15 +134,15 @@ def audit(
 def lateness(
     call: Call,
     topic: Topic,
-    by: Annotated[str, Option("--by", metavar="DUR", help="a row for so much time")] = "1m",
+    by: Annotated[str, Option("--by", metavar="DUR", help="the span of time of a row")] = "1m",
     engine: Looking = "duckdb",
     master: Master = None,
     conf: Conf = None,
 ) -> None:
-    """Show how long after their event messages were published, by time of publication.
+    """Show how long after their event times messages were published, by publish time.
 
-    Late are messages below the greatest event time before them in their partition; the JSON also
-    has how many a watermark would find late that trails that time by a second, a minute, an hour.
+    A message is late if its event time is below the greatest one before it in its partition. The
+    JSON also says how many would be late for a watermark that lags by a second, a minute, an hour.
     """
     by_ms = call.duration(by)
     assert by_ms is not None
@@ -160,16 +158,16 @@ def lateness(
         if row["late"]
     )
     call.summary(
-        f"{counted(answer['messages'], 'message')} with an event time; late by the delay of a "
+        f"{counted(answer['messages'], 'message')} with an event time; late by the lag of a "
         f"watermark: {late or 'none'} ({engine}, {duration(call.elapsed_ms())})"
     )
 
 
 # --- jobs that write -------------------------------------------------------------------------
 
-Changing = Annotated[str, Option("--engine", metavar="duckdb|spark", help="what computes")]
+Changing = Annotated[str, Option("--engine", metavar="duckdb|spark", help="what computes it")]
 Key = Annotated[
-    str, Option("--transaction-key", "--key", metavar="KEY", help="whose batch it is: needed")
+    str, Option("--transaction-key", "--key", metavar="KEY", help="whose batch it is; required")
 ]
 
 
@@ -188,7 +186,7 @@ def export_delta(
     topic: Topic,
     dest: Annotated[str, Argument(metavar="DEST", show_default=False)],
     app_id: Annotated[
-        str, Option("--app-id", metavar="ID", help="whose progress the table keeps")
+        str, Option("--app-id", metavar="ID", help="whose progress the table records")
     ] = "txlog",
     engine: Changing = "spark",
     master: Master = None,
@@ -196,9 +194,9 @@ def export_delta(
 ) -> None:
     """Add what became visible since the last export to a Delta table in a local directory.
 
-    The table itself keeps the LSN that it has, in the same commit as the messages; so none is
-    missing or twice, wherever an export is killed. Sealed files that hold committed messages only
-    are linked, not copied. It needs the package deltalake.
+    The table itself records the LSN it has reached, in the same commit as the messages; so none is
+    missing or added twice, wherever an export is killed. Sealed files that hold only committed
+    messages are linked, not copied. It needs the package deltalake.
     """
     client = call.client()
     work = _loaded("export_delta")
@@ -247,8 +245,8 @@ def bulk_load(
 ) -> None:
     """Store the rows of a file, or of all files below a directory, as messages: all or none.
 
-    The same key with the same bytes again changes nothing, and answers as the first time. Of
-    ndjson the value of a message is the line. An integer is an event time in milliseconds.
+    The same key with the same bytes again changes nothing and gives the first answer. With ndjson
+    the value of a message is the line. An integer event time is in milliseconds.
     """
     reading = importlib.import_module("txlog.jobs.loads")
     columns = reading.Columns(key_column, value_column, event_time_column)
@@ -286,7 +284,9 @@ def replay(
     ] = None,
     transform: Annotated[
         str | None,
-        Option("--transform", metavar="MODULE:FUNCTION", help="what changes the messages"),
+        Option(
+            "--transform", metavar="MODULE:FUNCTION", help="a function that changes the messages"
+        ),
     ] = None,
     engine: Changing = "spark",
     master: Master = None,
@@ -294,14 +294,14 @@ def replay(
 ) -> None:
     """Store the committed messages of a range in another topic: all or none, once.
 
-    The same key, range and function again change nothing. The function takes and gives columns
+    The same key, range and function again change nothing. The function takes and returns columns
     key, value, properties, event_time, deliver_at: a pyarrow.Table with duckdb, a DataFrame with
-    spark. Each message says where it came from, in the property replay_of.
+    spark. The property replay_of of each message says where it came from.
     """
     text = range_ or ""
     wanted = Range() if range_ is None else parse_range(range_, call.now_ms())
     if wanted.kind != "range":
-        raise Usage("-o of a replay is a stretch: unacked and txn are none")
+        raise Usage("a replay needs a range: -o takes neither unacked nor txn here")
     function = None
     if transform is not None:
         function = (transform, importlib.import_module("txlog.functions").load(transform))
@@ -345,7 +345,7 @@ def _loaded(name: str) -> Callable[..., dict[str, Any]]:
 # --- jobs of upkeep --------------------------------------------------------------------------
 
 Upkeep = Annotated[
-    str, Option("--engine", metavar="duckdb|spark", help="who reads; duckdb: this process")
+    str, Option("--engine", metavar="duckdb|spark", help="what reads; duckdb: this process")
 ]
 
 
@@ -364,7 +364,7 @@ def compact(
 ) -> None:
     """Rewrite the sidecars of a topic in commit order, without dead rows; Spark reads and sorts.
 
-    Every row is compared with what the sidecar goes by before the new file takes its place.
+    Every row is checked against the sidecar's own records before the new file takes its place.
     """
     client = call.client(write=not call.dry_run)
     with engine_of(call, engine, master, conf) as chosen, Words(call) as told:
@@ -391,7 +391,7 @@ def compact(
 def rebuild_delayed(
     call: Call, topic: Topic, engine: Upkeep = "spark", master: Master = None, conf: Conf = None
 ) -> None:
-    """Make the sealed buckets of the delayed index anew; Spark finds the messages with a time."""
+    """Rebuild the sealed buckets of the delayed index; Spark finds the messages with a time."""
     client = call.client(write=True)
     with engine_of(call, engine, master, conf) as chosen, Words(call) as told:
         answer = job_of("rebuild_delayed")(client, topic, chosen, dry_run=call.dry_run, tell=told)

@@ -29,7 +29,7 @@ Pages = Annotated[list[str] | None, Argument(metavar="PAGE", show_default=False)
 def install(call: Call) -> None:
     """Write the man pages below $XDG_DATA_HOME/man, where `man` finds them.
 
-    It may be repeated: only pages that changed are written.
+    Repeating it is harmless: only pages that changed are written.
     """
     top = data_home(os.environ) / "man"
     names = man_pages.page_names()
@@ -55,7 +55,7 @@ def show(call: Call, page: Pages = None) -> None:
 def path(call: Call, page: Pages = None) -> None:
     """Print the directory of the man pages, or the file of one.
 
-    That is where `man install` put them, else where they came with txlog.
+    That is where `man install` put them, else where txlog brought them.
     """
     name = _named(page)
     for top in (data_home(os.environ) / "man", Path(sys.prefix) / "share" / "man"):

@@ -1,6 +1,6 @@
 """Owns the commands of policies: set, get and remove of each of the three kinds.
 
-A kind is a row of a table: its flags, the names that the API has for them, and how each is read.
+A kind is a row of a table: its flags, their names in the API, and how each is read.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def set_delayed(
     topic: Topic = None,
     namespace: Namespace = None,
     active: Annotated[
-        bool | None, Option("--active/--no-active", help="messages wait, or come at once")
+        bool | None, Option("--active/--no-active", help="messages wait, or are delivered at once")
     ] = None,
     tick_time: Annotated[
         str | None, Option("--tick-time", metavar="DUR", help="between wake-ups, at least")
@@ -106,7 +106,7 @@ def set_delayed(
     ] = None,
     ttl_from: TtlFrom = None,
 ) -> None:
-    """Set how messages of a topic, a namespace or the store wait for their delivery.
+    """Set how messages of a topic, a namespace or the store wait for delivery.
 
     A topic inherits what is not set for it from its namespace, that from the store.
     """
@@ -129,10 +129,11 @@ def set_retention(
         str | None, Option("--time", metavar="DUR|unlimited", help="ledgers that are older go")
     ] = None,
     size: Annotated[
-        str | None, Option("--bytes", metavar="SIZE|unlimited", help="those beyond so much go")
+        str | None, Option("--bytes", metavar="SIZE|unlimited", help="ledgers beyond this total go")
     ] = None,
     acked: Annotated[
-        bool | None, Option("--acked/--no-acked", help="what all have acknowledged goes, or stays")
+        bool | None,
+        Option("--acked/--no-acked", help="what every subscription acknowledged goes, or stays"),
     ] = None,
     ttl: Annotated[
         str | None, Option("--ttl", metavar="DUR|unlimited", help="older ones are acknowledged")
@@ -141,8 +142,8 @@ def set_retention(
 ) -> None:
     """Set how long messages of a topic, a namespace or the store are kept, and how much of them.
 
-    Whole ledgers go, oldest first, behind a checkpoint or by `admin trim --by-policy`; never on
-    their own what a subscription has not acknowledged. What is not set is inherited, from the
+    Whole ledgers go, oldest first, after a checkpoint or by `admin trim --by-policy`; by themselves
+    never what a subscription has not acknowledged. What is not set is inherited from the
     namespace, then the store; `unlimited` ends the search.
     """
     given = (time, size, acked, ttl, ttl_from)
@@ -161,20 +162,20 @@ def set_watermark(
     topic: Topic = None,
     namespace: Namespace = None,
     snapshot_bytes: Annotated[
-        str | None, Option("--snapshot-bytes", metavar="SIZE", help="a snapshot after so much")
+        str | None, Option("--snapshot-bytes", metavar="SIZE", help="a snapshot after this much")
     ] = None,
     snapshot_entries: Annotated[
-        int | None, Option("--snapshot-entries", metavar="N", help="or so many rows")
+        int | None, Option("--snapshot-entries", metavar="N", help="or this many rows")
     ] = None,
     snapshot_markers: Annotated[
-        int | None, Option("--snapshot-markers", metavar="N", help="or so many watermarks")
+        int | None, Option("--snapshot-markers", metavar="N", help="or this many watermarks")
     ] = None,
     producers_max: Annotated[
         int | None, Option("--producers-max", metavar="N", help="of a partition; 0: any")
     ] = None,
     idle_timeout: Annotated[
         str | None,
-        Option("--idle-timeout", metavar="DUR", help="silent for so long is idle; 0s: never"),
+        Option("--idle-timeout", metavar="DUR", help="idle after this long a silence; 0s: never"),
     ] = None,
     open_transaction_check: Annotated[
         str | None,
@@ -244,7 +245,7 @@ get_delayed = _getter(
 )
 get_retention = _getter(
     "retention",
-    "What is kept of a topic, a namespace or the store, and who says so; null: no bound.",
+    "What is kept of a topic, a namespace or the store, and where that is set; null: no bound.",
 )
 get_watermark = _getter(
     "watermark", "What holds for watermarks of a topic, a namespace or the store, and from where."
@@ -273,11 +274,15 @@ def _set(
     change = getattr(call.client(write=True).admin, f"set_{kind}_policies")
     answer = change(topic, namespace, **values)
     done = "policies of {place} are set"
-    _report(call, answer, done if answer["changed"] else "the policies of {place} were so already")
+    _report(
+        call,
+        answer,
+        done if answer["changed"] else "the policies of {place} had these values already",
+    )
 
 
 def _report(call: Call, answer: Mapping[str, Any], said: str) -> None:
-    """Print the answer, and say whose policies they are."""
+    """Print the answer and say whose policies they are."""
     place = "the store"
     if answer["topic"] is not None:
         place = f"topic {answer['topic']}"

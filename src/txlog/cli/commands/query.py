@@ -35,7 +35,9 @@ if TYPE_CHECKING:
 def query(
     call: Call,
     sql: Annotated[str | None, Argument(metavar="SQL|-", show_default=False)] = None,
-    file: Annotated[str | None, Option("--file", metavar="F", help="the SQL is there")] = None,
+    file: Annotated[
+        str | None, Option("--file", metavar="F", help="read the SQL from a file")
+    ] = None,
     param: Annotated[
         list[str] | None, Option("--param", metavar="K=V", help="the value of $K")
     ] = None,
@@ -43,7 +45,7 @@ def query(
         str, Option("--isolation", metavar="I", help="or uncommitted: with txn_state")
     ] = "committed",
     skip_unavailable: Annotated[
-        bool, Option("--skip-unavailable", help="without partitions that are away")
+        bool, Option("--skip-unavailable", help="leave out offline partitions")
     ] = False,
     limit: Annotated[int | None, Option("--limit", metavar="N", help="rows at most")] = None,
     show_sql: Annotated[bool, Option("--show-sql", help="print the views, run nothing")] = False,
@@ -52,13 +54,13 @@ def query(
     ] = None,
     force: Annotated[bool, Option("--force", help="replace the file of --out")] = False,
 ) -> None:
-    """Run one SELECT of DuckDB over committed messages and over lists, all of one moment.
+    """Run one SELECT of DuckDB over committed messages and over lists, all as of one moment.
 
-    Relations: messages, one a topic by its name; messages_all, with rows of all kinds; topics
+    Relations: messages, and each topic by its name; messages_all, with rows of all kinds; topics
     subscriptions transactions transaction_keys acks pending_acks delayed delayed_buckets watermarks
-    segments frames; a row a change have transaction_key_log cursor_log catalog_log.
+    segments frames; a row for each change: transaction_key_log cursor_log catalog_log.
     text(key) and json(value) read bytes.
-    There is no order but by ORDER BY partition, ledger, entry, txn_index.
+    Rows have no order without ORDER BY partition, ledger, entry, txn_index.
     """
     exclusive(SQL=sql, file=file)
     exclusive(show_sql=show_sql, out=out)
@@ -96,12 +98,12 @@ def query(
 
 
 def _listed(view: View, store: Store, name: str) -> pa.Table:
-    """A relation that is no messages: only these need the code of reports."""
+    """A relation other than messages: only these need the code of reports."""
     return importlib.import_module("txlog.sql.lists").listed(view, store, name)
 
 
 def _sql(text: str | None, path: str | None) -> str:
-    """The statement, from where it was named."""
+    """The statement, from wherever it was given."""
     if path is not None:
         try:
             with open(path, encoding="utf-8") as file:

@@ -42,11 +42,11 @@ def report(
     ] = None,
     force: Annotated[bool, Option("--force", help="replace the file")] = False,
 ) -> None:
-    """Write one file of HTML about the store: charts that need no network and no script.
+    """Write one HTML file about the store: charts that need no network and no script.
 
     PATH is ./txlog-report.html, or - for stdout. It shows messages by hour (or what suits them),
     transactions by state and duration, backlogs, delayed messages, watermarks, segments, problems.
-    Of a store that is too damaged to be looked at it says what is wrong, and ends with 6.
+    If the store is too damaged to be read, it says what is wrong and ends with 6.
     """
     exclusive(PATH=path, out=out)
     given = path if path is not None else out
@@ -80,7 +80,7 @@ def report(
     problems = len(figures["problem_list"]) + len(figures["hanging_list"])
     said = counted(problems, "problem") if problems else "no problem"
     if call.exit:
-        call.summary(f"wrote {where}: the store cannot be looked at, {said}")
+        call.summary(f"wrote {where}: the store cannot be read, {said}")
     else:
         topics = len(figures["topic_list"])
         messages = sum(row["messages"] for row in figures["topic_list"])

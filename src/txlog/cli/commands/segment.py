@@ -31,15 +31,15 @@ def list_segments(
     topic: Annotated[str | None, Argument(metavar="TOPIC", show_default=False)] = None,
     partition: Annotated[int | None, Option("--partition", "-p", metavar="N")] = None,
     small: Annotated[
-        str | None, Option("--small", metavar="SIZE", help="only files of less")
+        str | None, Option("--small", metavar="SIZE", help="only smaller files")
     ] = None,
     sort: Annotated[str, Option("--sort", metavar="ledger|rows|size", help="the order")] = "ledger",
 ) -> None:
-    """List the files of a topic or of all, and what is in journal frames only.
+    """List the files of a topic or of all, and what is only in journal frames.
 
-    Files with a log are of changes: of a cursor of the topic, and without a TOPIC also those of
-    transaction_key_log, cursor_log and catalog_log that no topic has. A ledger that was trimmed is
-    listed while its file is there: readers may be at it.
+    Files with a log hold changes: of a cursor of the topic; without a TOPIC also those of
+    transaction_key_log, cursor_log and catalog_log that belong to no topic. A trimmed ledger is
+    listed while its file exists: readers may still use it.
     """
     call.check_choice("--sort", sort, ("ledger", "rows", "size"))
     api = importlib.import_module("txlog.sql.segments")
@@ -68,7 +68,7 @@ def show(
         ),
     ],
 ) -> None:
-    """Show a ledger or a file, of changes too: its columns and row groups, codecs and sizes."""
+    """Show a ledger or a file, even one of changes: its columns, row groups, codecs and sizes."""
     api = importlib.import_module("txlog.sql.segments")
     call.output.single(api.shown(call.relations(), what))
 
@@ -96,7 +96,7 @@ def cat(
         str | None, Option("--range", "-o", metavar="RANGE", help="entries: +N, -N, L:E..L:E")
     ] = None,
 ) -> None:
-    """Print stored rows as they are, markers too: a JSON object a line off a terminal."""
+    """Print stored rows as they are, markers too: off a terminal, one JSON object a line."""
     if call.output.form == "tsv" and call.flags.format is None:
         call.output.form = "ndjson"
     api = importlib.import_module("txlog.sql.segments")

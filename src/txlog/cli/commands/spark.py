@@ -1,4 +1,4 @@
-"""Owns the commands about Spark: what to tell spark-submit, and a job to begin with."""
+"""Owns the commands about Spark: arguments for spark-submit, and a job to start from."""
 
 from __future__ import annotations
 
@@ -22,10 +22,11 @@ from txlog.errors import InvalidArgument
 def submit_args(
     call: Call,
     python: Annotated[
-        str | None, Option("--python", metavar="PATH", help="what workers run; else this one")
+        str | None,
+        Option("--python", metavar="PATH", help="the Python that workers run; else this one"),
     ] = None,
     archives: Annotated[
-        str | None, Option("--archives", metavar="F", help="an environment by venv-pack")
+        str | None, Option("--archives", metavar="F", help="an environment made by venv-pack")
     ] = None,
 ) -> None:
     """Print the arguments that let spark-submit run txlog; the sources have docs/cluster.md."""
@@ -50,7 +51,7 @@ def example(
     ] = None,
     isolation: Annotated[str, Option("--isolation", metavar="I")] = "committed",
 ) -> None:
-    """Print a job that runs as it is."""
+    """Print a job that runs unchanged."""
     call.check_choice("--isolation", isolation, ("committed", "uncommitted"))
     made = importlib.import_module("txlog.spark.submit").example(topic or ["orders"], isolation)
     call.output.text(made)

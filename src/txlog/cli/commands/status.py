@@ -1,4 +1,4 @@
-"""Owns how `status` looks: a paragraph and a table for people, one object otherwise."""
+"""Owns what `status` prints: a paragraph and a table for people, one object otherwise."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _CLEAR = "\x1b[H\x1b[2J"
 
 
 def show(call: Call, client: Client, pause_ms: int | None) -> None:
-    """Print the status; with a pause again and again."""
+    """Print the status; given a pause, again and again."""
     form = call.output.form
     while True:
         answer = client.status()

@@ -82,13 +82,13 @@ def init(
 def copy(
     call: Call,
     dest: Annotated[str, Argument(metavar="DEST", show_default=False)],
-    verify: Annotated[bool, Option("--verify", help="then read all of the copy, deep")] = False,
+    verify: Annotated[bool, Option("--verify", help="then read the whole copy, deep")] = False,
 ) -> None:
     """Copy the store as it is now to DEST, a new or empty directory, while others write to it.
 
-    The copy is the same store with the same uuid: a backup. Do not let both live on and exchange
-    files. Of offloaded files it has the names; they are removed by the first store only, until the
-    file DEST/copied is removed. What is cut short is no store: copy to the same DEST again.
+    The copy is the same store with the same uuid: a backup. Do not use both and move files between
+    them. Of offloaded files it has only the names; only the original store removes them, until the
+    file DEST/copied is deleted. An interrupted copy is not a store: copy to the same DEST again.
     """
     client = call.client(write=True)
     bars = importlib.import_module("txlog.cli.call.progress")
@@ -103,7 +103,7 @@ def copy(
     size = importlib.import_module("txlog.cli.terminal.tables").size(int(answer["size_bytes"]))
     call.summary(f"copied {answer['files']:,} files, {size}, to {answer['path']}")
     if answer["offloaded"]:
-        call.note(f"{answer['offloaded']:,} offloaded files are named and not copied")
+        call.note(f"{answer['offloaded']:,} offloaded files are named, not copied")
     call.output.result(answer)
 
 
@@ -116,7 +116,7 @@ def status(
     call: Call,
     watch: Annotated[str | None, Option("--watch", metavar="DUR", help="again every DUR")] = None,
 ) -> None:
-    """Show what is in the store, and whether it is well."""
+    """Show what is in the store, and whether it is healthy."""
     pause_ms = None if watch is None else parse_duration(watch)
     if pause_ms == 0:
         raise InvalidArgument("--watch needs a time above 0", code=203)
@@ -139,7 +139,7 @@ def inspect(
     call: Call,
     what: Annotated[str | None, Argument(metavar="WHAT", show_default=False)] = None,
     sql: Annotated[str | None, Option("--sql", metavar="SQL", help="a SELECT over `this`")] = None,
-    at: Annotated[str | None, Option("--at", metavar="BOUND", help="from there on")] = None,
+    at: Annotated[str | None, Option("--at", metavar="BOUND", help="from there onwards")] = None,
     isolation: Annotated[
         str, Option("--isolation", metavar="I", help="or uncommitted: with txn_state")
     ] = "committed",
@@ -155,8 +155,8 @@ def inspect(
 ) -> None:
     """Look at a topic, subscription, key, transaction, message, ledger, frame or file.
 
-    WHAT is topic:N sub:N key:K txn:0:42 msg:17:4 ledger:17 lsn:N file:PATH, or is guessed; nothing
-    is the store. A file may be Parquet, Arrow, journal or manifest, of any store or none.
+    WHAT is topic:N sub:N key:K txn:0:42 msg:17:4 ledger:17 lsn:N file:PATH, or is guessed; without
+    it, the store. A file may be Parquet, Arrow, journal or manifest, of any store or none.
 
     `this` is the messages of a store, topic or partition, a subscription's backlog, all rows of a
     transaction or ledger; of a file its rows, frames or files.

@@ -1,7 +1,7 @@
-"""Owns the commands of subscriptions: make, look, acknowledge, give back, move, end.
+"""Owns the commands of subscriptions: create, show, acknowledge, give back, move, delete.
 
-Those that move or end one show their plan and ask before they act; the plan is the same decision,
-not carried out.
+Those that move or delete one show their plan and ask first; the plan is the same decision, not
+carried out.
 """
 
 from __future__ import annotations
@@ -52,10 +52,10 @@ def create(
     isolation: Annotated[str, Option("--isolation", metavar="I")] = "committed",
     position: Annotated[str, Option("--position", metavar="BOUND")] = "start",
     ack_timeout: Annotated[
-        str | None, Option("--ack-timeout", metavar="DUR", help="then a message comes again")
+        str | None, Option("--ack-timeout", metavar="DUR", help="then a message is delivered again")
     ] = None,
     max_redeliver: Annotated[
-        int | None, Option("--max-redeliver", metavar="N", help="then it is a dead letter")
+        int | None, Option("--max-redeliver", metavar="N", help="then it becomes a dead letter")
     ] = None,
     dead_letter: Annotated[
         str | None, Option("--dead-letter", metavar="T", help="where dead letters go")
@@ -178,7 +178,7 @@ def topic_of(client: Client, subscription: str) -> str:
     return topics[0]
 
 
-# --- look at one -----------------------------------------------------------------------------
+# --- show one --------------------------------------------------------------------------------
 
 Sub = Annotated[str, Argument(metavar="SUB", show_default=False)]
 Topic = Annotated[str | None, Option("--topic", "-t", metavar="T")]
@@ -207,9 +207,9 @@ def backlog(
     subscription: Sub,
     topic: Topic = None,
     by: Annotated[str, Option("--by", metavar="key|age|ledger")] = "age",
-    top: Annotated[int, Option("--top", metavar="N", help="so many groups")] = 20,
+    top: Annotated[int, Option("--top", metavar="N", help="how many groups")] = 20,
 ) -> None:
-    """Show what is not acknowledged, in groups; it reads the whole backlog."""
+    """Show what is not acknowledged, in groups. It reads the whole backlog."""
     check_name("subscription", subscription)
     call.check_choice("--by", by, ("key", "age", "ledger"))
     client = call.client()
@@ -217,7 +217,7 @@ def backlog(
     call.output.rows(client.subscription(name, subscription).backlog(by, top))
 
 
-# --- move, or end ----------------------------------------------------------------------------
+# --- move, or delete -------------------------------------------------------------------------
 
 Answer = Mapping[str, Any]
 
@@ -236,13 +236,15 @@ Answer = Mapping[str, Any]
 def seek(
     call: Call,
     subscription: Sub,
-    to: Annotated[str, Option("--to", metavar="BOUND", help="what comes next", show_default=False)],
+    to: Annotated[
+        str, Option("--to", metavar="BOUND", help="the position to go to", show_default=False)
+    ],
     topic: Topic = None,
     force: Annotated[
         bool, Option("--force", help="abort transactions that hold acknowledgements")
     ] = False,
 ) -> None:
-    """Move a subscription: all before is acknowledged, nothing from there on."""
+    """Move a subscription: everything before the position is acknowledged, nothing from it on."""
     bound = parse_bound(to, call.now_ms())
     handle = handle_of(call, subscription, topic)
     answer = plan = handle.seek(bound, force=force, dry_run=not call.dry_run)
@@ -275,7 +277,7 @@ def _effect(row: Answer) -> str:
         parts.append(f"{_messages(row['redeliver'])} {_verb(row['redeliver'], 'come')} again")
     if row["skip"]:
         parts.append(f"{_messages(row['skip'])} {'is' if row['skip'] == 1 else 'are'} skipped")
-    return " and ".join(parts) or "no message comes again or is skipped"
+    return " and ".join(parts) or "no message is redelivered or skipped"
 
 
 @command(
@@ -299,7 +301,7 @@ def skip(
     every: Annotated[bool, Option("--all", help="the whole backlog")] = False,
     older_than: Annotated[str | None, Option("--older-than", metavar="DUR")] = None,
 ) -> None:
-    """Acknowledge what comes next; what a transaction holds stays with it."""
+    """Acknowledge what comes next; messages that a transaction holds stay with it."""
     older_ms = call.duration(older_than)
     if (count is not None) + every + (older_ms is not None) != 1:
         raise Usage("say what to skip: -n N, --all or --older-than DUR")
@@ -421,7 +423,7 @@ def nack(
     topic: Topic = None,
     delay: Annotated[str, Option("--delay", metavar="DUR", help="not before")] = "0ms",
 ) -> None:
-    """Let messages that a consumer has in hand come again; others are ignored."""
+    """Return messages that a consumer has in hand, to be delivered again; others are ignored."""
     wanted = _parsed(ids)
     delay_ms = call.duration(delay)
     answer = handle_of(call, subscription, topic).negative_acknowledge(wanted, delay_ms)
@@ -444,12 +446,14 @@ def redeliver(
     topic: Topic = None,
     every: Annotated[bool, Option("--all", help="whatever consumers have in hand")] = False,
 ) -> None:
-    """Let messages in hand come again at once, whoever has them."""
+    """Deliver messages in hand again at once, whichever consumer has them."""
     if bool(ids) == every:
-        raise Usage("say what comes again: ID… or --all")
+        raise Usage("say what to redeliver: ID… or --all")
     wanted = None if every else _parsed(ids or [])
     answer = handle_of(call, subscription, topic).redeliver(wanted)
-    call.summary(f"{counted(answer['redelivered'], 'message')} of {subscription} come again")
+    call.summary(
+        f"{counted(answer['redelivered'], 'message')} of {subscription} to be delivered again"
+    )
     call.output.result(answer)
 
 

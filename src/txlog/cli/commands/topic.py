@@ -127,12 +127,12 @@ def describe(
 def stats(
     call: Call,
     name: Annotated[str, Argument(metavar="NAME", show_default=False)],
-    by: Annotated[str, Option("--by", metavar="DUR", help="how long a row counts")] = "1h",
+    by: Annotated[str, Option("--by", metavar="DUR", help="the span of time of a row")] = "1h",
     since: Annotated[
-        str, Option("--since", metavar="TIME", help="from the span with this time on")
+        str, Option("--since", metavar="TIME", help="from the span with this time onwards")
     ] = "-1d",
 ) -> None:
-    """Show how much became visible in a topic, or a partition, a row for each span of time."""
+    """Show how much became visible in a topic or partition, one row for each span of time."""
     by_ms = call.duration(by)
     assert by_ms is not None
     since_ms = parse_time(since, call.now_ms())
@@ -148,7 +148,7 @@ def compile_regex(text: str | None) -> re.Pattern[str] | None:
         return None
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of what other versions of Python may read in it
+            warnings.simplefilter("ignore")  # of what other Python versions may warn of
             return re.compile(text)
     except (re.error, RecursionError, OverflowError) as error:
         raise InvalidArgument(f"not a regular expression: {error}") from error
@@ -183,7 +183,7 @@ def update(
         str | None, Option("--ttl", metavar="DUR|off", help="older ones are acknowledged")
     ] = None,
 ) -> None:
-    """Give a topic more partitions, or other policies; open producers and consumers follow.
+    """Give a topic more partitions or other policies; open producers and consumers follow.
 
     A key goes to crc32(key) mod partitions: with more partitions most keys move.
     """
@@ -217,7 +217,7 @@ def delete(
         bool, Option("--force", help="with subscriptions and unfinished transactions")
     ] = False,
 ) -> None:
-    """Delete topics with their messages; it cannot be taken back."""
+    """Delete topics with their messages. It cannot be undone."""
     client = call.client(write=True)
 
     def one(name: str) -> None:

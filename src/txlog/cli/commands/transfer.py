@@ -57,7 +57,7 @@ def export(
         Argument(metavar="PATH|-", show_default=False, help="a file, a directory, or stdout"),
     ] = None,
     to: Annotated[
-        str, Option("--to", metavar="parquet|arrow|csv|ndjson", help="what it is written as")
+        str, Option("--to", metavar="parquet|arrow|csv|ndjson", help="the form to write")
     ] = "parquet",
     range_: Annotated[
         str | None, Option("--offset", "-o", metavar="RANGE", help="else all of it")
@@ -71,18 +71,18 @@ def export(
         ),
     ] = None,
     resume: Annotated[
-        bool, Option("--resume", help="a directory: begin, or finish what was killed")
+        bool, Option("--resume", help="a directory: begin, or finish an export that was killed")
     ] = False,
     append: Annotated[
-        bool, Option("--append", help="a directory: and add what came since it was finished")
+        bool, Option("--append", help="a directory: finish, and add what came since")
     ] = False,
     force: Annotated[bool, Option("--force", help="replace the file, or a former export")] = False,
 ) -> None:
     """Write the committed messages of a topic to a file (TOPIC.parquet), or into a directory.
 
-    A file is there when all of it is in it. A directory (one that exists, ends in /, or with
-    --partition-by, --resume, --append) is written piece by piece and knows itself how far it is: an
-    export that was killed, or is repeated, gives each message once. Of ndjson a line is the
+    A file appears once all of it is written. A directory (one that exists, ends in /, or with
+    --partition-by, --resume, --append) is written piece by piece and records how far it is: an
+    export that was killed, or is repeated, gives each message once. With ndjson each line is an
     envelope. - is standard output.
     """
     call.check_choice("--to", to, _FORMS)
@@ -169,17 +169,17 @@ def import_(
         Option("--transaction-key", "--key", metavar="KEY", help="whose batch; else import-TOPIC"),
     ] = None,
     resume: Annotated[
-        bool, Option("--resume", help="each file by itself; those that are stored are left out")
+        bool, Option("--resume", help="each file by itself; those already stored are skipped")
     ] = False,
     create: Annotated[bool, Option("--create", help="make the topic, with one partition")] = False,
     max_decoded: Annotated[
-        str, Option("--max-decoded", metavar="SIZE", help="of a row group of Parquet")
+        str, Option("--max-decoded", metavar="SIZE", help="of a Parquet row group")
     ] = "1GiB",
 ) -> None:
     """Store the rows of files, and of all files below directories, as messages: all or none, once.
 
-    The same files again change nothing, and answer as the first time; with another key they are
-    stored again. Lines may be packed, as .csv.gz or .ndjson.zst. An integer is an event time in
+    The same files again change nothing and give the first answer; with another key they are stored
+    again. Lines may be compressed, as .csv.gz or .ndjson.zst. An integer event time is in
     milliseconds. - is standard input, with --in.
     """
     *files, topic = words
@@ -219,7 +219,7 @@ def import_(
 
 
 def _spooled(call: Call, files: list[str], form: str | None) -> list[str]:
-    """The files, with what stands in for - : what is read twice cannot be a pipe."""
+    """The files, with a copy in place of - : what is read twice cannot be a pipe."""
     if "-" not in files:
         return files
     if form is None or files.count("-") > 1:

@@ -1,6 +1,6 @@
 """Owns the commands of transactions.
 
-`txn run` runs a foreign command inside a transaction; how it ends decides how the transaction does.
+`txn run` runs a foreign command in a transaction; how the command ends decides commit or abort.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def run_in_transaction(
     }
     child = None
     try:
-        with shielded():  # a child that nobody knows yet could not be stopped
+        with shielded():  # a child not yet noted could not be stopped
             child = subprocess.Popen(words, env=environment)
         code = child.wait()
     except (OSError, ValueError) as error:
@@ -79,14 +79,14 @@ def run_in_transaction(
 def _abort(call: Call, client: Client, txn: TxnId, why: str) -> None:
     try:
         client.abort(txn)
-    except TxlogError as error:  # it has ended already; the command's exit code goes first
+    except TxlogError as error:  # it has ended already; the command's exit code takes precedence
         call.warn(f"transaction {txn}: {error.message}")
         return
     call.summary(f"aborted {txn}: {why}")
 
 
 def _stop(child: subprocess.Popen[bytes]) -> None:
-    """End the child as we were asked to end; wait for it."""
+    """Ask the child to end, kill it if it does not, and wait for it."""
     if child.poll() is None:
         child.send_signal(signal.SIGTERM)
     try:
@@ -256,7 +256,7 @@ def list_transactions(
     sort: Annotated[str, Option("--sort", metavar="age|id")] = "age",
     limit: Annotated[int | None, Option("--limit", min=0, metavar="N")] = None,
 ) -> None:
-    """List transactions: unfinished ones, or with --all also what is remembered."""
+    """List transactions: unfinished ones, or with --all also remembered ones."""
     call.check_choice("--sort", sort, ("age", "id"))
     for word in state or []:
         call.check_choice("--state", word, STATES)
@@ -292,7 +292,7 @@ def list_transactions(
 def show(
     call: Call,
     txn: Annotated[str | None, Argument(metavar="ID", show_default=False)] = None,
-    keys: Annotated[bool, Option("--keys", help="the keys of its messages, too")] = False,
+    keys: Annotated[bool, Option("--keys", help="also the keys of its messages")] = False,
 ) -> None:
     """Show one transaction; without ID the one in TXLOG_TXN."""
     [target] = _targets(None if txn is None else [txn])
@@ -380,7 +380,7 @@ def wait(
     for_: Annotated[str, Option("--for", metavar="committed|aborted|ended")] = "ended",
     timeout: Annotated[str | None, Option("--timeout", metavar="DUR")] = None,
 ) -> None:
-    """Wait until a transaction has ended; 8 when time ran out or it ended the other way."""
+    """Wait until a transaction has ended; 8 if time runs out or it ends the other way."""
     call.check_choice("--for", for_, tuple(_ENDS))
     txn_id, limit_ms = TxnId.parse(txn), call.duration(timeout)
     client = call.client()
@@ -403,9 +403,9 @@ def log(
     call: Call,
     txn: Annotated[str, Argument(metavar="ID", show_default=False)],
 ) -> None:
-    """Show what the coordinator was told of a transaction, in the order of the journal.
+    """Show what the coordinator recorded of a transaction, in journal order.
 
-    It reaches back as far as ended transactions are remembered, and as the journal.
+    It reaches back as far as the journal does and ended transactions are remembered.
     """
     call.output.rows(call.client().admin.transaction_log(TxnId.parse(txn)))
 
@@ -423,7 +423,7 @@ def find_hanging(
     topic: Annotated[list[str] | None, Option("--topic", "-t", metavar="T…")] = None,
     older_than: Annotated[str, Option("--older-than", metavar="DUR")] = "15m",
 ) -> None:
-    """List transactions that do not end by themselves, why, and what helps; 6: one is corrupt."""
+    """List transactions that do not end by themselves, why, and what to do; 6: one is corrupt."""
     limit_ms = call.duration(older_than)
     assert limit_ms is not None
     rows = call.client().admin.find_hanging(limit_ms, topic or ())
@@ -440,7 +440,7 @@ def find_hanging(
     dry_run=True,
 )
 def expire(call: Call) -> None:
-    """End everything that is overdue, in the whole store, and drive on what is decided."""
+    """Abort everything overdue in the whole store, and complete what is decided."""
     answer = call.client(write=True).expire()
     text = f"{counted(answer['expired'], 'transaction')} expired"
     text += f", {answer['rolled_forward']} rolled forward, {answer['rolled_back']} back"

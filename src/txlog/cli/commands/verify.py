@@ -28,14 +28,14 @@ def verify(
         bool, Option("--deep", help="also decode, replay, and compare all components")
     ] = False,
     topic: Annotated[
-        list[str] | None, Option("--topic", "-t", metavar="T…", help="only files of these")
+        list[str] | None, Option("--topic", "-t", metavar="T…", help="only these topics' files")
     ] = None,
     strict: Annotated[bool, Option("--strict", help="warnings count")] = False,
 ) -> None:
     """Read every byte of the store and repair nothing; 6: something is wrong.
 
-    An error is a loss or a contradiction; a warning is what upkeep or the next writer puts in
-    order by itself. It takes no lock, and works on a store that cannot be opened.
+    An error is a loss or a contradiction; a warning is something that upkeep or the next writer
+    puts right. It takes no lock, and works on a store that cannot be opened.
     """
     path = call.store_path()
     call.report.store = os.path.abspath(path)
@@ -57,7 +57,7 @@ def verify(
     fields="name status detail | fix",
 )
 def doctor(call: Call) -> None:
-    """Ask whether the store is well, and the machine under it; 6: something fails.
+    """Check the health of the store and of the machine under it; 6: something fails.
 
     It reads what opening the store needs; txlog verify reads every byte.
     """
@@ -86,24 +86,24 @@ def doctor(call: Call) -> None:
 )
 def repair(
     call: Call,
-    apply: Annotated[bool, Option("--apply", help="do it; else this is a plan")] = False,
+    apply: Annotated[bool, Option("--apply", help="do it; otherwise only plan")] = False,
     rebuild: Annotated[
         str | None,
         Option("--rebuild", metavar="state|delayed|changes|all", help="rebuild it, damaged or not"),
     ] = None,
     ledger: Annotated[
-        int | None, Option("--ledger", metavar="N", help="only files of this one")
+        int | None, Option("--ledger", metavar="N", help="only this topic's files")
     ] = None,
     accept_loss: Annotated[
         bool, Option("--accept-loss", help="continue without what cannot be read")
     ] = False,
 ) -> None:
-    """Make damaged files again, from the journal and older files, or say how.
+    """Rebuild damaged files from the journal and older files, or say how.
 
-    Nothing is lost without --accept-loss (9, 902). With it the journal ends before the damage, and
-    messages in row groups that cannot be read stay at their ids without key and value, with the
-    property txlog.lost. Of frames that cannot be read messages_lost is null: unknown. 7: something
-    is left that needs a copy of the store; 6: all of it is.
+    Nothing is given up without --accept-loss (9, 902). With it the journal ends before the damage,
+    and messages in unreadable row groups keep their ids but lose key and value, and get the
+    property txlog.lost. For unreadable frames messages_lost is null: unknown. 7: something is left
+    that needs a copy of the store; 6: all of it does.
     """
     call.check_choice("--rebuild", rebuild, ("state", "delayed", "changes", "all"))
     path = call.store_path()
@@ -111,7 +111,7 @@ def repair(
     if apply and call.read_only:
         raise ReadOnlyStore(f"{call.command.path} changes the store, and it is read-only")
     api = importlib.import_module("txlog.answers.integrity")
-    with Words(call, "repair" if apply else "looking what can be repaired"):
+    with Words(call, "repair" if apply else "checking what can be repaired"):
         answer = api.repair(
             path,
             apply=apply,
@@ -133,7 +133,7 @@ def repair(
 
 
 def _lock_timeout_ms(call: Call) -> int:
-    """What the store says is not asked: there may be none that can be opened."""
+    """The store's own settings are not read: it may be one that cannot be opened."""
     asked = call.lock_timeout_ms
     return call.usual_lock_timeout_ms() if asked is None else asked
 

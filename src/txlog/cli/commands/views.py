@@ -38,28 +38,28 @@ _TRIES = 5
 def views(
     call: Call,
     topic: Annotated[
-        list[str] | None, Option("--topic", metavar="T", help="only this; may be repeated")
+        list[str] | None, Option("--topic", metavar="T", help="only this topic; may be repeated")
     ] = None,
     isolation: Annotated[
         str, Option("--isolation", metavar="I", help="or uncommitted: with txn_state")
     ] = "committed",
-    spark: Annotated[bool, Option("--spark", help="a program of PySpark instead")] = False,
+    spark: Annotated[bool, Option("--spark", help="a PySpark program instead")] = False,
     complete: Annotated[
         str | None, Option("--complete", metavar="DIR", help="write what is in no Parquet file")
     ] = None,
     relative: Annotated[
-        bool, Option("--relative", help="paths from the store, where duckdb is started then")
+        bool, Option("--relative", help="paths relative to the store; start duckdb there")
     ] = False,
     out: Annotated[
-        str | None, Option("--out", metavar="FILE.duckdb", help="a database of the views")
+        str | None, Option("--out", metavar="FILE.duckdb", help="write a database with the views")
     ] = None,
-    force: Annotated[bool, Option("--force", help="replace files that are there")] = False,
+    force: Annotated[bool, Option("--force", help="replace existing files")] = False,
 ) -> None:
     """Print SQL that shows committed messages to DuckDB, without txlog.
 
-    Views: messages, one a topic by its name, segments. They stand on the Parquet files there are
-    now; the first lines say how many committed messages are not in them. With --complete these are
-    written, a Parquet file a topic, and read too; with uncommitted also what is open or aborted.
+    Views: messages, each topic by its name, segments. They read the Parquet files that exist now;
+    the first lines say how many committed messages are not in them. --complete writes those to one
+    Parquet file a topic, which is read too; with uncommitted also what is open or aborted.
     """
     importlib.import_module("txlog.engine.plan.reading.uncommitted").check_isolation(isolation)
     if force and complete is None and out is None:
@@ -105,7 +105,7 @@ def views(
 def _contents(
     client: Client, topics: list[str], isolation: str
 ) -> tuple[list[Content], list[dict[str, object]]]:
-    """What the topics hold, and all segments, of one moment. Raises TopicNotFound."""
+    """What the topics hold, and all segments, as of one moment. Raises TopicNotFound."""
     makes = importlib.import_module("txlog.relation.build")
     names = [TopicName.parse(topic) for topic in topics]
     words = [name.full for name in names] if topics else None
@@ -136,7 +136,7 @@ def _script(
     out: str | None,
     force: bool,
 ) -> str:
-    """The script as text; the database, if one is wanted."""
+    """Return the script as text; make the database, if one is wanted."""
     scripts = importlib.import_module("txlog.sql.views_script")
     place = _from_store(client.path) if relative else os.path.abspath
     lacking = 0
@@ -165,7 +165,7 @@ def _program(
     complete: str | None,
     files: list[str],
 ) -> str:
-    """The same as a program of PySpark."""
+    """The same as a PySpark program."""
     scripts = importlib.import_module("txlog.sql.views_script")
     programs = importlib.import_module("txlog.sql.spark_script")
     lacking = 0
@@ -195,9 +195,9 @@ def _complete(
     force: bool,
     made: set[str],
 ) -> list[str]:
-    """Write what is in no Parquet file, a file a topic; their paths.
+    """Write what is in no Parquet file, one file a topic; return their paths.
 
-    made: what earlier tries have written, and this one will
+    made: what earlier attempts wrote, and what this one will
     """
     completing = importlib.import_module("txlog.sql.views_complete")
     scripts = importlib.import_module("txlog.sql.views_script")

@@ -1,4 +1,4 @@
-"""Owns `wait`: until a store is as somebody needs it."""
+"""Owns `wait`: until conditions on a store hold."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ def wait(
     call: Call,
     topic: Annotated[list[str] | None, Option("--topic", "-t", metavar="T…")] = None,
     messages: Annotated[
-        int | None, Option("--messages", min=0, metavar="N", help="each has so many, or more")
+        int | None, Option("--messages", min=0, metavar="N", help="each has this many, or more")
     ] = None,
     watermark: Annotated[
-        str | None, Option("--watermark", metavar="TIME", help="each is so far in event time")
+        str | None, Option("--watermark", metavar="TIME", help="each has reached this event time")
     ] = None,
     subscription: Annotated[
         str | None, Option("--subscription", "-s", metavar="SUB", help="the watermark where it is")
     ] = None,
     backlog: Annotated[
-        list[str] | None, Option("--backlog", metavar="SUB=N…", help="so many are left, or less")
+        list[str] | None, Option("--backlog", metavar="SUB=N…", help="this many are left, or fewer")
     ] = None,
     txn: Annotated[
         list[str] | None,
@@ -45,10 +45,10 @@ def wait(
     ] = None,
     timeout: Annotated[str | None, Option("--timeout", metavar="DUR", help="not longer")] = None,
 ) -> None:
-    """Wait until all conditions hold at once; 8 when time ran out, or when one never will.
+    """Wait until all conditions hold at once; 8 when time runs out, or when one never will.
 
-    Where a subscription is, what its consumers were handed as a watermark counts, too. TIME "end"
-    is the end of all streams.
+    For a subscription, the watermark that its consumers were handed counts too. TIME "end" is the
+    end of all streams.
     """
     topics = list(topic or [])
     asks_topics = messages is not None or watermark is not None
@@ -82,7 +82,7 @@ def wait(
 
 
 def _pairs(flag: str, form: str, words: list[str] | None) -> list[tuple[str, str]]:
-    """NAME=VALUE words; the last of a name counts."""
+    """NAME=VALUE words; the last one for a name counts."""
     out: list[tuple[str, str]] = []
     for word in words or []:
         name, equals, value = word.rpartition("=")

@@ -21,7 +21,8 @@ Producer = Annotated[
 TxnOption = Annotated[str | None, Option("--txn-id", metavar="ID", help="join it")]
 NoJoin = Annotated[bool, Option("--no-join", help="ignore TXLOG_TXN")]
 Subscription = Annotated[
-    str | None, Option("--subscription", "-s", metavar="SUB", help="where it is, not at the end")
+    str | None,
+    Option("--subscription", "-s", metavar="SUB", help="at its position, not at the end"),
 ]
 Partition = Annotated[int | None, Option("--partition", "-p", min=0, metavar="N")]
 
@@ -44,7 +45,7 @@ def set_watermark(
     txn_id: TxnOption = None,
     no_join: NoJoin = False,
 ) -> None:
-    """Assert that nothing of a producer is older than TIME from here on, in all partitions.
+    """Assert that from here on nothing from a producer is older than TIME, in any partition.
 
     In a transaction it takes effect with the commit. The producer itself is not fenced. TIME "end"
     is the end of its stream.
@@ -55,7 +56,7 @@ def set_watermark(
     txn = call.txn_of(txn_id, no_join=no_join)
     answer = call.client(write=True).topic(topic).watermarks.set(event_time, producer, txn=txn)
     if answer["regressed"]:
-        call.warn(f"{producer} had asserted a later time: this one is stored without effect")
+        call.warn(f"{producer} had asserted a later time: this one is stored but has no effect")
         call.output.result(answer)
         return
     _said(call, answer, f"{producer} is at {format_time(event_time)}")
@@ -77,9 +78,9 @@ def idle(
     txn_id: TxnOption = None,
     no_join: NoJoin = False,
 ) -> None:
-    """Wait no longer for a producer, until it asserts a time again; for one that is gone.
+    """Stop waiting for a producer that is gone, until it asserts a time again.
 
-    What it sends then may be late. Producers without a name are together "(unnamed)".
+    What it sends meanwhile may be late. All producers without a name are "(unnamed)".
     """
     txn = call.txn_of(txn_id, no_join=no_join)
     answer = call.client(write=True).topic(topic).watermarks.idle(producer, txn=txn)
@@ -107,13 +108,13 @@ def show(
     partition: Partition = None,
     at: Annotated[str | None, Option("--at", metavar="L:E", help="at this row instead")] = None,
 ) -> None:
-    """Show how far event time is: at the end of the log, or where a subscription is.
+    """Show how far event time is: at the end of the log, or at a subscription's position.
 
-    watermark is the least time of an active producer there; emitted the highest one that was handed
-    to a consumer. Acknowledge to advance: it waits for first_unacked, then for holder.
+    watermark is the least time of an active producer there; emitted the highest one handed to a
+    consumer. To advance it, acknowledge: it waits for first_unacked, then for holder.
 
-    late_messages are those up to there that were older than the watermark of their partition just
-    before them. For it and max_event_time all event times are read: --columns can leave both out.
+    late_messages counts those up to there that were older than their partition's watermark just
+    before them. It and max_event_time read all event times: --columns can leave both out.
     """
     if subscription is not None:
         check_name("subscription", subscription)
@@ -148,10 +149,10 @@ def history(
     since: Annotated[str | None, Option("--since", metavar="TIME", help="written since")] = None,
     limit: Annotated[int | None, Option("--limit", min=0, metavar="N", help="the last N")] = None,
 ) -> None:
-    """List what moved the watermark, in the order of the journal, as far as the log reaches.
+    """List what moved the watermark, in journal order, as far back as the log reaches.
 
-    What a transaction asserted stands at its commit marker. regressed: it was below the producer's
-    last time, so without effect.
+    What a transaction asserted is placed at its commit marker. regressed: it was below the
+    producer's last time, so it had no effect.
     """
     since_ms = None if since is None else parse_time(since, call.now_ms())
     call.output.rows(
@@ -167,7 +168,7 @@ def history(
     fields="topic partition producer event_time holds idle | position pending_txns",
 )
 def producers(call: Call, topic: Topic, subscription: Subscription = None) -> None:
-    """List the producers that are waited for, and which of them holds the watermark.
+    """List the producers that are waited for, and which of them holds the watermark back.
 
     idle: not waited for, but in an open transaction.
     """
@@ -183,9 +184,9 @@ def producers(call: Call, topic: Topic, subscription: Subscription = None) -> No
     changes=True,
 )
 def snapshot(call: Call, topic: Topic) -> None:
-    """Write the whole state into each partition, so that less is read to find an old one.
+    """Write the whole state into each partition, so that less is read to find an old watermark.
 
-    It is written by itself, too, as the policies watermark_snapshot_… say.
+    Snapshots are also written automatically, as the policies watermark_snapshot_… say.
     """
     answer = call.client(write=True).topic(topic).watermarks.snapshot()
     call.summary(f"{counted(answer['written'], 'snapshot')} in {answer['topic']}")
