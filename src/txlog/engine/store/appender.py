@@ -36,7 +36,7 @@ Encoded = tuple[bytes, Rows]
 
 
 class NothingWritten(Exception):
-    """A frame was refused by the disk, and nothing of it is in the journal; error: why."""
+    """The disk refused a frame, and nothing of it is in the journal; error: why."""
 
     def __init__(self, error: TxlogError) -> None:
         self.error = error
@@ -62,13 +62,13 @@ class Appender:
         self._dry_run = dry_run
         self._report = report
         self._space = Space(disk)
-        self.has_written = False  # any frame, in this process
+        self.has_written = False  # a frame of any kind, by this process
         self._joined: list[Op] = []
         self._rows: Rows = NO_ROWS
         self._time_ms = 0
 
     def encoded(self, settings: Settings, decision: Decision) -> Encoded:
-        """What a frame of a decision holds: the last step that may refuse it.
+        """Encode the frame of a decision: the last step that may refuse it.
 
         raises: StoreFull, InvalidArgument (rows, types); ReadOnlyStore for rows in a dry run
         """
@@ -84,8 +84,8 @@ class Appender:
     def append(self, view: View, decision: Decision, encoded: Encoded, now: Instant) -> None:
         """Write a frame and apply it; not flushed. After the write nothing may refuse it.
 
-        raises: NothingWritten; whatever else it raises, the frame may be in the journal, and the
-                view must be thrown away
+        raises: NothingWritten; after any other error the frame may be in the journal, and the view
+                must be thrown away
         """
         if self._dry_run:
             name = view.journal.current.name
@@ -95,7 +95,7 @@ class Appender:
         view.apply(self._write(view, ops, rows, now.wall_ms), decision.ops)
 
     def fits(self, rows: Rows) -> bool:
-        """True when the open frame can take these rows: a frame has those of one decision."""
+        """True when the open frame can take these rows: a frame holds those of one decision."""
         return rows[1] is None or self._rows[1] is None
 
     def join(self, view: View, decision: Decision, rows: Rows, now: Instant) -> None:
@@ -108,7 +108,7 @@ class Appender:
             self._rows = rows
 
     def close(self, view: View) -> None:
-        """Write the frame of what has joined; when it raises, the folds are worth nothing.
+        """Write the frame of what has joined; if it raises, the folds are no longer valid.
 
         raises: as append
         """
@@ -118,11 +118,11 @@ class Appender:
             view.take_frame(self._write(view, encode_ops(ops), rows, self._time_ms), ops)
 
     def forget(self) -> None:
-        """Drop what has joined: the folds it was applied to are thrown away."""
+        """Drop what has joined; the folds it was applied to are thrown away."""
         self._joined, self._rows = [], NO_ROWS
 
     def release_reserve(self) -> bool:
-        """Give the blocks of the reserve back, and say so; False when it has none."""
+        """Give the blocks of the reserve back, and report it; False when it has none."""
         released = self._space.release_reserve()
         if released:
             self._report("the disk is full: the reserve was given up to finish this call")
@@ -137,7 +137,8 @@ class Appender:
         except OutcomeUnknown:
             raise
         except TxlogError as error:
-            # by what is there, not by where it came from: a signal handler may have raised it
+            # judged by what is written, not by the error's origin: a signal handler may have raised
+            # it
             if before != (journal.end, journal.last_lsn, journal.chain_crc):
                 raise
             if not journal.current.ends_at(journal.end):
@@ -167,16 +168,16 @@ QUEUED, WRITING, WRITTEN, NO_FRAME = range(4)
 class Call:
     """A decision in the queue, and what became of it.
 
-    Those that are submitted together are of one transaction, and share a frame: what they do is
-    worth nothing without its commit.
+    Calls submitted together belong to one transaction and share a frame: without its commit what
+    they do has no effect.
 
     coordinators: those it names; they are loaded, so that the sweep sees them
     uses:         what else it works with; the sweep ends what is overdue there
     thorough:     sweep every coordinator before it, without a bound
-    then:         told of the decision once it is applied, before the next one decides
+    then:         called with the decision once it is applied, before the next one decides
     stage:        QUEUED: its frame is not in the journal; WRITING: it may be; WRITTEN: it is, and
-                  the folds have taken it; NO_FRAME: it was decided, and there is nothing to write
-    done:         answer and error stand: it was flushed if it is to be
+                  the folds have applied it; NO_FRAME: decided, with nothing to write
+    done:         answer and error are final: it was flushed if it had to be
     """
 
     __slots__ = (
@@ -208,7 +209,7 @@ class Call:
         self.renew()
 
     def renew(self) -> None:
-        """Make it a call that nobody has decided."""
+        """Reset it to a call not decided yet."""
         self.answer: object = None
         self.error: BaseException | None = None
         self.stage = QUEUED
@@ -221,12 +222,12 @@ class Call:
             self.then(decision)
 
     def refuse(self, error: BaseException) -> None:
-        """Nothing was written, for this reason."""
+        """Record that nothing was written, and why."""
         self.stage = QUEUED
         self.error = error
 
     def end(self, error: BaseException) -> None:
-        """What goes on with it cannot be known or was not tried, unless it was refused before."""
+        """Its outcome is unknown or it was not tried, unless it was refused before."""
         self.error = self.error or error
         self.done = True
 
@@ -237,12 +238,12 @@ class Call:
 
 
 def in_doubt(calls: Iterable[Call]) -> bool:
-    """True when what one of them does may be in the journal."""
+    """True when the effect of one of them may be in the journal."""
     return any(call.is_in_doubt for call in calls)
 
 
 def interrupted(error: BaseException) -> OutcomeUnknown:
-    """What callers hear whose frames may be in the journal when something ended the writing."""
+    """The error for callers whose frames may be in the journal when the writing was interrupted."""
     unknown = OutcomeUnknown(
         f"{str(error) or type(error).__name__}, while the call was written: it may have been done",
         hint="ask by id, or repeat the call with the same producer and sequence",

@@ -18,19 +18,19 @@ LATENESS_BOUNDS_MS: Final = (1, 10, 100, 1_000, 10_000, 60_000, 600_000, 3_600_0
 
 
 class Stander(Protocol):
-    """Whoever stands in partitions for a subscription."""
+    """Whoever reads partitions for a subscription."""
 
     @property
     def strays(self) -> int:
-        """Messages that it remembers as not due because the index lacks them."""
+        """Messages that it remembers as not due, as the index lacks them."""
 
 
 class DelayTally:
     """Counters of one process; they only rise.
 
-    popped:   messages handed out whose time came after they became visible
-    lateness: of these, how many by bound, and beyond the last; they were due so long before
-    rewinds:  a consumer began again at mark-delete, for the index may have lost something
+    popped:   messages delivered whose time came after they became visible
+    lateness: counts of these by how long before they were due: by bound, and beyond the last
+    rewinds:  a consumer began again at mark-delete, as the index may have lost something
     standers: the consumers of this process
     """
 
@@ -44,7 +44,7 @@ class DelayTally:
         self.standers: WeakSet[Stander] = WeakSet()
 
     def note(self, received: pa.Table, now_ms: int) -> None:
-        """Rows of RECEIVED were handed out; what was released before its time is not late."""
+        """Rows of RECEIVED were delivered; what was released before its time is not late."""
         at = received["deliver_at"]
         if at.null_count == len(at):
             return
@@ -66,7 +66,7 @@ class DelayTally:
 
 # --- upkeep of the index ---------------------------------------------------------------------
 
-REST_MS = 10_000  # after a failure nobody tries again on his own for so long
+REST_MS = 10_000  # after a failure, no automatic retry for this long
 
 SUCCEEDED, FAILED = "succeeded", "failed"
 
@@ -74,7 +74,7 @@ SUCCEEDED, FAILED = "succeeded", "failed"
 class BucketOps:
     """counts: by (seal, merge, prune, delete, rebuild, lost or tend; succeeded or failed).
 
-    seconds: spent by kind; rest_until_ms: upkeep failed, it is not tried by itself before
+    seconds: spent by kind; rest_until_ms: upkeep failed, no automatic retry before this
     delivered: what its consumers got
     """
 
@@ -87,12 +87,12 @@ class BucketOps:
         self.delivered = DelayTally()
 
     def note(self, kind: str, seconds: float) -> None:
-        """One more that was done."""
+        """Count one that succeeded."""
         self.counts[(kind, SUCCEEDED)] += 1
         self.seconds[kind] = self.seconds.get(kind, 0.0) + seconds
 
     def fail(self, kind: str, now_ms: int) -> None:
-        """One that was given up."""
+        """Count one that failed."""
         self.counts[(kind, FAILED)] += 1
         self.rest_until_ms = now_ms + REST_MS
 

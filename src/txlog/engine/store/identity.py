@@ -36,10 +36,10 @@ RESERVE_BYTES = 4 << 20
 LOCK, MAINTENANCE = "lock", "maintenance.lock"
 DIRECTORIES = ("journal", "manifest", "state", "topics", "system", "consumers", "quarantine")
 RESERVE = "reserve"
-COPIED = "copied"  # a store that is the copy of another; nothing outside of it is its to remove
-# What a root may hold where a store is made: what another making left, or is just making.
+COPIED = "copied"  # a store that is a copy of another; it must not remove anything outside itself
+# What a root may hold when a store is made there: what another init left, or is making now.
 MADE = frozenset({*DIRECTORIES, LOCK, MAINTENANCE, RESERVE, IDENTITY_PATH})
-WAIT_MS = 30_000  # for another process that makes a store here
+WAIT_MS = 30_000  # to wait for another process that makes a store here
 
 
 class Identity(msgspec.Struct, frozen=True, gc=False):
@@ -104,13 +104,14 @@ def _damaged(length: int) -> Corruption:
 
 
 def make_store(disk: Disk, settings: Settings, clock: Clock) -> Identity:
-    """Make a new store in a root directory that is empty, or in what a making left; durable.
+    """Make a new store in a root directory that is empty, or in what an unfinished one left;
+    durable.
 
     raises: AlreadyExists when the root holds a store or anything else; StoreLocked while another
             process makes one there
     """
     _check_root(disk)
-    with suppress(NameTaken):  # of a making before, or beside
+    with suppress(NameTaken):  # of an earlier or concurrent init
         disk.write_fresh(LOCK, b"")
     with closing(disk.lock_file(LOCK, create=False)) as lock:
         lock.acquire(WAIT_MS)
@@ -120,7 +121,7 @@ def make_store(disk: Disk, settings: Settings, clock: Clock) -> Identity:
 
 
 def _check_root(disk: Disk) -> None:
-    """Raises AlreadyExists unless there is nothing here, or what is left of a making."""
+    """Raises AlreadyExists unless the root is empty, or holds what an unfinished init left."""
     if disk.exists(IDENTITY_PATH):
         raise AlreadyExists(f"{disk.description} is a store already", path=disk.description)
     first = JournalName(1)
@@ -142,7 +143,7 @@ def _check_root(disk: Disk) -> None:
 
 
 def _clear(disk: Disk) -> None:
-    """Remove what a making left, but for the lock that is held."""
+    """Remove what an unfinished init left, except the lock that is held."""
     for directory in ("", *DIRECTORIES):
         names = [f"{directory}/{one}" if directory else one for one in disk.listdir(directory)]
         for path in names:

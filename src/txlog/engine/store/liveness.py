@@ -27,18 +27,18 @@ def consumer_lock(number: int) -> str:
 
 
 def dead_consumers(disk: Disk, numbers: Iterable[int]) -> list[int]:
-    """Those whose lock nobody holds: they are dead for good."""
+    """Those whose lock nobody holds: they are dead, and stay so."""
     return [number for number in numbers if not is_held(disk, consumer_lock(number))]
 
 
 def write_seen(file: File, seen: Seen) -> None:
-    """Note how far the application of a consumer has come, in its lock file."""
+    """Note in its lock file how far the application of a consumer has come."""
     body = _SEEN.pack(seen.batch, *seen.last, seen.due_ms)
     file.pwrite(0, _CHECKED.pack(crc32c(body)) + body)
 
 
 def read_seen(disk: Disk, number: int) -> Seen:
-    """What write_seen noted last; NOTHING_SEEN where that cannot be told."""
+    """What write_seen noted last; NOTHING_SEEN if unknown."""
     try:
         data = disk.read(consumer_lock(number))
     except MissingFile:
@@ -71,7 +71,7 @@ def is_held(disk: Disk, path: str) -> bool:
 
 
 def holder_of(disk: Disk, path: str) -> tuple[bool, int | None, str | None]:
-    """(whether the lock is held, pid and command of the holder where they can be told)."""
+    """(whether the lock is held, pid and command of the holder if known)."""
     try:
         lock = disk.lock_file(path, create=False)
     except MissingFile:

@@ -29,10 +29,10 @@ T = TypeVar("T")
 
 
 class Mutex:
-    """A lock that is free again when the call that took it has ended.
+    """A lock that is free again once the call that took it has ended.
 
-    has_refused: since the running call began, another was refused within it: its error may have
-                 ended a step of the running one anywhere
+    has_refused: since the running call began, another was refused inside it, whose error may have
+                 cut short any step of the running one
     """
 
     __slots__ = ("_later", "_lock", "_owner", "_pid", "_report", "has_refused")
@@ -46,10 +46,10 @@ class Mutex:
         self.has_refused = False
 
     def run(self, act: Callable[[], T]) -> T:
-        """Run an act alone among the threads.
+        """Run an act while no other thread runs one.
 
-        Freed twice: an interrupt may end the first time anywhere, and the second time is for that.
-        raises: NotAllowed, within a call that this thread is in; AlreadyClosed in a forked child
+        Freed twice: an interrupt may cut short the first attempt anywhere.
+        raises: NotAllowed, inside another call of this thread; AlreadyClosed in a forked child
         """
         if self._pid() != self._owner:
             self._refuse_child()
@@ -69,9 +69,9 @@ class Mutex:
                 self._tidy()
 
     def held(self) -> AbstractContextManager[object]:
-        """For `with`, and its thread may come in again: for turns whose steps are calls themselves.
+        """For `with`; its thread may enter again: for turns whose steps are calls themselves.
 
-        It is taken and freed in one step of C each, where no signal comes between.
+        It is taken and freed in one C step each, which no signal can interrupt.
         """
         if self._pid() != self._owner:
             self._refuse_child()
@@ -79,7 +79,7 @@ class Mutex:
         return lock
 
     def is_inside(self) -> bool:
-        """True within a call that this thread is in, from `__del__` or a signal handler."""
+        """True inside a call of this thread: we are in `__del__` or a signal handler."""
         if not self._lock._is_owned():
             return False
         frame: FrameType | None = sys._getframe(1)
@@ -90,9 +90,9 @@ class Mutex:
         return False
 
     def put_off(self, act: Callable[[], object]) -> bool:
-        """Within a call: have an act run when it has ended, and return True; else False.
+        """Inside a call: have an act run when it has ended, and return True; else False.
 
-        An error of it is reported, for nobody waits for it.
+        Its error is reported, as nobody waits for it.
         """
         if not self.is_inside():
             return False
@@ -110,22 +110,22 @@ class Mutex:
             self.has_refused = True
             raise NotAllowed(
                 "called from within another call on this store, from __del__ or a signal handler",
-                hint="call it when that call has returned",
+                hint="call it after that call has returned",
             )
-        while self._lock._is_owned():  # two interrupts in a row left it
+        while self._lock._is_owned():  # left by two interrupts in a row
             self._lock.release()
 
     def _tidy(self) -> None:
         while self._later:
             try:
                 act = self._later.popleft()
-            except IndexError:  # another thread was quicker
+            except IndexError:  # another thread was faster
                 return
             try:
                 act()
             except Exception as error:
                 if self._report is not None:
-                    self._report(f"what was put off within another call failed: {error}")
+                    self._report(f"an act put off until another call ended failed: {error}")
 
 
 _RUN = Mutex.run.__code__

@@ -37,7 +37,7 @@ IsFree = Callable[[str], bool]
 
 
 class Pin:
-    """Files that stay until this is closed, or its process ends; it closes its disk as well."""
+    """Files that stay until this is closed or its process ends; closing also closes its disk."""
 
     __slots__ = ("_disk", "_is_open", "_lock", "_pid", "path")
 
@@ -49,7 +49,7 @@ class Pin:
         self._is_open = True
 
     def close(self) -> None:
-        """Let the files go; harmless when repeated. A forked child closes, and no more (R27)."""
+        """Let the files go; harmless when repeated. A forked child only closes (R27)."""
         if not self._is_open:
             return
         self._is_open = False
@@ -60,9 +60,9 @@ class Pin:
 
 
 def pin(disk: Disk, salt: bytes, paths: Iterable[str], timeout_ms: int) -> Pin:
-    """Keep files from being unlinked; whether they are there is for the caller to see, after this.
+    """Keep files from being unlinked; the caller checks afterwards whether they exist.
 
-    disk: the pin's own, which nobody else closes
+    disk: the pin's own; nobody else closes it
     raises: ReadOnlyStore, StoreLocked, StoreFull
     """
     body = msgspec.msgpack.encode(sorted(set(paths)))
@@ -72,7 +72,7 @@ def pin(disk: Disk, salt: bytes, paths: Iterable[str], timeout_ms: int) -> Pin:
     with _shut(disk, timeout_ms):
         lock = disk.lock_file(path)
         try:
-            lock.acquire(timeout_ms)  # somebody may look at this moment whether it is held
+            lock.acquire(timeout_ms)  # another process may be testing right now whether it is held
             file = disk.open(path, write=True)
             try:
                 file.pwrite(0, data)
@@ -86,12 +86,12 @@ def pin(disk: Disk, salt: bytes, paths: Iterable[str], timeout_ms: int) -> Pin:
 
 
 def pins(disk: Disk) -> list[str]:
-    """The pins there are, whether their processes live or not."""
+    """All pins, whether their processes are alive or not."""
     return [f"{PINS_DIR}/{name}" for name in disk.listdir(PINS_DIR) if name.endswith(_SUFFIX)]
 
 
 def pinned(disk: Disk, salt: bytes) -> IsFree:
-    """Answers whether no living process has pinned a path; as of now, which may change."""
+    """A function that says whether a path has no pin of a living process; this may change."""
     held: set[str] = set()
     for path in pins(disk):
         if not is_held(disk, path):
@@ -108,9 +108,9 @@ def pinned(disk: Disk, salt: bytes) -> IsFree:
 
 @contextmanager
 def unpinned(disk: Disk, salt: bytes, timeout_ms: int) -> Iterator[IsFree]:
-    """As `pinned`, and until the end of the block nobody pins anything: the time to unlink.
+    """As `pinned`, and nobody can pin anything until the block ends: the time to unlink.
 
-    Pins of processes that died go as well.
+    Pins of dead processes are removed.
     """
     with _shut(disk, timeout_ms):
         for path in pins(disk):
@@ -130,7 +130,7 @@ def _shut(disk: Disk, timeout_ms: int) -> Iterator[None]:
 
 
 def _read(disk: Disk, path: str, salt: bytes) -> list[str] | None:
-    """The paths of a pin; None when its bytes are not right."""
+    """The paths of a pin; None when its bytes are damaged."""
     data = disk.read(path)
     if len(data) < _HEAD.size:
         return None

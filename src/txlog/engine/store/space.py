@@ -9,7 +9,7 @@ from txlog.engine.storage.disk.protocol import Disk
 from txlog.errors import StoreFull
 
 RESERVE_PATH = "reserve"
-# How often, in frames with rows, the free space of the file system is asked for.
+# The free space of the file system is checked once in this many frames with rows.
 CHECK_FRAMES = 64
 CHECK_BYTES = 1 << 20
 

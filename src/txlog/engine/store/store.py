@@ -67,13 +67,13 @@ MAINTENANCE_PATH = "maintenance.lock"
 
 
 class Upkeep(Protocol):
-    """What looks after a store that its own calls make long."""
+    """What maintains a store as its own calls make the journal long."""
 
     def look(self, store: Store) -> None:
-        """After a write, outside of every lock, that found the journal long; raises nothing."""
+        """Called after a write that found the journal long, outside every lock; raises nothing."""
 
     def finish(self) -> None:
-        """Wait until no maintenance of this process is under way that nobody asked for."""
+        """Wait until this process runs no automatic maintenance."""
 
 
 def check_whole(view: View) -> None:
@@ -130,19 +130,19 @@ class Store:
         self.reports: list[str] = []
         self._mutex = Mutex(disk.pid, self.note)
         self._closed = False
-        self._is_void = False  # the view is worth nothing: the next call loads it anew
+        self._is_void = False  # the view is invalid: the next call loads a new one
         self._asked_durability = durability
         self._settings_changes = -1
         self.settings = Settings()
         self.durability = durability or self.settings.durability
         self.lock_timeout_asked_ms = lock_timeout_ms  # None: the setting
         self.bucket_ops = BucketOps()
-        self.has_changed = False  # by a call; a sweep that a look began is none
+        self.has_changed = False  # by a call; a sweep that a look began does not count
         self.upkeep: Upkeep | None = None
         self._queue: deque[list[Call]] = deque()
         self._leading: list[list[Call]] = []  # what the leader took, or is about to take
         self._lock: LockFile | None = None
-        self._may_hold = False  # set before the lock is taken, cleared when it is surely free
+        self._may_hold = False  # set before the lock is taken, cleared when it is certainly free
         self._sweeper = Sweeper()
         self._appender = Appender(disk, self.note, dry_run=dry_run)
         began_ms = clock.now().wall_ms
@@ -153,7 +153,7 @@ class Store:
 
     @property
     def lock_timeout_ms(self) -> int:
-        """How long to wait for a lock: what was asked for, else what the store says."""
+        """How long to wait for a lock: as asked for, else the setting of the store."""
         asked = self.lock_timeout_asked_ms
         return self.settings.lock_timeout_ms if asked is None else asked
 
@@ -169,7 +169,7 @@ class Store:
     # --- following and reading --------------------------------------------------------------------
 
     def _load(self) -> View:
-        """A fresh view at the visible end; tried again when a checkpoint overtakes it."""
+        """A fresh view at the visible end; tried again if a checkpoint overtakes it."""
         while True:
             view = View.open(
                 self.disk, self.identity.salt, self.clock.now().boot_id, up_to_damage=True
@@ -191,9 +191,9 @@ class Store:
 
     @property
     def has_delays_to_look_at(self) -> bool:
-        """True when this process changed a delayed index that nobody has looked after.
+        """True when this process changed a delayed index that has had no upkeep since.
 
-        It asks without the mutex: who changed it has done so, and asks afterwards.
+        Needs no mutex: a thread asks after its own change.
         """
         return self._view.has_delays_to_look_at
 
@@ -206,7 +206,7 @@ class Store:
             raise AlreadyClosed("the store is closed", hint="open it again")
 
     def close(self) -> None:
-        """Close every descriptor; within another call, when that has ended."""
+        """Close every descriptor; inside another call, once that has ended."""
         if not self.put_off(self.close):
             self._mutex.run(self._close)
 
@@ -220,22 +220,21 @@ class Store:
     def put_off(self, act: Callable[[], object]) -> bool:
         """Within a call of this thread (`__del__`, a signal handler): run an act after it.
 
-        returns: whether it is put off; if not, the caller does it
+        returns: whether it is put off; if not, the caller runs it
         """
         return self._mutex.put_off(act)
 
     def read(
         self, look: Callable[[View], T], *, fresh: bool = True, up_to_damage: bool = False
     ) -> T:
-        """Run a reading function over the newest durable state, alone among the threads.
+        """Run a reading function over the newest durable state, while no other thread is in a call.
 
         fresh: False for one that is about what this process has seen already
-        up_to_damage: with a damaged journal look at what stands before the damage. Only for callers
-               that raise the view's `damage` in the end; what is not found raises it here, as it
-               may stand after it
-        It may run again when files that it needs have been replaced: until it returns it must have
-        no effect.
-        raises: NotAllowed within another call of this thread, as every call here; what look raises;
+        up_to_damage: if the journal is damaged, read what comes before the damage. Only for callers
+        that raise the view's `damage` in the end; what is not found raises it here, as it may come
+        after it It may run again if files that it needs were replaced, so it must have no effect
+        until it returns.
+        raises: NotAllowed inside another call of this thread, as every call here; what look raises;
                 Corruption (602): the journal is damaged
         """
         return self._mutex.run(partial(self._look, look, fresh, up_to_damage))
@@ -248,7 +247,7 @@ class Store:
             if damage is not None and not up_to_damage:
                 raise damage
             at = (self._view.lsn, self._view.manifest.generation)
-            self._is_void = True  # what it was noting may be half done, unless it says how it ended
+            self._is_void = True  # may be half changed, unless the error says how it ended
             try:
                 answer = look(self._view)
             except MissingFile:
@@ -266,9 +265,9 @@ class Store:
                 return answer
 
     def _keep_view(self) -> None:
-        """An error of ours ended a step where it can be refused, and the view is as it was.
+        """One of our errors ended a step that may refuse, and the view is as it was.
 
-        One from a call that was refused within this one may have come up anywhere.
+        An error of a call refused inside this one may have come up anywhere.
         """
         self._is_void = self._mutex.has_refused
 
@@ -288,14 +287,14 @@ class Store:
         self._need_open()
         if self._is_void:
             self._reload()
-        if not self.dry_run:  # what it decided so far stands nowhere else
+        if not self.dry_run:  # what it decided so far is nowhere else
             self._is_void = True
             try:
                 journal, known = self._view.journal, self._view.damage
                 self._view.take(journal.read_durable(up_to_damage=True))
                 self._view.adopt_manifest()
                 if journal.damage is not None and (known is None or self._view.is_outdated):
-                    self._reload()  # a checkpoint may stand after the damage
+                    self._reload()  # there may be a checkpoint after the damage
                     journal = self._view.journal
                 if journal.reports:
                     self.reports.extend(journal.reports)
@@ -307,7 +306,7 @@ class Store:
         return self._view.lsn
 
     def reload(self) -> None:
-        """Forget what is known, and read the newest manifest and the journal after it."""
+        """Drop the view, and read the newest manifest and the journal after it."""
         self._mutex.run(self._made_anew)
 
     def _made_anew(self) -> View:
@@ -316,13 +315,13 @@ class Store:
         return self._view
 
     def _reload(self) -> None:
-        """Load the view anew; it is the caller who says that it is whole."""
+        """Load the view again; the caller declares it valid."""
         self._is_void = True
         self._view.close()
         self._view = self._load()
 
     def _adopt_settings(self) -> None:
-        """Take the settings that the catalog has now; any process may have changed them."""
+        """Adopt the catalog's current settings; any process may have changed them."""
         catalog = self._view.catalog
         if catalog.settings_changes != self._settings_changes:
             self.settings = Settings.from_mapping(catalog.settings)
@@ -345,7 +344,7 @@ class Store:
         return self._mutex.run(look)
 
     def tail_bytes(self) -> tuple[int, int]:
-        """(frames, bytes) after the newest checkpoint, for deciding about the next one."""
+        """(frames, bytes) after the newest checkpoint, to decide about the next one."""
 
         def look() -> tuple[int, int]:
             view = self._whole_view()
@@ -355,9 +354,9 @@ class Store:
 
     @property
     def length(self) -> float:
-        """How long the journal after the newest checkpoint is; from 1 on another one is due.
+        """The length of the journal after the newest checkpoint; from 1 on the next one is due.
 
-        cost: two divisions; no lock, so it may be of a moment ago
+        cost: two divisions; no lock, so it may be slightly out of date
         """
         view, settings = self._view, self.settings
         return max(
@@ -366,9 +365,10 @@ class Store:
         )
 
     def replayed(self, look: Callable[[View], T]) -> T:
-        """Run a reading function over a fresh view: the ops since the checkpoint wait in it.
+        """Run a reading function over a fresh view, in which the ops since the checkpoint are not
+        applied.
 
-        The view is nobody else's, so this may be asked within a question.
+        The view is its own, so this may be called inside another reading function.
         """
         self._need_open()
         view = self._load()
@@ -383,14 +383,14 @@ class Store:
     def write(
         self, decide: Decide, coordinators: tuple[int, ...] = (), uses: Uses = NOTHING
     ) -> object:
-        """Run a decision under the write lock and make its outcome what it must be.
+        """Run a decision under the write lock, and make its outcome as durable as it must be.
 
         coordinators: those the call names; they are loaded, so that the sweep sees them
         uses:         what else the call works with; the sweep ends what is overdue there
         returns: the decision's answer, after the flush when the decision must be durable
         raises:  the decision's error; ReadOnlyStore, StoreLocked, StoreFull, DiskFailed, TryAgain:
-                 nothing was done; NotAllowed within another call of this thread; OutcomeUnknown;
-                 Corruption. An interrupt as it is: the call may have been done
+                 nothing was done; NotAllowed inside another call of this thread; OutcomeUnknown;
+                 Corruption. An interrupt passes through: the call may have been done
         """
         return self._submit(Call(decide, coordinators, uses))
 
@@ -415,7 +415,8 @@ class Store:
     def submit(self, calls: list[Call]) -> None:
         """Run decisions one after another, in one frame where their rows allow it.
 
-        Each sees what those before it did; a refused one fails alone, and says so in its `error`.
+        Each sees what those before it did; one that is refused fails alone, with the reason in its
+        `error`.
         raises: as write, but for the errors of decisions
         """
         if self.dry_run:
@@ -429,7 +430,7 @@ class Store:
                     self._queue.append(calls)
                     while not calls[-1].done:
                         self._mutex.run(partial(self._lead, calls))
-                finally:  # whatever ends that, they leave the queue; twice, for the first may end
+                finally:  # in any case they leave the queue; twice: the first may be cut short
                     if not calls[-1].done:
                         self._withdraw(calls)
             finally:
@@ -443,15 +444,15 @@ class Store:
             raise
 
     def _withdraw(self, calls: list[Call]) -> None:
-        """Let nobody decide calls whose caller leaves; for those that a leader has it waits."""
+        """Take calls whose caller leaves out of the queue; waits for those that a leader has."""
         if not self._claim(calls) and any(one is calls for one in self._leading):
             self._mutex.run(self._pass)
 
     def _pass(self) -> None:
-        """Whoever held the mutex is done."""
+        """Wait until whoever holds the mutex is done."""
 
     def _claim(self, calls: list[Call]) -> bool:
-        """Take calls out of the queue, in one step; False when another one was quicker."""
+        """Take calls out of the queue, in one step; False when another thread was faster."""
         try:
             self._queue.remove(calls)
         except ValueError:
@@ -459,7 +460,7 @@ class Store:
         return True
 
     def _rehearse(self, calls: list[Call]) -> None:
-        """Decide as write does, without lock and flush; the view alone takes the frames."""
+        """Decide as write does, without lock or flush; only the view takes the frames."""
         for call in calls:
             try:
                 self._rehearse_one(call)
@@ -510,7 +511,7 @@ class Store:
         waiting = list(self._queue)
         try:
             self._under_lock(partial(self._decide_queued, own))
-        except TxlogError as error:  # the lock was not had: those who came meanwhile try themselves
+        except TxlogError as error:  # no lock: calls that came meanwhile try for themselves
             if in_doubt(own):
                 raise
             for calls in waiting:
@@ -521,9 +522,9 @@ class Store:
                 raise
 
     def _is_settled(self, own: list[Call]) -> bool:
-        """What a leader took and could not finish, for it was interrupted: True, it is at its end.
+        """End a call whose leader was interrupted; False when its own thread must decide it.
 
-        What joined its transaction cannot be decided again.
+        Calls that share the frame of a transaction cannot be decided again.
         """
         error: TxlogError
         if in_doubt(own):
@@ -540,7 +541,7 @@ class Store:
     def _decide_queued(self, own: list[Call]) -> None:
         self._leading = list(self._queue)
         taken = [calls for calls in self._leading if self._claim(calls)]
-        if own not in taken:  # a leader took it, and was interrupted
+        if own not in taken:  # a leader took it and was interrupted
             taken.insert(0, own)
         try:
             self._run(taken, own)
@@ -548,7 +549,7 @@ class Store:
             self._leading = []
 
     def _under_lock(self, act: Callable[[], T]) -> T:
-        """Run an act under the write lock; freed twice, as an interrupt may end the first time."""
+        """Run an act under the write lock; freed twice: an interrupt may cut short the first."""
         try:
             try:
                 self._acquire()
@@ -568,7 +569,7 @@ class Store:
         self._lock.acquire(self.lock_timeout_ms)
 
     def _release(self) -> None:
-        """Free the lock; what was decided is decided, so a failure must not become its answer."""
+        """Free the lock; what was decided stays so: a failure here must not become its answer."""
         assert self._lock is not None
         try:
             self._lock.release()
@@ -579,7 +580,7 @@ class Store:
         self._may_hold = False
 
     def _run(self, groups: list[list[Call]], own: list[Call], *, sync: bool = False) -> None:
-        """Follow, then decide and write; a failure of ours is the outcome of calls it concerns."""
+        """Follow, then decide and write; an error of ours is the outcome of its calls."""
         is_following = True
         calls = groups[0] if len(groups) == 1 else [call for group in groups for call in group]
         try:
@@ -602,17 +603,17 @@ class Store:
 
     @staticmethod
     def _fail(calls: list[Call], error: TxlogError, *, is_following: bool) -> None:
-        """What could not be followed, or not be flushed, ends all; the view stays void."""
+        """If following or flushing failed, all calls end; the view stays invalid."""
         is_unknown = isinstance(error, OutcomeUnknown)
         for call in calls:
             if call.is_in_doubt:
                 call.end(error if is_unknown else interrupted(error))
             elif is_following or not is_unknown or call.stage == NO_FRAME or call.error is not None:
                 call.end(error)
-            # else nobody has decided it: its thread leads next
+            # else it is undecided: its thread leads next
 
     def _run_one(self, call: Call, now: Instant, *, is_own: bool) -> bool:
-        """Run a call with a frame of its own; returns whether it must be durable."""
+        """Run a call in a frame of its own; returns whether it must be durable."""
         view = self._view
         try:
             decision = self._noted(call.decide(view, now), now)
@@ -625,7 +626,7 @@ class Store:
                 raise
             call.refuse(error)
             if is_stray:
-                self._renew(now)  # the view may have been noting something
+                self._renew(now)  # the view may have been half changed
             return False
         if not decision.ops:
             call.conclude(decision)
@@ -643,14 +644,14 @@ class Store:
         return decision.sync
 
     def _is_stray(self, error: Exception) -> bool:
-        """True for one that no decision refuses with: a handler of this thread may have raised it.
+        """True for an error that no decision raises: a signal handler of this thread may have.
 
-        So this thread hears it, and a call of another one is left to that: it decides it anew.
+        This thread raises it; a call of another thread is left to that thread, to decide it again.
         """
         return not isinstance(error, TxlogError) or self._mutex.has_refused
 
     def _run_joined(self, calls: list[Call], now: Instant, *, is_own: bool) -> bool:
-        """Run calls that share a frame; it is written when the last has decided."""
+        """Run calls that share a frame; it is written once the last has decided."""
         sync, joined, written = False, list[Call](), 0
         try:
             for at, call in enumerate(calls):
@@ -698,21 +699,22 @@ class Store:
         self._renew(now)
 
     def _renew(self, now: Instant) -> None:
-        """Go on over a fresh view, after what was written before."""
+        """Continue on a fresh view that has what was written before."""
         self._appender.forget()
         self._reload()
         self._catch_up(now)
 
     def _follow(self, calls: list[Call], now: Instant) -> bool:
-        """Catch up under the lock; recovery and the sweep ride in frames before the calls'."""
+        """Catch up under the lock; recovery and the sweep write frames before the calls do."""
         self._catch_up(now)
         self._load_named(calls)
         return self._sweep(self._view, now, calls)
 
     def _catch_up(self, now: Instant) -> None:
-        """Read what is after the view, and bring the journal in order; the view is void meanwhile.
+        """Read what comes after the view, and bring the journal in order; the view is invalid
+        meanwhile.
 
-        It stays so until the caller has done all it does.
+        It stays so until the caller is done.
         """
         if self._is_void:
             self._appender.forget()
@@ -743,7 +745,7 @@ class Store:
                     self._view.coordinator(number)
 
     def _sweep(self, view: View, now: Instant, calls: list[Call]) -> bool:
-        """Let the sweep ride in a frame of its own; cheap while nothing can be due."""
+        """Write the sweep in a frame of its own; cheap while nothing can be due."""
         uses: list[Uses] = []
         thorough = False
         for call in calls:
@@ -784,7 +786,7 @@ class Store:
         self._adopt_settings()
 
     def _noted(self, decision: Decision, now: Instant) -> Decision:
-        """The decision with where the clocks stand, if it writes a frame and that is to be told."""
+        """The decision with the state of the clocks added, if it writes a frame and that is due."""
         noted = clock_trust.note(self._view, self.settings, now) if decision.ops else None
         if noted is None:
             return decision
@@ -793,10 +795,10 @@ class Store:
         )
 
     def settle(self) -> None:
-        """Make what is written but not flushed visible, if the lock is free at once (R22).
+        """Make visible what is written but not flushed, if the lock is free at once (R22).
 
-        A writer that died between its append and its flush left such frames; a reader that went by
-        the witness alone would miss them until somebody writes.
+        A writer that died between its append and its flush left such frames; a reader that followed
+        only the witness would miss them until the next write.
         """
         if self.disk.read_only or self._closed or self._view.damage is not None:
             return
@@ -804,9 +806,9 @@ class Store:
             self._run_if_free([])
 
     def ask(self, question: Callable[[View], T], *, up_to_damage: bool = False) -> T:
-        """The answer of a reading function over the newest state; takes no lock that is not free.
+        """The answer of a reading function over the newest state; does not wait for a lock.
 
-        What a dead writer left is settled first. up_to_damage: as of read
+        What a dead writer left is settled first. up_to_damage: as for read
         """
         self.settle()
         return self.read(question, up_to_damage=up_to_damage)
@@ -814,7 +816,7 @@ class Store:
     def sweep_if_due(self, uses: Uses | None = None) -> None:
         """Before a reading call: sweep what it uses (None: all), if the lock is free at once.
 
-        A process that may not write, or not now, shows what is overdue as it is recorded.
+        A process that cannot write, or not now, shows what is overdue as it is recorded.
         """
         now = self.clock.now()
         if not self.disk.read_only and self.read(
@@ -862,7 +864,7 @@ class Store:
     def cut(self, act: Callable[[View], T]) -> tuple[int, int, T]:
         """Start a new journal file, and run an act on the state at that cut (R14).
 
-        Other processes append as soon as the file is there; the view stays where it is until the
+        Other processes may append as soon as the file exists; the view stays at the cut until the
         act returns. Returns (last LSN of the old file, its CRC, what the act returned).
         """
         return self._mutex.run(partial(self._cut, act))

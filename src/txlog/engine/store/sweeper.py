@@ -31,7 +31,7 @@ FORGET_MS_MIN, FORGET_MS_MAX = 1_000, 60_000
 
 
 class Sweeper:
-    """Decides whether a sweep is due, and drafts its frame; `swept`: what the last one did."""
+    """Decides whether a sweep is due, and drafts its frame; `swept`: what the last sweep did."""
 
     __slots__ = ("_forget_lsn", "_forget_ms", "swept")
 
@@ -47,7 +47,7 @@ class Sweeper:
 
         thorough: every coordinator, without a bound
         """
-        in_doubt, sure = False, now  # forgetting and silence are not undone
+        in_doubt, sure = False, now  # forgetting and silence cannot be undone
         if not is_as_expected(view, settings, now):
             in_doubt, sure = wants_frame(view, settings, now), trusted(view, settings, now)
         forget = thorough or view.lsn >= self._forget_lsn or now.boot_ms >= self._forget_ms
@@ -65,7 +65,7 @@ class Sweeper:
         first = {pair for one in uses for pair in concerned(view, one)}
         if due:
             self.swept = sweep(draft, now, first, bounded=not thorough)
-            draft.sync = bool(draft.ops)  # an end is durable before anybody hears of it
+            draft.sync = bool(draft.ops)  # an end must be durable before anyone sees it
         if in_doubt and (noted := note(view, settings, now)) is not None:
             draft.ops.append(noted)
         if forget:
@@ -83,13 +83,13 @@ class Sweeper:
         found = silent_producers(view, draft.settings, now.wall_ms, bounded=not thorough)
         if found.silent:
             declare_idle(draft, found.silent)
-            draft.sync = True  # consumers of other processes wait for it
+            draft.sync = True  # consumers in other processes wait for it
         else:
             view.note_silence(now, found.again_ms)
 
 
 def is_sweep_due(view: View, settings: Settings, now: Instant, uses: Uses | None) -> bool:
-    """For a reading call, which looks first: of what it uses (None: the store) something is due."""
+    """For a reading call: whether anything it uses (None: the whole store) is due."""
     sure = trusted(view, settings, now)
     if uses is None:
         view.load_coordinators()
@@ -97,10 +97,10 @@ def is_sweep_due(view: View, settings: Settings, now: Instant, uses: Uses | None
     if load_used(view, settings, sure, uses):
         return True
     if uses.cursors and is_silence_due(view, settings, sure):
-        return True  # a consumer that waits for a watermark may be the only one to write
+        return True  # a consumer waiting for a watermark may be the only writer
     if view.no_deadline_before(now):
         return False
     if is_anything_due(view, settings, now, sure, ended=False):
         return True
-    view.note_deadlines(now)  # until then the next look is cheap
+    view.note_deadlines(now)  # until then looking again is cheap
     return False

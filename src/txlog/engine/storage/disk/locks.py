@@ -58,10 +58,10 @@ class LockSite(Protocol):
 class _Waiter:
     """A thread blocked in flock (R25).
 
-    Who gives up abandons it, and then it lets go as soon as it has the lock; the next wait
-    through the same handle takes it over instead of starting another. There is no lock about it
-    that an interrupt could leave held: each side says what it wants first, then looks what the
-    other one said, and of both only one can take the descriptor out of `_kept`.
+    A caller that gives up abandons it, and it lets go as soon as it has the lock; the next wait
+    through the same handle takes it over instead of starting another. No lock guards it, as an
+    interrupt could leave one held: each side first says what it wants, then looks at what the other
+    said, and only one of them can take the descriptor out of `_kept`.
     """
 
     def __init__(self, descriptor: Descriptor) -> None:
@@ -97,12 +97,12 @@ class _Waiter:
         return kept
 
     def close(self) -> None:
-        """Let go of the descriptor, unless somebody else did or keeps it."""
+        """Let go of the descriptor, unless another did so already or keeps it."""
         with suppress(IndexError):
             self._kept.pop().close()
 
     def abandon(self, kept: Descriptor) -> None:
-        """Nobody wants it; kept: what the caller has, which stays open."""
+        """Nobody wants it any more; kept: the caller's descriptor, which stays open."""
         if kept in self._kept:
             self._kept.clear()
         self._is_abandoned = True
@@ -110,7 +110,7 @@ class _Waiter:
             self.close()
 
     def take_over(self) -> bool:
-        """Whether the thread still waits, now for the caller."""
+        """Whether the thread is still waiting, from now on for the caller."""
         self._is_abandoned = False
         if self._is_done:
             self.close()  # it may have let go already
@@ -190,18 +190,18 @@ class PosixLock:
         old.close()
 
     def _start_waiter(self) -> _Waiter:
-        """A thread that waits; it is known here before it begins, so that it can be abandoned."""
+        """Start a thread that waits; it is known here before it begins, so it can be abandoned."""
         waiter = self._waiter = _Waiter(self._site.open())
         try:
             waiter.start()
-        except RuntimeError as error:  # no thread to be had
+        except RuntimeError as error:  # no thread available
             self._waiter = None
             waiter.close()
             raise NoResources(f"cannot wait for the lock {self.path}: {error}") from error
         return waiter
 
     def _check(self) -> bool:
-        """Whether the name still leads to the file we locked; if not, open what it leads to now."""
+        """Whether the name still leads to the locked file; if not, open the one it leads to now."""
         self._is_current = self._descriptor.identity() == self._site.identity()
         if not self._is_current:
             old, self._descriptor = self._descriptor, self._site.open()
@@ -210,7 +210,7 @@ class PosixLock:
 
 
 def locked(path: str, holder: tuple[int, str] | None, timeout_ms: int) -> StoreLocked:
-    """The error of a lock that was not had in time: it names who has it, if that can be told."""
+    """The error for a lock not acquired in time; it names the holder, if known."""
     pid, command = holder or (None, "")
     what = {"lock": "the store is locked", "maintenance.lock": "the store is being maintained"}.get(
         path, f"{path} is locked"
@@ -227,10 +227,10 @@ def locked(path: str, holder: tuple[int, str] | None, timeout_ms: int) -> StoreL
 
 
 def find_holder(table: str, identity: Identity) -> int | None:
-    """Return the pid that holds a file's flock by the text of /proc/locks, None when nobody does.
+    """Return the pid that holds a file's flock according to /proc/locks, None when nobody does.
 
     A line is `1: FLOCK ADVISORY WRITE 4242 fe:00:1311 0 EOF`; `->` after the number is a waiter.
-    Layered file systems show another device there than fstat, so the inode alone may do.
+    Layered file systems show a different device there than fstat, so the inode alone may match.
     """
     device, inode = identity
     found: int | None = None
@@ -252,7 +252,7 @@ def identity_of(at: os.stat_result) -> Identity:
 
 
 def read_proc(path: str) -> bytes:
-    """Return what a file of /proc holds, empty where there is none."""
+    """Return the content of a file in /proc, empty if there is none."""
     with IgnoringFailure():
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:

@@ -61,7 +61,7 @@ if TYPE_CHECKING:
 
 
 class Killed(BaseException):
-    """The process died here; written is how much of a pwrite it had done."""
+    """The process died here; written is how many bytes of a pwrite it had done."""
 
     def __init__(self, written: int = 0) -> None:
         self.written = written
@@ -105,17 +105,17 @@ class Process(Protocol):
         """Create an empty file."""
 
     def ask(self, op: str, path: str, action: str, **info: int) -> None:
-        """Let the look hook have its say about a call without effect."""
+        """Call the look hook about a call without effect."""
 
     def effect(self, op: str, path: str, **info: int) -> None:
-        """Let the step hook have its say; its OSError is the caller's to map."""
+        """Call the step hook; the caller maps its OSError."""
 
     def effect_mapped(self, op: str, path: str, action: str = "") -> None:
-        """Let the step hook have its say, its OSError mapped."""
+        """Call the step hook and map its OSError."""
 
 
 class MemoryFile:
-    """`File` on a node; one descriptor, for what it hears of failed flushes."""
+    """`File` on a node; it is one descriptor, so it hears of each failed flush once."""
 
     def __init__(self, disk: Process, node: Node, path: str, write: bool) -> None:
         self.path = path
@@ -251,7 +251,7 @@ __all__ = ["Killed", "MemoryDisk", "PowerCut"]
 
 FREE_BYTES = 1 << 40
 FIRST_PID = 1000
-FILES_KEPT = 2  # so few that every test of crashes closes files and opens them again
+FILES_KEPT = 2  # few enough that every crash test closes files and opens them again
 
 
 class Hook(Protocol):
@@ -262,7 +262,7 @@ class Hook(Protocol):
 
 
 def _let_happen(op: str, path: str, **info: int) -> None:
-    """Do nothing: the hook of a disk without faults."""
+    """Do nothing: the hook for a disk without faults."""
 
 
 class MemoryDisk:
@@ -295,7 +295,7 @@ class MemoryDisk:
         return MemoryDisk(self.machine, read_only=read_only)
 
     def kill(self, death: Killed | None = None) -> None:
-        """End this process: its locks are free, every later call raises."""
+        """End this process: its locks are freed, every later call raises."""
         self._death = death or Killed()
         for lock in list(self.machine.holders.values()):
             if lock.disk is self:
@@ -307,11 +307,11 @@ class MemoryDisk:
             return self._other_machine(copy_tree(self.machine.root))
 
     def fork_kill(self) -> MemoryDisk:
-        """Return what the death of all processes leaves: everything written is visible."""
+        """Return the disk after the death of all processes: everything written is visible."""
         return self.copy()
 
     def images(self, rng: Chance, limit: int) -> Iterator[MemoryDisk]:
-        """Yield at most limit of the disks that a power cut at this moment may leave."""
+        """Yield up to limit of the disks that a power cut at this moment could leave."""
         items = pending_items(self.machine.root)
         for image in choose_images(items, rng, limit):
             yield self._other_machine(cut_power(self.machine.root, items, image))
@@ -329,7 +329,7 @@ class MemoryDisk:
         return dict(sorted(found.items()))
 
     def damage(self, path: str, data: bytes | None) -> None:
-        """Let a file be, on the platter too, what no call of ours made it; None removes it."""
+        """Replace a file's content, on the platter too, as no call would; None removes it."""
         parent, name = split(path)
         directory = self._directory(parent)
         node = self.find(path)
@@ -599,7 +599,7 @@ class MemoryDisk:
         return node
 
     def ask(self, op: str, path: str, action: str, **info: int) -> None:
-        """Let the look hook have its say about a call without effect."""
+        """Call the look hook about a call without effect."""
         self._need_alive()
         try:
             self.look(op, path, **info)
@@ -610,7 +610,7 @@ class MemoryDisk:
             raise
 
     def effect(self, op: str, path: str, **info: int) -> None:
-        """Let the step hook have its say; its OSError is the caller's to map."""
+        """Call the step hook; the caller maps its OSError."""
         self._need_alive()
         self._need_writable(path)
         try:

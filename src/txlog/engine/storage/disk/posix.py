@@ -65,7 +65,7 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 VECTOR_MAX = 1024  # buffers Linux takes in one pwritev (IOV_MAX)
-_CLOSED = 2**31 - 1  # no descriptor; some calls of Python refuse -1 with an error of its own
+_CLOSED = 2**31 - 1  # no descriptor; some Python calls refuse -1 with their own error
 
 _handles: weakref.WeakSet[Handle] = weakref.WeakSet()
 
@@ -74,7 +74,7 @@ _handles: weakref.WeakSet[Handle] = weakref.WeakSet()
 
 
 class Handle:
-    """A descriptor that a forked child closes; one that nobody has any more is closed, too."""
+    """A descriptor that a forked child closes; one that nobody holds any more is closed, too."""
 
     __slots__ = ("__weakref__", "fd", "path")
 
@@ -84,19 +84,19 @@ class Handle:
         _handles.add(self)
 
     def close(self) -> None:
-        fd, self.fd = self.fd, _CLOSED  # a later use finds EBADF, never a stranger's descriptor
-        try:  # no call comes between, in which an interrupt could lose what holds a lock
+        fd, self.fd = self.fd, _CLOSED  # a later use gets EBADF, never someone else's descriptor
+        try:  # no call in between, where an interrupt could lose what holds a lock
             os.close(fd)
         except OSError as error:  # close promises nothing (R33)
             if error.errno is None:
                 raise
 
     def __reduce__(self) -> NoReturn:
-        """Two handles of one descriptor would close it twice, the second time a stranger's."""
-        raise TypeError("an open store cannot be copied or pickled: open it again where it is used")
+        """Two handles of one descriptor would close it twice, the second time someone else's."""
+        raise TypeError("an open store cannot be copied or pickled: open it again instead")
 
     def __del__(self) -> None:
-        if getattr(self, "fd", _CLOSED) != _CLOSED:  # an interrupt may end the making of one
+        if getattr(self, "fd", _CLOSED) != _CLOSED:  # an interrupt may stop it half made
             self.close()
 
     def stat(self) -> os.stat_result:
@@ -107,7 +107,7 @@ class Handle:
 
 
 def _close_inherited() -> None:
-    """Close, in a forked child, what belongs to the parent. Never LOCK_UN: R27."""
+    """In a forked child, close what belongs to the parent. Never LOCK_UN: R27."""
     for handle in list(_handles):
         handle.close()
 
@@ -123,7 +123,7 @@ class PosixFile(Handle):
     def pread(self, offset: int, length: int) -> bytes:
         try:
             data = os.pread(self.fd, length, offset)
-            while len(data) < length:  # only nothing at all is the end
+            while len(data) < length:  # only zero bytes mean the end
                 more = os.pread(self.fd, length - len(data), offset + len(data))
                 if not more:
                     break
@@ -135,7 +135,7 @@ class PosixFile(Handle):
     def pwrite(self, offset: int, data: Buffer | Sequence[Buffer]) -> None:
         try:
             if type(data) is not bytes or os.pwrite(self.fd, data, offset) != len(data):
-                write_all(self.fd, offset, data)  # after a short write: all again, to learn why
+                write_all(self.fd, offset, data)  # a short write: all of it again, to learn why
         except OSError as error:
             raise failure(error, "write", self.path) from error
 
@@ -150,7 +150,7 @@ class PosixFile(Handle):
 
 
 def write_all(fd: int, offset: int, data: Buffer | Sequence[Buffer]) -> None:
-    """Write all of data, however short each transfer; an OSError says why it could not be."""
+    """Write all of data, however short each transfer; an OSError says why it failed."""
     views = as_views(data)
     first = 0
     while first < len(views):
@@ -166,16 +166,16 @@ def write_all(fd: int, offset: int, data: Buffer | Sequence[Buffer]) -> None:
 
 
 def sync_file_system(fd: int) -> bool:
-    """Flush all of the file system that fd lies on by one call: for many files it is one flush.
+    """Flush the whole file system that fd is on: one flush for many files.
 
-    returns: False where that did not work or is not to be trusted: flush each file then. Linux
-             tells of a write that failed since 5.8, and only of some file systems it is known that
-             they hide none; of which file it was each descriptor that is open still tells.
+    returns: False if it failed or cannot be trusted: then flush each file. Linux reports a failed
+             write here since 5.8, and only some file systems are known to hide none; each open
+             descriptor still reports whether it was its file.
     """
     libc = _libc()
     if libc is None:
         return False
-    found = bytearray(512)  # struct statfs; it begins with the kind
+    found = bytearray(512)  # struct statfs; its first field is the kind
     statfs = (importlib.import_module("ctypes").c_char * len(found)).from_buffer(found)
     if libc.fstatfs(fd, statfs) or int.from_bytes(found[:8], sys.byteorder) not in _SYNCED_WHOLE:
         return False
@@ -184,11 +184,11 @@ def sync_file_system(fd: int) -> bool:
 
 @cache
 def _libc() -> Any:
-    """The C library, where syncfs is there and tells of errors; else None."""
+    """The C library, if it has a syncfs that reports errors; else None."""
     found = re.match(r"(\d+)\.(\d+)", os.uname().release)
     if sys.platform != "linux" or found is None or (int(found[1]), int(found[2])) < (5, 8):
         return None
-    library = importlib.import_module("ctypes").CDLL(None)  # a ms that few need
+    library = importlib.import_module("ctypes").CDLL(None)  # costs 1 ms, and few need it
     return library if hasattr(library, "syncfs") and hasattr(library, "fstatfs") else None
 
 
@@ -198,11 +198,11 @@ def _libc() -> Any:
 _SYNCED_WHOLE = frozenset((0xEF53, 0x58465342, 0x9123683E))
 
 
-KEPT_MAX = 128  # descriptors of directories that one disk keeps, of files that one view keeps
-KEPT_SHARE = 8  # and this part of the soft limit: a process has other files, and may have views
+KEPT_MAX = 128  # descriptors of directories kept by one disk, of files kept by one view
+KEPT_SHARE = 8  # and this share of the soft limit: a process has other files and views
 COMMAND_CHARS_MAX = 200  # of the lock holder's command line, in an error
 
-GROUP_FLUSHES_MIN = 8  # from so many on one flush of the file system is less than one of each
+GROUP_FLUSHES_MIN = 8  # from this many on, one flush of the file system is cheaper
 
 _OPEN = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK  # O_NONBLOCK: a FIFO must not hang us
 DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW
@@ -210,7 +210,7 @@ _TRY = fcntl.LOCK_EX | fcntl.LOCK_NB
 
 
 class _LockDescriptor(Handle):
-    """A descriptor that flock is called on; the `Descriptor` of disk_lock."""
+    """A descriptor that flock is called on; the `Descriptor` of `locks`."""
 
     __slots__ = ()
 
@@ -235,7 +235,7 @@ class _LockDescriptor(Handle):
 
 
 class _LockSite:
-    """A name in the store that a lock file has; the `LockSite` of disk_lock."""
+    """The name of a lock file in the store; the `LockSite` of `locks`."""
 
     def __init__(self, disk: PosixDisk, path: str) -> None:
         self.path = path
@@ -278,8 +278,8 @@ class PosixDisk:
     ) -> None:
         """Open the directory of a store; one that cannot be written becomes read-only.
 
-        shared_group: the group that shares the store; a root of mode 2770 says so by itself
-        allow_unsafe: writing to a foreign or public one will do
+        shared_group: the group that shares the store; a root of mode 2770 implies it
+        allow_unsafe: may write to one that another user owns or anybody can write
         raises:       StoreNotFound, NotAllowed, NoResources, DiskFailed
         """
         fd = open_root(root)
@@ -294,12 +294,12 @@ class PosixDisk:
         self._directories: dict[str, Handle] = {"": self._root}
         self._durable = {""}  # directories whose names are known to be on disk
         self._owner: tuple[int, str] | None = None  # the lookup costs 16 us
-        self._mutex = threading.RLock()  # its thread may come again: `__del__` runs anywhere
+        self._mutex = threading.RLock()  # its thread may enter again: `__del__` runs anywhere
         is_foreign = at.st_uid != os.geteuid() and not self._is_shared
         if not (self.read_only or allow_unsafe) and (is_foreign or at.st_mode & 0o002):
             self._root.close()
             reason = f"{root} {'is foreign' if is_foreign else 'can be written by everybody'}"
-            raise NotAllowed(reason, hint="open it read-only, or mend owner and mode", path=root)
+            raise NotAllowed(reason, hint="open it read-only, or fix its owner and mode", path=root)
 
     def files_kept(self) -> int:
         return _kept_max()
@@ -345,7 +345,7 @@ class PosixDisk:
                 os.mkdir(name, 0o700, dir_fd=fd)
                 os.chmod(name, 0o2770 if self._is_shared else 0o700, dir_fd=fd)  # umask or not
             try:
-                os.fsync(fd)  # also when it was there: who made it may have died before this
+                os.fsync(fd)  # also when it existed: its maker may have died before this
             except OSError as error:
                 number_of(error)
                 with IgnoringFailure():
@@ -370,7 +370,7 @@ class PosixDisk:
             except OSError as error:
                 raise failure(error, "publish", path) from error
             _sync_published(fd, path)
-            with IgnoringFailure():  # what stays is swept
+            with IgnoringFailure():  # the sweeper removes what stays
                 os.unlink(own, dir_fd=fd)
             yield
 
@@ -386,9 +386,9 @@ class PosixDisk:
             raise OutcomeUnknown("files were written, their directories not") from error
 
     def _publish_group(self, group: Sequence[tuple[str, Sequence[Buffer]]]) -> None:
-        """Give files their names: all are written, then flushed, read back and linked.
+        """Give files their names: all are written, flushed, read back, then linked.
 
-        The names themselves are flushed by the caller.
+        The caller flushes the names.
         """
         made, holders = self._make_group({split(path)[0] for path, _ in group})
         with ExitStack() as stack:
@@ -423,7 +423,7 @@ class PosixDisk:
                     os.link(own, name, src_dir_fd=fd, dst_dir_fd=fd, follow_symlinks=False)
 
     def _make_group(self, paths: Iterable[str]) -> tuple[list[str], set[str]]:
-        """Make directories without a flush; returns them, and those that hold their names."""
+        """Make directories without a flush; returns them and their parents."""
         made: list[str] = []
         for path in sorted(paths):
             above: list[str] = []
@@ -435,11 +435,11 @@ class PosixDisk:
                 with self._directory(parent, "make", one) as fd, suppress(FileExistsError):
                     os.mkdir(name, 0o700, dir_fd=fd)
                     os.chmod(name, 0o2770 if self._is_shared else 0o700, dir_fd=fd)
-                made.append(one)  # also when it was there: who made it may have died before this
+                made.append(one)  # also when it existed: its maker may have died before this
         return made, {split(path)[0] for path in made}
 
     def _flush_many(self, files: Sequence[Handle], directories: Collection[str]) -> None:
-        """Flush files, and the names in directories, by one call if they are many."""
+        """Flush files, and the names in directories; by one call if there are many."""
         if len(files) + len(directories) >= GROUP_FLUSHES_MIN and sync_file_system(self._root.fd):
             return
         for file in files:
@@ -451,7 +451,7 @@ class PosixDisk:
             self.sync_dir(path)
 
     def _discard(self, temporary: str) -> None:
-        with suppress(TxlogError):  # what stays is swept
+        with suppress(TxlogError):  # the sweeper removes what stays
             self.unlink(temporary)
 
     def write_fresh(self, path: str, data: Buffer) -> None:
@@ -525,7 +525,7 @@ class PosixDisk:
 
     def open_lock(self, path: str, create: bool) -> int:
         """Return a new descriptor of a lock file (for this module)."""
-        if self.read_only:  # to ask for the holder; R23: not even a lock file is left
+        if self.read_only:  # to ask for the holder; R23: leave not even a lock file
             return self._open(path, os.O_RDONLY)
         if create:
             self.make_dirs(split(path)[0])
@@ -575,7 +575,7 @@ class PosixDisk:
                 if at.st_uid not in self._owners and not self._is_shared:
                     raise Corruption(f"cannot open {path}: belongs to another user", path=path)
                 if flags & os.O_CREAT and at.st_uid == os.geteuid():
-                    os.fchmod(fd, 0o660 if self._is_shared else 0o600)  # whatever the umask says
+                    os.fchmod(fd, 0o660 if self._is_shared else 0o600)  # whatever the umask
             except BaseException:
                 os.close(fd)
                 raise
@@ -585,7 +585,7 @@ class PosixDisk:
     def _new_file(self, path: str, data: Buffer | Sequence[Buffer] | Stream) -> Iterator[int]:
         """Create a file with data, flushed, and give its directory.
 
-        Its lock is held for the body, so the sweeper leaves it. Unlinked when anything fails.
+        Its lock is held during the body, so the sweeper leaves it. Unlinked if anything fails.
         """
         parent, name = split(path)
         self.make_dirs(parent)
@@ -608,7 +608,7 @@ class PosixDisk:
 
     @contextmanager
     def _directory(self, path: str, action: str, subject: str) -> Iterator[int]:
-        """Give a descriptor of a directory, reached one name at a time; map errors of the body."""
+        """Yield a descriptor of a directory, reached one name at a time; map errors of the body."""
         own = -1
         try:
             kept = self._directories.get(path)
@@ -630,9 +630,9 @@ class PosixDisk:
 
 
 def open_root(path: str) -> int:
-    """A descriptor of the directory of a store, through links as `cd` goes.
+    """A descriptor of the directory of a store; links are followed, as `cd` does.
 
-    What matters is whose directory it is in the end, and that the caller looks at.
+    What matters is who owns the directory reached, and the caller checks that.
     raises: StoreNotFound, DiskFailed
     """
     try:
@@ -647,7 +647,7 @@ def open_root(path: str) -> int:
 
 
 def descriptor_limit() -> int:
-    """How many descriptors this process may have, RLIMIT_NOFILE as it is now."""
+    """How many descriptors this process may have: RLIMIT_NOFILE as it is now."""
     limit = os.sysconf("SC_OPEN_MAX")
     return 1 << 30 if limit < 0 else limit
 
@@ -668,13 +668,13 @@ def _sync_published(directory: int, path: str) -> None:
 
 
 def absolute(path: str) -> str:
-    """The path from the root, without what means nothing: `a//./b/`; `..` stays, links may be.
+    """The path from the root, `a//./b/` tidied to `a/b`; `..` stays, as there may be links.
 
     raises: InvalidArgument
     """
     if "\0" in path:
-        raise InvalidArgument("a path holds no zero byte")
-    # a working directory that was deleted is asked for only where it is needed
+        raise InvalidArgument("a path cannot contain a zero byte")
+    # ask for the working directory only if needed: it may have been deleted
     joined = path if os.path.isabs(path) else os.path.join(os.getcwd(), path)
     return "/" + "/".join(part for part in joined.split("/") if part not in ("", "."))
 
@@ -689,9 +689,9 @@ def create_root(
     allow_unsafe: bool = False,
     may_hold: Container[str] = (),
 ) -> None:
-    """Make the directory of a store, private or shared with a group; an empty one will do.
+    """Make the directory of a store, private or shared with a group; it may exist if it is empty.
 
-    may_hold: names that may be there, beside temporary ones
+    may_hold: names that it may hold, besides temporary ones
     raises:   AlreadyExists (not empty), NotAllowed (network file system), InvalidArgument;
               DiskFailed where no directory can be made, as in /proc
     """
@@ -706,7 +706,7 @@ def create_root(
         _make(path, above)
         if not allow_unsafe and (kind := filesystem(path)) in _NETWORK:
             reason = f"{path} is on a network file system ({kind})"
-            raise NotAllowed(reason, hint="--allow-unsafe-fs, without promises", path=path)
+            raise NotAllowed(reason, hint="--allow-unsafe-fs uses it, without promises", path=path)
         with closing(Handle(open_root(path), path)) as root:
             held = [one for one in os.listdir(root.fd) if one not in may_hold]
             if not all(one.startswith(TEMPORARY_PREFIX) for one in held):
@@ -715,13 +715,13 @@ def create_root(
                 os.fchown(root.fd, -1, group)
             os.fchmod(root.fd, 0o700 if shared_group is None else 0o2770)
         for directory in above:
-            with suppress(PermissionError):  # one we may pass through but not read
+            with suppress(PermissionError):  # one we may enter but not read
                 fd = os.open(directory, DIRECTORY & ~os.O_NOFOLLOW)
                 with closing(Handle(fd, directory)):
                     os.fsync(fd)
     except (FileExistsError, NotADirectoryError) as error:
         raise AlreadyExists(f"not a directory: {path}", path=path) from error
-    except FileNotFoundError as error:  # of what was to be made nothing is missing, it is refused
+    except FileNotFoundError as error:  # nothing that had to exist is missing: it was refused
         raise DiskFailed(
             f"cannot create {path}: the file system takes no directory there",
             path=path,
@@ -732,12 +732,12 @@ def create_root(
 
 
 def _make(path: str, above: list[str]) -> None:
-    """Make a directory and those above it, the topmost last; one that is there will do.
+    """Make a directory and those above it, the topmost last; those that exist are fine.
 
     os.makedirs calls itself for each level, and a name may have thousands.
     """
     with suppress(FileNotFoundError):
-        os.stat(os.path.abspath(path))  # a name that is too long is told before a level is made
+        os.stat(os.path.abspath(path))  # a name that is too long fails before any level is made
     for directory in reversed(above):
         with suppress(FileExistsError):
             os.mkdir(directory)
@@ -760,5 +760,5 @@ def filesystem(path: str) -> str:
 
 
 def is_there(path: str, name: str) -> bool:
-    """True when the directory has something of that name, of whatever kind."""
+    """True when the directory has anything of that name."""
     return os.path.exists(os.path.join(path, name))

@@ -18,8 +18,8 @@ from itertools import combinations
 from typing import Protocol, TypeVar, Union
 
 SECTOR = 512  # bytes a disk writes whole
-VERSIONS_MAX = 4  # of one unit between two flushes; the middle ones add little and cost much
-SUBSETS_MAX = 8  # up to so many items every subset is tried
+VERSIONS_MAX = 4  # of one unit between two flushes; those in the middle add little and cost much
+SUBSETS_MAX = 8  # up to this many items every subset is tried
 RANDOM_IMAGES = 32
 
 T = TypeVar("T")
@@ -29,10 +29,10 @@ Key = int | str | None
 
 
 class Chance(Protocol):
-    """What the model needs of a seeded source of chance; `random.Random` is one."""
+    """What the model needs of a seeded random source; `random.Random` is one."""
 
     def randrange(self, start: int, /) -> int:
-        """Return a number from 0 up to start, not included."""
+        """Return a number from 0 up to, not including, start."""
 
     def randbytes(self, n: int, /) -> bytes:
         """Return n bytes."""
@@ -63,7 +63,7 @@ class Item:
 
 @dataclass(slots=True)
 class Image:
-    """Which items a power cut kept, and how many bytes of the one it tore (sector items only)."""
+    """Which items a power cut kept, and how many bytes of the torn one (sector items only)."""
 
     kept: set[int]
     torn: dict[int, int] = field(default_factory=dict)
@@ -78,15 +78,15 @@ class Node:
     def __init__(self, is_directory: bool = False) -> None:
         self.data = bytearray()
         self.entries: dict[str, Node] | None = {} if is_directory else None
-        self.is_shared = False  # data belongs to a copy as well: copy before the next write
+        self.is_shared = False  # data is shared with a copy: copy before the next write
         self.old: dict[Key, Value] = {}  # what the platter holds of the units in pending
         self.pending: list[Item] = []
-        self.errors = 0  # flushes that failed; every descriptor hears of each once
+        self.errors = 0  # failed flushes; every descriptor hears of each once
         self.links = 0
         self._thin_at = 256
 
     def write(self, offset: int, data: bytes, order: int) -> None:
-        """Put data at offset, growing the file by zeros where needed."""
+        """Put data at offset, growing the file with zeros where needed."""
         if not data:
             return
         if self.is_shared:
@@ -107,7 +107,7 @@ class Node:
             self._thin()
 
     def name(self, name: str, node: Node | None, order: int) -> None:
-        """Let a name in this directory lead to node, or to nothing."""
+        """Make a name in this directory lead to node, or to nothing."""
         assert self.entries is not None
         before = self.entries.get(name)
         self.old.setdefault(name, before)
@@ -121,7 +121,7 @@ class Node:
         self.pending.append(Item(order, self, name, node))
 
     def flush(self) -> None:
-        """Make every unit durable that was written since the last flush, failed or not."""
+        """Make durable every unit written since the last flush, failed or not."""
         done = {item.key for item in self.pending if not item.is_lost}
         self.pending = [item for item in self.pending if item.key not in done]
         for key in done:
@@ -148,7 +148,7 @@ class Node:
 
 
 def pending_items(root: Node) -> list[Item]:
-    """Return the items of everything a power cut could leave reachable, in order of time."""
+    """Return the items of everything that a power cut could leave reachable, in time order."""
     items: list[Item] = []
     seen: set[int] = set()
     todo = [root]
@@ -190,7 +190,7 @@ def copy_tree(root: Node) -> Node:
 
 
 def cut_power(root: Node, items: Sequence[Item], image: Image) -> Node:
-    """Return what the platter holds when of `items` (all of them, in order) image was kept."""
+    """Return what the platter holds when image was kept of `items` (all of them, in order)."""
     kept: dict[int, list[tuple[Item, int]]] = {}
     for index, item in enumerate(items):
         if index in image.kept or index in image.torn:
@@ -229,7 +229,7 @@ def _durable_file(node: Node, twin: Node, kept: Iterable[tuple[Item, int]], garb
     size_before = units.pop(None, len(node.data))
     size = size_before
     assert isinstance(size_before, int)
-    if garbage:  # blocks given to the file that nobody wrote to
+    if garbage:  # blocks allocated to the file that were never written
         for key in units:
             assert isinstance(key, int)
             if key * SECTOR >= size_before:
@@ -253,11 +253,11 @@ def _durable_file(node: Node, twin: Node, kept: Iterable[tuple[Item, int]], garb
 
 
 def choose_images(items: Sequence[Item], rng: Chance, limit: int) -> Iterator[Image]:
-    """Yield at most limit images: nothing kept, everything kept, then the others of 5.1.
+    """Yield at most limit images: nothing kept, everything kept, then the others in 5.1.
 
     Up to SUBSETS_MAX items: all subsets; else prefixes, each missing, each alone, random ones.
-    Always: every write torn at 1, 511, 512, half and all but one byte after all that was before
-    it; sizes and names without the bytes, which are then zeros or garbage.
+    Always: every write torn at 1, 511, 512, half and all but one byte, with all before it kept;
+    sizes and names without their bytes, which are then zeros or garbage.
     """
     count = len(items)
     everything = set(range(count))

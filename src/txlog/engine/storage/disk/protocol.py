@@ -34,10 +34,10 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 TEMPORARY_PREFIX = ".tmp-"
-"""How an unpublished name begins; readers of a directory ignore it, the sweeper removes it."""
+"""Prefix of an unpublished name: readers of a directory ignore it, the sweeper removes it."""
 
-GROUP_FILES = 128  # published together: so many descriptors are open at once
-READ_BACK_BYTES = 1 << 20  # compared at a time after publication, to bound memory
+GROUP_FILES = 128  # published together: this many descriptors are open at once
+READ_BACK_BYTES = 1 << 20  # compared at a time when reading back, to bound memory
 
 _ERRORS: dict[int, type[TxlogError]] = {
     errno.ENOENT: MissingFile,
@@ -53,7 +53,7 @@ _ERRORS: dict[int, type[TxlogError]] = {
     errno.ENOMEM: NoResources,
     errno.ENOLCK: NoResources,
     errno.EBADF: AlreadyClosed,
-    errno.ELOOP: Corruption,  # a link where a file belongs
+    errno.ELOOP: Corruption,  # a link where a file should be
     errno.ENOTDIR: Corruption,
     errno.EISDIR: Corruption,
     errno.ENXIO: Corruption,  # a socket or a device
@@ -117,10 +117,10 @@ class Disk(Protocol):
 
     @property
     def description(self) -> str:
-        """The path of the root, for people."""
+        """The path of the root, for display."""
 
     def files_kept(self) -> int:
-        """Return how many files a user of the disk may keep open beside those at work."""
+        """Return how many files a user of the disk may keep open besides those in use."""
 
     def open(self, path: str, write: bool = False) -> File:
         """Open a file that exists; MissingFile when it does not."""
@@ -132,7 +132,7 @@ class Disk(Protocol):
         """Return the length of a file; MissingFile when it is absent."""
 
     def exists(self, path: str) -> bool:
-        """Whether the name exists, whatever it names."""
+        """Whether the name exists, whatever it leads to."""
 
     def listdir(self, path: str) -> list[str]:
         """Return the names in a directory, sorted, temporaries included; [] when it is absent."""
@@ -141,7 +141,8 @@ class Disk(Protocol):
         """Make the directory and those above it, durably."""
 
     def publish(self, path: str, parts: Sequence[Buffer]) -> None:
-        """Give the joined parts a name never used before, whole and durable, or not at all (R3).
+        """Publish the joined parts under a name never used before, whole and durable or not at all
+        (R3).
 
         raises: NameTaken, StoreFull, DiskFailed (not done); OutcomeUnknown (R31)
         """
@@ -149,20 +150,20 @@ class Disk(Protocol):
     def publishing(
         self, path: str, parts: Sequence[Buffer] | Stream
     ) -> AbstractContextManager[None]:
-        """Publish, and hold the lock of the file for the body: the sweeper leaves it (R19).
+        """Publish, and hold the file's lock during the body, so that the sweeper leaves it (R19).
 
-        raises: as publish; what the body raises passes, the file stays
+        raises: as publish; what the body raises passes through, and the file stays
         """
 
     def publish_all(self, files: Iterable[tuple[str, Sequence[Buffer]]]) -> None:
-        """Publish many files with few flushes, some at a time; the last flush is for all names.
+        """Publish many files with few flushes, in groups; the last flush is for all names.
 
-        A file that is refused leaves those before it where they are: their names are burnt (R3).
+        If a file is refused, those before it stay where they are: their names are used up (R3).
         raises: as publish
         """
 
     def write_fresh(self, path: str, data: Buffer) -> None:
-        """Create a file with data, durably but not at once: a crash may leave part of it.
+        """Create a file with data, durably but not atomically: a crash may leave part of it.
 
         raises: NameTaken, StoreFull, DiskFailed (not done); OutcomeUnknown (R31)
         """
@@ -179,23 +180,24 @@ class Disk(Protocol):
     def kind(self, path: str) -> str:
         """What a name leads to, links not followed; "" when it is absent.
 
-        file, directory, link, pipe, socket, device, or unreadable: a file that may not be read
+        file, directory, link, pipe, socket, device, or unreadable (a file without permission to
+        read)
         """
 
     def move(self, source: str, path: str) -> None:
-        """Give what a name leads to, whatever it is, another name; durable with sync_dir of both.
+        """Rename whatever a name leads to; durable with sync_dir of both directories.
 
-        Only for what has no place in a store: a published file is linked, and never replaced.
+        Only for what does not belong in a store: a published file is linked, never replaced.
         """
 
     def remove_dir(self, path: str) -> bool:
-        """Remove an empty directory, or none; False when there is something in it."""
+        """Remove a directory if it is empty or absent; False when it is not empty."""
 
     def sync_dir(self, path: str) -> None:
         """Make the names in a directory durable."""
 
     def lock_file(self, path: str, create: bool = True) -> LockFile:
-        """Open a lock file, made if absent and create; taking it is a call of its own."""
+        """Open a lock file, made if absent and create is set; taking it is a separate call."""
 
     def random_bytes(self, n: int) -> bytes:
         """Return n unpredictable bytes."""
@@ -233,19 +235,19 @@ class Stream:
 
 
 def number_of(error: OSError) -> int:
-    """Return the number that the system gave an error; raises an error that it did not give."""
+    """Return the errno of an error from the system; raises an error that has none."""
     if error.errno is None:
         raise error
     return error.errno
 
 
 def is_of_handler(error: BaseException) -> bool:
-    """Whether it is a handler's; for where Arrow may raise, too: plain OSErrors without number."""
+    """Whether a signal handler raised it; Arrow, too, raises plain OSErrors without a number."""
     return isinstance(error, OSError) and error.errno is None and type(error) is not OSError
 
 
 class IgnoringFailure:
-    """A block whose failure changes nothing; what is not the disk's passes."""
+    """A block whose failure changes nothing; errors that are not the disk's pass through."""
 
     __slots__ = ()
 
@@ -262,24 +264,24 @@ class IgnoringFailure:
 
 
 def failure(error: OSError, action: str, path: str) -> TxlogError:
-    """Return our error for an OSError of `action` on `path`; raises one that is not the disk's."""
+    """Return our error for an OSError of `action` on `path`; raises it if it is not the disk's."""
     number = number_of(error)
     reason = error.strerror or str(error)
     name = errno.errorcode.get(number, "")
     kind = _ERRORS.get(number, DiskFailed)
     if number in (errno.EACCES, errno.EPERM) and action in _READING:
-        kind = DiskFailed  # what cannot be read is not a store that may only be read
+        kind = DiskFailed  # failing to read does not make it a read-only store
     if kind is AlreadyClosed:
-        reason = "the handle is closed, or of another process"
+        reason = "the handle is closed or belongs to another process"
     elif kind is Corruption:
         reason = "not a regular file or directory of the store"
     return kind(f"cannot {action} {path}: {reason}", path=path, errno=name)
 
 
 def flush_failure(error: OSError, path: str) -> TxlogError:
-    """Return our error for a flush that failed: DiskFailed whatever the reason, for it is final.
+    """Return our error for a failed flush: DiskFailed whatever the reason, as it is final.
 
-    raises: the error, if it is not the disk's: the flush was cut short, or done, and did not fail
+    raises: the error, if it is not the disk's: the flush was cut short or done, but did not fail
     """
     number = number_of(error)
     if number == errno.EBADF:
@@ -289,10 +291,10 @@ def flush_failure(error: OSError, path: str) -> TxlogError:
 
 
 def split(path: str) -> tuple[str, str]:
-    """Return directory and name of a path; Corruption when a name could leave its directory."""
+    """Return directory and name of a path; Corruption when a name could escape its directory."""
     parent, _, name = path.rpartition("/")
     if name in ("", ".", "..") or "\0" in name or path[0] == "/":
-        raise Corruption(f"no path inside a store: {path}", path=path)
+        raise Corruption(f"not a path inside a store: {path}", path=path)
     return parent, name
 
 

@@ -46,7 +46,7 @@ assert _HEADER.size == 36
 
 
 class JournalName(msgspec.Struct, frozen=True, order=True, gc=False):
-    """What a journal file's name says; ordered as the files follow one another."""
+    """What a journal file's name says; ordered as the files follow each other."""
 
     first_lsn: int
     rewrite: int = 0
@@ -59,7 +59,7 @@ class JournalName(msgspec.Struct, frozen=True, order=True, gc=False):
 
 
 def list_journals(disk: Disk) -> list[JournalName]:
-    """Every journal file there is, in order."""
+    """Every journal file, in order."""
     found = (_NAME.fullmatch(name) for name in disk.listdir(JOURNAL_DIR))
     return sorted(JournalName(int(m[1]), int(m[2] or 0)) for m in found if m)
 
@@ -84,16 +84,16 @@ class RawFrame(msgspec.Struct, frozen=True, gc=False):
     rows_offset: int
     rows_bytes: int
     crc: int
-    rows: memoryview | None = None  # only when they were asked for: JournalFile.keep_rows
+    rows: memoryview | None = None  # only when asked for: JournalFile.keep_rows
 
 
 def frame_nowhere(name: JournalName, lsn: int, time_ms: int) -> RawFrame:
-    """A frame without bytes, for a dry run: a view may take it, nobody can read it."""
+    """A frame without bytes, for a dry run: a view may take it, but it cannot be read."""
     return RawFrame(lsn, time_ms, 0, 0, b"", name, 0, 0, 0, 0, 0)
 
 
 class JournalFile:
-    """An open journal file; reads frames through a window, checks all of them."""
+    """An open journal file; reads frames through a window and checks each."""
 
     __slots__ = (
         "_disk",
@@ -110,7 +110,7 @@ class JournalFile:
     def __init__(
         self, disk: Disk, name: JournalName, salt: bytes, *, chain_crc: int | None = None
     ) -> None:
-        """chain_crc: of the frame before the first, whatever the header is; None: it says that."""
+        """chain_crc: of the frame before the first, overriding the header; None: the header's."""
         self._disk = disk
         self.salt = salt
         self._rows_budget = 0
@@ -151,7 +151,7 @@ class JournalFile:
     def _bytes(self, offset: int, length: int) -> memoryview:
         at = offset - self._window_at
         if at < 0 or at + length > len(self._window):
-            # the first look after others may have appended finds nothing, most of the time
+            # others may have appended, but the first look mostly finds nothing
             ahead = 0 if self._window_at < 0 else _WINDOW_BYTES
             self._window = memoryview(self.file.pread(offset, max(length, ahead)))
             self._window_at = offset
@@ -159,22 +159,22 @@ class JournalFile:
         return self._window[at : at + length]
 
     def forget_window(self) -> None:
-        """Drop cached bytes: others append to the file between two calls."""
+        """Drop cached bytes: others may append to the file between two calls."""
         self._window = memoryview(b"")
         self._window_at = -1
 
     def keep_rows(self, budget_bytes: int) -> None:
-        """Let the frames read from now on carry their checked rows, up to so many bytes in all."""
+        """Let frames read from now on carry their checked rows, up to this many bytes in all."""
         self._rows_budget = budget_bytes
 
     def read_header(self, offset: int) -> FrameHeader | None:
-        """The unchecked header at offset, None when there is none."""
+        """The unchecked header at offset, None if there is none."""
         return decode_header(self._bytes(offset, HEADER_BYTES))
 
     def ends_at(self, offset: int) -> bool:
-        """True when no frame follows in the file as it is now: zeros, or its end.
+        """True when no frame follows in the file as it is now: only zeros, or its end.
 
-        Reads past the window: others append to the file between two calls.
+        Bypasses the window: others may append to the file between two calls.
         """
         return not any(self.file.pread(offset, HEADER_BYTES))
 
@@ -183,7 +183,7 @@ class JournalFile:
         return not any(self._bytes(offset, HEADER_BYTES))
 
     def written_until(self, start: int) -> int:
-        """After the last byte from start on that is not zero; start, if all are."""
+        """The offset after the last byte from start on that is not zero; start, if all are zero."""
         self.size = self.file.size()
         stop = at = start
         while at < self.size:
@@ -212,7 +212,7 @@ class JournalFile:
             if len(self._bytes(offset, HEADER_BYTES)) < HEADER_BYTES:
                 return None
             at = 0
-        # once a frame, so decode_header and is_genuine in one: all but six fields are known
+        # runs for each frame, so decode_header and is_genuine in one: all but six fields are known
         (
             magic,
             version,
@@ -272,6 +272,6 @@ class JournalFile:
 def publish_journal(
     disk: Disk, name: JournalName, salt: bytes, chain_crc: int, frames: list[Buffer]
 ) -> None:
-    """Publish a journal file holding these encoded frames and zeros after them (R3, R6)."""
+    """Publish a journal file with these encoded frames, then zeros (R3, R6)."""
     head = file_header(name, salt, chain_crc)
     disk.publish(name.path, [head, *frames, bytes(FILL_BYTES - FILE_HEADER_BYTES)])

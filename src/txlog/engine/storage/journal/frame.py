@@ -145,7 +145,7 @@ def decode_header(data: Buffer, at: int = 0) -> FrameHeader | None:
 
 
 def is_genuine(header: FrameHeader, frame: memoryview, salt: bytes, offset: int) -> bool:
-    """True when this frame was written by this store at this place, whatever the chain says."""
+    """True when this store wrote this frame at this place, whatever the chain says."""
     total = (HEADER_BYTES + header.ops_bytes + header.rows_bytes + 7) & ~7
     return (
         header.salt == salt
@@ -158,7 +158,8 @@ def is_genuine(header: FrameHeader, frame: memoryview, salt: bytes, offset: int)
 def attested_lsn(data: bytes, base: int, salt: bytes) -> int:
     """Highest durable_lsn in any genuine frame within data, which starts at file offset base.
 
-    Frames start at multiples of eight, so only those are tried. Source: spec/reliability 2.3, A.
+    Frames start at multiples of eight, so only those offsets are tried. Source: spec/reliability
+    2.3, A.
     """
     view = memoryview(data)
     highest = 0
@@ -173,5 +174,5 @@ def attested_lsn(data: bytes, base: int, salt: bytes) -> int:
 
 
 def joined(parts: Sequence[Buffer]) -> bytes:
-    """One bytes object of the parts; small frames are written by one plain pwrite."""
+    """The parts as one bytes object: small frames are written by one plain pwrite."""
     return b"".join(parts)

@@ -50,7 +50,7 @@ def place_of(opened: JournalFile, lsn: int) -> tuple[int, int]:
 def rebased(
     opened: JournalFile, span: tuple[int, int], lsn: int, chain: int
 ) -> tuple[list[Buffer], int]:
-    """The frames of a span encoded for a new file, where offsets and CRCs differ.
+    """The frames of a span, encoded for a new file where offsets and CRCs differ.
 
     lsn, chain: the number of the first, and the CRC before it
     returns: their bytes, and the CRC of the last; raises Corruption
@@ -82,7 +82,7 @@ def rebased(
 
 
 def broken(opened: JournalFile, at: int, first: int, last: int) -> Corruption:
-    """The error of a journal file where frames that were durable cannot be read."""
+    """The error for a journal file in which durable frames cannot be read."""
     path = opened.name.path
     return Corruption(
         f"{path} is damaged at byte {at}: LSN {first} to {last} were durable and cannot be read",
@@ -96,14 +96,14 @@ def broken(opened: JournalFile, at: int, first: int, last: int) -> Corruption:
 
 # --- the journal -----------------------------------------------------------------------------
 
-# A frame above this size is written straight to the end: filling zeros first would write it twice.
+# A larger frame is written straight to the end: filling with zeros first would write it twice.
 FILL_FRAME_BYTES_MAX = 256 << 10
-REWRITE_BYTES_MAX = 1 << 20  # of several frames by one call (R11)
+REWRITE_BYTES_MAX = 1 << 20  # of several frames rewritten by one call (R11)
 WITNESS_LOOKS_MAX = 5
 
 
 class JournalMoved(Exception):
-    """The journals this handle stood on are gone or were rewritten: load the newest manifest."""
+    """The journals this handle was reading are gone or rewritten: load the newest manifest."""
 
 
 class Journal:
@@ -143,15 +143,15 @@ class Journal:
         self._files: dict[JournalName, JournalFile] = {}
         self._foreign: list[tuple[int, int, int]] = []  # (LSN, offset, bytes): R11
         self._attested = 0
-        self._ahead = 0  # what frames after the witness prove
+        self._ahead = 0  # what frames after the witness prove durable
         self._has_looked_ahead = False
-        self._is_barred = False  # the header after the checkpoint is not good: nothing is read
+        self._is_barred = False  # the header after the checkpoint is bad: nothing is read
         self._cut = 0
         self._checked_tail = False
         self._synced_dir: JournalName | None = None
-        self._settled: Witnessed | None = None  # the record under which the tail was in order
+        self._settled: Witnessed | None = None  # the record when the tail was last in order
         self.chain_crc = 0
-        self.damage: Corruption | None = None  # where reading stopped short of what was durable
+        self.damage: Corruption | None = None  # where reading stopped before the durable end
         self.durable_lsn = 0
         self.end = 0
         self.last_lsn = 0
@@ -163,8 +163,8 @@ class Journal:
     def open_at(self, cut_lsn: int, chain_crc: int, *, up_to_damage: bool = False) -> None:
         """Stand after frame cut_lsn, whose CRC the manifest gives.
 
-        up_to_damage: where the header of the file that goes on there is not good, stand before it:
-                      every reading says so, until it was mended
+        up_to_damage: if the header of the file that continues there is bad, stand before it: every
+                      read says so until it is repaired
         raises:       JournalMoved; Corruption, without up_to_damage
         """
         name = self._name_behind(cut_lsn)
@@ -183,14 +183,14 @@ class Journal:
         self.durable_lsn = max(self.durable_lsn, cut_lsn)
 
     def _name_behind(self, cut_lsn: int) -> JournalName:
-        """The file that goes on after a checkpoint; raises JournalMoved."""
+        """The file that continues after a checkpoint; raises JournalMoved."""
         names = [name for name in list_journals(self._disk) if name.first_lsn <= cut_lsn + 1]
         if not names or names[-1].first_lsn != cut_lsn + 1:
             raise JournalMoved
         return names[-1]
 
     def _continuing(self, name: JournalName, chain_crc: int) -> JournalFile:
-        """A file opened, whose first frame follows the one with this CRC; raises Corruption."""
+        """Open a file whose first frame follows the one with this CRC; raises Corruption."""
         opened = JournalFile(self._disk, name, self.salt)
         if opened.chain_crc != chain_crc:
             opened.close()
@@ -204,9 +204,9 @@ class Journal:
         return opened
 
     def _barred(self) -> Corruption | None:
-        """What is wrong with the header that it stands before; None: it stands before none.
+        """What is wrong with the bad header that it stands before; None if there is none.
 
-        raises: JournalMoved: it was mended since
+        raises: JournalMoved: it has been repaired since
         """
         if not self._is_barred:
             return None
@@ -230,9 +230,9 @@ class Journal:
         self._checked_tail = False
 
     def file(self, name: JournalName) -> JournalFile:
-        """An open file by name; it is closed again when many others were opened since.
+        """An open file by name; it is closed again once many others have been opened.
 
-        raises: MissingFile: another process's checkpoint took it; the view has to follow (R21)
+        raises: MissingFile: another process's checkpoint removed it; the view must follow (R21)
         """
         found = self._files.get(name)
         if found is None:
@@ -244,7 +244,7 @@ class Journal:
         return found
 
     def forget_before(self, lsn: int) -> None:
-        """Close files all of whose frames lie at or below lsn."""
+        """Close files whose frames are all at or below lsn."""
         names = sorted(self._files)
         for name, after in pairwise(names):
             if after.first_lsn <= lsn + 1 and name != self.current.name:
@@ -255,9 +255,9 @@ class Journal:
     def read_durable(self, *, up_to_damage: bool = False) -> list[RawFrame]:
         """Frames after the last one read, up to the witness; takes no lock, changes nothing.
 
-        After a reboot every valid frame came from the disk, so all are shown (R22).
-        up_to_damage: where frames that were durable cannot be read, give those before, which were
-                      durable too, and say so in `damage`
+        After a reboot every valid frame came from the disk, so all are returned (R22).
+        up_to_damage: if durable frames cannot be read, return those before them, which were durable
+                      too, and say so in `damage`
         raises:       JournalMoved; Corruption, without up_to_damage
         """
         frames = self._read_durable()
@@ -285,7 +285,7 @@ class Journal:
         if not self._has_looked_ahead and self.damage is None:
             self._has_looked_ahead = True
             while (proven := self._attested_behind()) > self.last_lsn:
-                more = self._read_on(None, witnessed, is_reader=True)  # somebody writes
+                more = self._read_on(None, witnessed, is_reader=True)  # another process is writing
                 frames += more
                 if not more:
                     self._attested = max(self._attested, proven)
@@ -296,7 +296,7 @@ class Journal:
         return frames
 
     def _stops_before(self, known: int) -> bool:
-        """Whether a frame up to a known LSN is damaged: then what was read is durable."""
+        """Whether a frame up to a known LSN is damaged; then what was read before it is durable."""
         if self.damage is None and self.last_lsn < known:
             self._check_moved()
             self.damage = self._broken(known)
@@ -305,18 +305,19 @@ class Journal:
         return self.damage is not None
 
     def _read_ahead(self, witnessed: Witnessed) -> list[RawFrame]:
-        """Frames after the witness that later ones prove durable; says what is wrong with it.
+        """Frames after the witness that later ones prove durable; reports what is wrong with the
+        witness.
 
-        It may be an older copy, or its newest record damaged. They are looked for when the journal
-        is opened, and while a record is damaged.
+        It may be an older copy, or its newest record may be damaged. This is checked when the
+        journal is opened, and while a record is damaged.
         """
-        for _ in range(WITNESS_LOOKS_MAX):  # one that is being written may be met half way
+        for _ in range(WITNESS_LOOKS_MAX):  # a record may be read while it is being written
             if not self.witness.is_damaged:
                 break
             self.witness.read()
         if self.witness.is_damaged and not self._has_looked_ahead:
             self.reports.append(
-                "a record of journal/witness is damaged: what was stored last may be hidden until "
+                "a record of journal/witness is damaged: the latest messages may be hidden until "
                 "the next write"
             )
         self._has_looked_ahead = True
@@ -333,7 +334,7 @@ class Journal:
         return self._read_on(self._ahead, None)
 
     def _proven(self) -> int:
-        """The highest LSN that valid frames after the last one read know to be durable (R8)."""
+        """The highest LSN that valid frames after the last one read say is durable (R8)."""
         file, at, lsn, crc = self.current, self.end, self.last_lsn, self.chain_crc
         file.forget_window()
         younger = [name for name in list_journals(self._disk) if name > file.name]
@@ -343,7 +344,7 @@ class Journal:
                 try:
                     file = self.file(younger.pop(0))
                 except Corruption:
-                    break  # whoever reads on says so
+                    break  # the next read reports it
                 at, lsn, crc = FILE_HEADER_BYTES, file.name.first_lsn - 1, file.chain_crc
                 file.forget_window()
                 highest = max(highest, lsn)  # R14: the file before was flushed
@@ -358,8 +359,8 @@ class Journal:
     def read_valid(self) -> list[RawFrame]:
         """Every valid frame after the last one read, flushed or not; changes nothing.
 
-        What a writer would find, for a dry run; `lossy` is raised as catch_up would raise it, and
-        `damage` says what it would raise.
+        What a writer would find, for a dry run; `lossy` is set as by catch_up, and `damage` is the
+        error that it would raise.
         """
         witnessed = self.witness.read()
         self.lossy = witnessed is None or witnessed.boot != self._boot or witnessed.poisoned
@@ -383,20 +384,20 @@ class Journal:
     ) -> list[RawFrame]:
         """Frames up to an LSN, or the last valid one.
 
-        raises: JournalMoved; Corruption: of a younger file, which for a reader becomes `damage`
+        raises: JournalMoved; Corruption: of a newer file, which becomes `damage` for a reader
         """
         out: list[RawFrame] = []
         emitted = self.last_lsn
         self.current.forget_window()
         here = self.current.name
-        # of an earlier boot the witness may be older than the files: look for younger ones
+        # a witness of an earlier boot may be older than the files: look for newer files
         settled = witnessed is not None and (
             witnessed.boot,
             witnessed.journal,
             witnessed.rewrite,
         ) == (self._boot, here.first_lsn, here.rewrite)
         younger = [] if settled else [n for n in list_journals(self._disk) if n > here]
-        # R11 is about what nobody has flushed: whoever raised the witness has flushed the rest
+        # R11 concerns only unflushed frames: whoever raised the witness flushed the rest
         durable = self.durable_lsn if stop_lsn is None else stop_lsn
         if witnessed is not None and witnessed.boot == self._boot:
             durable = max(durable, witnessed.durable_lsn)
@@ -426,7 +427,7 @@ class Journal:
         return out
 
     def _switch(self, name: JournalName) -> None:
-        """Go on in a younger file; frames it repeats are read again but not handed out."""
+        """Continue in a newer file; frames it repeats are read again but not returned."""
         try:
             opened = self.file(name)
         except MissingFile as exc:
@@ -441,7 +442,7 @@ class Journal:
         self._stand_at(name, name.first_lsn - 1)
 
     def _check_moved(self) -> None:
-        """Not damage but age: two checkpoints by others deleted this file and its successor."""
+        """Not damage but age: two checkpoints of others deleted this file and the next."""
         if self.current.name not in list_journals(self._disk):
             raise JournalMoved
 
@@ -454,7 +455,7 @@ class Journal:
         """Read what others appended and bring the tail in order; only under the write lock.
 
         raises:  Corruption, when bytes known to be durable are damaged; JournalMoved
-        returns: the new frames, all valid; `lossy` is raised when answered frames may be gone
+        returns: the new frames, all valid; `lossy` is set when answered frames may be lost
         source:  the decision table of spec/reliability 2.3
         """
         settled = self._settled
@@ -463,7 +464,7 @@ class Journal:
             and self.witness.is_last(settled)
             and (self.current.ends_at(self.end))
         ):
-            return []  # nobody else wrote since this handle settled or raised the witness
+            return []  # nobody else has written since this handle settled or raised the witness
         self.damage = None
         witnessed = self.witness.read()
         if (barred := self._barred()) is not None:
@@ -479,7 +480,7 @@ class Journal:
             self._settle_tail(known)
             self._checked_tail = True
         if witnessed is None:
-            # whose boot it was is unknown, so this may follow a power cut; confirm_boot rewrites it
+            # its boot is unknown, so this may follow a power cut; confirm_boot rewrites it
             self.reports.append("both witness records were damaged: rewritten")
             self.lossy = True
             self.durable_lsn = known
@@ -497,7 +498,7 @@ class Journal:
         return frames
 
     def _settle_tail(self, known: int) -> None:
-        """Cut what is not a valid frame after the end, or find that it was durable once."""
+        """Cut off what is not a valid frame after the end, or find that it once was durable."""
         file = self.current.file
         stop = self.current.written_until(self.end)
         if stop == self.end:
@@ -511,19 +512,19 @@ class Journal:
         self.current.zero(self.end, stop - self.end)
         file.datasync()
         self.reports.append(
-            f"recovery cut {len(tail)} bytes of an unfinished frame behind LSN {self.last_lsn}; "
+            f"recovery cut {len(tail)} bytes of an unfinished frame after LSN {self.last_lsn}; "
             f"copy in {name}"
         )
 
     def _attested_behind(self) -> int:
-        """The highest LSN that genuine frames after the end, also after a bad one, know durable.
+        """The highest LSN that genuine frames after the end, even after a bad one, say is durable.
 
         Source: A of spec/reliability 2.3
         """
         stop = self.current.written_until(self.end)
         if stop == self.end:
             return 0
-        # a genuine frame may end in zeros of its own, which were taken for blank here
+        # a genuine frame may itself end in zeros, which were taken for blank here
         tail = self.current.file.pread(self.end, stop - self.end + FILL_BYTES)
         return attested_lsn(tail, self.end, self.salt)
 
@@ -531,13 +532,13 @@ class Journal:
         """R13: copy valid unwitnessed frames to a new file; never flush the old bytes again."""
         count = self.last_lsn - self.durable_lsn
         if count <= 0 and not is_poisoned:
-            self._raise(flushing=0, poisoned=self.lossy)  # until confirm_boot: R9 comes first
+            self._raise(flushing=0, poisoned=self.lossy)  # not until confirm_boot: R9 comes first
             return
         old = self.current
         first = self.durable_lsn + 1
         if count > 0:
             start, chain = place_of(old, first)
-        else:  # nothing to copy, but neither the old file nor its directory is to be trusted
+        else:  # nothing to copy, but neither the old file nor its directory can be trusted
             start, chain = self.end, self.chain_crc
         rewritten, chain_last = rebased(old, (start, self.end), first, chain)
         same = [n.rewrite for n in list_journals(self._disk) if n.first_lsn == first]
@@ -546,7 +547,7 @@ class Journal:
         last = self.last_lsn
         self._stand_at(name, first - 1)
         self._read_on(last, None)
-        assert self.last_lsn == last  # Law 2: every valid frame went along
+        assert self.last_lsn == last  # Law 2: every valid frame was copied
         assert self.chain_crc == chain_last
         self._foreign.clear()
         self._synced_dir = name
@@ -559,7 +560,7 @@ class Journal:
     def append(self, ops: bytes, rows: Buffer | None, columns: int, time_ms: int) -> RawFrame:
         """Write the next frame; durable only after flush.
 
-        raises: StoreFull, DiskFailed, ...: the journal was cut back, nothing was done;
+        raises: StoreFull, DiskFailed, ...: the journal was cut back, nothing was written;
         OutcomeUnknown
         """
         offset, lsn = self.end, self.last_lsn + 1
@@ -603,12 +604,12 @@ class Journal:
         )
 
     def _cut_back(self, offset: int, error: Exception) -> None:
-        """R30: nothing of a failed append may stay; if that fails, the handle is poisoned."""
+        """R30: remove every trace of a failed append; if that fails, the handle is poisoned."""
         try:
             self.current.zero(offset, max(0, self.current.file.size() - offset))
         except TxlogError as exc:
             self._poison()
-            raise self._unknown("cutting back after the frame behind LSN", error) from exc
+            raise self._unknown("cutting back after the frame that follows LSN", error) from exc
 
     def _poison(self) -> None:
         self.poisoned = True
@@ -621,8 +622,9 @@ class Journal:
     def flush(self, *, sync: bool = True) -> None:
         """Make every frame durable and say so in the witness; OutcomeUnknown when it fails.
 
-        An exception that is not the disk's, a handler's, passes: the flush was cut short, and did
-        not fail. Its mark stays, so whoever has the lock next copies the frames to new pages (R13).
+        An exception of a signal handler, not of the disk, passes through: the flush was cut short
+        but did not fail. Its mark stays, so the next holder of the lock copies the frames to new
+        pages (R13).
         sync: False leaves the bytes to the operating system (durability "os")
         """
         if self.durable_lsn >= self.last_lsn:
@@ -643,13 +645,13 @@ class Journal:
         was_settled = self._settled is not None
         try:
             self._raise(flushing=0)
-        except TxlogError as exc:  # durable, and visible only once a witness says so
+        except TxlogError as exc:  # durable, but visible only once a witness says so
             raise self._unknown("the witness of LSN", exc) from exc
         if was_settled:
             self._settled = self.witness.last
 
     def _rewrite_foreign(self) -> None:
-        """R11: put what others left unflushed into this handle's flush, byte for byte."""
+        """R11: make what others left unflushed part of this handle's flush, byte for byte."""
         at = stop = 0
         for lsn, offset, length in self._foreign:
             if lsn <= self.durable_lsn:
@@ -691,7 +693,7 @@ class Journal:
         self.witness.write(record)
 
     def confirm_boot(self) -> None:
-        """Say in the witness that this boot has taken over, after a lossy recovery."""
+        """Record in the witness that this boot has taken over, after a lossy recovery."""
         self._raise(flushing=0)
 
     def cut(self) -> tuple[int, int]:
@@ -700,11 +702,11 @@ class Journal:
         if self.end == FILE_HEADER_BYTES:
             return self.last_lsn, self.chain_crc
         name = JournalName(self.last_lsn + 1)
-        # a death after the next line must not leave a witness that hides the new file
+        # dying after the next line must not leave a witness that hides the new file
         self._raise(flushing=0, is_moving=True)
         try:
             publish_journal(self._disk, name, self.salt, self.chain_crc, [])
-        except OutcomeUnknown:  # R31: no frame may go where only a lost name leads
+        except OutcomeUnknown:  # R31: write no frame to a file whose name may be lost
             self._poison()
             raise
         lsn, chain = self.last_lsn, self.chain_crc

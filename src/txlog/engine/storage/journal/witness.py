@@ -37,7 +37,7 @@ assert RECORD_BYTES == 128
 
 
 def boot_bytes(boot_id: str) -> bytes:
-    """The 16 bytes kept of a boot id: the UUID itself, or a name-based one of other text."""
+    """The 16 bytes kept of a boot id: the UUID itself, or a name-based UUID of other text."""
     try:
         return uuid.UUID(boot_id).bytes
     except ValueError:
@@ -80,7 +80,7 @@ def encode_record(record: Witnessed, salt: bytes) -> bytes:
 
 
 def decode_record(data: bytes, salt: bytes) -> Witnessed | None:
-    """The record in these 128 bytes, or None when they are not a good one of this store."""
+    """The record in these 128 bytes, or None when they are not a good record of this store."""
     if len(data) < RECORD_BYTES:
         return None
     (
@@ -115,10 +115,10 @@ class Witness:
         self._disk = disk
         self._salt = salt
         self._file: File | None = None
-        self._raw = b""  # what was read last
-        self._slots = [b"", b""]  # the two records as they lie in the file, where they are known
+        self._raw = b""  # the last one read
+        self._slots = [b"", b""]  # the two records as they are in the file, where known
         self.last: Witnessed | None = None
-        self.is_damaged = False  # a record is not good: the other one may be the older
+        self.is_damaged = False  # one record is bad: the other may be the older
 
     def _open(self) -> File | None:
         if self._file is None and self._disk.exists(WITNESS_PATH):
@@ -136,7 +136,7 @@ class Witness:
         self._raw = data
         slots = [data[:RECORD_BYTES], data[_SLOT_BYTES:]]
         if slots == self._slots:
-            return self.last  # our own writes, and nobody else's
+            return self.last  # only our own writes
         self._slots = slots
         first = decode_record(slots[0], self._salt)
         second = decode_record(slots[1], self._salt)
@@ -148,7 +148,7 @@ class Witness:
         return self.last
 
     def is_last(self, record: Witnessed) -> bool:
-        """True while the record is the newest: whoever writes next, writes over the other one."""
+        """True while the record is the newest: the next write overwrites the other one."""
         slot = (record.seq + 1) % 2
         known = self._slots[slot]
         return (
@@ -168,7 +168,7 @@ class Witness:
         seq = record.seq = (self.last.seq if self.last is not None else record.seq) + 1
         slot = seq % 2
         data = encode_record(record, self._salt)
-        self._slots[slot] = b""  # unknown, should the write fail half way
+        self._slots[slot] = b""  # unknown, in case the write fails half way
         file.pwrite(slot * _SLOT_BYTES, data)
         self._slots[slot] = data
         self.last = record
