@@ -1,0 +1,61 @@
+"""What the last version had that users see: its commands, error codes, ops, and format.
+
+usage: python -m scripts.released
+
+Writes tests/project/released.txt, as part of a release. Until the next one a test compares the
+program with it: what has come and gone since then stands on top of CHANGELOG.md.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import get_args
+
+from txlog.cli.line.catalogue import COMMANDS
+from txlog.engine.model.ops import Op
+from txlog.engine.store.identity import FORMAT
+from txlog.errors import error_table
+
+ROOT = Path(__file__).resolve().parent.parent
+RELEASED = ROOT / "tests" / "project" / "released.txt"
+
+
+def main() -> int:
+    """Write the list."""
+    RELEASED.write_text("".join(f"{line}\n" for line in has()), encoding="utf-8")
+    print(f"wrote {RELEASED.relative_to(ROOT)}")
+    return 0
+
+
+def has() -> list[str]:
+    """A line for everything that the program has now, sorted."""
+    return sorted(
+        [
+            *(f"command {path}" for path in COMMANDS),
+            *(f"error {code} {error.__name__}" for error in error_table() for code in error.codes),
+            *(f"op {op.__struct_config__.tag}" for op in get_args(Op)),
+            f"format {FORMAT}",
+        ]
+    )
+
+
+def untold(changelog: str) -> Iterator[str]:
+    """What has come or gone since the last version, and the newest part does not tell."""
+    newest = changelog.split("\n## ")[1]
+    for line in sorted({*RELEASED.read_text(encoding="utf-8").splitlines()} ^ {*has()}):
+        kind, _, name = line.partition(" ")
+        told = {
+            "command": rf"`(txlog )?{name}\b",
+            "error": rf"\b{name.rpartition(' ')[2]}\b",
+            "op": "cannot be opened by",  # an older program refuses a journal with it
+            "format": r"\bformat\b",
+        }[kind]
+        if re.search(told, newest) is None:
+            yield line
+
+
+if __name__ == "__main__":
+    sys.exit(main())
