@@ -1,12 +1,14 @@
 """Owns `scripts/test --changed`: lint, and the tests nearest to what differs from main.
 
-Nearest first: tests that were changed, the fences, tests of the same name as a changed module,
-then those that import one, FILES_MAX of them. What does not start within SECONDS is left out.
+Nearest first: tests that CONTRIBUTING names where it names the changed file, tests that were
+changed, tests of the same name as a changed module, the fences, then those that import one,
+FILES_MAX of them. What has not ended within SECONDS is left out.
 """
 
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 import time
@@ -16,6 +18,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 SECONDS = 9
 FILES_MAX = 20  # collecting the tests of a module that everything imports would take all the time
+GUIDE = ROOT / "CONTRIBUTING.md"
 FENCES = ("tests/project/test_layers.py", "tests/project/test_tidy.py")
 
 
@@ -36,7 +39,7 @@ def check() -> int:
     if not tests:
         return 0
     left = max(1, SECONDS - int(time.monotonic() - began))
-    words = ["-q", "-x", "-n", "0", "--seconds", str(left), *tests[:FILES_MAX]]
+    words = ["-q", "--maxfail", "9", "-n", "0", "--seconds", str(left), *tests[:FILES_MAX]]
     return _run(["pytest", *words, "-m", "not slow and not deep and not spark"])
 
 
@@ -62,17 +65,40 @@ def _git(*words: str) -> list[str]:
 
 def _near(files: list[str]) -> Iterator[str]:
     tests = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "tests").rglob("test_*.py"))
+    yield from sorted(_named(files, tests), key=lambda test: "::" not in test)
     yield from (file for file in files if file in tests)
     modules = {
         file.removeprefix("src/").removesuffix(".py").replace("/", ".")
         for file in files
         if file.startswith("src/") and file.endswith(".py")
     }
-    if modules:
-        yield from FENCES
     leaves = {module.rpartition(".")[2] for module in modules}
     yield from (test for test in tests if Path(test).stem.removeprefix("test_") in leaves)
+    if modules:
+        yield from FENCES
     yield from (test for test in tests if modules & _imported(ROOT / test))
+
+
+def _named(files: list[str], tests: list[str]) -> Iterator[str]:
+    """The tests of a part of CONTRIBUTING ("An error") that names one of the files.
+
+    A test is named as `test_what`, a file of tests as cli/test_man, a folder of code by its path.
+    """
+    for part in re.split(r"^### ", GUIDE.read_text(encoding="utf-8"), flags=re.MULTILINE)[1:]:
+        places = re.findall(r"`((?:[\w.]+/)*[\w.]+)`", part)
+        if not any(_is_at(file, place) for file in files for place in places):
+            continue
+        names = re.findall(r"`(test_\w+)`", part)
+        for test in tests:
+            if re.search(rf"\b{test.removeprefix('tests/').removesuffix('.py')}\b", part):
+                text = (ROOT / test).read_text(encoding="utf-8")
+                named = [name for name in names if f"def {name}(" in text]
+                yield from [f"{test}::{name}" for name in named] or [test]
+
+
+def _is_at(file: str, place: str) -> bool:
+    """Whether a file is at a place of the package or project, or in it."""
+    return any(f"{file}/".startswith(f"{root}{place}/") for root in ("", "src/txlog/"))
 
 
 def _imported(file: Path) -> set[str]:

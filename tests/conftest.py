@@ -68,7 +68,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """--seconds N: begin no test after that, in one process; for `scripts/test --changed`."""
+    """--seconds N: end after that, in one process; for `scripts/test --changed`."""
     parser.addoption("--seconds", type=float, help="stop, without a failure, after so many")
 
 
@@ -79,12 +79,20 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
 
 class _Until:
-    """Ends a session at a time, as `-x` ends it at a failure."""
+    """Ends a session at a time: after a test, as `-x` does, or GRACE seconds later in one."""
+
+    GRACE = 2
 
     def __init__(self, session: pytest.Session, end: float) -> None:
         self._session = session
         self._end = end
         self._is_over = False
+        signal.signal(signal.SIGALRM, self._leave)
+        signal.setitimer(signal.ITIMER_REAL, end - time.monotonic() + self.GRACE, 1)
+
+    def _leave(self, number: int, frame: object) -> None:
+        failed = pytest.ExitCode.TESTS_FAILED if self._session.testsfailed else pytest.ExitCode.OK
+        pytest.exit("the time of --seconds is over", returncode=int(failed))
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.when == "teardown" and time.monotonic() > self._end and not self._is_over:
@@ -92,6 +100,7 @@ class _Until:
             self._session.shouldstop = "the time of --seconds is over"
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        signal.setitimer(signal.ITIMER_REAL, 0)
         if self._is_over and session.testsfailed == 0:
             session.exitstatus = pytest.ExitCode.OK
 
