@@ -88,7 +88,7 @@ class SidecarLedger(msgspec.Struct, array_like=True, gc=False):
 
 
 class Chunked(msgspec.Struct, array_like=True, gc=False):
-    """The large message that a ledger holds in chunks; what is not in its file comes from here."""
+    """The large message that a ledger holds in chunks; what its file lacks comes from here."""
 
     value_bytes: int
     crc: int
@@ -188,7 +188,7 @@ def _watermark(state: Buffer, lsn: int, time_ms: int, op: BufferWatermark) -> No
 def _held(
     state: Buffer, lsn: int, time_ms: int, coordinator: int, sequence: int, index: int
 ) -> Held:
-    """What the transaction has, to which its message of this index is added."""
+    """What the transaction has, to which its message with this index is added."""
     held = _known(state, time_ms, coordinator, sequence)
     if index != held.count + 1:
         raise broken("buffer", lsn, f"index {index} does not follow {held.count}")
@@ -267,7 +267,7 @@ def _take(state: Buffer, lsn: int, coordinator: int, sequence: int) -> Held:
     if held is None:
         raise broken("buffer", lsn, f"transaction {coordinator}:{sequence} has nothing here")
     if not of_coordinator:
-        del state.held[coordinator]  # whoever asks what is open here looks at each
+        del state.held[coordinator]  # listing what is open here looks at each
     if len(held.ranges) == 1 and held.ranges[0][0] == state.ledgers[-1].ledger:  # most of them
         state.ledgers[-1].open_txns -= 1
         return held
@@ -402,7 +402,7 @@ def find_held(state: Buffer, coordinator: int, sequence: int) -> Held | None:
 def marker_of(
     state: Buffer, coordinator: int, sequence: int, since_lsn: int
 ) -> tuple[int, Marker] | None:
-    """(ledger, marker) of a transaction here, looked for from the newest back to its decision."""
+    """(ledger, marker) of a transaction here, searched from the newest back to its decision."""
     for ledger in sorted(state.markers, reverse=True):
         for marker in reversed(state.markers[ledger]):
             if marker.lsn < since_lsn:
@@ -421,7 +421,7 @@ def find_marker(state: Buffer, ledger: int, entry: int) -> Marker | None:
     return known[at] if at < len(known) and known[at].entry == entry else None
 
 
-# The type of an op says who takes it: a chain of isinstance would cost more than the ops do.
+# Looked up by the type of the op: a chain of isinstance would cost more than the ops do.
 _TAKES: dict[type, Callable[[Buffer, int, int, Any], None]] = {
     BufferAppended: _appended,
     ChunksAppended: _chunks_appended,

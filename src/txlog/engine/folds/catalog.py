@@ -61,8 +61,7 @@ K = TypeVar("K")
 class Topic(msgspec.Struct, array_like=True):
     """A topic: name tenant/namespace/name.
 
-    Partition numbers are those of the store; which are a topic's is asked with number_of, index_of
-    and numbers, nowhere else.
+    Partition numbers are store-wide; only number_of, index_of and numbers say which are a topic's.
 
     partitions: how many there are, added ones included
     added:      (first number, partitions) of each extent that came after the first
@@ -113,7 +112,7 @@ class Unavailable(msgspec.Struct, array_like=True, gc=False):
 
 
 class Loss(msgspec.Struct, array_like=True, gc=False):
-    """What somebody went on without; ledger 0: LSNs of the journal, else entries of it."""
+    """What a repair gave up; ledger 0: LSNs of the journal, else entries of the ledger."""
 
     partition: int
     ledger: int
@@ -143,11 +142,11 @@ class Catalog(msgspec.Struct, array_like=True, dict=True):
     coordinator_counts: list[int] = []  # former values of the setting `coordinators`, oldest first
     unavailable: dict[int, Unavailable] = {}  # partition -> why
     policies: dict[int, dict[str, int]] = {}  # topic -> name -> value
-    settings_changes: int = 0  # only grows: whoever copied the settings asks whether to again
+    settings_changes: int = 0  # only grows: says whether a copy of the settings is out of date
     consumers: dict[int, Consumer] = {}
     namespace_policies: dict[str, dict[str, int]] = {}  # tenant/namespace -> name -> value
     places: list[str] = []  # where files outside of the store may be
-    losses: list[Loss] = []  # they stay: every later reader may ask
+    losses: list[Loss] = []  # they stay: any later reader may ask
     clock: ClockNoted | None = None  # where the clocks stood when they were last believed
 
 
@@ -210,7 +209,7 @@ def _detach(state: Catalog, consumer: int) -> None:
 
 
 def _members(state: Catalog) -> dict[int, dict[int, Consumer]]:
-    """The consumers by subscription, in order of number: many are looked for by each of many."""
+    """The consumers by subscription, in order of number: many look for many."""
     found: dict[int, dict[int, Consumer]] | None = state.__dict__.get("_members")
     if found is None:
         found = state.__dict__["_members"] = {}
@@ -220,7 +219,7 @@ def _members(state: Catalog) -> dict[int, dict[int, Consumer]]:
 
 
 def _attach(state: Catalog, time_ms: int, op: ConsumerAttached) -> None:
-    if op.kind == "exclusive":  # in old journals nobody says that the one before was found dead
+    if op.kind == "exclusive":  # old journals do not say that the one before was found dead
         for other in consumers_of(state, op.subscription):
             _detach(state, other.number)
     made = Consumer(op.consumer, op.subscription, op.name, op.kind, op.priority, time_ms)
@@ -311,7 +310,7 @@ def _set_policy(state: Catalog, op: PolicySet | NamespacePolicySet) -> None:
 
 
 def _put(policies: dict[K, dict[str, int]], of: K, name: str, value: int | None) -> None:
-    """Set a policy, or take it away; who has none has no entry."""
+    """Set or remove a policy; what has none has no entry."""
     named = policies.setdefault(of, {})
     if value is not None:
         named[name] = value
@@ -416,7 +415,7 @@ def find_subscription(state: Catalog, topic: Topic, name: str) -> Subscription |
 
 
 def consumers_of(state: Catalog, subscription: int) -> list[Consumer]:
-    """The attached consumers of a subscription, by number; a dead one stays until it is noticed."""
+    """The attached consumers of a subscription, by number; a dead one stays until noticed."""
     return list(_members(state).get(subscription, {}).values())
 
 

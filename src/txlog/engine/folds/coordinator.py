@@ -207,7 +207,7 @@ def _count_end(state: Coordinator, txn: Txn, *, late: bool) -> None:
 
 
 def _remember(state: Coordinator, txn: Txn) -> None:
-    """Keep the ended in order of decision; only one that waited has to go before others."""
+    """Keep the ended in order of decision; only one that waited must go before others."""
     last = next(reversed(state.ended.values())) if state.ended else None
     state.ended[txn.sequence] = txn
     if last is not None and last.decision_lsn > txn.decision_lsn:
@@ -220,7 +220,7 @@ def find(state: Coordinator, sequence: int) -> Txn | None:
     return state.unfinished.get(sequence) or state.ended.get(sequence)
 
 
-# The type of an op says who takes it: a chain of isinstance would cost more than the ops do.
+# Looked up by the type of the op: a chain of isinstance would cost more than the ops do.
 _TAKES: dict[type, Callable[[Coordinator, int, int, Any], None]] = {
     TxnOpened: _take_txn_opened,
     StatusUpdated: _update,

@@ -56,7 +56,7 @@ from txlog.engine.model.ops import (
 )
 
 BEFORE_ALL: Mark = (0, -1, 0)
-REWINDS_MAX = 64  # returns that a consumer behind can tell apart; of older ones the lowest counts
+REWINDS_MAX = 64  # rounds that a slow consumer can tell apart; of older ones the lowest counts
 
 
 class Pending(msgspec.Struct, array_like=True, gc=False):
@@ -123,11 +123,11 @@ class Cursor:
         self.acked_count = 0  # messages DELETED by acknowledgement, for the backlog
         self.last_ack_ms = 0
         self.figures = Figures()
-        self.epoch = 0  # raised by each seek: what was handed out before it is void
-        self.released = IdSet()  # delivered whatever their time: handed out before, or promoted
+        self.epoch = 0  # raised by each seek: what was delivered before it is void
+        self.released = IdSet()  # delivered whatever their time: delivered before, or promoted
 
     def count_again(self, ids: Iterable[Id]) -> None:
-        """One redelivery more for each."""
+        """Count one more redelivery for each."""
         for one in ids:
             known = self.redelivered.get(one, 0)
             self.redelivered[one] = known + 1
@@ -152,13 +152,13 @@ class Cursor:
             return
         mark = before(lowest)
         while self.rewinds and not _is_below(self.rewinds[-1][1], mark):
-            self.rewinds.pop()  # whoever goes back to this mark passes that one
+            self.rewinds.pop()  # going back to this mark passes that one, too
         self.rewinds.append((self.round, mark))
         if len(self.rewinds) > REWINDS_MAX:
             self.rewinds[:2] = [(self.rewinds[1][0], self.rewinds[0][1])]
 
     def rewound(self, since: int, place: Mark) -> Mark:
-        """Where someone who stood at this place in an earlier round goes on."""
+        """Where a consumer that was at this place in an earlier round continues."""
         for number, mark in self.rewinds:
             if number > since:
                 return mark if _is_below(mark, place) else place
@@ -289,7 +289,7 @@ def _take_sought(state: Cursor, lsn: int, time_ms: int, op: Sought) -> None:
     state.acked, state.hands, state.released = IdSet(), Hands(), IdSet()
     state.set_counts({})
     state.round += 1
-    state.rewinds = [(state.round, BEFORE_ALL)]  # everybody goes on after mark-delete
+    state.rewinds = [(state.round, BEFORE_ALL)]  # all consumers continue after mark-delete
     state.epoch += 1
 
 
@@ -332,7 +332,7 @@ def _take(state: Cursor, lsn: int, coordinator: int, sequence: int) -> Pending:
     if state.pending:
         for run in pending.runs:
             state.held.discard(run)
-    else:  # most of the time nobody else holds anything
+    else:  # mostly nothing else is held
         state.held.empty()
     return pending
 
@@ -376,7 +376,7 @@ def _dump(state: Cursor) -> bytes:
     )
 
 
-# The type of an op says who takes it: a chain of isinstance would cost more than the ops do.
+# Looked up by the type of the op: a chain of isinstance would cost more than the ops do.
 _TAKES: dict[type, Callable[[Cursor, int, int, Any], None]] = {
     Acked: _take_acked,
     PendingAcked: _take_pending_acked,

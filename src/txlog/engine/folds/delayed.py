@@ -63,7 +63,7 @@ class Delayed:
 
     unindexed: closed position ranges, disjoint, in order
     cuts:      ops that may have left ids out; cutoff_ms: the highest time of one of them
-    losses:    buckets that went although something in them may not have been due
+    losses:    buckets that were removed although some of their ids may not have been due
     passed_ms: no row outside of this index and of `unindexed` has a later time
     """
 
@@ -92,7 +92,7 @@ class Delayed:
 
     @property
     def is_empty(self) -> bool:
-        """True when no message is delayed that this partition knows of, and none can be."""
+        """True when the partition knows of no delayed message, and there can be none."""
         return not (self.buckets or self.mutable or self.unindexed)
 
 
@@ -250,9 +250,9 @@ def _ledger_trimmed(state: Delayed, lsn: int, time_ms: int, op: LedgerTrimmed) -
 
 
 def _united(ranges: Ranges, first: Id, last: Id, buckets: list[Bucket]) -> Ranges:
-    """The ranges with one more; those without a bucket between them are one.
+    """The ranges with one more; those with no bucket between them are joined.
 
-    Otherwise there would be a range more with every bucket that was ever acknowledged.
+    Otherwise every bucket that was ever acknowledged would add a range.
     """
     out: Ranges = []
     for one in sorted([*ranges, (first, last)]):
@@ -278,7 +278,7 @@ def without(ranges: Ranges, first: Id, last: Id) -> Ranges:
 
 
 def _previous(one: Id) -> Id:
-    """An id that stands right below another, whether there is such a message or not."""
+    """The id right below another, whether such a message exists or not."""
     ledger, entry, index = one
     return (ledger, entry, index - 1) if index else (ledger, entry - 1, (1 << 31) - 1)
 

@@ -78,7 +78,7 @@ class Topic(msgspec.Struct, array_like=True):
     last_message: tuple[int, int, int] | None = None
     dedup_dropped: int = 0
     dedup_missing: int = 0
-    trimmed: Mark | None = None  # the last message that is gone: nothing up to it can be read
+    trimmed: Mark | None = None  # the last trimmed message: nothing up to it can be read
     delays_refused: int = 0
     delays_beyond_ttl: int = 0
 
@@ -131,7 +131,7 @@ def _appended(state: Topic, lsn: int, time_ms: int, op: Appended) -> None:
 
 
 def _adopted(state: Topic, lsn: int, time_ms: int, op: Adopted) -> None:
-    """An open ledger without rows gives way: each batch would leave an empty one behind."""
+    """An open ledger without rows is replaced: else each batch would leave an empty one."""
     ledger, rows = op.file.ledger, op.file.rows
     if not state.ledgers or ledger <= state.ledgers[-1].ledger or not rows:
         raise broken("topic", lsn, f"ledger {ledger} cannot follow the last")
@@ -157,7 +157,7 @@ def _sent(state: Topic, lsn: int, time_ms: int, producer: str, sequence: int, wh
 def _named(
     state: Topic, lsn: int, time_ms: int, op: ProducerOpened | ProducersForgotten | Deduplicated
 ) -> None:
-    """Take an op about producers that have a name."""
+    """Take an op about named producers."""
     if isinstance(op, ProducerOpened):
         _opened(state, lsn, time_ms, op)
     elif isinstance(op, ProducersForgotten):
@@ -224,7 +224,7 @@ def open_ledger(state: Topic) -> LedgerEnd:
     return state.ledgers[-1]
 
 
-# The type of an op says who takes it: a chain of isinstance would cost more than the ops do.
+# Looked up by the type of the op: a chain of isinstance would cost more than the ops do.
 _TAKES: dict[type, Callable[[Topic, int, int, Any], None]] = {
     Adopted: _adopted,
     Appended: _appended,

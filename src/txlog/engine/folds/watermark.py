@@ -46,7 +46,7 @@ PAYLOAD_VERSION = 1
 
 
 class Active(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """A producer that is waited for: its time, the row that said so, and when that was written."""
+    """A producer that others wait for: its time, the row that set it, and when that was written."""
 
     event_time: int
     ledger: int
@@ -61,7 +61,7 @@ class State(msgspec.Struct, array_like=True):
     seen: bool = False
 
     def raise_to(self, producer: str, event_time: int, where: Position, time_ms: int) -> bool:
-        """W_SET; returns whether it fell, which changes only when it was last heard of."""
+        """W_SET; returns whether it would fall, which only renews when it was last heard of."""
         self.seen = True
         known = self.active.get(producer)
         fell = known is not None and event_time < known.event_time
@@ -102,7 +102,7 @@ class State(msgspec.Struct, array_like=True):
 class Snapshot(msgspec.Struct, array_like=True):
     """The payload of a W_SNAPSHOT row; as_of: the position just before it.
 
-    pending: (coordinator, sequence, net effects) of open transactions, to be looked at only
+    pending: (coordinator, sequence, net effects) of open transactions, for display only
     """
 
     version: int
@@ -124,7 +124,7 @@ class Clamp(msgspec.Struct, array_like=True, frozen=True, gc=False):
 
 
 class Figures(msgspec.Struct, array_like=True, gc=False):
-    """What happened since the beginning; each only grows."""
+    """What has happened so far; each only grows."""
 
     regressions: int = 0
     snapshots: int = 0
@@ -147,7 +147,7 @@ class Watermark:
     silent:    ledger -> entries that are not data: watermark rows, and markers without messages
     moves:     entries that can change the state; snapshots: W_SNAPSHOT rows
     pending:   open transaction -> producer -> (idle, time)
-    changes:   only grows with what can change a value here: whoever looked knows whether to again
+    changes:   only grows with what can change a value here: says whether to look again
     """
 
     __slots__ = (
@@ -198,7 +198,7 @@ def encode_snapshot(snapshot: Snapshot) -> bytes:
 
 
 def read_snapshot(payload: bytes | None) -> Snapshot | None:
-    """A payload; None when this version cannot read it: then the one before serves."""
+    """A payload; None when this version cannot read it: then the one before is used."""
     try:
         found = _snapshots.decode(payload or b"")
     except (msgspec.DecodeError, ValueError):

@@ -15,7 +15,7 @@ _PLACE = re.compile(r" - at `\$\[(\d+)\]\[(\d+)\](.*)`$")
 
 
 def encode_readable(ops: list[Op]) -> bytes:
-    """The bytes of a frame's ops, once it is sure that they can be read again.
+    """The bytes of a frame's ops, after checking that they can be read back.
 
     cost:   0.5 us for a small op, 6 us for a whole transaction
     raises: InvalidArgument, naming the field
@@ -25,7 +25,7 @@ def encode_readable(ops: list[Op]) -> bytes:
         decode_ops(data, lsn=0)
     except Corruption as error:
         raise _refused(ops, str(error.__cause__)) from error
-    except (TypeError, ValueError, OverflowError) as error:  # nothing that msgpack knows
+    except (TypeError, ValueError, OverflowError) as error:  # a type msgpack does not know
         raise _refused(ops, str(error)) from error
     return data
 

@@ -53,7 +53,7 @@ class IdSet:
                 del self.inner[key]
 
     def discard(self, run: Run) -> None:
-        """Take a run out; what is not there is ignored. A whole entry takes its messages along."""
+        """Remove a run; what is not there is ignored. A whole entry takes its messages along."""
         ledger, first, last, index_first, index_last = run
         if index_first:
             inner = self.inner.get((ledger, first))
@@ -80,7 +80,7 @@ class IdSet:
         return [key for key in self.inner if key[0] == ledger and first <= key[1] <= last]
 
     def empty(self) -> None:
-        """Take everything out; the bitmaps stay, for the next run is likely to be near."""
+        """Remove everything; the bitmaps stay, as the next run is likely to be near."""
         for known in self.entries.values():
             known.clear()
         self.inner.clear()
@@ -103,7 +103,7 @@ class IdSet:
         return None
 
     def common(self, run: Run) -> list[Run]:
-        """What of the run is in the set, as it is known here: whole entries and single messages."""
+        """The part of a run that is in the set, as kept here: whole entries and single messages."""
         ledger, first, last, index_first, index_last = run
         known = self.entries.get(ledger)
         if index_first:
@@ -235,7 +235,7 @@ def size(run: Run) -> int:
 
 
 def covers(mark: Mark, message: Id) -> bool:
-    """True when the mark stands at or after the message; index 0 of a mark covers its entry."""
+    """True when the mark is at or after the message; index 0 of a mark covers its entry."""
     if message[:2] != mark[:2]:
         return message[:2] < mark[:2]
     return mark[2] == 0 or (message[2] != 0 and message[2] <= mark[2])

@@ -57,7 +57,7 @@ def large_row(file: File, ref: FileRef, known: LargeMessage, names: Sequence[str
         "txn_index": known.index,
         "sequence_id": known.last_sequence if known.last_sequence >= 0 else None,
     }
-    if known.deliver_at is not None:  # the file has what was asked for, if that is an instant
+    if known.deliver_at is not None:  # the file has what was asked for, if it is an instant
         said["deliver_at"] = known.deliver_at
     for name in names:
         if name in said:

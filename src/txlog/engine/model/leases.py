@@ -43,7 +43,7 @@ class Seen(NamedTuple):
 
     batch:  the number of the batch (Leased.ahead) it is in; it has seen those before
     last:   the message of it that was handed out last
-    due_ms: when the time-out of that one is over, on the clock since boot; 0: it has none
+    due_ms: when its ack time-out ends, on the clock since boot; 0: it has none
     """
 
     batch: int = 0
@@ -57,7 +57,7 @@ NOTHING_SEEN = Seen()
 class Lease:
     """What one consumer has in hand.
 
-    handouts: with an ack time-out, when which run out
+    handouts: with an ack time-out, which run out when
     ahead:    the number of the last batch that it took ahead, 0 for none; batch: what was in it,
               in the order in which it is handed out, whatever has become of it since
     again:    of that, what was in this hand before: Exclusive and Failover began again below it
@@ -73,7 +73,7 @@ class Lease:
         self.again: Sequence[Run] = ()
 
     def add(self, runs: Sequence[Run], due: Due | None, ahead: int = 0) -> None:
-        """Take messages in hand; what was in it already runs out with these."""
+        """Add messages to the hand; what it held already runs out with these."""
         self.ahead, self.batch, self.again = 0, (), ()
         if ahead:
             self.ahead, self.batch, self.again = ahead, runs, self._kept(runs)
@@ -151,7 +151,7 @@ class Hands:
         self.waiting_ids = IdSet()
 
     def lease(self, consumer: int, runs: Sequence[Run], due: Due | None, ahead: int = 0) -> None:
-        """Give messages into a hand."""
+        """Lease messages to a consumer."""
         lease = self.leases.get(consumer)
         if lease is None:
             lease = self.leases[consumer] = Lease()
@@ -162,7 +162,7 @@ class Hands:
                 self._wait_no_more(run)
 
     def settle(self, run: Run) -> None:
-        """Acknowledged: in no hand any more, and not waiting."""
+        """Acknowledged: no longer leased, and not waiting."""
         for lease in self.leases.values():
             lease.discard(run)
         self.leased.discard(run)
@@ -180,7 +180,7 @@ class Hands:
             self.waiting_ids.drop_through(mark)
 
     def release(self, consumer: int, runs: Sequence[Run]) -> None:
-        """Take messages back from one consumer; 0: from whoever has them."""
+        """Take messages back from one consumer; 0: from any that has them."""
         for number, lease in self.leases.items():
             if consumer in (0, number):
                 for run in runs:
@@ -217,7 +217,7 @@ class Hands:
         return [number for number, lease in self.leases.items() if number != consumer and lease.ids]
 
     def not_due(self, now: Instant) -> tuple[IdSet, Id | None]:
-        """(messages that still wait, the lowest that waits no longer)."""
+        """(messages that still wait, the lowest that no longer waits)."""
         if not self.waiting:
             return self.waiting_ids, None
         due = [one for one, at in self.waiting.items() if is_due(at, now)]
@@ -230,7 +230,7 @@ class Hands:
         return left, min(due)
 
     def overdue(self, now: Instant) -> list[tuple[int, list[Run]]]:
-        """(consumer, runs) of the hand-outs that have run out."""
+        """(consumer, runs) of the deliveries that have run out."""
         return [
             (number, ids.runs())
             for number, lease in self.leases.items()
@@ -299,5 +299,5 @@ def is_due(at: Due, now: Instant) -> bool:
 
 
 def due_in(now: Instant, ms: int) -> Due:
-    """The instant so many milliseconds from now."""
+    """The instant this many milliseconds from now."""
     return (now.wall_ms + ms, now.boot_id, now.boot_ms + ms)

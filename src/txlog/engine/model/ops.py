@@ -101,7 +101,7 @@ class SettingSet(OfCatalog, tag="set", frozen=True):
 class ClockNoted(OfCatalog, tag="clk", frozen=True):
     """The wall clock was believed at wall_ms, when the clock since boot stood at boot_ms.
 
-    seen_*: where both stood when a wall clock that is far ahead was first seen in another boot
+    seen_*: what both said when a wall clock far ahead was first seen in another boot
     """
 
     wall_ms: int
@@ -193,14 +193,14 @@ class ConsumerDetached(OfCatalog, tag="coff", frozen=True):
 
 
 class SubscriptionTypeSet(OfCatalog, tag="styp", frozen=True):
-    """The type of a subscription is another one; no consumer of it lived."""
+    """The type of a subscription changed; it had no living consumer."""
 
     subscription: int
     kind: str
 
 
 class IsolationSet(OfCatalog, tag="iso", frozen=True):
-    """The isolation of a subscription is another one; no consumer of it lived."""
+    """The isolation of a subscription changed; it had no living consumer."""
 
     subscription: int
     isolation: str
@@ -217,7 +217,7 @@ class PolicySet(OfCatalog, tag="pol", frozen=True):
 class PartitionOffline(OfCatalog, tag="poff", frozen=True):
     """A partition and its sidecar are not available: reason admin or damage.
 
-    ledger, row: with damage, the first row that cannot be read; nothing behind it is shown
+    ledger, row: with damage, the first row that cannot be read; nothing after it is shown
     """
 
     partition: int
@@ -260,7 +260,7 @@ class Acked(OfCursor, tag="ack", frozen=True):
 
 
 class DeadLettered(OfCursor, tag="dlq", frozen=True):
-    """Of the messages that this frame acknowledges here, so many went to the dead-letter topic."""
+    """How many of the messages that this frame acknowledges here went to the dead-letter topic."""
 
     subscription: int
     partition: int
@@ -295,7 +295,7 @@ class PendingCommitted(OfCursor, tag="pcom", frozen=True):
 
 
 class PendingAborted(OfCursor, tag="pabo", frozen=True):
-    """What the transaction held is PENDING again, each with one redelivery more."""
+    """What the transaction held is PENDING again, each with one more redelivery."""
 
     subscription: int
     partition: int
@@ -323,10 +323,10 @@ class CursorTrimmed(OfCursor, tag="ctrm", frozen=True):
 
 
 class Leased(OfCursor, tag="leas", frozen=True):
-    """These messages are in a consumer's hand; due: with an ack time-out, until then.
+    """These messages are leased to a consumer; due: with an ack time-out, until then.
 
-    Messages of a marker stand one by one (index_first above 0), never as its entry. What is in this
-    hand already, of a time-out that begins now, may stand here again.
+    Messages of a marker are listed one by one (index_first above 0), never as its entry. Messages
+    leased to it already, whose time-out begins now, may be listed again.
     ahead: 0: the application has them; else the number of a batch that the consumer took ahead of
            its application, in the order of the runs: its lock file says how far that has come
     """
@@ -340,12 +340,12 @@ class Leased(OfCursor, tag="leas", frozen=True):
 
 
 class Returned(OfCursor, tag="ret", frozen=True):
-    """Messages are in nobody's hand any more, and are delivered again.
+    """Messages are no longer leased, and are delivered again.
 
-    consumer:  who had them, 0: anybody
-    counted:   those with one redelivery more; null: all that the consumer has left
+    consumer:  who had them, 0: any
+    counted:   those with one more redelivery; null: all that the consumer has left
     uncounted: those that no application has seen
-    due:       the counted ones come not before; null: at once
+    due:       the counted ones come no sooner; null: at once
     """
 
     subscription: int
@@ -403,9 +403,9 @@ class BucketSealed(OfDelayed, tag="bsea", frozen=True):
 
 
 class BucketsMerged(OfFilesAndDelayed, tag="bmer", frozen=True):
-    """One bucket stands for its sources, without what was due at cutoff_ms; null: all of it was.
+    """One bucket replaces its sources, without what was due at cutoff_ms; null: all of it was.
 
-    paths: the files that lose their name
+    paths: the files to unlink
     """
 
     partition: int
@@ -418,7 +418,7 @@ class BucketsMerged(OfFilesAndDelayed, tag="bmer", frozen=True):
 class BucketDeleted(OfFilesAndDelayed, tag="bdel", frozen=True):
     """Buckets are gone; cause: due, acknowledged, trimmed or lost.
 
-    What of a lost one, or of an acknowledged one, may still be wanted is not indexed from then on.
+    What may still be wanted of a lost or acknowledged one is unindexed from then on.
     """
 
     partition: int
@@ -494,10 +494,10 @@ class KeyDeleted(OfKey, tag="kdel", frozen=True):
 
 
 class LossAccepted(OfCatalog, tag="loss", frozen=True):
-    """Somebody went on without what was damaged, by `admin repair --accept-loss`.
+    """What was damaged was given up, by `admin repair --accept-loss`.
 
     partition, ledger: where; 0: the journal, and first and last are LSNs, else entries
-    messages: how many are lost for certain; of frames that cannot be read nobody knows
+    messages: how many are certainly lost; for unreadable frames the number is unknown
     """
 
     partition: int
@@ -516,7 +516,7 @@ class PlaceAdded(OfCatalog, tag="plac", frozen=True):
 
 
 class Offloaded(OfFiles, tag="offl", frozen=True):
-    """The sealed file of a ledger is at an address from now on; its bytes are the same."""
+    """The sealed file of a ledger is at an address from now on, with the same bytes."""
 
     partition: int
     file: FileRef
@@ -588,7 +588,7 @@ class BufferWatermark(Routed, tag="bwmk", frozen=True):
 
 
 class WatermarkEmitted(Routed, tag="wemi", frozen=True):
-    """A consumer of the subscription is handed event_time: it does not fall in this epoch.
+    """A consumer of the subscription got event_time, which does not fall in this epoch.
 
     position: (ledger, entry) up to which everything was acknowledged
     """
@@ -628,7 +628,7 @@ class LedgerSealed(Routed, tag="seal", frozen=True):
 
 class LedgerReserved(OfCatalog, tag="lres", frozen=True):
     """This id is kept for one file: of the sidecar, for a compaction or the chunks of a large
-    message; of the partition, for a staged one. It is used by that, or burnt."""
+    message; of the partition, for a staged one. That file uses it, or nothing ever does."""
 
     partition: int
     role: str
@@ -679,7 +679,7 @@ class IdsReserved(OfCoordinator, tag="ids", frozen=True):
 
 
 class CounterRaised(OfCoordinator, tag="ctr", frozen=True):
-    """After a lossy recovery the next sequence is this one; those before it are never given out."""
+    """After a lossy recovery the next sequence is this one; those below it are never given out."""
 
     coordinator: int
     sequence: int
@@ -738,7 +738,7 @@ class StatusUpdated(OfCoordinator, tag="stat", frozen=True):
 
 
 class TxnsForgotten(OfCoordinator, tag="forg", frozen=True):
-    """Ended transactions are no longer remembered."""
+    """Ended transactions are forgotten."""
 
     coordinator: int
     sequences: list[int]
@@ -775,7 +775,7 @@ class ProducerOpened(OfTopic, tag="prod", frozen=True):
 
 
 class ProducersForgotten(OfTopic, tag="pfor", frozen=True):
-    """Names that a partition remembers no longer."""
+    """Names that a partition has forgotten."""
 
     partition: int
     producers: list[str]
@@ -895,7 +895,7 @@ class BufferAborted(Routed, tag="babo", frozen=True):
 
 
 class Deduplicated(OfTopic, tag="dup", frozen=True):
-    """Messages were there already and not stored; of `missing` the original was not found."""
+    """Messages existed already and were not stored; for `missing` the original was not found."""
 
     partition: int
     dropped: int

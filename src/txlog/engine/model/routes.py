@@ -35,7 +35,7 @@ class _Subscribed(Protocol):
 
 
 class Routed(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """An op whose folds depend on what it holds: it says them itself."""
+    """An op whose folds depend on what it holds: it names them itself."""
 
 
 class OfCatalog(Routed, frozen=True):
@@ -119,7 +119,7 @@ class OfFilesAndDelayed(Routed, frozen=True):
 
 
 def beside(partition: int, delayed: int, watermarks: object) -> tuple[Component, ...]:
-    """The folds that care for what a transaction has beside messages, which most have not."""
+    """The folds concerned with what a transaction has besides messages; most have none."""
     if not delayed and not watermarks:
         return ()
     found: tuple[Component, ...] = (("delayed", partition, 0),) if delayed else ()

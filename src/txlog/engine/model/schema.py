@@ -119,7 +119,7 @@ def encode_rows(rows: pa.RecordBatch | pa.Table) -> tuple[int, pa.Buffer]:
 def decode_rows(mask: int, data: pa.Buffer | bytes | memoryview) -> pa.RecordBatch:
     """The batch that `encode_rows` made, over the same memory.
 
-    The bytes must have been checked: pyarrow accepts flipped bits in silence.
+    The bytes must have been checked: pyarrow silently accepts flipped bits.
     """
     return pa.ipc.read_record_batch(data, frame_schema(mask))
 

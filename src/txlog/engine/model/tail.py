@@ -63,8 +63,8 @@ if TYPE_CHECKING:
 
 BATCHES_KEPT_MAX = 256
 BATCH_BYTES_KEPT_MAX = 32 << 20
-# A table is packed of frames that lie within so many bytes: what was read around them stays in
-# memory until then. The rows of a frame alone stay where they were read, if they are that many.
+# A table is packed from frames that lie within this many bytes: what was read around them stays in
+# memory until then. The rows of a single frame of that size stay where they were read.
 PACK_BYTES = 1 << 20
 ROWS_UNCOPIED_BYTES = 256 << 10
 _STREAM_END = b"\xff\xff\xff\xff\0\0\0\0"
@@ -101,7 +101,7 @@ class FrameRows:
     def pack(self, ref: FrameRef, rows: memoryview) -> None:
         """Take over the checked rows of a frame; they stay until the end of this object."""
         if not 0 <= ref.columns <= ALL_COLUMNS:
-            return  # `batch` refuses the frame, should anybody want its rows
+            return  # `batch` refuses the frame if its rows are wanted
         if self._unpacked:
             first = self._unpacked[0][0]
             span = ref.offset + ref.total_bytes - first.offset
@@ -180,7 +180,7 @@ class FrameRows:
         return batch
 
     def _keep(self, lsn: int, batch: pa.RecordBatch, size: int) -> None:
-        """Keep a decoded batch: the next slice of the frame is likely to be asked for soon.
+        """Keep a decoded batch: the next slice of the frame is likely to be wanted soon.
 
         The last one stays whatever its size, or a reader of few rows would read it for each call.
         """
@@ -193,7 +193,7 @@ class FrameRows:
             self._kept_bytes -= dropped
 
     def drop_through(self, lsn: int) -> None:
-        """Let go what is kept of frames whose rows are in files by now."""
+        """Drop what is kept of frames whose rows are in files by now."""
         for known in [known for known in self._batches if known <= lsn]:
             self._kept_bytes -= self._batches.pop(known)[1]
 
@@ -230,7 +230,7 @@ def repeat_runs(
 ) -> pa.Array:
     """Each value repeated up to its run end: a column that is constant a run, without a loop.
 
-    ends: the run ends as int32, for whoever has them
+    ends: the run ends as int32, if the caller has them
     """
     first = values[0]
     if values.count(first) == len(values):

@@ -8,11 +8,11 @@ from collections import Counter
 class Tally:
     """Counters of one process; they only rise.
 
-    rows_read:      rows that were taken out of files and frames, each time that they were
+    rows_read:      rows read from files and frames, counted each time
     groups_decoded: row groups of sealed files and parts that were decoded
-    handed_out:     messages that consumers and readers gave to their callers
-    late:           of these, older than the watermark that was handed out before, by topic,
-                    partition and subscription (empty: a reader)
+    handed_out:     messages that consumers and readers returned to their callers
+    late:           of these, older than the watermark delivered before them, by topic, partition
+                    and subscription (empty: a reader)
     rows_folded:    rows that were read for watermarks, by partition (its number in the store)
     ahead:          watermarks ahead of their producer's own open transaction, by topic (its number)
     """

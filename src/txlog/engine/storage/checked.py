@@ -21,7 +21,7 @@ HINT = "txlog admin repair says what can be kept, else restore the file from a c
 def damaged(
     path: str, offset: int, length: int, expected: str, found: str, hint: str = HINT
 ) -> Corruption:
-    """The error about a range that is not what it was."""
+    """The error for a range that is not what it was."""
     return Corruption(
         f"{path} is damaged in bytes {offset} to {offset + length}: "
         f"expected {expected}, found {found}",
@@ -35,7 +35,7 @@ def damaged(
 
 
 def said_by_arrow(error: Exception) -> str:
-    """What Arrow has against some bytes; raises an error that a handler of a signal raised."""
+    """Why Arrow refuses some bytes; raises an error that came from a signal handler."""
     if is_of_handler(error):
         raise error
     return str(error)
@@ -81,10 +81,10 @@ def group_bounds(footer: FileMetaData) -> list[tuple[int, int, int]]:
 
 
 class Window:
-    """A read-only file object over the whole length of a file, of which only one range is there.
+    """A read-only file object over the whole length of a file, of which only one range is present.
 
-    pyarrow asks for absolute offsets. Asking outside of the checked range means that the footer
-    and what names the file disagree.
+    pyarrow asks for absolute offsets. Asking outside the checked range means that the footer and
+    what names the file disagree.
     """
 
     closed = False

@@ -36,7 +36,7 @@ HEAD: Final = ("key", "properties", "event_time", "deliver_at")
 
 
 class ChunkFile:
-    """The bytes of the file, for `disk.publishing`; once they were read, what is to be known of it.
+    """The bytes of the file, for `disk.publishing`; once they were read, what describes it.
 
     head:   one row with columns of HEAD, those that the message has
     chunks: the value in pieces, none of them empty but the only one
@@ -55,7 +55,7 @@ class ChunkFile:
         self.file_crc = 0
 
     def __iter__(self) -> Iterator[bytes]:
-        """Yield the file in order; a row group is written once its chunks are there."""
+        """Yield the file in order; a row group is written once its chunks have come."""
         sink = Sink()
         with arrow_module("pyarrow.parquet").ParquetWriter(
             pa.PythonFile(sink, "w"),
@@ -74,7 +74,7 @@ class ChunkFile:
         yield from self._taken(sink, 0)
 
     def ref(self, path: str, ledger: int) -> FileRef:
-        """What a frame says of the file; to be asked for after its bytes."""
+        """What a frame says of the file; available after its bytes."""
         _, _, length, crc = self._groups[-1]  # what stands after the last row group
         return FileRef(
             path,
@@ -183,7 +183,7 @@ def reassembled(file: File, ref: FileRef, value_bytes: int, crc: int) -> tuple[p
     raises: Corruption (path, offset, length) and whatever `file` raises
     """
     reader = SegmentReader(file, ref)
-    # the default pool keeps what it got: memory of this size goes back to the system
+    # the default pool keeps what it gets: memory of this size must go back to the system
     buffer = pa.allocate_buffer(value_bytes, memory_pool=pa.system_memory_pool())
     target = memoryview(buffer).cast("B")
     at = found = row = 0

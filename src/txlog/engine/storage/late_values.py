@@ -16,7 +16,7 @@ D = TypeVar("D")
 
 
 class Late(dict[int, V]):
-    """A dict of values that are msgpack until they are asked for.
+    """A dict of values that stay msgpack until they are used.
 
     It is encoded as what it holds, decoded or not. Its values are not shared with another one.
     """
@@ -34,7 +34,7 @@ class Late(dict[int, V]):
         return found  # type: ignore[no-any-return]
 
     def __iter__(self) -> Iterator[int]:
-        return super().__iter__()  # of its own, so that dict(late) asks for the values
+        return super().__iter__()  # its own method, so that dict(late) decodes the values
 
     @overload  # type: ignore[override]
     def get(self, key: int) -> V | None: ...

@@ -83,8 +83,8 @@ class ChangeRef(msgspec.Struct, frozen=True, array_like=True, gc=False):
 class Changes(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The segments of changes, of each kind oldest first.
 
-    begun: what they say of a key at last is its state at the cut; else the next checkpoint writes a
-           row of the state of every one
+    begun: their last row of a key is its state at the cut; else the next checkpoint writes a row of
+           the state of every key
     """
 
     begun: bool = False
@@ -182,12 +182,12 @@ def read_manifest(disk: Disk, generation: int, salt: bytes) -> Manifest:
         f"{path} is damaged, bytes 0 to {len(data)}",
         path=path,
         offset=0,
-        hint="the predecessor is used while it is there; txlog admin checkpoint writes a new one",
+        hint="the one before is used while it exists; txlog admin checkpoint writes a new one",
     )
 
 
 def newest_manifest(disk: Disk, salt: bytes, known_generation: int) -> tuple[Manifest, list[str]]:
-    """The newest good manifest and what had to be passed over to get it.
+    """The newest good manifest, and what had to be skipped to get it.
 
     known_generation: the newest that the witness knows of; its loss must not go unnoticed
     raises: Corruption when neither of the two kept ones is good

@@ -40,12 +40,12 @@ _FORBIDDEN: Final = re.compile(r"[%?#\\\x00-\x1f\x7f]|//|(^|/)\.\.?(/|$)")
 
 
 def is_far(path: str) -> bool:
-    """Whether a file is outside of the store; a path inside has no colon."""
+    """Whether a file is outside the store; a path inside has no colon."""
     return "://" in path
 
 
 def place_of(text: str, uuid: str) -> str:
-    """The place of a store in a directory or bucket that somebody named.
+    """The place of a store in a directory or bucket named by a user.
 
     text:   a directory, file:///…, or s3://bucket/prefix with the options endpoint_override,
             region and scheme
@@ -77,7 +77,7 @@ def place_of(text: str, uuid: str) -> str:
 
 
 def address(place: str, path: str) -> str:
-    """Where a file of the store, by its path there, lies in a place."""
+    """The address in a place of a file of the store, given its path there."""
     base, mark, query = place.partition("?")
     return f"{base}/{path}{mark}{query}"
 
@@ -88,17 +88,17 @@ def local_path(path: str) -> str | None:
 
 
 def is_remote(path: str) -> bool:
-    """Whether a file is behind a network, where a path leads nowhere."""
+    """Whether a file is reached over a network, so that it has no local path."""
     return is_far(path) and local_path(path) is None
 
 
 def without_options(far: str) -> str:
-    """An address as people and other programs have it."""
+    """An address as people and other programs write it."""
     return far.partition("?")[0]
 
 
 def open_file(disk: Disk | None, path: str) -> File:
-    """Open a file to read, in the store or outside. Raises MissingFile, DiskFailed."""
+    """Open a file to read, inside the store or outside. Raises MissingFile, DiskFailed."""
     if is_far(path):
         return open_far(path)
     assert disk is not None
@@ -106,7 +106,7 @@ def open_file(disk: Disk | None, path: str) -> File:
 
 
 def is_there(disk: Disk, path: str) -> bool:
-    """Whether a file is there, in the store or outside. Raises DiskFailed."""
+    """Whether a file is there, inside the store or outside. Raises DiskFailed."""
     if not is_far(path):
         return disk.exists(path)
     try:
@@ -117,14 +117,14 @@ def is_there(disk: Disk, path: str) -> bool:
 
 
 def open_far(far: str) -> FarFile:
-    """Open a file outside of the store. Raises MissingFile, DiskFailed."""
+    """Open a file outside the store. Raises MissingFile, DiskFailed."""
     filesystem, path = located(far)
     with _mapped("open", far):
         return FarFile(filesystem.open_input_file(path), far)
 
 
 class FarFile:
-    """`File` outside of the store; nothing is written through it."""
+    """`File` outside the store; nothing is written through it."""
 
     __slots__ = ("_far", "_file")
 
@@ -153,8 +153,8 @@ class FarFile:
 def put(place: str, path: str, pieces: Iterable[bytes]) -> None:
     """Write a file of the store to its address whole and durably.
 
-    A copy that died before may have left something there; it is replaced.
-    raises: DiskFailed, and what the pieces raise: then nothing is to be made of what is there
+    What an earlier, interrupted copy left there is replaced.
+    raises: DiskFailed, and what the pieces raise: then what is there must not be used
     """
     far = address(place, path)
     if not place.startswith("file://"):
@@ -191,7 +191,7 @@ def _write(far: str, pieces: Iterable[bytes]) -> None:
     except MissingFile as error:
         if error.fields.get("path") != far:
             raise
-        raise DiskFailed(f"{error}: is there such a bucket?", path=far) from error
+        raise DiskFailed(f"{error}: does the bucket exist?", path=far) from error
 
 
 def check(far: str, size: int, crc: int) -> None:
@@ -252,7 +252,7 @@ def check_place(place: str) -> None:
         try:
             PosixDisk(directory or "/").close()
         except StoreNotFound as error:
-            raise NotFound(f"there is no directory {directory}", path=directory) from error
+            raise NotFound(f"no such directory: {directory}", path=directory) from error
     listed(place)
 
 

@@ -53,7 +53,7 @@ class FileRef(msgspec.Struct, frozen=True, array_like=True):
     first, last: the least and greatest entry; lsn_first, lsn_last: of the LSN, 0 when the rows
     have none. An empty file has 0, -1. A part is one group and no footer. An adopted file is a
     sealed one whose rows have no LSN: it is here, for all of them. messages: how many rows of a
-    sealed file are of kind data; -1 where nobody counted.
+    sealed file are of kind data; -1 if not counted.
     """
 
     path: str

@@ -88,7 +88,7 @@ class StagedFile:
 
     @property
     def bytes(self) -> int:
-        """What it takes in memory: encoded bytes, and rows that wait."""
+        """What it takes in memory: encoded bytes, and waiting rows."""
         return self._bytes + self._waiting_bytes
 
     @property
@@ -107,7 +107,7 @@ class StagedFile:
             self._encode(is_last=False)
 
     def finish(self) -> StagedBytes:
-        """The whole file; nothing can be added any more."""
+        """The whole file; nothing can be added after this."""
         if self._waiting_rows or self._writer is None:
             self._encode(is_last=True)
         assert self._writer is not None
@@ -177,7 +177,7 @@ class StagedFile:
         return pa.Table.from_arrays([made[name] for name in MESSAGE.names], schema=MESSAGE)
 
     def _take(self, rows: int) -> None:
-        """Take what was written as a row group, or (0) as what stands after the last one."""
+        """Take what was written as a row group, or (0) as what follows the last one."""
         start, crc = self._bytes, 0
         for piece in self._sink.take():
             crc = crc32c(piece, crc)

@@ -28,8 +28,8 @@ def replace_file(path: str, data: bytes) -> None:
 def replacing(path: str, *, only_new: bool = False) -> Iterator[BinaryIO]:
     """A file that takes its place, durable, when the block ends; an error leaves the old one.
 
-    The temporary lies beside it, for a rename is atomic only within a file system; its name ends
-    in none of the suffixes that collectors look for.
+    The temporary is beside it, as a rename is atomic only within a file system; its name has none
+    of the suffixes that collectors look for.
     only_new: nothing is replaced
     raises:   DiskFailed; AlreadyExists
     """
@@ -73,7 +73,7 @@ def _flush_directory(directory: Path) -> None:
 
 
 def remove_files(paths: Iterable[str]) -> None:
-    """Remove files, those that are there, and flush the directories that had them.
+    """Remove those files that exist, and flush their directories.
 
     raises: DiskFailed
     """
@@ -89,7 +89,7 @@ def remove_files(paths: Iterable[str]) -> None:
 
 
 def make_directory(path: str) -> None:
-    """Make a directory with those above it; one that is there will do; its name is durable.
+    """Make a directory with those above it; it may exist; its name is durable.
 
     raises: DiskFailed
     """

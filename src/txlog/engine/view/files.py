@@ -46,7 +46,7 @@ Large = Callable[[FileRef, Sequence[str]], pa.Table]
 
 
 def _going(op: LedgerTrimmed | Compacted | TopicDeleted) -> list[int]:
-    """The ledgers that an op lets go."""
+    """The ledgers that an op removes."""
     if isinstance(op, LedgerTrimmed):
         return [op.ledger]
     return op.old if isinstance(op, Compacted) else op.ledgers
@@ -55,7 +55,7 @@ def _going(op: LedgerTrimmed | Compacted | TopicDeleted) -> list[int]:
 class OpenFiles:
     """Which files stay open: those that were used last. For one thread at a time.
 
-    Who keeps one says by a key how it is closed, and opens it again when it needs it.
+    Its owner says by a key how it is closed, and opens it again when needed.
     """
 
     __slots__ = ("_closes", "_disk")
@@ -68,7 +68,7 @@ class OpenFiles:
         return len(self._closes)
 
     def open(self, key: object, path: str, close: Callable[[], None]) -> File:
-        """Open a file in the store or outside, and close those that nobody used for longest.
+        """Open a file in the store or outside, and close the least recently used.
 
         raises: MissingFile, DiskFailed, ...; NoResources when closing all of them does not help
         """
@@ -77,7 +77,7 @@ class OpenFiles:
             self._closes.popitem(last=False)[1]()
         try:
             file = remote.open_file(self._disk, path)
-        except NoResources:  # the program has its own: there must be room for what is read now
+        except NoResources:  # the program has files of its own: make room for what is read now
             self.close()
             file = remote.open_file(self._disk, path)
         self._closes[key] = close
@@ -88,7 +88,7 @@ class OpenFiles:
         self._closes.move_to_end(key)
 
     def closed(self, key: object) -> None:
-        """A file was closed by whoever kept it; harmless when repeated."""
+        """A file was closed by its owner; harmless when repeated."""
         self._closes.pop(key, None)
 
     def close(self) -> None:
@@ -101,7 +101,7 @@ class Files:
     """The live files of one view.
 
     opened: which of its files are open, and those of its timetables
-    lost:  files that no manifest names, let go until this LSN
+    lost:  files that no manifest names, removed until this LSN
     tally: what was read through it
     """
 
@@ -182,7 +182,7 @@ class Files:
         self.opened.close()
 
     def close_of(self, partition: int, owners: dict[int, tuple[int, str]]) -> None:
-        """Files of a partition may be put in place again before it comes back: open them anew."""
+        """Files of a partition may be replaced before it comes back: open them again."""
         for path, (_, reader) in list(self._readers.items()):
             owner = owners.get(reader.ref.ledger)
             if owner is None or owner[0] == partition:

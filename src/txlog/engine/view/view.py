@@ -182,7 +182,7 @@ class View:
         self.tail = Tail(self.journal)
         self.files = Files(disk, self.tail, self._large)
         self.lsn = 0
-        self.time_ms = 0  # of the newest frame, by the wall clock of who wrote it
+        self.time_ms = 0  # of the newest frame, by its writer's wall clock
         self.reports: list[str] = []
         self._dumps: dict[Component, DumpRef] = {}
         self._loaded: dict[Component, Any] = {}
@@ -193,7 +193,7 @@ class View:
         self._buffers: dict[int, buffers.Buffer] = {}
         self._waiting: dict[Component, list[tuple[int, int, Op]]] = {}
         self._forgotten: dict[Component, int] = {}  # deleted, by which LSN: a manifest may know it
-        # by partition; flow fills it, and it goes with the view
+        # by partition; plan fills it, and it goes with the view
         self.timetables: dict[int, Any] = {}
         self._deadline: tuple[str, int] = ("", 0)
         self._silence: tuple[str, int] = ("", 0)
@@ -211,7 +211,7 @@ class View:
     def damage(self) -> Corruption | None:
         """Why the journal could not be read to its end, to be raised; None: it could.
 
-        The view is of what stands before.
+        The view shows what comes before.
         """
         found = self.journal.damage
         if found is None:
@@ -251,7 +251,7 @@ class View:
         names = generations(disk)
         if names and generation is None:
             raise Corruption(
-                f"the journal behind manifest {names[-1]} is missing", path="journal", code=602
+                f"the journal after manifest {names[-1]} is missing", path="journal", code=602
             )
         raise SnapshotExpired("the store moved on faster than it could be read")
 
@@ -271,7 +271,7 @@ class View:
         self._dumps = {(ref.kind, ref.a, ref.b): ref for ref in self.manifest.dumps}
 
     def adopt_manifest(self) -> None:
-        """Take a newer manifest: what it moved into files leaves the tail and the waiting ops."""
+        """Adopt a newer manifest: what it moved into files leaves the tail and the waiting ops."""
         witnessed = self.journal.witness.last
         if witnessed is None or not self.is_outdated:
             return
@@ -347,7 +347,7 @@ class View:
                 else:
                     items.append((lsn, time_ms, op))
         if waiting > 0:
-            self._deadline = ("", 0)  # what waits may be driven on: the next sweep looks
+            self._deadline = ("", 0)  # what waits may continue: the next sweep looks
 
     def _note(self, op: Op) -> int:
         """What the view itself takes from an op; 1: a transaction waits more, -1: one less."""
@@ -371,7 +371,7 @@ class View:
         return 0
 
     def _forget(self, op: SubscriptionDeleted | TopicDeleted) -> None:
-        """What was deleted has no state any more, and no dump."""
+        """What was deleted no longer has state or a dump."""
         for number in op.partitions:
             keys: list[Component] = [(kind, number, 0) for kind in OF_PARTITION]
             if isinstance(op, SubscriptionDeleted):
@@ -411,7 +411,7 @@ class View:
         return Origin(self._dumps.get(key), tuple(self._waiting.get(key, ())))
 
     def dump(self, key: Component) -> bytes:
-        """The state of a component as a dump has it; one that nobody has used is not kept."""
+        """The state of a component as a dump has it; one that is not loaded is not kept."""
         state = self._loaded.get(key)
         return FOLDS[key[0]].dump(self._made(key) if state is None else state)
 
@@ -486,7 +486,7 @@ class View:
         return boot == now.boot_id and now.boot_ms < due_ms
 
     def note_silence(self, now: Instant, again_ms: int) -> None:
-        """After a look that found nobody: after how many ms there may be somebody."""
+        """After a look that found none: in how many ms there may be one."""
         self._silence = (now.boot_id, now.boot_ms + again_ms)
 
     def topic(self, partition: int) -> topics.Topic:
@@ -525,7 +525,7 @@ class View:
         return sorted({key[1] for key in self._loaded if key[0] == "delayed"} | self._delays)
 
     def delays_seen(self) -> None:
-        """Whoever asked has looked at them."""
+        """The caller has looked at them."""
         self._delays.clear()
 
     def watermark(self, partition: int) -> watermarks.Watermark:

@@ -150,7 +150,7 @@ def _counts(ledger: pa.Array, entry: pa.Array, counts: MarkerCounts) -> pa.Array
 
 
 def _packed(entries: memoryview[int]) -> bytes:
-    """Entries as a 32-bit bitmap, in as few bytes as may be."""
+    """Entries as a 32-bit bitmap, in as few bytes as possible."""
     made = BitMap64(array("Q", entries.tobytes()))
     assert made.max() < 1 << 32  # ledger_entries_max is at most 10^9
     made.run_optimize()
@@ -159,7 +159,7 @@ def _packed(entries: memoryview[int]) -> bytes:
 
 
 def one_array(column: pa.ChunkedArray) -> pa.Array:
-    """A column in one piece, without a copy where it is in one."""
+    """A column in one piece, without a copy if it is in one already."""
     if column.num_chunks == 1:
         return column.chunk(0)
     return pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)

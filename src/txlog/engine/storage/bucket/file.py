@@ -72,7 +72,7 @@ class StepFinder:
 
     def feed(self, times: Sequence[int]) -> None:
         """Count the segments that each step would make of the next times."""
-        for number in range(len(self._steps) - 1):  # the widest fits, whatever the times are
+        for number in range(len(self._steps) - 1):  # the widest step always fits
             if self._segments[number] <= self._segments_max:
                 self._count(number, times)
 
@@ -87,7 +87,7 @@ class StepFinder:
 
     @property
     def step_ms(self) -> int:
-        """The least of the steps that makes few enough segments of what was fed."""
+        """The smallest step that makes few enough segments of what was fed."""
         found = zip(self._steps, self._segments, strict=True)
         return next(step for step, segments in found if segments <= self._segments_max)
 
@@ -142,7 +142,7 @@ _DELTA: Final = dict.fromkeys(IDS.names, "DELTA_BINARY_PACKED")
 BATCH_ROWS: Final = 1 << 16  # ids of which bitmaps are made at once
 
 Source = Callable[[], Iterable[pa.Table]]
-"""Gives tables of IDS, each in the order of the key and one behind the other; asked repeatedly."""
+"""Gives tables of IDS, each in the order of the key, one after the other; called repeatedly."""
 
 
 # --- the file --------------------------------------------------------------------------------
@@ -176,7 +176,7 @@ class Head(msgspec.Struct, frozen=True, array_like=True):
 
 @dataclass(frozen=True, slots=True)
 class BucketName:
-    """Which bucket a file is to be."""
+    """Which bucket a file will be."""
 
     partition: int
     gen: int
@@ -187,7 +187,7 @@ class BucketName:
 
 @dataclass(frozen=True, slots=True)
 class EncodedBucket:
-    """The bytes of a bucket, and what is to be known of it; half_at: of the id in the middle."""
+    """The bytes of a bucket, and what describes it; half_at: of the id in the middle."""
 
     buffers: list[memoryview]
     file: FileRef
@@ -333,7 +333,7 @@ def _segments(tables: Iterable[pa.Table], cutter: Cutter) -> Iterator[pa.Table]:
 
 
 def batches(segments: Iterable[pa.Table]) -> Iterator[list[pa.Table]]:
-    """Segments together, so that a call of Arrow is worth its price."""
+    """Segments together, so that a call of Arrow is worth its cost."""
     waiting: list[pa.Table] = []
     rows = 0
     for table in segments:

@@ -58,8 +58,8 @@ class Columns:
 class BucketFile:
     """One bucket's file, for one thread at a time; `file` stays the caller's.
 
-    raises: Corruption when bytes are not what the frame said of them, FormatMismatch for a version
-    that is not known, and whatever `file` raises
+    raises: Corruption when bytes differ from what the frame says, FormatMismatch for an unknown
+            version, and whatever `file` raises
     """
 
     __slots__ = ("_file", "_head", "_packed", "_parquet", "_window", "ref")
@@ -95,7 +95,7 @@ class BucketFile:
         return joined(self._read_bitmaps()[start:stop])
 
     def forget_bitmaps(self) -> None:
-        """Let go of the bytes of the bitmaps; they are read again when asked for."""
+        """Drop the bytes of the bitmaps; they are read again when needed."""
         self._packed = None
 
     def segment(self, number: int) -> Columns:
@@ -189,7 +189,7 @@ class BucketFile:
         view, at = memoryview(data), 0
         for _, start, size, crc in groups:
             if start != offset + at or crc32c(view[at : at + size]) != crc:
-                self._checked(start, size, crc)  # says what is wrong with it
+                self._checked(start, size, crc)  # raises what is wrong with it
                 raise self._damaged(start, size, f"{crc:08x}", "others")
             at += size
         return data
