@@ -60,7 +60,9 @@ def inspect(view: View, store: Store, what: str | None) -> Answer:
             found.append((guess, _named(view, store, guess, what)))
         except Corruption:
             raise
-        except TxlogError:
+        except TxlogError as error:
+            if error.code == 205:
+                raise
             continue  # not a name of this kind
     if Path(what).is_file():
         found.append(("file", {"kind": "file", "path": what}))
@@ -104,6 +106,14 @@ def _named(view: View, store: Store, kind: str, text: str) -> Answer:
         ]
         if not rows:
             raise _nothing(text)
+        if len(rows) > 1:
+            raise InvalidArgument(
+                f"several topics have a subscription {text}: "
+                f"{', '.join(sorted(str(row['topic']) for row in rows)[:5])}",
+                code=205,
+                hint=f"txlog sub describe {text} -t {rows[0]['topic']}",
+                subscription=text,
+            )
         recent = recent_of_subscription(view, rows[0]["topic"], text)
         return {"kind": "subscription", **rows[0], "change_list": recent}
     if kind == "key":

@@ -18,7 +18,7 @@ def confirm(call: Call, plan: str, *, word: str | None = None) -> None:
     if call.flags.yes:
         return
     if call.flags.no_input or not is_terminal(0):
-        raise Refused(f"not asked: {plan}", code=901, hint="--yes does it")
+        raise Refused(f"not asked: {'; '.join(plan.splitlines())}", code=901, hint="--yes does it")
     question = "go on? [y/N]" if word is None else f"type {word} to go on:"
     sys.stderr.write(f"{plan}\n{question} ")
     sys.stderr.flush()

@@ -258,17 +258,23 @@ def seek(
     if call.dry_run:
         call.summary("; ".join(shown))
     else:
-        confirm(call, "\n".join(shown))
+        if _moved(plan) or plan["aborted_list"]:
+            confirm(call, "\n".join(shown))
         answer = handle.seek(bound, force=force)
-        moved = [
-            row
-            for row in answer["partition_list"]
-            if row["from"] != row["to"] or row["redeliver"] or row["skip"]
-        ]
+        moved = _moved(answer)
         call.summary(f"{handle.name} moved" if moved else f"{handle.name} is already there")
         for row in moved:
             call.summary(f"undo: txlog sub seek {handle.name} -t {handle.short} --to {row['from']}")
     call.output.result(answer)
+
+
+def _moved(answer: Answer) -> list[Answer]:
+    """The partitions in which something is another than before."""
+    return [
+        row
+        for row in answer["partition_list"]
+        if row["from"] != row["to"] or row["redeliver"] or row["skip"]
+    ]
 
 
 def _effect(row: Answer) -> str:
