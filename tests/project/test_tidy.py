@@ -228,6 +228,14 @@ def test_code_holds_no_marks_of_unfinished_work() -> None:
         assert found is None, f"{file} holds an unfinished mark"
 
 
+def test_who_catches_everything_says_why() -> None:
+    """Ctrl-C and exits are among it: each place has its reason beside it."""
+    for module in MODULES:
+        for line in module.file.read_text(encoding="utf-8").splitlines():
+            if "except BaseException" in line:
+                assert "  # " in line, f"{module.path}: {line.strip()}"
+
+
 def test_tests_never_sleep() -> None:
     for file in TESTS:
         tree = ast.parse(file.read_text(encoding="utf-8"))

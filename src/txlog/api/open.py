@@ -88,14 +88,14 @@ def open_store(
             durability=durability,
             dry_run=dry_run,
         )
-    except BaseException:
+    except BaseException:  # nobody else can close it yet
         disk.close()
         raise
     client = Client(store, disk)
     if transaction_key is not None:
         try:
             client.epoch = client.connect(transaction_key)["epoch"]
-        except BaseException:
+        except BaseException:  # nobody else can close them yet
             store.close()
             disk.close()
             raise

@@ -239,7 +239,7 @@ class Work:
             handled = handler.handle(rows, attempt)
             with self._hooks.guard():
                 self._finish(txn, attempt, handled, source)
-        except BaseException as error:
+        except BaseException as error:  # a signal too ends the transaction
             if not isinstance(error, OutcomeUnknown):  # nobody may decide before it is asked
                 self._abort(txn)
             if isinstance(error, ExpiredTransaction):

@@ -76,7 +76,7 @@ def run(
     try:
         runner.open()
         runner.loop()
-    except BaseException as error:
+    except BaseException as error:  # a signal too gives the lock back
         with suppress(TxlogError):  # the first error counts; a lock dies with its process
             runner.close()
         if isinstance(error, GivenUp):

@@ -85,7 +85,7 @@ class Local:
             check_lines(session, source)
             try:
                 return bulk.commit(bulk.stage(map(as_message, message_rows(session, source))))
-            except BaseException:
+            except BaseException:  # whatever ended it, what is staged goes
                 bulk.abort()
                 raise
 
@@ -103,7 +103,7 @@ class Local:
         source = Replayed(client, content, function)
         try:
             answer = bulk.commit(bulk.stage(source))
-        except BaseException:
+        except BaseException:  # whatever ended it, what is staged goes
             bulk.abort()
             raise
         return source.read, answer

@@ -106,7 +106,7 @@ def open_relations(
             lock_timeout_ms=lock_timeout_ms,
             durability=None,
         )
-    except BaseException:
+    except BaseException:  # nobody else can close it yet
         disk.close()
         raise
     return RelationReader(store, disk)
@@ -276,7 +276,7 @@ class RelationReader:
         try:
             paths = [source.ref.path for source in sources]
             return pins.pin(own, self._store.identity.salt, paths, self._store.lock_timeout_ms)
-        except BaseException:
+        except BaseException:  # nobody else can close it yet
             own.close()
             raise
 

@@ -83,7 +83,7 @@ def bulk_load(
         staged = _staged(_arranged(frame, plan.partitions, order_by, shuffle), plan)
         with open_store(store) as client:
             answer = client._bulk_of(plan).commit(staged)
-    except BaseException:
+    except BaseException:  # whatever ended it, what is staged goes
         with suppress(TxlogError), open_store(store) as client:  # what stays goes by its age
             client._bulk_of(plan).abort()
         raise

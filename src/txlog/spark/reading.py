@@ -114,7 +114,7 @@ def read(
                     DataFrame.unionByName,
                     [_Plan(spark, client.path, one, isolation).frame() for one in contents],
                 )
-            except BaseException as error:
+            except BaseException as error:  # a pin that nobody holds keeps files
                 if pin is not None:
                     pin.close()
                 if isinstance(error, AnalysisException) and _is_overtaken(error):

@@ -258,7 +258,7 @@ def _interruptible(connection: duckdb.DuckDBPyConnection, work: Callable[[], T])
     def run() -> None:
         try:
             outcome.append(work())
-        except BaseException as error:
+        except BaseException as error:  # raised again in the thread that waits
             failed.append(error)
         finally:
             done.set()
@@ -267,7 +267,7 @@ def _interruptible(connection: duckdb.DuckDBPyConnection, work: Callable[[], T])
     try:
         worker.start()
         done.wait()
-    except BaseException:
+    except BaseException:  # Ctrl-C while waiting: DuckDB has to end first
         while worker.is_alive() and not done.is_set():
             connection.interrupt()
             done.wait(_AGAIN_S)

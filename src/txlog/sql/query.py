@@ -90,7 +90,7 @@ class SqlQuery:
         try:
             texts = [sql] if this is None else [sql, this]
             self._begin([name for text in texts for name in self._session.tables_of(text)])
-        except BaseException:
+        except BaseException:  # Ctrl-C too: the session is no one's yet
             self.close()
             raise
 

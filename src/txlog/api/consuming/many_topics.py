@@ -126,7 +126,7 @@ class MultiTopicsConsumer:
         try:
             for name in dict.fromkeys(names):
                 self._consumers[name] = open_one(name, False)
-        except BaseException:
+        except BaseException:  # nobody else can close those so far
             self.close()
             raise
 

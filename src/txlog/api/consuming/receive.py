@@ -73,7 +73,7 @@ def read_handed(
             look = partial(_rows, topic=topic, subscription=member.subscription, part=part)
             tables.append(store.read(look, fresh=False))
             runs += part.runs
-        except BaseException as error:
+        except BaseException as error:  # leased, and nobody has them: Ctrl-C too
             _give_back(store, member, handed.parts[at:])
             if not isinstance(error, Corruption):
                 raise

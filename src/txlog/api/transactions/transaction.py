@@ -360,7 +360,7 @@ class Transaction:
         use = self.use
         try:
             self._store.submit(calls)
-        except BaseException as error:
+        except BaseException as error:  # who waits for a call has to hear of it
             for call in calls:
                 call.end(error)
             self._failed = self._failed or calls[0]

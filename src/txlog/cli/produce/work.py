@@ -130,7 +130,7 @@ class Job:
             self.marks.close()
         except TxlogError as error:
             raise self._failed(error) from error
-        except BaseException:
+        except BaseException:  # a signal too ends the transaction
             became = self._abort()
             exit = asked()
             if exit is not None:

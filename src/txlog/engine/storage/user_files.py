@@ -47,7 +47,7 @@ def replacing(path: str, *, only_new: bool = False) -> Iterator[BinaryIO]:
                 os.unlink(temporary)
             else:
                 os.replace(temporary, target)
-        except BaseException:
+        except BaseException:  # Ctrl-C too leaves no temporary
             with IgnoringFailure():
                 os.unlink(temporary)
             raise

@@ -78,7 +78,7 @@ def pin(disk: Disk, salt: bytes, paths: Iterable[str], timeout_ms: int) -> Pin:
                 file.pwrite(0, data)
             finally:
                 file.close()
-        except BaseException:
+        except BaseException:  # a pin that nobody holds keeps files
             disk.unlink(path)
             lock.close()
             raise

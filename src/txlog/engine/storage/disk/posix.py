@@ -406,7 +406,7 @@ class PosixDisk:
                 temporaries.append((file, temporary))
             try:
                 self._flush_many([file for file, _ in temporaries], holders)
-            except BaseException:
+            except BaseException:  # Ctrl-C too leaves no temporaries
                 for _, temporary in temporaries:
                     self._discard(temporary)
                 for path in reversed(made):  # no second flush of the same name (R13)
@@ -576,7 +576,7 @@ class PosixDisk:
                     raise Corruption(f"cannot open {path}: belongs to another user", path=path)
                 if flags & os.O_CREAT and at.st_uid == os.geteuid():
                     os.fchmod(fd, 0o660 if self._is_shared else 0o600)  # whatever the umask
-            except BaseException:
+            except BaseException:  # nobody else can close it yet
                 os.close(fd)
                 raise
         return fd
@@ -601,7 +601,7 @@ class PosixDisk:
                 yield directory
             except OutcomeUnknown:  # it has its name
                 raise
-            except BaseException:
+            except BaseException:  # Ctrl-C too leaves no half-made file
                 with IgnoringFailure():
                     os.unlink(name, dir_fd=directory)
                 raise

@@ -124,7 +124,7 @@ class JournalFile:
             return
         try:
             self.chain_crc = self._check_header(self.file.pread(0, FILE_HEADER_BYTES))
-        except BaseException:
+        except BaseException:  # nobody else can close it yet
             self.file.close()
             raise
 

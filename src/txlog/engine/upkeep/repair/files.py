@@ -81,7 +81,7 @@ def _replayed(disk: Disk, salt: bytes, boot_id: str, source: Source) -> View:
             while view.lsn < source.until:
                 last = min(view.lsn + FRAMES_AT_ONCE, source.until)
                 view.take(view.journal.read_until(last))
-    except BaseException:
+    except BaseException:  # nobody else can close it yet
         view.close()
         raise
     return view

@@ -136,7 +136,7 @@ def make_plan(
         _plan_files(disk, clock, plan, known, ledger)
         if ledger is None:
             _plan_rest(plan, known, "delayed" in rebuild)
-    except BaseException:
+    except BaseException:  # nobody else can close it yet
         plan.close()
         raise
     return plan

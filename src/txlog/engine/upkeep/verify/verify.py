@@ -163,7 +163,7 @@ def _verify(
             check_replay(disk, known.identity.salt, now.boot_id, known.manifests, findings)
             findings.begin("comparing components")
             check_folds(known.view, findings, partitions)
-    except BaseException:
+    except BaseException:  # nobody else can close it yet
         known.close()
         raise
     return known
