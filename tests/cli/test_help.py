@@ -160,6 +160,46 @@ def test_a_page_on_a_terminal_says_the_same() -> None:
     assert "[b]a b[/b]" in colored and "\n    as it is\n" in colored
 
 
+PAGE = """x(7): a page
+
+# FIRST
+See `a b` and c.
+
+a `b` :: one `two`
+longer-than-the-most-that-a-term-takes-`here` :: is below
+
+    as it is
+    \n    more
+
+# SECOND
+more"""
+
+
+def test_a_page_is_drawn_so() -> None:
+    """Terms stand beside their meanings, long ones above; no meaning is lost for want of room."""
+    page = markup.parse(PAGE, {})
+
+    def drawn(width: int, color: bool = False) -> str:
+        return topics.shown(page, Look(human=True, color=color, utc=True, width=width))
+
+    rest = "\n    as it is\n\n    more\n\nSECOND\n  more\n"
+    assert drawn(100) == (
+        "x: a page\n\nFIRST\n  See 'a b' and c.\n\n  a b                         one two\n"
+        f"  longer-than-the-most-that-a-term-takes-here\n{' ' * 30}is below\n{rest}"
+    )
+    assert drawn(30) == (
+        "x: a page\n\nFIRST\n  See 'a b' and c.\n\n  a b              one two\n"
+        "  longer-than-the-most-that-a-\n  term-takes-here\n"
+        f"{' ' * 19}is below\n{rest}"
+    )
+    for found in ("\x1b[1mx\x1b[0m: a page", "\x1b[1mFIRST", "See \x1b[36ma b\x1b[0m and",
+                  "  \x1b[36ma b ", "one \x1b[36mtwo\x1b[0m\n", "  \x1b[36mlonger-"):  # fmt: skip
+        assert found in drawn(79, color=True)
+    wide = markup.parse(f"x(7): a page\n\n# FIRST\n{'x ' * 90}", {})
+    look = Look(human=True, color=False, utc=True, width=200)
+    assert max(map(len, topics.shown(wide, look).splitlines())) == 79
+
+
 def test_markup_as_mdoc_escapes_what_would_be_a_macro() -> None:
     page = markup.parse("x(7): a-b\n\n# SECTION\n.txlog \\n `b c`\nd - e :: .f", {})
     assert markup.as_mdoc(page, "November 22, 2026").splitlines()[6:] == [

@@ -200,6 +200,12 @@ def test_a_line_is_no_wider_than_the_terminal() -> None:
         for name in ("t", "[red]漢字" * 20):
             assert cell_len(screen.progress(name, words, 0.5, columns, False)) <= columns
     assert "\x1b" in screen.progress("t", words, 0.5, 79, True)
+    assert screen.progress("漢", "x", 0.5, 57, False) == "漢 x"  # 7 columns are no bar
+    assert screen.progress("漢", "x", 0.5, 58, False) == "漢 ━━━━     x"
+    assert screen.progress("t", "x", 0.5, 200, False) == f"t {'━' * 20}{' ' * 20} x"
+    assert "\x1b[36m━" in screen.progress("t", "x", 0.5, 66, True)
+    assert "\x1b[2m━" in screen.progress("t", "x", 0.5, 66, True)
+    assert screen.progress("t", "", None, 20, False) == "t"
     # What a command is at is cut; for how long it has been at it is not.
     assert screen.progress("x" * 80 + ",", "12s", None, 20, False) == "x" * 15 + "… 12s"
 

@@ -10,10 +10,12 @@ from typing import Any
 
 import pytest
 from rich.cells import cell_len
+from rich.text import Text
 
 import txlog
 from tests.terminal import shown
 from txlog.cli.commands import status
+from txlog.cli.terminal import screen as terminal
 from txlog.cli.terminal import tables
 
 PERSON = tables.Look(human=True, color=False, utc=True, width=0)
@@ -159,3 +161,70 @@ def test_the_head_of_status_fits_the_terminal(tmp_path: Path) -> None:
     assert max(map(len, lines[1:])) <= 80
     call.output.look = tables.Look(human=False, color=False, utc=True, width=0)
     assert status._text(call, answer).splitlines()[0].endswith("   checkpoint 1")
+
+
+# --- what rich draws, to the letter -----------------------------------------------------------
+
+WIDE = [["漢字漢字漢字", "x" * 30, "1,200"], ["ab", "y", "5"]]
+
+
+@pytest.mark.parametrize(
+    ("columns", "lines"),
+    [
+        (51, ["TOPIC         NOTE                             SIZE",
+              "漢字漢字漢字  xxxxxxxxxxxxxxxxxxxxxxxxxxxxxx  1,200",
+              "ab            y                                   5"]),
+        (33, ["TOPIC         NOTE           SIZE",
+              "漢字漢字漢字  xxxxxxxxxxx…  1,200",
+              "ab            y                 5"]),
+        (32, ["TOPIC         NOTE             …", "漢字漢字漢字  xxxxxxxxxxxxxx…  …",
+              "ab            y                …"]),
+        (23, ["TOPIC         …", "漢字漢字漢字  …", "ab            …"]),
+        (12, ["TOPIC      …", "漢字漢字…  …", "ab         …"]),
+    ],
+)  # fmt: skip
+def test_a_table_is_drawn_in_the_columns_there_are(columns: int, lines: list[str]) -> None:
+    """Text shrinks to 12 columns, then columns go from behind; widths are those that are seen."""
+    drawn = terminal.table(["TOPIC", "NOTE", "SIZE"], WIDE, [False, False, True], columns, False)
+    assert drawn.splitlines() == lines
+
+
+def test_headings_stand_alone_and_no_pairs_are_nothing() -> None:
+    assert terminal.table(["A", "B"], [], [False, True], 80, False) == "A  B\n"
+    assert terminal.pairs([], 80, False) == ""
+
+
+def test_only_what_is_cut_is_given_to_rich(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A line of megabytes of wide characters would take minutes."""
+    sizes = []
+
+    def cell(text: str) -> Text:
+        sizes.append(len(text))
+        return Text(text, no_wrap=True, overflow="ellipsis")
+
+    monkeypatch.setattr(terminal, "cell", cell)
+    assert terminal.cut("漢" * 100_000, 10) == "漢" * 4 + " …"
+    assert terminal.cut("ab", 0) == "…"
+    assert max(sizes) <= 4 * 10 + 1
+
+
+def test_text_is_never_markup_and_the_environment_changes_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Not the variables that rich knows, not a notebook; whoever calls has looked at them."""
+    plain, data = terminal.rendered("[b]x[/b] :smile: 12", 40, True), "漢" * 50
+    assert plain == "[b]x[/b] :smile: 12\n"
+    bold = terminal.rendered(Text("x", "bold #ff0000"), 40, True)
+    assert bold == "\x1b[1;31mx\x1b[0m\n"  # of 16 colours, which every terminal has
+    for name, value in (
+        ("NO_COLOR", "1"), ("TERM", "dumb"), ("FORCE_COLOR", "1"), ("COLUMNS", "7"),
+        ("TTY_COMPATIBLE", "1"), ("COLORTERM", "truecolor"),
+    ):  # fmt: skip
+        monkeypatch.setenv(name, value)
+        assert terminal.rendered(Text("x", "bold #ff0000"), 40, True) == bold
+        assert terminal.rendered(Text("x", "bold"), 40, False) == "x\n"
+        assert {cell_len(line) for line in terminal.rendered(data, 40, False).splitlines()} == {
+            40, 20,
+        }  # fmt: skip
+    monkeypatch.setattr("rich.console._is_jupyter", lambda: True)
+    assert terminal.rendered("x", 40, False) == "x\n"

@@ -36,15 +36,16 @@ def drawn(page: Page, columns: int, color: bool) -> str:
             if block.lines:
                 out += [f"    {line}".rstrip() + "\n" for line in block.lines]
             else:
-                out += [rendered(part, width, color) for part in _parts(block, color)]
+                out += [rendered(part, width, color) for part in _parts(block, width, color)]
     return "".join(out)
 
 
-def _parts(block: Block, color: bool) -> Iterator[RenderableType]:
+def _parts(block: Block, columns: int, color: bool) -> Iterator[RenderableType]:
     if block.text:
         yield _indented(_marked(block.text, color))
         return
-    width = min(max(cell_len(bare(term)) for term, _ in block.terms), TERM_WIDTH_MAX)
+    longest = max(cell_len(bare(term)) for term, _ in block.terms)
+    width = min(longest, TERM_WIDTH_MAX, columns // 2)  # meanings have to have room, too
     for is_long, terms in groupby(block.terms, lambda pair: cell_len(bare(pair[0])) > width):
         if is_long:
             yield from _long([*terms], width, color)

@@ -29,11 +29,9 @@ def rendered(shown: RenderableType, columns: int, color: bool) -> str:
         file=file,
         width=max(columns, 1),
         height=25,
-        force_terminal=True,
         force_jupyter=False,
         color_system="standard" if color else None,
-        no_color=not color,
-        legacy_windows=False,
+        no_color=False,  # whoever calls has asked the environment
         markup=False,
         emoji=False,
         highlight=False,
