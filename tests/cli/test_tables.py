@@ -189,6 +189,13 @@ def test_a_table_is_drawn_in_the_columns_there_are(columns: int, lines: list[str
     assert drawn.splitlines() == lines
 
 
+def test_the_name_of_a_row_stays_whole_up_to_half_of_the_width() -> None:
+    rows = [["a-long-topic-name", "x" * 30, "y" * 30]]
+    drawn = terminal.table(["TOPIC", "NOTE", "MORE"], rows, [False] * 3, 40, False)
+    assert drawn.splitlines()[1] == f"a-long-topic-name  {'x' * 17}…  …"
+    assert drawn.splitlines()[0].split() == ["TOPIC", "NOTE", "…"]
+
+
 def test_headings_stand_alone_and_no_pairs_are_nothing() -> None:
     assert terminal.table(["A", "B"], [], [False, True], 80, False) == "A  B\n"
     assert terminal.pairs([], 80, False) == ""
