@@ -29,6 +29,7 @@ Contents:
     ranges         ranges, times, durations and sizes as text
     relation/      which files and rows hold a topic's committed messages
     report_html/   `txlog report`: one page of HTML about a store
+    rows/          the rows and answers that calls return, as types
     settings       the settings of a store and the hard limits, each with its name and value
     spark/         topics as Spark data frames
     sql/           SQL over a store, by DuckDB

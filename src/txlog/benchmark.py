@@ -15,7 +15,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
@@ -23,7 +23,10 @@ from txlog.api.client import Client
 from txlog.api.open import init, open_store
 from txlog.errors import InvalidArgument
 
-Answer = dict[str, Any]
+if TYPE_CHECKING:
+    from txlog.rows.jobs import Measured
+
+
 Operation = Callable[[], int]
 MODES: Final = ("produce", "consume", "txn", "mixed")
 MESSAGE_BYTES_MAX: Final = 1 << 20
@@ -40,7 +43,7 @@ def bench(
     txn_size: int = 100,
     durability: str = "sync",
     operations_max: int | None = None,
-) -> Answer:
+) -> Measured:
     """Measure one mode below a directory that exists; nothing is left there.
 
     message_bytes:  of payload of a message
@@ -69,7 +72,7 @@ def bench(
         shutil.rmtree(own, ignore_errors=True)
 
 
-def _measured(mode: str, made: _Bench, duration_ms: int, most: int | None) -> Answer:
+def _measured(mode: str, made: _Bench, duration_ms: int, most: int | None) -> Measured:
     operation: Operation = getattr(made, mode)
     made.fill()
     operation()  # what is loaded and opened once is not measured

@@ -264,11 +264,12 @@ def test_the_ledger_behind_a_coordinator(bench: Bench, is_checkpointed: bool) ->
     if is_checkpointed:
         client.checkpoint()
     (row,) = client.admin.coordinator_stats(0, internal=True)
+    assert row["log_stats"] is not None
     found = row["log_stats"]["managed_ledger_internal_stats"]
     assert found["entries_added_counter"] == found["number_of_entries"] == 5
     assert (found["current_ledger_entries"] == 0) == is_checkpointed
     assert sum(piece["entries"] for piece in found["ledgers"]) == (5 if is_checkpointed else 0)
-    assert found["last_confirmed_entry"] > 0
+    assert found["last_confirmed_entry"]
 
 
 def test_a_damaged_coordinator_is_corrupt_and_others_answer(bench: Bench) -> None:

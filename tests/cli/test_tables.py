@@ -149,7 +149,7 @@ def test_the_head_of_status_fits_the_terminal(tmp_path: Path) -> None:
         client.create_topic("orders")
         client.checkpoint()
         answer = client.status()
-    at_ms = answer["checkpoint"]["written_time"]
+    at_ms = answer["checkpoint"]["written_time"] or 0
     call: Any = SimpleNamespace(
         output=SimpleNamespace(look=tables.Look(human=True, color=False, utc=True, width=80)),
         now_ms=lambda: at_ms + 240_000,

@@ -111,7 +111,7 @@ class World:
         self.disk = disk
         self.client = self.another()
         self.other = self.another()
-        self.txn = next(row["txn"] for row in self.client.transactions() if row["txn"])
+        self.txn = next(row["txn"] for row in self.client.transactions())
         self.other.producer("t").send(b"of another")  # the call has a frame to follow
         self.other.producer("t").send(b"in it", txn=self.txn)  # and one that is not flushed
 

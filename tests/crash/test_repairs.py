@@ -12,7 +12,6 @@ import re
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import cache
-from typing import Any
 
 import pytest
 
@@ -25,6 +24,7 @@ from txlog.engine.storage.disk.memory import Killed, MemoryDisk
 from txlog.engine.store.identity import make_store
 from txlog.errors import TxlogError
 from txlog.ranges import Bound
+from txlog.rows.store import Repaired
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 
@@ -137,7 +137,7 @@ def outcome(disk: MemoryDisk) -> list[tuple[int, bytes | None, str]]:
     return [row(one) for one in read_messages(open_client(disk.copy()), TOPIC)]
 
 
-def mend(disk: MemoryDisk) -> dict[str, Any]:
+def mend(disk: MemoryDisk) -> Repaired:
     return repair_disk(disk, CLOCK, apply=True, accept_loss=True)
 
 

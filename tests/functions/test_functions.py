@@ -178,7 +178,8 @@ def test_a_batch_is_one_transaction(client: txlog.Client) -> None:
     assert ids == [m.txn for m in messages(client, "other")]
     assert [ids.count(one) for one in dict.fromkeys(ids)] == [2, 2, 1]
     assert done.last_txn == ids[-1]
-    shown = client.show_transaction(ids[0]) if ids[0] is not None else {}
+    assert ids[0] is not None
+    shown = client.show_transaction(ids[0])
     assert (shown["messages"], shown["acks"], shown["state"]) == (4, 2, "committed")
 
 

@@ -36,6 +36,7 @@ from txlog.jobs.loads import Columns, files_of
 from txlog.jobs.local import Local
 from txlog.jobs.replay import replay
 from txlog.ranges import Range, parse_range
+from txlog.rows.jobs import BulkLoaded
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
@@ -52,7 +53,7 @@ def client(tmp_path: Path) -> Iterator[Client]:
         yield opened
 
 
-def load(client: Client, path: Path, columns: Columns = Columns(), **more: Any) -> dict[str, Any]:  # noqa: B008
+def load(client: Client, path: Path, columns: Columns = Columns(), **more: Any) -> BulkLoaded:  # noqa: B008
     """Load a file into `orders` under one key."""
     return bulk_load(client, files_of([str(path)], None, columns), "orders", "k", Local(), **more)
 
@@ -200,6 +201,7 @@ from txlog.api.sending.bulk import Bulk
 from txlog.jobs.import_files import bulk_load
 from txlog.jobs.local import Local
 from txlog.jobs.loads import Columns, files_of
+from txlog.rows.jobs import BulkLoaded
 name, at = sys.argv[3], int(sys.argv[4])
 known = getattr(Bulk, name)
 def stop(*arguments):

@@ -23,9 +23,9 @@ from txlog.jobs.lateness import DELAYS_MS, lateness
 from txlog.jobs.local import Local
 from txlog.relation.relation import Source
 from txlog.relation.stored import ACKS, Stored
+from txlog.rows.jobs import Audit
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
-Answer = dict[str, Any]
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ def client(tmp_path: Path) -> Iterator[Client]:
         yield opened
 
 
-def failed(answer: Answer) -> list[str]:
+def failed(answer: Audit) -> list[str]:
     """The names of the checks that failed."""
     names = [check["name"] for check in answer["check_list"] if not check["ok"]]
     assert answer["failed"] == len(names)
@@ -284,7 +284,7 @@ def timed(folder: Path, seed: int) -> Client:
     return client
 
 
-def modelled(client: Client, by_ms: int) -> Answer:
+def modelled(client: Client, by_ms: int) -> dict[str, Any]:
     """Lateness, counted by hand."""
     rows = [row for table in client.read("t") for row in table.to_pylist()]
     rows.sort(key=lambda row: (row["partition"], row["ledger"], row["entry"], row["index"] or 0))

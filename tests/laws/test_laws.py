@@ -493,9 +493,9 @@ def check_totals(client: Client) -> None:
     """I-22: counts are those of a scan, after trims too."""
     (row,) = [row for row in client.topics() if row["topic"] == "t"]
     assert row["messages"] == len(read(client))
-    for row in client.subscriptions("t"):
-        wanted = Range(kind="unacked", subscription=row["subscription"])
-        assert row["backlog"] == len(read(client, range=wanted))
+    for held in client.subscriptions("t"):
+        wanted = Range(kind="unacked", subscription=held["subscription"])
+        assert held["backlog"] == len(read(client, range=wanted))
 
 
 # --- Law 3 ------------------------------------------------------------------------------------

@@ -21,7 +21,6 @@ FUNCTION_LINES_MAX, PARAMETERS_MAX, SLOTS_MAX = 60, 8, 14
 LARGE: dict[str, set[str]] = {
     "lines": {
         "answers/metrics:delay_families",
-        "answers/topics_and_txns:status",
         "api/consuming/open:open_consumer",
         "cli/commands/query:query",
         "cli/commands/report:report",
@@ -205,6 +204,31 @@ def test_large_functions_get_fewer() -> None:
             elif isinstance(node, ast.ClassDef) and _slots(node) > SLOTS_MAX:
                 found["slots"].add(f"{module.path}:{node.name}")
     assert found == LARGE
+
+
+OPEN_ANSWERS = {  # what is asked decides their fields
+    *("answers/changes:recent_of_key", "answers/changes:recent_of_subscription"),
+    *("answers/inspect:inspect", "api/client:inspect"),
+}
+
+
+def test_answers_have_types() -> None:
+    """A public answer is a row of txlog.rows, so that mypy finds a misspelt key."""
+    found = set()
+    for module in MODULES:
+        tree = ast.parse(module.file.read_text(encoding="utf-8"))
+        names = [
+            target for node in tree.body if isinstance(node, ast.Assign) for target in node.targets
+        ]
+        assert "Answer" not in map(ast.unparse, names), f"{module.file} names a dict Answer"
+        if module.path.split("/")[0] not in ("answers", "api", "jobs"):
+            continue
+        for node in ast.walk(tree):
+            if isinstance(node, ast.FunctionDef) and not node.name.startswith("_"):
+                returned = "" if node.returns is None else ast.unparse(node.returns)
+                if "dict[str, Any]" in returned:
+                    found.add(f"{module.path}:{node.name}")
+    assert found == OPEN_ANSWERS
 
 
 def test_only_the_command_line_prints() -> None:

@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
-from typing import Any
 from zlib import crc32
 
 import pyarrow as pa
@@ -40,6 +39,7 @@ from txlog.errors import (
 from txlog.jobs.audit import audit
 from txlog.jobs.local import Local
 from txlog.ranges import END, Bound
+from txlog.rows.sending import BulkStored
 from txlog.sql.client_query import Query
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
@@ -62,7 +62,7 @@ def rows(*values: bytes, **columns: object) -> pa.Table:
 
 def load(
     client: Client, batch: int | str, *values: bytes, key: str = "k", topic: str = "t"
-) -> dict[str, Any]:
+) -> BulkStored:
     """Stage and commit a batch in one go; its answer."""
     bulk = client.bulk(topic, key=key, batch=batch)
     return bulk.commit(bulk.stage([rows(*values)]))
@@ -239,6 +239,7 @@ class TestStoring:
         with pytest.raises(ExpiredTransaction, match="fenced"):
             txn.commit()
         assert values(client) == [b"a"]
+        assert answer["txn"] is not None
         shown = client.show_transaction(answer["txn"])
         assert (shown["state"], shown["messages"], shown["transaction_key"]) == (
             "committed",

@@ -6,7 +6,6 @@ import json
 import random
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -26,6 +25,7 @@ from txlog.jobs.loads import Columns, files_of
 from txlog.jobs.local import Local
 from txlog.jobs.replay import replay
 from txlog.ranges import Range
+from txlog.rows.jobs import BulkLoaded
 from txlog.spark import Spark
 from txlog.spark.jobs.bulk_load import main as bulk_load_main
 from txlog.spark.jobs.replay import main as replay_main
@@ -59,7 +59,7 @@ def stored(client: Client, topic: str) -> list[tuple[object, ...]]:
     return sorted(found, key=repr)
 
 
-def load(client: Client, path: Path, columns: Columns, topic: str, by: Engine) -> dict[str, Any]:
+def load(client: Client, path: Path, columns: Columns, topic: str, by: Engine) -> BulkLoaded:
     return bulk_load(client, files_of([str(path)], None, columns), topic, f"of-{topic}", by)
 
 
@@ -176,7 +176,7 @@ def test_replay_is_what_duckdb_makes_of_it(tmp_path: Path) -> None:
         local = replay(client, "t", "here", whole, "k", Local())
         spark = replay(client, "t", "there", whole, "k2", engine())
         assert {**spark, "dest": "here", "txn": None} == {**local, "txn": None}
-        assert spark["written"] > 0
+        assert spark["written"]
         assert stored(client, "there") == stored(client, "here")
         assert replay(client, "t", "there", whole, "k2", engine())["already"]
 

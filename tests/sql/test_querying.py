@@ -502,6 +502,7 @@ def test_lists_have_the_fields_of_their_answers(client: Client) -> None:
         "delayed_buckets": client.topic("orders").buckets(),
     }
     for name, rows in answers.items():
+        assert isinstance(rows, list)
         found = asked(client, f"FROM {name}")
         assert len(found) == len(rows) > 0
         assert list(found[0]) == sorted(rows[0], key=list(found[0]).index), name

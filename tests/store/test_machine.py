@@ -769,8 +769,8 @@ class EngineAgainstDicts(RuleBasedStateMachine):
                 len(self.holders(name, number)) for number in range(PARTITIONS)
             )
         described = client.describe_topic("t")["partition_list"]
-        for number, row in enumerate(described):
-            assert row["last"] == (self.log[number][-1][0] if self.log[number] else None)
+        for number, one in enumerate(described):
+            assert one["last"] == (self.log[number][-1][0] if self.log[number] else None)
 
     def teardown(self) -> None:
         try:

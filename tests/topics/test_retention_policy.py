@@ -24,8 +24,8 @@ def bench_of(folder: Path) -> Bench:
     return bench
 
 
-def left(bench: Bench, field: str) -> dict[str, int]:
-    return {row["topic"]: row[field] for row in bench.client.subscriptions()}
+def left(bench: Bench, field: str) -> dict[str, object]:
+    return {row["topic"]: dict(row)[field] for row in bench.client.subscriptions()}
 
 
 def messages(bench: Bench) -> dict[str, int]:

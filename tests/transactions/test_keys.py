@@ -836,7 +836,9 @@ def test_of_many_at_once_the_last_holds_the_key(bench: Bench) -> None:
     def work(client: Client) -> None:
         try:
             for _ in range(10):
-                epochs.append(client.begin(key="k")["epoch"])
+                epoch = client.begin(key="k")["epoch"]
+                assert epoch is not None
+                epochs.append(epoch)
         except BaseException as error:
             failures.append(error)
 

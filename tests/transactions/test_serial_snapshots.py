@@ -176,6 +176,7 @@ class Player:
         for txn, one in history.committed.items():
             shown = client.show_transaction(txn)
             assert shown["state"] == "committed"
+            assert shown["decision_lsn"] is not None
             one.lsn = shown["decision_lsn"]
         end = client._store.read(lambda view: view)
         for number in range(1, PARTITIONS + 1):

@@ -29,6 +29,7 @@ from txlog.engine.storage.disk.protocol import Disk
 from txlog.engine.store.identity import make_store, read_identity
 from txlog.engine.view.view import View
 from txlog.errors import IntegrityError, Refused, TxlogError
+from txlog.rows.store import Repaired
 from txlog.settings import Settings
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
@@ -74,7 +75,7 @@ def store(tmp_path: Path, *frames: tuple[list[Op], list[bytes]]) -> tuple[Bench,
     return bench, lsns
 
 
-def repaired(bench: Bench, **how: Any) -> dict[str, Any]:
+def repaired(bench: Bench, **how: Any) -> Repaired:
     return txlog.repair(bench.path, apply=True, clock=bench.clock, **how)
 
 
@@ -90,7 +91,7 @@ def test_a_frame_that_was_not_gone_on_from_is_moved_behind_the_others(tmp_path: 
         found = txlog.verify(bench.path, clock=bench.clock, deep=deep)
         assert [one["code"] for one in found["problem_list"]] == ["TXL-604"]
         assert f"LSN {lsns[1]} contradicts" in found["problem_list"][0]["message"]
-        assert found["problem_list"][0]["path"].startswith("journal/")
+        assert str(found["problem_list"][0]["path"]).startswith("journal/")
     plan = txlog.repair(bench.path, clock=bench.clock)
     (action,) = plan["action_list"]
     assert (action["action"], action["first"], plan["messages_lost"]) == ("move-frame", lsns[0], 0)

@@ -61,7 +61,7 @@ def put(path: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
             one.bind(path.name)
 
 
-def codes(store: Path, **how: Any) -> dict[str, str]:
+def codes(store: Path, **how: Any) -> dict[str, str | None]:
     found = txlog.verify(str(store), clock=ManualClock(START_MS), **how)
     return {one["code"]: one["path"] for one in found["problem_list"]}
 

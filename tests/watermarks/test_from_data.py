@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -15,6 +14,7 @@ from txlog import TxnId
 from txlog.cli.main import main
 from txlog.cli.produce.request import Request
 from txlog.cli.produce.watermarks import Marks
+from txlog.rows.watermarks import WatermarkRow
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 
@@ -36,7 +36,7 @@ def produce(store: Path, times: list[int | None], *flags: str) -> int:
     return main(["-S", str(store), "produce", "t", str(path), "--in", "csv", "-q", *flags])
 
 
-def history(store: Path, producer: str | None = None) -> list[dict[str, Any]]:
+def history(store: Path, producer: str | None = None) -> list[WatermarkRow]:
     with txlog.open(str(store), read_only=True) as client:
         return client.topic("t").watermarks.history(partition=0, producer=producer)
 

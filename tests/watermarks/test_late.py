@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from tests.engine_kit import START_MS, Bench, begin, read, say
 from txlog import Bound, MessageId, Position, TxnId
 from txlog.engine.plan.watermarks import rows as watermark_rows
 from txlog.errors import InvalidArgument
+from txlog.rows.watermarks import WatermarkRow
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 SET, IDLE, SNAPSHOT = "set", "idle", "snapshot"
@@ -35,11 +37,11 @@ def send(bench: Bench, time: int | None, partition: int = 0, txn: TxnId | None =
     return sent.message_id or MessageId(0, 0)
 
 
-def history(bench: Bench, **given: Any) -> list[dict[str, Any]]:
+def history(bench: Bench, **given: Any) -> list[WatermarkRow]:
     return bench.client.topic("t").watermarks.history(**given)
 
 
-def short(rows: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
+def short(rows: Sequence[Mapping[str, object]]) -> list[tuple[Any, ...]]:
     names = ("partition", "position", "marker_type", "producer", "event_time", "regressed")
     return [tuple(row[name] for name in names) for row in rows]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from txlog.errors import (
     TopicNotFound,
 )
 from txlog.ranges import START
+from txlog.rows.watermarks import WatermarkShown
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 
@@ -32,11 +34,11 @@ def bench(tmp_path: Path) -> Bench:
     return made
 
 
-def show(client: Client, subscription: str | None = None, **given: Any) -> dict[str, Any]:
+def show(client: Client, subscription: str | None = None, **given: Any) -> WatermarkShown:
     return client.topic("t").watermarks.show(subscription, **given)
 
 
-def picked(answer: dict[str, Any], *names: str) -> tuple[Any, ...]:
+def picked(answer: Mapping[str, Any], *names: str) -> tuple[Any, ...]:
     return tuple(answer[name] for name in names)
 
 

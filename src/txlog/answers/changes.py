@@ -29,7 +29,6 @@ _SHOWN: Final = {
     "key": ("lsn", "time", "change", "epoch", "txn", "open_txn"),
     "cursor": ("lsn", "time", "change", "partition", "messages", "txn"),
 }  # fmt: skip
-Answer = dict[str, Any]
 
 
 def transaction_key_log(view: View) -> pa.Table:
@@ -80,20 +79,22 @@ def _frames(view: View) -> list[RawFrame]:
         raise MissingFile(f"{name} is gone", path="journal") from error
 
 
-def recent_of_key(view: View, coordinator: int, owner_uid: int, key: str) -> list[Answer]:
+def recent_of_key(view: View, coordinator: int, owner_uid: int, key: str) -> list[dict[str, Any]]:
     """The newest changes of a transaction key, the newest first."""
     rows = log(view, "key")
     wanted = (("coordinator", coordinator), ("owner_uid", owner_uid), ("transaction_key", key))
     return _recent("key", rows, wanted)
 
 
-def recent_of_subscription(view: View, topic: str, subscription: str) -> list[Answer]:
+def recent_of_subscription(view: View, topic: str, subscription: str) -> list[dict[str, Any]]:
     """The newest changes of the cursors of a subscription, the newest first."""
     rows = log(view, "cursor")
     return _recent("cursor", rows, (("topic", topic), ("subscription", subscription)))
 
 
-def _recent(kind: str, rows: pa.Table, wanted: tuple[tuple[str, object], ...]) -> list[Answer]:
+def _recent(
+    kind: str, rows: pa.Table, wanted: tuple[tuple[str, object], ...]
+) -> list[dict[str, Any]]:
     for name, value in wanted:
         rows = rows.filter(
             pc.equal(rows.column(name), pa.scalar(value, rows.schema.field(name).type))
@@ -101,5 +102,5 @@ def _recent(kind: str, rows: pa.Table, wanted: tuple[tuple[str, object], ...]) -
     rows = rows.slice(max(0, rows.num_rows - SHOWN_MAX)).select(_SHOWN[kind])
     at = rows.schema.get_field_index("time")
     rows = rows.set_column(at, "time", rows.column("time").cast(pa.int64()))
-    found: list[Answer] = rows.to_pylist()
+    found: list[dict[str, Any]] = rows.to_pylist()
     return found[::-1]

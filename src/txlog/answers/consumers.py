@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -23,13 +23,19 @@ from txlog.ids import MessageId
 from txlog.settings import DAY_MS, HOUR_MS, MINUTE_MS
 from txlog.startup import compute as pc
 
-Answer = dict[str, Any]
+if TYPE_CHECKING:
+    from txlog.rows.consuming import (
+        BacklogGroup,
+        ConsumerRow,
+        SubscriptionDescription,
+        SubscriptionPartition,
+    )
 
 
 # --- its consumers ---------------------------------------------------------------------------
 
 
-def consumers(view: View, held: Subscription, store: Store) -> list[Answer]:
+def consumers(view: View, held: Subscription, store: Store) -> list[ConsumerRow]:
     """The attached consumers of a subscription, by id.
 
     alive:       its lock is held; one that is not stays until another consumer notices
@@ -42,7 +48,7 @@ def consumers(view: View, held: Subscription, store: Store) -> list[Answer]:
     if held.type == "failover":
         for index, _ in enumerate(numbers):
             active.setdefault(active_consumer(view, held.number, index), []).append(index)
-    out: list[Answer] = []
+    out: list[ConsumerRow] = []
     for one in catalogs.consumers_of(view.catalog, held.number):
         is_alive, pid, command = holder_of(store.disk, consumer_lock(one.number))
         out.append(
@@ -81,7 +87,7 @@ OLDER = ">=7d"
 ROWS_AT_ONCE = 256
 
 
-def describe(view: View, store: Store, topic: Topic, held: Subscription) -> Answer:
+def describe(view: View, store: Store, topic: Topic, held: Subscription) -> SubscriptionDescription:
     """One subscription; the fields of `txlog sub describe`."""
     (row,) = [
         row
@@ -100,7 +106,9 @@ def describe(view: View, store: Store, topic: Topic, held: Subscription) -> Answ
     }
 
 
-def _partition(view: View, held: Subscription, one: watermarks.Standing, delayed: int) -> Answer:
+def _partition(
+    view: View, held: Subscription, one: watermarks.Standing, delayed: int
+) -> SubscriptionPartition:
     number = one.number
     cursor = view.cursor(held.number, number)
     mark = cursor.mark_delete
@@ -119,7 +127,7 @@ def _partition(view: View, held: Subscription, one: watermarks.Standing, delayed
 
 def backlog_groups(
     store: Store, topic: Topic, held: Subscription, indexes: list[int] | None, by: str, top: int
-) -> list[Answer]:
+) -> list[BacklogGroup]:
     """What is not acknowledged, in groups; [{group, messages, size_bytes, oldest_time}].
 
     by:   key (the largest groups first), age, or ledger

@@ -12,7 +12,7 @@ to come. Source: spec/delayed 9.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
 
@@ -43,7 +43,10 @@ from txlog.ids import MessageId, TopicName
 from txlog.settings import DAY_MS, HOUR_MS, MINUTE_MS
 from txlog.startup import compute as pc
 
-Answer = dict[str, Any]
+if TYPE_CHECKING:
+    from txlog.rows.delayed import BucketRow, DueWithin
+
+
 LISTED = pa.schema(
     [
         *(RECEIVED.field(name) for name in ("partition", "ledger", "entry", "index")),
@@ -141,7 +144,7 @@ def _with_messages(view: View, scope: Scope, times: pa.Table) -> pa.Table:
     return rows.select(LISTED.names).sort_by(_ORDER)
 
 
-def histogram(now_ms: int, tables: Iterable[pa.Table]) -> list[Answer]:
+def histogram(now_ms: int, tables: Iterable[pa.Table]) -> list[DueWithin]:
     """How many are due within which time: [{due_within_ms, messages}], null for the rest."""
     counts = [0] * (len(WITHIN) + 1)
     for times in tables:
@@ -221,7 +224,7 @@ PENDING_BYTES = 12
 INDEX_MAX = (1 << 31) - 1
 
 
-def buckets(view: View, scope: Scope) -> list[Answer]:
+def buckets(view: View, scope: Scope) -> list[BucketRow]:
     """The buckets of each partition: sealed ones, the mutable one, what waits, what is missing."""
     return [
         row
@@ -245,42 +248,45 @@ def in_memory(view: View, number: int) -> Loaded:
     )
 
 
-def _of_partition(view: View, scope: Scope, index: int, number: int) -> Iterator[Answer]:
+def _of_partition(view: View, scope: Scope, index: int, number: int) -> Iterator[BucketRow]:
     state = view.delayed(number)
-    named = {"topic": TopicName.parse(scope.topic.name).short, "partition": index}
-    empty = dict.fromkeys(
-        (
-            "generation",
-            "first",
-            "last",
-            "messages",
-            "not_due",
-            "min_deliver_at",
-            "max_deliver_at",
-            "file",
-        )
-    )
-    empty |= {"segments": 0, "loaded_segments": 0, "size_bytes": 0}
+    empty: BucketRow = {
+        "topic": TopicName.parse(scope.topic.name).short,
+        "partition": index,
+        "generation": None,
+        "first": None,
+        "last": None,
+        "messages": None,
+        "not_due": None,
+        "min_deliver_at": None,
+        "max_deliver_at": None,
+        "file": None,
+        "segments": 0,
+        "loaded_segments": 0,
+        "size_bytes": 0,
+        "state": "unindexed",
+    }
     known: Timetable | None = view.timetables.get(number)
     loaded = {} if known is None else known.loaded()[1]
     for bucket in state.buckets:
-        made = _sealed(view, scope, number, bucket)
         segments = loaded.get(bucket.gen, Loaded()).segments
-        yield {**named, **empty, "state": "sealed", **made, "loaded_segments": segments}
-    yield {**named, **empty, "state": "mutable", **_mutable(state, scope.now_ms)}
+        yield {**_sealed(view, scope, empty, bucket), "loaded_segments": segments}
+    yield _mutable(state, empty, scope.now_ms)
     if state.pending:
-        yield {**named, **empty, "state": "pending", **_pending(state, scope.now_ms)}
+        yield _pending(state, empty, scope.now_ms)
     for first, last in state.unindexed:
-        yield {**named, **empty, "state": "unindexed", "first": _id(first), "last": _id(last)}
+        yield {**empty, "first": _id(first), "last": _id(last)}
 
 
-def _sealed(view: View, scope: Scope, number: int, bucket: Bucket) -> Answer:
+def _sealed(view: View, scope: Scope, empty: BucketRow, bucket: Bucket) -> BucketRow:
     not_due: int | None = None
     try:
         not_due = count_later(view, bucket, scope.now_ms)
     except IntegrityError as error:
         scope.note(f"a bucket of delayed messages cannot be read: {error}")
     return {
+        **empty,
+        "state": "sealed",
         "generation": bucket.gen,
         "first": _id(bucket.first),
         "last": _id(bucket.last),
@@ -294,10 +300,12 @@ def _sealed(view: View, scope: Scope, number: int, bucket: Bucket) -> Answer:
     }
 
 
-def _mutable(state: Delayed, now_ms: int) -> Answer:
+def _mutable(state: Delayed, empty: BucketRow, now_ms: int) -> BucketRow:
     mutable = state.mutable
     at = mutable.at
     return {
+        **empty,
+        "state": "mutable",
         "first": _id(mutable.place(0)) if mutable else None,
         "last": _id(mutable.place(-1)) if mutable else None,
         "messages": len(mutable),
@@ -308,9 +316,11 @@ def _mutable(state: Delayed, now_ms: int) -> Answer:
     }
 
 
-def _pending(state: Delayed, now_ms: int) -> Answer:
+def _pending(state: Delayed, empty: BucketRow, now_ms: int) -> BucketRow:
     times = [at for one in state.pending.values() for at in one.at]
     return {
+        **empty,
+        "state": "pending",
         "messages": len(times),
         "not_due": sum(at > now_ms for at in times),
         "size_bytes": PENDING_BYTES * len(times),

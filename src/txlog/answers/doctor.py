@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Iterator
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
 
 from txlog.clock import Clock, SystemClock
 from txlog.engine.folds.catalog import index_of, topic_of
@@ -30,7 +30,10 @@ from txlog.errors import TxlogError
 from txlog.ids import TopicName
 from txlog.settings import HOUR_MS
 
-Answer = dict[str, Any]
+if TYPE_CHECKING:
+    from txlog.rows.store import DoctorAnswer, DoctorRow
+
+
 OK, WARN, FAIL = "ok", "warn", "fail"
 IN_MEMORY: Final = ("tmpfs", "ramfs", "overlay")
 NETWORK: Final = ("nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "fuse.sshfs", "afs", "ceph")
@@ -40,7 +43,7 @@ _REPAIR: Final = "txlog admin repair says what can be done"
 _FREE_TIMES: Final = 4  # of what sends stop at: then it is time to look
 
 
-def doctor(path: str, *, clock: Clock | None = None) -> list[Answer]:
+def doctor(path: str, *, clock: Clock | None = None) -> list[DoctorRow]:
     """Ask what may be wrong with a store; exported as txlog.answers.doctor.
 
     returns: rows of {name, status, detail, fix}; status is ok, warn or fail
@@ -54,7 +57,7 @@ def doctor(path: str, *, clock: Clock | None = None) -> list[Answer]:
         disk.close()
 
 
-def _answers(disk: Disk, root: str, clock: Clock) -> Iterator[Answer]:
+def _answers(disk: Disk, root: str, clock: Clock) -> Iterator[DoctorRow]:
     yield from _asked("python", _python)
     yield from _asked("packages", _packages)
     yield from _asked("file system", lambda: _filesystem(root))
@@ -83,8 +86,8 @@ def _answers(disk: Disk, root: str, clock: Clock) -> Iterator[Answer]:
         store.close()
 
 
-def _of_store(store: Store, disk: Disk, identity: Identity, clock: Clock) -> Iterator[Answer]:
-    questions: list[tuple[str, Callable[[], Answer]]] = [
+def _of_store(store: Store, disk: Disk, identity: Identity, clock: Clock) -> Iterator[DoctorRow]:
+    questions: list[tuple[str, Callable[[], DoctorAnswer]]] = [
         ("space", lambda: _space(store, disk)),
         ("durability", lambda: _durability(store)),
         ("clock", lambda: _clock(store, clock)),
@@ -98,7 +101,7 @@ def _of_store(store: Store, disk: Disk, identity: Identity, clock: Clock) -> Ite
         yield from _asked(name, question)
 
 
-def _asked(name: str, question: Callable[[], Answer]) -> Iterator[Answer]:
+def _asked(name: str, question: Callable[[], DoctorAnswer]) -> Iterator[DoctorRow]:
     try:
         answer = question()
     except TxlogError as error:
@@ -106,22 +109,22 @@ def _asked(name: str, question: Callable[[], Answer]) -> Iterator[Answer]:
     yield {"name": name, **answer}
 
 
-def _row(name: str, status: str, detail: str, fix: str | None = None) -> Answer:
+def _row(name: str, status: str, detail: str, fix: str | None = None) -> DoctorRow:
     return {"name": name, **_said(status, detail, fix)}
 
 
-def _said(status: str, detail: str, fix: str | None = None) -> Answer:
+def _said(status: str, detail: str, fix: str | None = None) -> DoctorAnswer:
     return {"status": status, "detail": detail, "fix": fix}
 
 
 # --- the machine -----------------------------------------------------------------------------
 
 
-def _python() -> Answer:
+def _python() -> DoctorAnswer:
     return _said(OK, f"Python {platform.python_version()} on {platform.platform()}")
 
 
-def _packages() -> Answer:
+def _packages() -> DoctorAnswer:
     found = {name: _installed(name) for name in PACKAGES}
     there = ", ".join(f"{name} {known}" for name, known in found.items() if known)
     if found["pyspark"] is None:
@@ -136,7 +139,7 @@ def _installed(package: str) -> str | None:
         return None
 
 
-def _filesystem(root: str) -> Answer:
+def _filesystem(root: str) -> DoctorAnswer:
     kind = filesystem(root)
     if sys.platform == "darwin":
         return _said(WARN, "durability is not verified on macOS", "use Linux for what must stay")
@@ -151,7 +154,7 @@ def _filesystem(root: str) -> Answer:
     return _said(OK, kind or "unknown")
 
 
-def _permissions(root: str) -> Answer:
+def _permissions(root: str) -> DoctorAnswer:
     at = Path(root).stat()
     mode = at.st_mode & 0o7777
     if mode & 0o002:
@@ -159,7 +162,7 @@ def _permissions(root: str) -> Answer:
     return _said(OK, f"mode {mode:04o}, owner {at.st_uid}")
 
 
-def _locks(disk: Disk) -> Answer:
+def _locks(disk: Disk) -> DoctorAnswer:
     said = []
     for name, path in (("writer", WRITE_LOCK), ("maintenance", MAINTENANCE_PATH)):
         held, pid, command = holder_of(disk, path)
@@ -171,7 +174,7 @@ def _locks(disk: Disk) -> Answer:
 # --- the store -------------------------------------------------------------------------------
 
 
-def _journal(disk: Disk, clock: Clock) -> Answer:
+def _journal(disk: Disk, clock: Clock) -> DoctorAnswer:
     findings = Findings()
     known = glance(disk, clock.now().boot_id, findings)
     try:
@@ -186,7 +189,7 @@ def _journal(disk: Disk, clock: Clock) -> Answer:
             known.close()
 
 
-def _space(store: Store, disk: Disk) -> Answer:
+def _space(store: Store, disk: Disk) -> DoctorAnswer:
     free, least = disk.free_bytes(), store.settings.free_bytes_min
     detail = f"{free >> 20:,} MiB free, sends stop at {least >> 20} MiB"
     if free < least:
@@ -198,7 +201,7 @@ def _space(store: Store, disk: Disk) -> Answer:
     )
 
 
-def _durability(store: Store) -> Answer:
+def _durability(store: Store) -> DoctorAnswer:
     word = store.settings.durability
     if word == "os":
         return _said(
@@ -209,7 +212,7 @@ def _durability(store: Store) -> Answer:
     return _said(OK, "sync: what is answered is on the disk")
 
 
-def _clock(store: Store, clock: Clock) -> Answer:
+def _clock(store: Store, clock: Clock) -> DoctorAnswer:
     last = store.read(lambda view: view.manifest.time_ms)
     ahead = last - clock.now().wall_ms
     if ahead > HOUR_MS:
@@ -221,7 +224,7 @@ def _clock(store: Store, clock: Clock) -> Answer:
     return _said(OK, "no checkpoint is in the future")
 
 
-def _checkpoint(store: Store, clock: Clock) -> Answer:
+def _checkpoint(store: Store, clock: Clock) -> DoctorAnswer:
     frames, size = store.tail_bytes()
     detail = f"{frames} frame{'' if frames == 1 else 's'}, {size >> 10} KiB behind the last one"
     if due(store) and frames > 2 * store.settings.checkpoint_frames:
@@ -229,7 +232,7 @@ def _checkpoint(store: Store, clock: Clock) -> Answer:
     return _said(OK, detail)
 
 
-def _partitions(view: View) -> Answer:
+def _partitions(view: View) -> DoctorAnswer:
     away = view.catalog.unavailable
     names = []
     for number in sorted(away):
@@ -247,7 +250,7 @@ def _partitions(view: View) -> Answer:
     return _said(OK, "all are available")
 
 
-def _transactions(view: View, clock: Clock) -> Answer:
+def _transactions(view: View, clock: Clock) -> DoctorAnswer:
     found = hanging(view, clock.now(), HANGING_MS, [*view.catalog.topics.values()])
     corrupt = [one for one in found if one.cause == "corrupt"]
     if corrupt:
@@ -257,7 +260,7 @@ def _transactions(view: View, clock: Clock) -> Answer:
     return _said(OK, "none hangs")
 
 
-def _losses(view: View) -> Answer:
+def _losses(view: View) -> DoctorAnswer:
     lost = view.catalog.losses
     if lost:
         return _said(
@@ -269,7 +272,7 @@ def _losses(view: View) -> Answer:
     return _said(OK, "none was accepted")
 
 
-def _quarantine(disk: Disk) -> Answer:
+def _quarantine(disk: Disk) -> DoctorAnswer:
     names = disk.listdir(DIRECTORY)
     if names:
         return _said(

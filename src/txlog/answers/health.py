@@ -13,7 +13,7 @@ A value above a bound is a warning, or critical; without a bound it is ok.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from txlog.answers import topics_and_txns, watermarks
 from txlog.engine.folds.catalog import Topic, number_of
@@ -25,7 +25,10 @@ from txlog.errors import InvalidArgument
 from txlog.ids import TopicName
 from txlog.settings import MINUTE_MS
 
-Answer = dict[str, Any]
+if TYPE_CHECKING:
+    from txlog.rows.store import Check, CheckRow
+
+
 OK, WARNING, CRITICAL, UNKNOWN = STATES = ("ok", "warning", "critical", "unknown")
 HANGING_MS: Final = 15 * MINUTE_MS
 
@@ -53,7 +56,7 @@ def check(
     backlog: Bounds,
     txn_age_ms: Bounds,
     lag_ms: Bounds,
-) -> Answer:
+) -> Check:
     """Look at a store, or at some topics of it.
 
     returns: {status, check_list: [{name, status, value, warn, crit, detail}]}; status is the worst
@@ -86,13 +89,13 @@ def check(
     return {"status": worst(rows), "check_list": rows}
 
 
-def worst(rows: Sequence[Answer]) -> str:
+def worst(rows: Sequence[CheckRow]) -> str:
     """The gravest status; critical is graver than unknown."""
     found = {row["status"] for row in rows}
     return next((one for one in (CRITICAL, UNKNOWN, WARNING) if one in found), OK)
 
 
-def _row(name: str, value: int, bounds: Bounds, detail: str, status: str | None = None) -> Answer:
+def _row(name: str, value: int, bounds: Bounds, detail: str, status: str | None = None) -> CheckRow:
     return {
         "name": name,
         "status": status or bounds.judge(value),
@@ -103,7 +106,7 @@ def _row(name: str, value: int, bounds: Bounds, detail: str, status: str | None 
     }
 
 
-def _partitions(view: View, topics: Sequence[Topic]) -> Answer:
+def _partitions(view: View, topics: Sequence[Topic]) -> CheckRow:
     away = {
         number: why.reason
         for topic in topics
@@ -117,7 +120,7 @@ def _partitions(view: View, topics: Sequence[Topic]) -> Answer:
     return _row("partitions", len(away), Bounds(0, None), ", ".join(named) or "all there", status)
 
 
-def _space(store: Store) -> Answer:
+def _space(store: Store) -> CheckRow:
     """Free bytes have bounds below, so warn and crit are the least that is well, and that does."""
     least = store.settings.free_bytes_min
     free = store.disk.free_bytes()
@@ -127,7 +130,7 @@ def _space(store: Store) -> Answer:
     return {**_row("space", free, NONE, detail, status), "warn": 2 * least, "crit": least}
 
 
-def _hanging(view: View, store: Store, topics: Sequence[Topic]) -> Answer:
+def _hanging(view: View, store: Store, topics: Sequence[Topic]) -> CheckRow:
     found = hanging(view, store.clock.now(), HANGING_MS, list(topics))
     causes = {one.cause for one in found}
     status = CRITICAL if "corrupt" in causes else WARNING if found else OK
@@ -135,7 +138,7 @@ def _hanging(view: View, store: Store, topics: Sequence[Topic]) -> Answer:
     return _row("hanging", len(found), Bounds(0, None), ", ".join(named) or "none", status)
 
 
-def _txn_age(view: View, store: Store, topics: Sequence[Topic], bounds: Bounds) -> Answer:
+def _txn_age(view: View, store: Store, topics: Sequence[Topic], bounds: Bounds) -> CheckRow:
     names = {topics_and_txns.short(topic) for topic in topics}
     everything = len(topics) == len(view.catalog.topics)
     rows = [
@@ -154,7 +157,7 @@ def _txn_age(view: View, store: Store, topics: Sequence[Topic], bounds: Bounds) 
     )
 
 
-def _lag(view: View, store: Store, topic: Topic, bounds: Bounds) -> list[Answer]:
+def _lag(view: View, store: Store, topic: Topic, bounds: Bounds) -> list[CheckRow]:
     found = [*watermarks.standings(view, topic, range(topic.partitions))]
     shown = watermarks.show(view, topic, found, store.clock.now().wall_ms)
     if shown["status"] == "unknown":

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -37,14 +37,17 @@ from txlog.errors import Corruption, InvalidArgument, MessageNotFound, NotFound,
 from txlog.ids import MessageId, TopicName, TxnId
 from txlog.ranges import Bound, Range
 
-Answer = dict[str, Any]
+if TYPE_CHECKING:
+    from txlog.rows.files import ColumnStatistics, GroupStatistics
+
+
 PREFIXES = ("topic", "sub", "key", "txn", "msg", "ledger", "lsn", "file")
 
 
 # --- words -----------------------------------------------------------------------------------
 
 
-def inspect(view: View, store: Store, what: str | None) -> Answer:
+def inspect(view: View, store: Store, what: str | None) -> dict[str, Any]:
     """What the word names: {kind, ...}; a bare word may name one thing only.
 
     raises: NotFound, InvalidArgument (205: two things fit)
@@ -54,7 +57,7 @@ def inspect(view: View, store: Store, what: str | None) -> Answer:
     prefix, _, rest = what.partition(":")
     if prefix in PREFIXES and rest:
         return _named(view, store, prefix, rest)
-    found: list[tuple[str, Answer]] = []
+    found: list[tuple[str, dict[str, Any]]] = []
     for guess in ("txn", "msg", "topic", "sub", "key"):
         try:
             found.append((guess, _named(view, store, guess, what)))
@@ -85,7 +88,7 @@ def _nothing(what: str) -> NotFound:
     )
 
 
-def _named(view: View, store: Store, kind: str, text: str) -> Answer:
+def _named(view: View, store: Store, kind: str, text: str) -> dict[str, Any]:
     if kind == "file":
         return inspect_file(text)
     if kind == "txn":
@@ -133,7 +136,7 @@ def _number(text: str) -> int:
     return int(text)
 
 
-def _message(view: View, wanted: MessageId) -> Answer:
+def _message(view: View, wanted: MessageId) -> dict[str, Any]:
     owner = view.catalog.owners.get(wanted.ledger)
     if owner is None or owner[1] != "p":
         raise MessageNotFound(f"message {wanted} does not exist", message_id=wanted)
@@ -164,7 +167,7 @@ def _message(view: View, wanted: MessageId) -> Answer:
     file, row = _place(view, wanted.ledger, wanted.entry)
     if piece.marker is not None:
         file, row = _place_inside(view, piece.marker, message[2])
-    said: Answer = {}
+    said: dict[str, Any] = {}
     if not wanted.index and piece.index:  # the id of a marker stands for all its messages
         marker = find_marker(view.buffer(owner[0]), wanted.ledger, wanted.entry)
         said["messages"] = 0 if marker is None else marker.count
@@ -213,7 +216,7 @@ def _place_inside(view: View, marker: Marker, index: int) -> tuple[str | None, i
     return None, None
 
 
-def _ledger(view: View, number: int) -> Answer:
+def _ledger(view: View, number: int) -> dict[str, Any]:
     owner = view.catalog.owners.get(number)
     if owner is None:
         raise _nothing(f"ledger {number}")
@@ -247,7 +250,7 @@ def _ledger(view: View, number: int) -> Answer:
     }
 
 
-def _frame(view: View, lsn: int) -> Answer:
+def _frame(view: View, lsn: int) -> dict[str, Any]:
     raw = next((raw for raw in kept_frames(view) if raw.lsn == lsn), None)
     if raw is None:
         raise _nothing(f"LSN {lsn}")
@@ -286,10 +289,10 @@ def rows_of(path: str) -> pa.Table:
     raise InvalidArgument(f"{path} has no rows", path=path)
 
 
-def columns_of(path: str) -> list[Answer]:
+def columns_of(path: str) -> list[ColumnStatistics]:
     """The columns of a Parquet file: their size and, of those with statistics, the bounds."""
     footer = arrow_module("pyarrow.parquet").read_metadata(path)
-    out: list[Answer] = []
+    out: list[ColumnStatistics] = []
     for number in range(footer.num_columns):
         pieces = [footer.row_group(at).column(number) for at in range(footer.num_row_groups)]
         known = [piece.statistics for piece in pieces if piece.is_stats_set]
@@ -311,7 +314,7 @@ def columns_of(path: str) -> list[Answer]:
     return out
 
 
-def groups_of(path: str) -> list[Answer]:
+def groups_of(path: str) -> list[GroupStatistics]:
     """The row groups of a Parquet file, with the least and greatest entry of each."""
     footer = arrow_module("pyarrow.parquet").read_metadata(path)
     names = [footer.schema.column(at).path for at in range(footer.num_columns)]
@@ -320,7 +323,7 @@ def groups_of(path: str) -> list[Answer]:
     ]
 
 
-def _group(number: int, group: Any, names: list[str]) -> Answer:
+def _group(number: int, group: Any, names: list[str]) -> GroupStatistics:
     known = None
     if "entry" in names:
         known = group.column(names.index("entry")).statistics

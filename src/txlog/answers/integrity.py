@@ -7,9 +7,8 @@ Source: spec/reliability 2.3, promise 5.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from txlog.clock import Clock, SystemClock
 from txlog.engine.folds.catalog import has_partition, index_of, topic_of
@@ -23,7 +22,10 @@ from txlog.engine.view.view import View
 from txlog.errors import InvalidArgument, Refused
 from txlog.ids import MessageId, TopicName
 
-Answer = dict[str, Any]
+if TYPE_CHECKING:
+    from txlog.rows.store import RepairAction, Repaired, Verified, VerifyProblem
+
+
 REBUILD = ("state", "delayed", "changes", "all")
 
 
@@ -34,7 +36,7 @@ def verify(
     topics: Sequence[str] = (),
     clock: Clock | None = None,
     tell: Callable[[str, int], None] = silent,
-) -> Answer:
+) -> Verified:
     """Read every byte of a store and repair nothing; exported as txlog.verify.
 
     It works on a store that cannot be opened, takes no lock and writes nothing.
@@ -63,7 +65,7 @@ def verify_disk(
     deep: bool = False,
     topics: Sequence[str] = (),
     tell: Callable[[str, int], None] = silent,
-) -> Answer:
+) -> Verified:
     """As verify, on a disk."""
     names = [TopicName.parse(name, allow_partition=True) for name in topics]
     findings = Findings(tell)
@@ -75,7 +77,7 @@ def verify_disk(
             known.close()
 
 
-def told(findings: Findings, view: View | None) -> Answer:
+def told(findings: Findings, view: View | None) -> Verified:
     """Findings as the fields of `txlog verify`."""
     return {
         "files": findings.files,
@@ -87,7 +89,7 @@ def told(findings: Findings, view: View | None) -> Answer:
     }
 
 
-def _row(problem: Problem, view: View | None) -> Answer:
+def _row(problem: Problem, view: View | None) -> VerifyProblem:
     topic: str | None = None
     partition: int | None = None
     number = problem.partition
@@ -123,7 +125,7 @@ def repair(
     accept_loss: bool = False,
     lock_timeout_ms: int = 30_000,
     clock: Clock | None = None,
-) -> Answer:
+) -> Repaired:
     """Say what a damaged store can be made to be again, or make it so; exported as txlog.repair.
 
     What the journal or older files still lead to is made again without loss. Of what they do not,
@@ -168,7 +170,7 @@ def repair_disk(
     ledger: int | None = None,
     accept_loss: bool = False,
     lock_timeout_ms: int = 30_000,
-) -> Answer:
+) -> Repaired:
     """As repair, on a disk."""
     wanted: Collection[str] = REBUILD[:-1] if rebuild == "all" else [rebuild] if rebuild else []
     done: list[Action] = []
@@ -215,8 +217,20 @@ def _sum_lost(actions: Sequence[Action]) -> int | None:
     return None if None in every else sum(one for one in every if one is not None)
 
 
-def _repaired(applied: bool, actions: Sequence[Action], left: Sequence[Action] = ()) -> Answer:
+def _repaired(applied: bool, actions: Sequence[Action], left: Sequence[Action] = ()) -> Repaired:
     """What was done, then what is left to somebody else: a copy of the store, a consent."""
-    rows = [{**asdict(one), "done": applied} for one in actions]
-    rows += [{**asdict(one), "done": False} for one in left]
+    rows = [_action(one, applied) for one in actions] + [_action(one, False) for one in left]
     return {"applied": applied, "messages_lost": _sum_lost(actions), "action_list": rows}
+
+
+def _action(one: Action, done: bool) -> RepairAction:
+    return {
+        "action": one.action,
+        "detail": one.detail,
+        "path": one.path,
+        "ledger": one.ledger,
+        "first": one.first,
+        "last": one.last,
+        "messages_lost": one.messages_lost,
+        "done": done,
+    }

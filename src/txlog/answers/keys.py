@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from math import ceil
-from typing import Any
+from typing import TYPE_CHECKING
 
 from txlog.answers.metric_family import Family, Sample
 from txlog.answers.topics_and_txns import begun, topics_of
@@ -27,13 +27,20 @@ from txlog.engine.store.store import Store
 from txlog.engine.view.view import View
 from txlog.ids import TxnId
 
-Answer = dict[str, Any]
+if TYPE_CHECKING:
+    from txlog.rows.transactions import (
+        KeyConnected,
+        KeyDescription,
+        KeyRow,
+        KeyTransaction,
+        TransactionBegun,
+    )
 
 
 # --- rows ------------------------------------------------------------------------------------
 
 
-def connected(answer: Connected) -> Answer:
+def connected(answer: Connected) -> KeyConnected:
     """The answer of connect."""
     return {
         "transaction_key": answer.key,
@@ -45,7 +52,7 @@ def connected(answer: Connected) -> Answer:
     }
 
 
-def opened(view: View, answer: Opened, store: Store) -> Answer:
+def opened(view: View, answer: Opened, store: Store) -> TransactionBegun:
     """The answer of begin under a key."""
     return {**begun(view, answer.txn_id, store), "fenced_txn": answer.fenced}
 
@@ -57,9 +64,9 @@ def coordinators(view: View) -> tuple[int, ...]:
 
 def transaction_keys(
     view: View, store: Store, deleted: bool, owner: str | int | None
-) -> list[Answer]:
+) -> list[KeyRow]:
     """Every living key, by key and owner; deleted: tombstones too."""
-    out: list[Answer] = []
+    out: list[KeyRow] = []
     for number in coordinators(view):
         newest = _newest_unfinished(view.coordinator(number).unfinished.values())
         for uid, of_owner in view.keys(number).of.items():
@@ -73,7 +80,7 @@ def transaction_keys(
 
 def transaction_key(
     view: View, store: Store, caller: Owner, key: str, owner: str | int | None
-) -> Answer:
+) -> KeyDescription:
     """One living key with the transactions that are remembered of it, newest first."""
     keys.check_key(key)
     holder = keys.find_owner(view, caller, owner)
@@ -87,7 +94,7 @@ def transaction_key(
         for txn in pool.values()
         if (txn.owner_uid, txn.key) == (holder[0], key)
     ]
-    rows = [
+    rows: list[KeyTransaction] = [
         {
             "txn": TxnId(number, txn.sequence),
             "state": txn.status.lower(),
@@ -108,7 +115,7 @@ def _newest_unfinished(txns: Iterable[Txn]) -> dict[tuple[int, str], Txn]:
 
 def _row(
     view: View, store: Store, number: int, uid: int, key: str, known: Key, txn: Txn | None
-) -> Answer:
+) -> KeyRow:
     now = store.clock.now()
     return {
         "transaction_key": key,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from txlog.engine.store.liveness import WRITE_LOCK, consumer_lock
 from txlog.engine.store.pins import pins
@@ -10,10 +10,11 @@ from txlog.engine.store.store import MAINTENANCE_PATH, Store
 from txlog.engine.view.view import View
 from txlog.errors import MissingFile
 
-Answer = dict[str, Any]
+if TYPE_CHECKING:
+    from txlog.rows.store import LockRow
 
 
-def locks(view: View, store: Store) -> list[Answer]:
+def locks(view: View, store: Store) -> list[LockRow]:
     """Every lock there is: {name, path, held, pid, command, since_time, subscription}.
 
     A consumer's lock stands here while the catalog has the consumer; it is held while that lives.
@@ -31,7 +32,7 @@ def locks(view: View, store: Store) -> list[Answer]:
 
 def _row(
     store: Store, name: str, path: str, subscription: str | None, since_ms: int | None
-) -> Answer:
+) -> LockRow:
     found = holder(store, path)
     return {
         "name": name,

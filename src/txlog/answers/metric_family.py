@@ -4,6 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from txlog.rows.store import MetricRow
+
 
 # (suffix of the name, labels, value)
 Sample = tuple[str, dict[str, str], float]
@@ -19,7 +24,7 @@ class Family:
     samples: list[Sample]
 
 
-def rows(found: Iterable[Family]) -> list[dict[str, object]]:
+def rows(found: Iterable[Family]) -> list[MetricRow]:
     """Families as {name, type, labels, value}, one row a sample."""
     return [
         {"name": family.name + suffix, "type": family.type, "labels": labels, "value": value}

@@ -7,8 +7,8 @@ transactions are those of status and list, durations those of metrics.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from txlog.answers import (
     delayed as delayreport,
@@ -25,15 +25,28 @@ from txlog.engine.view.view import View
 from txlog.errors import Corruption, PartitionUnavailable, TxlogError
 from txlog.relation import build
 
-Answer = dict[str, Any]
+if TYPE_CHECKING:
+    from txlog.rows.store import (
+        DelayedOverview,
+        Overview,
+        Problem,
+        TransactionDurations,
+        TransactionsByState,
+        TransactionsOverview,
+        WatermarkOverview,
+    )
+    from txlog.rows.watermarks import WatermarkPartition, WatermarkRow
+
+
 MOVES_MAX: Final = 2000  # rows that moved a watermark, the last ones of a topic
 OPEN_MAX: Final = 20  # unfinished transactions, the oldest
 _DURATIONS: Final = "txlog_txn_duration_seconds"
 _REASONS: Final = "txlog_txn_aborted_by_reason_total"
+R = TypeVar("R")
 _COMMITTED: Final = "pulsar_txn_committed_total"
 
 
-def overview(view: View, store: Store) -> Answer:
+def overview(view: View, store: Store) -> Overview:
     """Everything of one view; instants are milliseconds, sizes bytes.
 
     returns: {time, lsn, store, journal, checkpoint, txns, problem_list, topic_list,
@@ -47,10 +60,10 @@ def overview(view: View, store: Store) -> Answer:
     status = topics_and_txns.status(view, store)
     topics = sorted(view.catalog.topics.values(), key=lambda topic: topic.name)
     last = {row["topic"]: row["last_publish_time"] for row in topics_and_txns.topics(view, store)}
-    problems: list[Answer] = []
+    problems: list[Problem] = []
 
-    def each(ask: Callable[[View, Store, Topic], list[Answer]]) -> list[Answer]:
-        rows: list[Answer] = []
+    def each(ask: Callable[[View, Store, Topic], list[R]]) -> list[R]:
+        rows: list[R] = []
         for topic in topics:
             try:
                 rows += ask(view, store, topic)
@@ -62,7 +75,10 @@ def overview(view: View, store: Store) -> Answer:
     return {
         "time": store.clock.now().wall_ms,
         "lsn": view.lsn,
-        **{name: status[name] for name in ("store", "journal", "checkpoint", "txns")},
+        "store": status["store"],
+        "journal": status["journal"],
+        "checkpoint": status["checkpoint"],
+        "txns": status["txns"],
         "problem_list": [*status["problem_list"], *problems],
         "topic_list": [
             {**row, "last_publish_time": last[row["topic"]]} for row in status["topic_list"]
@@ -75,12 +91,12 @@ def overview(view: View, store: Store) -> Answer:
     }
 
 
-def problem(error: TxlogError) -> Answer:
+def problem(error: TxlogError) -> Problem:
     """An error as a row of problem_list."""
     return {"code": error.kind, "message": error.message, "hint": error.hint}
 
 
-def transactions(view: View, store: Store) -> Answer:
+def transactions(view: View, store: Store) -> TransactionsOverview:
     """How many there are in which state, how long those that ended took, and the oldest open.
 
     returns: {state_list: [{state, reason, transactions}], duration_list: [{up_to_ms, committed,
@@ -88,19 +104,13 @@ def transactions(view: View, store: Store) -> Answer:
     """
     found = {family.name: family.samples for family in families(view, store)}
     unfinished = topics_and_txns.transactions(view, store, False, None)
-    states: list[Answer] = [
-        {"state": "committed", "reason": None, "transactions": _sum(found[_COMMITTED])},
-        *(
-            {"state": "aborted", "reason": labels["reason"], "transactions": int(count)}
-            for _, labels, count in found[_REASONS]
-            if count
-        ),
+    states = [_counted("committed", None, _sum(found[_COMMITTED]))]
+    states += [
+        _counted("aborted", labels["reason"], int(count)) for _, labels, count in found[_REASONS]
     ]
     by_state = Counter(row["state"] for row in unfinished)
     states += [
-        {"state": state, "reason": None, "transactions": by_state[state]}
-        for state in ("open", "committing", "aborting")
-        if by_state[state]
+        _counted(state, None, by_state[state]) for state in ("open", "committing", "aborting")
     ]
     return {
         "state_list": [row for row in states if row["transactions"]],
@@ -109,36 +119,43 @@ def transactions(view: View, store: Store) -> Answer:
     }
 
 
+def _counted(state: str, reason: str | None, count: int) -> TransactionsByState:
+    return {"state": state, "reason": reason, "transactions": count}
+
+
 def _sum(samples: Iterable[tuple[str, dict[str, str], float]]) -> int:
     return int(sum(value for _, _, value in samples))
 
 
-def _durations(samples: Iterable[tuple[str, dict[str, str], float]]) -> list[Answer]:
+def _durations(samples: Iterable[tuple[str, dict[str, str], float]]) -> list[TransactionDurations]:
     """A row a bucket, not cumulative: how many took at most this and more than the one before."""
-    rows: dict[int | None, Answer] = {}
-    before = dict.fromkeys(("committed", "aborted"), 0)
+    rows: dict[int | None, TransactionDurations] = {}
+    committed = aborted = 0
     for suffix, labels, value in samples:
         if suffix != "_bucket":
             continue
-        status, bound = labels["status"], labels["le"]
+        bound = labels["le"]
         up_to_ms = None if bound == "+Inf" else round(float(bound) * 1000)
         row = rows.setdefault(up_to_ms, {"up_to_ms": up_to_ms, "committed": 0, "aborted": 0})
-        row[status] = int(value) - before[status]
-        before[status] = int(value)
+        if labels["status"] == "committed":
+            row["committed"], committed = int(value) - committed, int(value)
+        else:
+            row["aborted"], aborted = int(value) - aborted, int(value)
     return [*rows.values()]
 
 
-def delayed(view: View, store: Store, topic: Topic) -> list[Answer]:
+def delayed(view: View, store: Store, topic: Topic) -> list[DelayedOverview]:
     """When messages of a topic are due, [] if none is delayed; {topic, due_within_ms, messages}."""
     scope = delayreport.Scope(topic, range(topic.partitions), store.clock.now().wall_ms, store.note)
     ahead = delayreport.ahead(view, scope, in_order=False)
     rows = delayreport.histogram(scope.now_ms, ahead)
     if not any(row["messages"] for row in rows):
         return []
-    return [{"topic": topics_and_txns.short(topic), **row} for row in rows]
+    short = topics_and_txns.short(topic)
+    return [{"topic": short, **row} for row in rows]
 
 
-def watermarks(view: View, store: Store, topic: Topic) -> list[Answer]:
+def watermarks(view: View, store: Store, topic: Topic) -> list[WatermarkOverview]:
     """How far event time is in a topic, and what moved it; [] if nobody ever asserted a time.
 
     returns: one row {topic, status, watermark, lag_ms, holder, partition, move_list}; partition:
@@ -151,12 +168,16 @@ def watermarks(view: View, store: Store, topic: Topic) -> list[Answer]:
     if all(view.watermark(one.number).state.status == "unknown" for one in standings):
         return []
     partition = _holding(shown["partition_list"])
-    moves: list[Answer] = []
+    moves: list[WatermarkRow] = []
     if shown["status"] != watermarkreport.UNAVAILABLE:
         moves = watermarkhistory.history(view, topic, [partition], limit=MOVES_MAX)
     return [
         {
-            **{name: shown[name] for name in ("topic", "status", "watermark", "lag_ms", "holder")},
+            "topic": shown["topic"],
+            "status": shown["status"],
+            "watermark": shown["watermark"],
+            "lag_ms": shown["lag_ms"],
+            "holder": shown["holder"],
             "partition": partition,
             "move_list": [
                 {
@@ -172,8 +193,8 @@ def watermarks(view: View, store: Store, topic: Topic) -> list[Answer]:
     ]
 
 
-def _holding(partitions: Iterable[Mapping[str, Any]]) -> int:
+def _holding(partitions: Iterable[WatermarkPartition]) -> int:
     """The partition with the least watermark, the first of those."""
     rows = [row for row in partitions if row["watermark"] is not None] or [*partitions]
     least = min(rows, key=lambda row: (row["watermark"] or 0, row["partition"]))
-    return int(least["partition"])
+    return least["partition"]

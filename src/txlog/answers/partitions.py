@@ -6,7 +6,7 @@ pendingAckStats and positionInPendingAck.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from txlog.answers import transactions
 from txlog.engine.folds import buffer as buffers
@@ -20,13 +20,16 @@ from txlog.engine.view.view import View
 from txlog.errors import Corruption, MessageNotFound
 from txlog.ids import MessageId, TopicName, TxnId
 
-Answer = dict[str, Any]
+if TYPE_CHECKING:
+    from txlog.rows.transactions import BufferStats, PendingAckStats, PendingPosition
+
+
 NONE, READY, ERROR = "None", "Ready", "Error"
 
 
 def buffer_stats(
     view: View, store: Store, topic: TopicName, partition: int | None, txn_id: TxnId | None
-) -> list[Answer]:
+) -> list[BufferStats]:
     """The sidecar of each partition, or of one; with a transaction what it has there.
 
     raises: TopicNotFound, TransactionNotFound
@@ -46,7 +49,9 @@ def _indexes(found: Topic, asked: TopicName, partition: int | None) -> list[int]
     return [wanted]
 
 
-def _buffer_row(view: View, store: Store, topic: Topic, index: int, txn_id: TxnId | None) -> Answer:
+def _buffer_row(
+    view: View, store: Store, topic: Topic, index: int, txn_id: TxnId | None
+) -> BufferStats:
     number = number_of(topic, index)
     side, state = buffers.Buffer(), NONE
     last: tuple[int, int, int] | None = None
@@ -60,7 +65,8 @@ def _buffer_row(view: View, store: Store, topic: Topic, index: int, txn_id: TxnI
         state = ERROR
     held = sum(map(len, side.held.values()))
     live, garbage = sidecar_bytes(side)
-    row = {
+    began_ms, ended_ms = store.recovered_ms
+    row: BufferStats = {
         "topic": TopicName.parse(topic.name).short,
         "partition": index,
         "state": state,
@@ -71,11 +77,12 @@ def _buffer_row(view: View, store: Store, topic: Topic, index: int, txn_id: TxnI
         "max_read_position": None if last is None else MessageId(*last),
         "low_water_marks": _low_water_marks(view, [c for c, txns in side.held.items() if txns]),
         "last_snapshot_time": view.manifest.time_ms or None,
-        **_recovered(store),
+        "recover_start_time": began_ms,
+        "recover_end_time": ended_ms,
     }
     if txn_id is not None:
         txn = lookup.transaction(view, txn_id, store.settings.coordinators)
-        row |= transactions.in_buffer(view, txn, number)
+        return {**row, **transactions.in_buffer(view, txn, number)}
     return row
 
 
@@ -93,11 +100,6 @@ def _low_water_marks(view: View, coordinators: list[int]) -> dict[str, int]:
     }
 
 
-def _recovered(store: Store) -> Answer:
-    began_ms, ended_ms = store.recovered_ms
-    return {"recover_start_time": began_ms, "recover_end_time": ended_ms}
-
-
 # --- subscriptions ---------------------------------------------------------------------------
 
 
@@ -110,7 +112,7 @@ def pending_ack_stats(
     txn_id: TxnId | None,
     *,
     internal: bool,
-) -> list[Answer]:
+) -> list[PendingAckStats]:
     """What transactions hold of a subscription, in each partition or in one.
 
     raises: TopicNotFound, SubscriptionNotFound, TransactionNotFound
@@ -131,7 +133,7 @@ def _pending_row(
     index: int,
     txn_id: TxnId | None,
     internal: bool,
-) -> Answer:
+) -> PendingAckStats:
     number = number_of(topic, index)
     cursor, state = Cursor(), NONE
     try:
@@ -142,7 +144,8 @@ def _pending_row(
             state = ERROR
     except Corruption:
         state = ERROR
-    row: Answer = {
+    began_ms, ended_ms = store.recovered_ms
+    row: PendingAckStats = {
         "topic": TopicName.parse(topic.name).short,
         "partition": index,
         "subscription": held.name,
@@ -150,7 +153,8 @@ def _pending_row(
         "ongoing_txn_size": len(cursor.pending),
         "pending_messages": sum(one.count for one in cursor.pending.values()),
         "low_water_marks": _low_water_marks(view, sorted({pair[0] for pair in cursor.pending})),
-        **_recovered(store),
+        "recover_start_time": began_ms,
+        "recover_end_time": ended_ms,
         "log_stats": None,
     }
     if internal:
@@ -159,13 +163,13 @@ def _pending_row(
         )
     if txn_id is not None:
         txn = lookup.transaction(view, txn_id, store.settings.coordinators)
-        row |= transactions.in_pending_ack(view, txn, held.number, number)
+        return {**row, **transactions.in_pending_ack(view, txn, held.number, number)}
     return row
 
 
 def position_in_pending_ack(
     view: View, topic: TopicName, subscription: str, position: MessageId
-) -> Answer:
+) -> PendingPosition:
     """What state a message has on a subscription.
 
     PendingAck (with its transaction), MarkDelete (acknowledged), NotInPendingAck,

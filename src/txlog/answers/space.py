@@ -6,10 +6,9 @@ Reads and calls the engine's upkeep; the keys of the answers are the fields that
 from __future__ import annotations
 
 from contextlib import nullcontext
-from dataclasses import asdict, fields
-from typing import Any
+from typing import TYPE_CHECKING
 
-from txlog.engine.decide.topics.trim import TrimmedPartition
+from txlog.engine.decide.topics.trim import TrimmedPartition as DecidedPartition
 from txlog.engine.folds import catalog as catalogs
 from txlog.engine.plan.clock_trust import trusted
 from txlog.engine.plan.lookup import check_partition
@@ -39,7 +38,16 @@ from txlog.errors import InvalidArgument, TxlogError
 from txlog.ids import TopicName
 from txlog.ranges import Bound
 
-Answer = dict[str, Any]
+if TYPE_CHECKING:
+    from txlog.rows.space import (
+        ChangesCompacted,
+        Compacted,
+        GarbageCollected,
+        Offloaded,
+        Trimmed,
+        TrimmedPartition,
+        UnnamedFile,
+    )
 
 
 def _partitions(store: Store, topic: str, partition: int | None) -> tuple[TopicName, list[int]]:
@@ -74,7 +82,7 @@ def compact(
     *,
     dry_run: bool,
     arrange: Arrange | None = None,
-) -> Answer:
+) -> Compacted:
     """Compact the sidecars of a topic; the fields of `txlog admin compact`."""
     name, numbers = _partitions(store, topic, partition)
     report = CompactReport()
@@ -85,18 +93,15 @@ def compact(
         store.need_writable()
         with maintenance(store, wait=True):
             _compact(store, numbers, report, arrange)
-    names = (
-        "transactions",
-        "messages",
-        "aborted_dropped",
-        "size_before_bytes",
-        "size_after_bytes",
-        "ledgers_before",
-        "ledgers_after",
-    )
     return {
         "topic": name.topic.short,
-        **{one: getattr(report, one) for one in names},
+        "transactions": report.transactions,
+        "messages": report.messages,
+        "aborted_dropped": report.aborted_dropped,
+        "size_before_bytes": report.size_before_bytes,
+        "size_after_bytes": report.size_after_bytes,
+        "ledgers_before": report.ledgers_before,
+        "ledgers_after": report.ledgers_after,
         "dry_run": dry_run,
     }
 
@@ -120,22 +125,29 @@ def _compact(
     report.size_after_bytes, report.ledgers_after = store.read(measure)
 
 
-def compact_changes(store: Store) -> list[Answer]:
+def compact_changes(store: Store) -> list[ChangesCompacted]:
     """Compact the logs of changes; the fields of `txlog admin compact-changes`, a row a log."""
     before, after = compact_logs(store)
-    out: list[Answer] = []
+    out: list[ChangesCompacted] = []
     for kind, name in RELATIONS.items():
-        row: Answer = {"log": name}
-        for when, found in (("before", before), ("after", after)):
-            refs = [ref for ref in found.refs if ref.kind == kind]
-            row[f"rows_{when}"] = sum(ref.rows for ref in refs)
-            row[f"files_{when}"] = len(refs)
-            row[f"size_{when}_bytes"] = sum(ref.bytes for ref in refs)
-        out.append(row)
+        old, new = ([ref for ref in one.refs if ref.kind == kind] for one in (before, after))
+        out.append(
+            {
+                "log": name,
+                "rows_before": sum(ref.rows for ref in old),
+                "files_before": len(old),
+                "size_before_bytes": sum(ref.bytes for ref in old),
+                "rows_after": sum(ref.rows for ref in new),
+                "files_after": len(new),
+                "size_after_bytes": sum(ref.bytes for ref in new),
+            }
+        )
     return out
 
 
-def offload(store: Store, topic: str, to: str, partition: int | None, *, dry_run: bool) -> Answer:
+def offload(
+    store: Store, topic: str, to: str, partition: int | None, *, dry_run: bool
+) -> Offloaded:
     """Move sealed files of a topic to a place; the fields of `txlog admin offload`."""
     place = place_of(to, store.identity.uuid)
     inside = f"file://{store.disk.description}/"
@@ -156,7 +168,14 @@ def offload(store: Store, topic: str, to: str, partition: int | None, *, dry_run
             finally:
                 if report.files:
                     write_checkpoint(store, CheckpointReport(), far=True)
-    return {"topic": name.topic.short, "place": place, **asdict(report), "dry_run": dry_run}
+    return {
+        "topic": name.topic.short,
+        "place": place,
+        "files": report.files,
+        "size_bytes": report.size_bytes,
+        "ledgers_left": report.ledgers_left,
+        "dry_run": dry_run,
+    }
 
 
 def trim(
@@ -168,7 +187,7 @@ def trim(
     force_unacked: bool,
     dry_run: bool,
     checkpoint: bool,
-) -> Answer:
+) -> Trimmed:
     """Trim a topic; the fields of `txlog admin trim`.
 
     checkpoint: write one, so that the files lose their names now and not with the next one
@@ -192,11 +211,19 @@ def trim(
     }
 
 
-def _row(row: TrimmedPartition) -> Answer:
-    return {one.name: getattr(row, one.name) for one in fields(row)}
+def _row(row: DecidedPartition) -> TrimmedPartition:
+    return {
+        "partition": row.partition,
+        "first_before": row.first_before,
+        "first_after": row.first_after,
+        "ledgers": row.ledgers,
+        "messages": row.messages,
+        "size_bytes": row.size_bytes,
+        "unacked": row.unacked,
+    }
 
 
-def gc(store: Store, *, apply: bool, keep_ms: int) -> Answer:
+def gc(store: Store, *, apply: bool, keep_ms: int) -> GarbageCollected:
     """Files that no manifest names; apply: unlink them. The fields of `txlog admin gc`.
 
     keep_ms: how long files stay that lost their name, for readers of older snapshots
@@ -204,7 +231,7 @@ def gc(store: Store, *, apply: bool, keep_ms: int) -> Answer:
     if apply:
         store.need_writable()
     with maintenance(store, wait=True) if apply else nullcontext():
-        rows: list[Answer] = []
+        rows: list[UnnamedFile] = []
         now = store.clock.now()
         now_ms = store.read(lambda view: trusted(view, store.settings, now)).wall_ms
         found = [*unnamed(store), *far_unnamed(store), *replaced(store, keep_ms, now_ms)]

@@ -6,8 +6,9 @@ are the fields that the commands print.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, cast
 
 from txlog.answers import watermarks
 from txlog.answers.delayed import DelayCounts
@@ -28,7 +29,20 @@ from txlog.engine.view.view import View
 from txlog.ids import MessageId, TopicName, TxnId
 from txlog.settings import SECOND_MS
 
-Answer = dict[str, Any]
+if TYPE_CHECKING:
+    from txlog.rows.consuming import SubscriptionRow
+    from txlog.rows.store import Problem, Status, TopicStatus, WriterStatus
+    from txlog.rows.topics import TopicDescription, TopicPartition, TopicRow
+    from txlog.rows.transactions import (
+        CommitMarker,
+        TransactionAcks,
+        TransactionBegun,
+        TransactionDescription,
+        TransactionEnded,
+        TransactionPartition,
+        TransactionRow,
+        WaitingTransaction,
+    )
 
 
 def short(topic: Topic) -> str:
@@ -60,14 +74,14 @@ def file_bytes(view: View, ledgers: Sequence[int]) -> int:
 # --- topics and subscriptions ----------------------------------------------------------------
 
 
-def topics(view: View, store: Store) -> list[Answer]:
+def topics(view: View, store: Store) -> list[TopicRow]:
     """Every topic, by name."""
     known = sorted(view.catalog.topics.values(), key=lambda topic: topic.name)
     counts = DelayCounts(view, store)
     return [_topic_row(view, topic, counts) for topic in known]
 
 
-def _topic_row(view: View, topic: Topic, counts: DelayCounts) -> Answer:
+def _topic_row(view: View, topic: Topic, counts: DelayCounts) -> TopicRow:
     states = [view.topic(number) for number in numbers(topic)]
     last = max((state.last_publish_ms for state in states), default=0)
     open_txns = {
@@ -94,9 +108,9 @@ def _topic_row(view: View, topic: Topic, counts: DelayCounts) -> Answer:
     }
 
 
-def topic(view: View, found: Topic, store: Store) -> Answer:
+def topic(view: View, found: Topic, store: Store) -> TopicDescription:
     """One topic with its partitions."""
-    rows: list[Answer] = []
+    rows: list[TopicPartition] = []
     counts = DelayCounts(view, store)
     for index, number in enumerate(numbers(found)):
         state, side = view.topic(number), view.buffer(number)
@@ -147,9 +161,9 @@ def live_count(view: View, store: Store, held: Subscription) -> int:
     return len(known) - len(dead_consumers(store.disk, known))
 
 
-def subscriptions(view: View, of: Topic | None, store: Store) -> list[Answer]:
+def subscriptions(view: View, of: Topic | None, store: Store) -> list[SubscriptionRow]:
     """The subscriptions of one topic, or of all."""
-    out: list[Answer] = []
+    out: list[SubscriptionRow] = []
     counts = DelayCounts(view, store)
     for held in view.catalog.subscriptions.values():
         if of is not None and held.topic != of.number:
@@ -181,7 +195,7 @@ def subscriptions(view: View, of: Topic | None, store: Store) -> list[Answer]:
 # --- transactions ----------------------------------------------------------------------------
 
 
-def begun(view: View, txn_id: TxnId, store: Store) -> Answer:
+def begun(view: View, txn_id: TxnId, store: Store) -> TransactionBegun:
     """The answer of begin."""
     txn = lookup.transaction(view, txn_id, store.settings.coordinators)
     return {
@@ -198,7 +212,7 @@ def begun(view: View, txn_id: TxnId, store: Store) -> Answer:
     }
 
 
-def ended(view: View, answer: EndAnswer) -> Answer:
+def ended(view: View, answer: EndAnswer) -> TransactionEnded:
     """The answer of commit and abort."""
     return {
         "txn": answer.txn_id,
@@ -218,7 +232,7 @@ def ended(view: View, answer: EndAnswer) -> Answer:
     }
 
 
-def _marker_row(view: View, marker: tuple[int, int, int, int]) -> Answer:
+def _marker_row(view: View, marker: tuple[int, int, int, int]) -> CommitMarker:
     number, ledger, entry, count = marker
     found = catalogs.topic_of(view.catalog, number)
     return {
@@ -229,7 +243,7 @@ def _marker_row(view: View, marker: tuple[int, int, int, int]) -> Answer:
     }
 
 
-def waiting(view: View) -> list[Answer]:
+def waiting(view: View) -> list[WaitingTransaction]:
     """Decided transactions that wait for partitions, and for which."""
     view.load_coordinators()
     return [
@@ -253,9 +267,9 @@ def _known_coordinators(view: View) -> list[int]:
 
 def transactions(
     view: View, store: Store, every: bool, states: Sequence[str] | None
-) -> list[Answer]:
+) -> list[TransactionRow]:
     """Unfinished transactions, oldest first; every: those that ended and are remembered, too."""
-    out: list[Answer] = []
+    out: list[TransactionRow] = []
     wanted = None if states is None else {state.lower() for state in states}
     for number in _known_coordinators(view):
         state = view.coordinator(number)
@@ -265,7 +279,7 @@ def transactions(
     return sorted(out, key=lambda row: (row["begin_time"], row["txn"]))
 
 
-def _txn_row(view: View, store: Store, txn: Txn) -> Answer:
+def _txn_row(view: View, store: Store, txn: Txn) -> TransactionRow:
     now = store.clock.now()
     txn_id = TxnId(txn.coordinator, txn.sequence)
     messages, acks, size = txn.messages, txn.acks, None
@@ -312,13 +326,13 @@ def _pair(txn: Txn) -> tuple[int, int]:
     return (txn.coordinator, txn.sequence)
 
 
-def transaction(view: View, store: Store, txn_id: TxnId) -> Answer:
+def transaction(view: View, store: Store, txn_id: TxnId) -> TransactionDescription:
     """One transaction, with what it touches."""
     txn = lookup.transaction(view, txn_id, store.settings.coordinators)
     decided = txn.status != OPEN
     found_markers = [*txn.markers, *(unrecorded_markers(view, txn) if decided else ())]
     markers = {marker[0]: marker for marker in found_markers}
-    partitions: list[Answer] = []
+    partitions: list[TransactionPartition] = []
     for number in there(view, txn.partitions):
         held = buffers.find_held(view.buffer(number), *_pair(txn))
         marker = markers.get(number)
@@ -333,7 +347,7 @@ def transaction(view: View, store: Store, txn_id: TxnId) -> Answer:
                 "done": decided and held is None,
             }
         )
-    acks: list[Answer] = []
+    acks: list[TransactionAcks] = []
     for subscription, number in sorted(txn.subscriptions):
         if subscription not in view.catalog.subscriptions:
             continue  # it is in the list of what was skipped
@@ -363,10 +377,10 @@ def transaction(view: View, store: Store, txn_id: TxnId) -> Answer:
 # --- the store -------------------------------------------------------------------------------
 
 
-def status(view: View, store: Store) -> Answer:
+def status(view: View, store: Store) -> Status:
     """The store at a glance."""
     now = store.clock.now()
-    counts = {"open": 0, "overdue": 0, "committing": 0, "aborting": 0}
+    counts = Counter[str]()
     oldest: int | None = None
     for number in _known_coordinators(view):
         for txn in view.coordinator(number).unfinished.values():
@@ -374,17 +388,6 @@ def status(view: View, store: Store) -> Answer:
             counts["overdue"] += lookup.is_overdue(txn, now)
             age = now.wall_ms - txn.wall_ms
             oldest = age if oldest is None else max(oldest, age)
-    listed = topics(view, store)
-    for row, found in zip(
-        listed, sorted(view.catalog.topics.values(), key=lambda one: one.name), strict=True
-    ):
-        row["hidden_messages"] = sum(
-            held.count
-            for number in numbers(found)
-            for by_sequence in view.buffer(number).held.values()
-            for held in by_sequence.values()
-        )
-        row["watermark"] = watermarks.at_end(view, found)
     frames, size = view.lsn - view.manifest.cut_lsn, view.journal.end
     segments = file_bytes(view, list(view.catalog.owners))
     logs = changes_of(view.manifest).refs
@@ -414,35 +417,52 @@ def status(view: View, store: Store) -> Answer:
             "rows": sum(ref.rows for ref in logs),
             "size_bytes": told,
         },
-        "writer": writer(store.disk),
-        "txns": {**counts, "oldest_age_ms": oldest},
-        "topic_list": [
-            {
-                name: row[name]
-                for name in (
-                    "topic",
-                    "partitions",
-                    "messages",
-                    "size_bytes",
-                    "open_txns",
-                    "hidden_messages",
-                    "delayed",
-                    "backlog",
-                    "watermark",
-                )
-            }
-            for row in listed
-        ],
+        "writer": cast("WriterStatus | None", writer(store.disk)),
+        "txns": {
+            "open": counts["open"],
+            "overdue": counts["overdue"],
+            "committing": counts["committing"],
+            "aborting": counts["aborting"],
+            "oldest_age_ms": oldest,
+        },
+        "topic_list": _topic_status(view, store),
         "problem_list": [
-            {"code": "recovery", "message": line, "hint": None} for line in store.reports
-        ]
-        + [_problem(view, number) for number in sorted(view.catalog.unavailable)]
-        + [loss(view, one) for one in view.catalog.losses]
-        + clock_problem(view, store),
+            *(_recovery(line) for line in store.reports),
+            *(_problem(view, number) for number in sorted(view.catalog.unavailable)),
+            *(loss(view, one) for one in view.catalog.losses),
+            *clock_problem(view, store),
+        ],
     }
 
 
-def clock_problem(view: View, store: Store) -> list[Answer]:
+def _recovery(line: str) -> Problem:
+    return {"code": "recovery", "message": line, "hint": None}
+
+
+def _topic_status(view: View, store: Store) -> list[TopicStatus]:
+    known = sorted(view.catalog.topics.values(), key=lambda topic: topic.name)
+    return [
+        {
+            "topic": row["topic"],
+            "partitions": row["partitions"],
+            "messages": row["messages"],
+            "size_bytes": row["size_bytes"],
+            "open_txns": row["open_txns"],
+            "hidden_messages": sum(
+                held.count
+                for number in numbers(found)
+                for by_sequence in view.buffer(number).held.values()
+                for held in by_sequence.values()
+            ),
+            "delayed": row["delayed"],
+            "backlog": row["backlog"],
+            "watermark": watermarks.at_end(view, found),
+        }
+        for row, found in zip(topics(view, store), known, strict=True)
+    ]
+
+
+def clock_problem(view: View, store: Store) -> list[Problem]:
     """What there is to say of a wall clock that is not believed: none or one problem."""
     known = clock_trust.judge(view, store.settings, store.clock.now())
     if known.is_believed:
@@ -461,7 +481,7 @@ def clock_problem(view: View, store: Store) -> list[Answer]:
     ]
 
 
-def loss(view: View, one: catalogs.Loss) -> Answer:
+def loss(view: View, one: catalogs.Loss) -> Problem:
     """What somebody accepted as lost: {code, message, hint}."""
     where = f"LSN {one.first} to {one.last}"
     if one.ledger:
@@ -476,7 +496,7 @@ def loss(view: View, one: catalogs.Loss) -> Answer:
     }
 
 
-def _problem(view: View, number: int) -> Answer:
+def _problem(view: View, number: int) -> Problem:
     found = catalogs.topic_of(view.catalog, number)
     error = unavailable_error(view.catalog, found, number)
     return {"code": "unavailable", "message": error.message, "hint": error.hint}

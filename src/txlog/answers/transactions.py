@@ -6,7 +6,8 @@ milliseconds, transactions TxnId. Source: spec/transactions 15, Pulsar's Transac
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from txlog.answers import topics_and_txns
 from txlog.answers.keys import living_counts
@@ -23,14 +24,27 @@ from txlog.engine.view.view import View
 from txlog.errors import Corruption
 from txlog.ids import MessageId, TxnId
 
-Answer = dict[str, Any]
+if TYPE_CHECKING:
+    from txlog.rows.transactions import (
+        CoordinatorRow,
+        CoordinatorStats,
+        InBuffer,
+        InPendingAck,
+        LedgerPiece,
+        LogStats,
+        TransactionLogRow,
+        TransactionMetadata,
+        TransactionRow,
+    )
+
+
 READY, READ_ONLY, CORRUPT = "Ready", "ReadOnly", "Corrupt"
 
 
-def coordinators(view: View, store: Store) -> list[Answer]:
+def coordinators(view: View, store: Store) -> list[CoordinatorRow]:
     """Every coordinator of the store: {coordinator, state, ongoing_txn_size, keys}."""
     known, keys = view.known(), living_counts(view)
-    out: list[Answer] = []
+    out: list[CoordinatorRow] = []
     for number in range(store.settings.coordinators):
         state, fold = coordinator_state(view, store, number, known)
         out.append(
@@ -59,7 +73,7 @@ def coordinator_state(
 
 def coordinator_stats(
     view: View, store: Store, coordinator: int | None, *, internal: bool
-) -> list[Answer]:
+) -> list[CoordinatorStats]:
     """The figures of one coordinator, or of all; internal: with log_stats.
 
     raises: CoordinatorNotFound
@@ -76,7 +90,7 @@ def coordinator_stats(
 
 def _coordinator_row(
     view: View, store: Store, number: int, known: set[Component], internal: bool
-) -> Answer:
+) -> CoordinatorStats:
     state, fold = coordinator_state(view, store, number, known)
     by_status = {status: 0 for status in (OPEN, COMMITTING, ABORTING)}
     for txn in fold.unfinished.values():
@@ -110,7 +124,7 @@ def low_water_mark(fold: Coordinator) -> int:
     return min(fold.unfinished) - 1 if fold.unfinished else 0
 
 
-def ledger_stats(store: Store, name: str, key: Component, added: int) -> Answer:
+def ledger_stats(store: Store, name: str, key: Component, added: int) -> LogStats:
     """What Pulsar calls managed-ledger statistics, of a ledger that holds ops only.
 
     Its entries are ops. Closed pieces are history files, each shared by all coordinators, so their
@@ -118,7 +132,7 @@ def ledger_stats(store: Store, name: str, key: Component, added: int) -> Answer:
     cost: reads the journal behind the checkpoint once
     """
     log = component_log(store, key)
-    closed = [
+    closed: list[LedgerPiece] = [
         {
             "path": ref.path,
             "entries": rows,
@@ -128,13 +142,13 @@ def ledger_stats(store: Store, name: str, key: Component, added: int) -> Answer:
         }
         for ref, rows in log.parts
     ]
-    kept = sum(int(str(piece["entries"])) for piece in closed) + log.tail_ops
+    kept = sum(piece["entries"] for piece in closed) + log.tail_ops
     return {
         "managed_ledger_name": name,
         "managed_ledger_internal_stats": {
             "entries_added_counter": added,
             "number_of_entries": kept,
-            "total_size": sum(int(str(piece["size"])) for piece in closed) + log.tail_bytes,
+            "total_size": sum(piece["size"] for piece in closed) + log.tail_bytes,
             "current_ledger_entries": log.tail_ops,
             "current_ledger_size": log.tail_bytes,
             "last_ledger_created_time": log.cut_ms or None,
@@ -149,11 +163,11 @@ def ledger_stats(store: Store, name: str, key: Component, added: int) -> Answer:
 # --- transactions ----------------------------------------------------------------------------
 
 
-def transaction_metadata(view: View, store: Store, txn_id: TxnId) -> Answer:
+def transaction_metadata(view: View, store: Store, txn_id: TxnId) -> TransactionMetadata:
     """Everything known of one transaction. Raises TransactionNotFound."""
     txn = lookup.transaction(view, txn_id, store.settings.coordinators)
     row = topics_and_txns.transaction(view, store, txn_id)
-    acked: dict[str, Answer] = {}
+    acked: dict[str, dict[str, InPendingAck]] = {}
     for subscription, number in sorted(txn.subscriptions):
         place = acked.setdefault(topics_and_txns.partition_name(view, number), {})
         name = topics_and_txns.subscription_name(view, subscription)
@@ -166,29 +180,24 @@ def transaction_metadata(view: View, store: Store, txn_id: TxnId) -> Answer:
         "txn": txn_id,
         "status": txn.status,
         "open_time": txn.wall_ms,
-        **{
-            name: row[name]
-            for name in (
-                "timeout_at",
-                "timeout_ms",
-                "owner",
-                "owner_uid",
-                "transaction_key",
-                "epoch",
-                "reason",
-                "overdue",
-                "end_time",
-                "decision_lsn",
-                "waiting_list",
-                "skipped_list",
-            )
-        },
+        "timeout_at": row["timeout_at"],
+        "timeout_ms": row["timeout_ms"],
+        "owner": row["owner"],
+        "owner_uid": row["owner_uid"],
+        "transaction_key": row["transaction_key"],
+        "epoch": row["epoch"],
+        "reason": row["reason"],
+        "overdue": row["overdue"],
+        "end_time": row["end_time"],
+        "decision_lsn": row["decision_lsn"],
+        "waiting_list": row["waiting_list"],
+        "skipped_list": row["skipped_list"],
         "produced_partitions": produced,
         "acked_partitions": acked,
     }
 
 
-def in_buffer(view: View, txn: Txn, partition: int) -> Answer:
+def in_buffer(view: View, txn: Txn, partition: int) -> InBuffer:
     """What the transaction has, or had, in the sidecar of a partition.
 
     start_position: its first row in the sidecar, null once it is aborted
@@ -210,7 +219,7 @@ def in_buffer(view: View, txn: Txn, partition: int) -> Answer:
     }
 
 
-def in_pending_ack(view: View, txn: Txn, subscription: int, partition: int) -> Answer:
+def in_pending_ack(view: View, txn: Txn, subscription: int, partition: int) -> InPendingAck:
     """What the transaction holds of a subscription in a partition; nothing once it has ended.
 
     individual_acks: messages beside those that the cumulative acknowledgement covers
@@ -226,7 +235,7 @@ def in_pending_ack(view: View, txn: Txn, subscription: int, partition: int) -> A
     }
 
 
-def log_row(view: View, row: Answer) -> Answer:
+def log_row(view: View, row: Mapping[str, Any]) -> TransactionLogRow:
     """A row of the history with names for numbers: the fields of `txn log`."""
     number, subscription = row["partition"], row["subscription"]
     is_there = number is not None and catalogs.has_partition(view.catalog, number)
@@ -247,7 +256,7 @@ def log_row(view: View, row: Answer) -> Answer:
 
 def slow_transactions(
     view: View, store: Store, older_than_ms: int, coordinator: int | None
-) -> list[Answer]:
+) -> list[TransactionRow]:
     """Unfinished transactions older than this, oldest first; rows of `txn list`.
 
     raises: CoordinatorNotFound

@@ -14,7 +14,7 @@ Source: spec/watermarks 3 to 6, 8.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from txlog.engine.decide.consuming.watermark_offer import clamp_of
 from txlog.engine.folds.catalog import Subscription, Topic, number_of, numbers
@@ -31,7 +31,16 @@ from txlog.errors import Corruption, MessageNotFound, PartitionUnavailable
 from txlog.ids import MessageId, Position, TopicName, TxnId
 from txlog.settings import EVENT_TIME_MAX
 
-Answer = dict[str, Any]
+if TYPE_CHECKING:
+    from txlog.rows.watermarks import (
+        WatermarkMove,
+        WatermarkPartition,
+        WatermarkProducer,
+        WatermarkRow,
+        WatermarkShown,
+    )
+
+
 UNAVAILABLE = "unavailable"
 
 
@@ -71,7 +80,7 @@ def show(
     found: Sequence[Standing],
     now_ms: int,
     held: Subscription | None = None,
-) -> Answer:
+) -> WatermarkShown:
     """The watermark of a topic; the fields of `txlog watermark show`.
 
     found:   the standings of its partitions
@@ -130,12 +139,12 @@ def at_end(view: View, topic: Topic) -> int | None:
 
 def producers(
     view: View, topic: Topic, indexes: Sequence[int], held: Subscription | None = None
-) -> list[Answer]:
+) -> list[WatermarkProducer]:
     """Producers by partition and name; the fields of `txlog watermark producers`.
 
     holds: it has the least time of its partition; idle: it is known by open transactions only
     """
-    out: list[Answer] = []
+    out: list[WatermarkProducer] = []
     for one in standings(view, topic, indexes, held):
         active: dict[str, Active] = {} if one.state is None else one.state.active
         pending = view.watermark(one.number).pending.values()
@@ -237,7 +246,7 @@ def _first_unacked(
     return None
 
 
-def _partition(view: View, one: Standing) -> Answer:
+def _partition(view: View, one: Standing) -> WatermarkPartition:
     return {
         "partition": one.partition,
         "status": one.status,
@@ -282,7 +291,7 @@ def history(
     producer: str | None = None,
     since_ms: int | None = None,
     limit: int | None = None,
-) -> list[Answer]:
+) -> list[WatermarkRow]:
     """The rows that moved a watermark, oldest first; the fields of `txlog watermark history`.
 
     limit: the last so many
@@ -304,7 +313,7 @@ def history(
 
 def _of_partition(
     view: View, topic: Topic, index: int, most: int | None
-) -> Iterator[tuple[int, Answer]]:
+) -> Iterator[tuple[int, WatermarkRow]]:
     """(LSN, answer) of one partition, the last `most` rows; in order."""
     number = number_of(topic, index)
     known = view.watermark(number)
@@ -339,7 +348,7 @@ def _of_partition(
             row.take(state)
 
 
-def _answers(row: Row, state: State) -> Iterator[Answer]:
+def _answers(row: Row, state: State) -> Iterator[WatermarkMove]:
     """What one row did; state: that of the place before it."""
     if row.kind in _TYPES:
         yield _answer(_TYPES[row.kind], row.producer, row.event_time, row.by, state)
@@ -353,7 +362,7 @@ def _answers(row: Row, state: State) -> Iterator[Answer]:
 
 def _answer(
     kind: str, producer: str | None, event_time: int | None, by: str | None, state: State | None
-) -> Answer:
+) -> WatermarkMove:
     """state: None when the producer's time was forgotten just before."""
     known = None if state is None or producer is None else state.active.get(producer)
     return {

@@ -8,7 +8,7 @@ milliseconds, ids TxnId and MessageId.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
@@ -63,10 +63,34 @@ from txlog.ids import MessageId, TopicName, TxnId
 from txlog.ranges import Bound
 from txlog.settings import HOUR_MS, Settings
 
-Answer = dict[str, Any]
+if TYPE_CHECKING:
+    from txlog.rows.space import ChangesCompacted, Compacted, GarbageCollected, Offloaded, Trimmed
+    from txlog.rows.store import Check, ClockAccepted, LockRow, SettingChanged, SettingRow
+    from txlog.rows.topics import (
+        PartitionSwitched,
+        Policies,
+        PoliciesChanged,
+        TopicDeleted,
+        TopicUpdated,
+    )
+    from txlog.rows.transactions import (
+        BufferStats,
+        CoordinatorRow,
+        CoordinatorsScaled,
+        CoordinatorStats,
+        HangingTransaction,
+        KeyDeleted,
+        KeyDescription,
+        KeyRow,
+        PendingAckStats,
+        PendingPosition,
+        TransactionLogRow,
+        TransactionMetadata,
+        TransactionRow,
+    )
 
 
-def _get(store: Store, family: PolicyFamily, topic: str | None, namespace: str | None) -> Answer:
+def _get(store: Store, family: PolicyFamily, topic: str | None, namespace: str | None) -> Policies:
     """What holds for a topic, a namespace, the store; {topic, namespace, policies, origins}."""
     scope = scope_of(topic, namespace)
     return _answer(store.ask(lambda view: get_policies(view, store.settings, family, scope)))
@@ -78,7 +102,7 @@ def _change(
     topic: str | None,
     namespace: str | None,
     values: Mapping[str, PolicyValue | None],
-) -> Answer:
+) -> PoliciesChanged:
     """Set policies, those that are not None; as get, and changed."""
     scope = scope_of(topic, namespace)
     given = {name: value for name, value in values.items() if value is not None}
@@ -93,7 +117,7 @@ def _remove(
     topic: str | None,
     namespace: str | None,
     names: Collection[str],
-) -> Answer:
+) -> PoliciesChanged:
     """Inherit policies again, all if none is named; as change."""
     scope = scope_of(topic, namespace)
     return _changed(
@@ -101,12 +125,12 @@ def _remove(
     )
 
 
-def _changed(answer: object) -> Answer:
+def _changed(answer: object) -> PoliciesChanged:
     assert isinstance(answer, ScopedPolicies)
     return {**_answer(answer), "changed": answer.changed}
 
 
-def _answer(found: ScopedPolicies) -> Answer:
+def _answer(found: ScopedPolicies) -> Policies:
     scope: Scope = found.scope
     return {
         "topic": None if scope.topic is None else scope.topic.short,
@@ -116,7 +140,7 @@ def _answer(found: ScopedPolicies) -> Answer:
     }
 
 
-def listed(store: Store) -> list[Answer]:
+def listed(store: Store) -> list[SettingRow]:
     """Every setting; {name, value, origin}: built in, or store where it is another value."""
     usual = Settings().to_mapping()
     return store.ask(
@@ -131,7 +155,7 @@ def listed(store: Store) -> list[Answer]:
     )
 
 
-def change(store: Store, name: str, value: Value) -> Answer:
+def change(store: Store, name: str, value: Value) -> SettingChanged:
     """Set a setting for all processes; {name, value, before, changed}."""
     answer = store.write(lambda view, now: set_setting(view, store.settings, now, name, value))
     assert isinstance(answer, ChangedSetting)
@@ -145,7 +169,7 @@ def change(store: Store, name: str, value: Value) -> Answer:
 
 def change_topic(
     store: Store, name: str, partitions: int | None, policies: Mapping[str, int | None]
-) -> Answer:
+) -> TopicUpdated:
     """Change a topic; {topic, partitions, policies, changed}."""
     wanted = TopicName.parse(name)
     answer = store.write(
@@ -162,7 +186,7 @@ def change_topic(
     }
 
 
-def drop_topic(store: Store, name: str, *, force: bool, dry_run: bool) -> Answer:
+def drop_topic(store: Store, name: str, *, force: bool, dry_run: bool) -> TopicDeleted:
     """Delete a topic; {topic, partitions, messages, size_bytes, subscriptions, deleted}."""
     wanted = TopicName.parse(name)
 
@@ -220,13 +244,13 @@ class Admin:
         self._store.sweep_if_due()
         return self._store.ask(lambda view: figures.families(view, self._store))
 
-    def coordinators(self) -> list[Answer]:
+    def coordinators(self) -> list[CoordinatorRow]:
         """Every coordinator; the fields of `txlog admin coordinators`."""
         return self._store.ask(lambda view: transactions.coordinators(view, self._store))
 
     def coordinator_stats(
         self, coordinator: int | None = None, *, internal: bool = False
-    ) -> list[Answer]:
+    ) -> list[CoordinatorStats]:
         """Figures of a coordinator, or of all. Raises CoordinatorNotFound."""
         return self._store.ask(
             lambda view: transactions.coordinator_stats(
@@ -234,14 +258,16 @@ class Admin:
             ),
         )
 
-    def transaction_metadata(self, txn_id: TxnId) -> Answer:
+    def transaction_metadata(self, txn_id: TxnId) -> TransactionMetadata:
         """Everything known of a transaction. Raises TransactionNotFound."""
         self._store.sweep_if_due(Uses(txn=(txn_id.coordinator, txn_id.sequence)))
         return self._store.ask(
             lambda view: transactions.transaction_metadata(view, self._store, txn_id)
         )
 
-    def slow_transactions(self, older_than_ms: int, coordinator: int | None = None) -> list[Answer]:
+    def slow_transactions(
+        self, older_than_ms: int, coordinator: int | None = None
+    ) -> list[TransactionRow]:
         """Unfinished transactions older than this; rows of `txn list`."""
         self._store.sweep_if_due()
         return self._store.ask(
@@ -254,7 +280,7 @@ class Admin:
         """The distinct message keys of a transaction. Raises TransactionNotFound."""
         return self._store.ask(lambda view: transactions.message_keys(view, self._store, txn_id))
 
-    def transaction_log(self, txn_id: TxnId) -> list[Answer]:
+    def transaction_log(self, txn_id: TxnId) -> list[TransactionLogRow]:
         """What the coordinator was told of a transaction; the fields of `txn log`.
 
         It reaches back as far as the retention of ended transactions, beyond their record.
@@ -280,7 +306,7 @@ class Admin:
 
     def transaction_buffer_stats(
         self, topic: str, partition: int | None = None, *, txn: TxnId | None = None
-    ) -> list[Answer]:
+    ) -> list[BufferStats]:
         """The sidecars of a topic. Raises TopicNotFound, TransactionNotFound."""
         name = TopicName.parse(topic, allow_partition=True)
         return self._store.ask(
@@ -295,7 +321,7 @@ class Admin:
         *,
         txn: TxnId | None = None,
         internal: bool = False,
-    ) -> list[Answer]:
+    ) -> list[PendingAckStats]:
         """What transactions hold of a subscription. Raises SubscriptionNotFound and its kin."""
         name = TopicName.parse(topic, allow_partition=True)
         return self._store.ask(
@@ -304,14 +330,16 @@ class Admin:
             ),
         )
 
-    def position_in_pending_ack(self, topic: str, subscription: str, position: MessageId) -> Answer:
+    def position_in_pending_ack(
+        self, topic: str, subscription: str, position: MessageId
+    ) -> PendingPosition:
         """What state a message has on a subscription. Raises SubscriptionNotFound and its kin."""
         name = TopicName.parse(topic, allow_partition=True)
         return self._store.ask(
             lambda view: partitionstats.position_in_pending_ack(view, name, subscription, position),
         )
 
-    def locks(self) -> list[Answer]:
+    def locks(self) -> list[LockRow]:
         """Who holds which lock; the fields of `txlog admin locks`."""
         return self._store.ask(lambda view: locks.locks(view, self._store))
 
@@ -319,7 +347,7 @@ class Admin:
 
     def transaction_keys(
         self, deleted: bool = False, owner: str | int | None = None
-    ) -> list[Answer]:
+    ) -> list[KeyRow]:
         """The keys of all owners or one; the fields of `txlog admin list-transaction-keys`.
 
         deleted: tombstones too
@@ -330,7 +358,7 @@ class Admin:
             lambda view: keyreport.transaction_keys(view, self._store, deleted, owner)
         )
 
-    def transaction_key(self, key: str, owner: str | int | None = None) -> Answer:
+    def transaction_key(self, key: str, owner: str | int | None = None) -> KeyDescription:
         """One key with its remembered transactions, newest first.
 
         owner:  name or number of another user, for root
@@ -343,7 +371,7 @@ class Admin:
             lambda view: keyreport.transaction_key(view, self._store, caller, key, owner)
         )
 
-    def delete_transaction_key(self, key: str, owner: str | int | None = None) -> Answer:
+    def delete_transaction_key(self, key: str, owner: str | int | None = None) -> KeyDeleted:
         """Delete a key; its open transaction is aborted, its last epoch is kept for ever.
 
         returns: {transaction_key, owner, owner_uid, epoch, deleted, aborted_list}
@@ -363,19 +391,20 @@ class Admin:
             "aborted_list": answer.aborted,
         }
 
-    def scale_coordinators(self, count: int) -> Answer:
+    def scale_coordinators(self, count: int) -> CoordinatorsScaled:
         """Have more transaction coordinators; {before, after}. Raises NotAllowed for fewer."""
         store = self._store
         before = store.write(
             lambda view, now: create.scale_coordinators(view, store.settings, now, count)
         )
+        assert isinstance(before, int)
         return {"before": before, "after": count}
 
-    def settings(self) -> list[Answer]:
+    def settings(self) -> list[SettingRow]:
         """The settings of the store; {name, value, origin (built in|store)}."""
         return listed(self._store)
 
-    def set_setting(self, name: str, value: int | str | float) -> Answer:
+    def set_setting(self, name: str, value: int | str | float) -> SettingChanged:
         """Set one for all processes; {name, value, before, changed}.
 
         raises: NotFound (308), InvalidArgument, LimitExceeded; NotAllowed for fewer coordinators
@@ -404,7 +433,7 @@ class Admin:
 
     def update_topic(
         self, name: str, partitions: int | None = None, **policies: int | None
-    ) -> Answer:
+    ) -> TopicUpdated:
         """Give a topic more partitions, and policies (None takes one away).
 
         Producers and consumers that are open go on with the new partitions; a key goes to
@@ -414,7 +443,9 @@ class Admin:
         """
         return change_topic(self._store, name, partitions, policies)
 
-    def delete_topic(self, name: str, *, force: bool = False, dry_run: bool = False) -> Answer:
+    def delete_topic(
+        self, name: str, *, force: bool = False, dry_run: bool = False
+    ) -> TopicDeleted:
         """Delete a topic with its messages; the fields of `txlog topic delete`.
 
         force:  also its subscriptions, and what unfinished transactions have there: they name it
@@ -426,7 +457,7 @@ class Admin:
 
     # --- availability ------------------------------------------------------------------------
 
-    def set_offline(self, topic: str, partition: int | None = None) -> Answer:
+    def set_offline(self, topic: str, partition: int | None = None) -> PartitionSwitched:
         """Take a partition and its sidecar away; the fields of `txlog admin offline`.
 
         Sends, acknowledgements and reads there are PartitionUnavailable; an end of a transaction
@@ -436,7 +467,7 @@ class Admin:
         name = _partition(topic, partition)
         return self._switch(name, lambda view, now: availability.set_offline(view, name))
 
-    def set_online(self, topic: str, partition: int | None = None) -> Answer:
+    def set_online(self, topic: str, partition: int | None = None) -> PartitionSwitched:
         """Bring a partition back, with everything that waited for it, in one frame.
 
         returns: {topic, partition, online, changed, finished_list}
@@ -456,7 +487,7 @@ class Admin:
             name, lambda view, now: availability.set_online(view, settings, now, name)
         )
 
-    def _switch(self, name: TopicName, decide: Decide) -> Answer:
+    def _switch(self, name: TopicName, decide: Decide) -> PartitionSwitched:
         answer = self._store.write(decide)
         assert isinstance(answer, Switched)
         return {
@@ -471,7 +502,7 @@ class Admin:
 
     def find_hanging(
         self, older_than_ms: int = HANGING_MS, topics: Sequence[str] = ()
-    ) -> list[Answer]:
+    ) -> list[HangingTransaction]:
         """Transactions that do not end by themselves; the fields of `txlog txn find-hanging`.
 
         older_than_ms: how long a decided transaction may wait for a partition
@@ -483,7 +514,7 @@ class Admin:
         self._store.sweep_if_due()
         now = self._store.clock.now()
 
-        def look(view: View) -> list[Answer]:
+        def look(view: View) -> list[HangingTransaction]:
             wanted = [find_topic(view, name) for name in names]
             found = hanging(view, now, older_than_ms, wanted or list(view.catalog.topics.values()))
             return [_row(view, one) for one in found]
@@ -497,7 +528,7 @@ class Admin:
         backlog: Limits = (None, None),
         txn_age_ms: Limits = (None, None),
         lag_ms: Limits = (None, None),
-    ) -> Answer:
+    ) -> Check:
         """Whether the store is well, or some topics; the fields of `txlog check`, see health.
 
         backlog, txn_age_ms, lag_ms: (warning, critical): above it; None: never
@@ -519,7 +550,7 @@ class Admin:
         *,
         dry_run: bool = False,
         arrange: Arrange | None = None,
-    ) -> Answer:
+    ) -> Compacted:
         """Rewrite the sidecars of a topic in commit order, without dead rows.
 
         arrange: who reads and sorts the rows, if not this process; jobs give Spark
@@ -527,7 +558,7 @@ class Admin:
         """
         return space.compact(self._store, topic, partition, dry_run=dry_run, arrange=arrange)
 
-    def compact_changes(self) -> list[Answer]:
+    def compact_changes(self) -> list[ChangesCompacted]:
         """Reduce the logs of changes to the newest row of each key, cursor and thing, as Parquet.
 
         Each cursor gets a file of its own, and what came before is gone, as by Pulsar's compaction
@@ -540,7 +571,7 @@ class Admin:
 
     def offload(
         self, topic: str, to: str, partition: int | None = None, *, dry_run: bool = False
-    ) -> Answer:
+    ) -> Offloaded:
         """Move sealed files to a directory or bucket; they are read from there, as before.
 
         to:     a directory that exists, or s3://bucket/prefix?region=…&endpoint_override=…
@@ -557,7 +588,7 @@ class Admin:
         by_policy: bool = False,
         force_unacked: bool = False,
         dry_run: bool = False,
-    ) -> Answer:
+    ) -> Trimmed:
         """Let whole ledgers go: those before a bound, or those the topic's policies let go.
 
         raises: Refused when unacknowledged messages would go and it is not forced
@@ -572,7 +603,7 @@ class Admin:
             checkpoint=self._automatic,
         )
 
-    def accept_clock(self) -> Answer:
+    def accept_clock(self) -> ClockAccepted:
         """Say that the wall clock of this machine is right, however far ahead: expiry goes by it.
 
         returns: {ahead_ms, was_believed}, what was thought of it before
@@ -582,7 +613,7 @@ class Admin:
         assert isinstance(before, clock_trust.Judged)
         return {"ahead_ms": before.ahead_ms, "was_believed": before.is_believed}
 
-    def gc(self, apply: bool = False, keep_ms: int = HOUR_MS) -> Answer:
+    def gc(self, apply: bool = False, keep_ms: int = HOUR_MS) -> GarbageCollected:
         """Files that no manifest names, with reasons; apply: unlink them."""
         return space.gc(self._store, apply=apply, keep_ms=keep_ms)
 
@@ -599,7 +630,7 @@ class Admin:
         max_delivery_delay_ms: int | None = None,
         fixed_delivery_delay_ms: int | None = None,
         ttl_from: str | None = None,
-    ) -> Answer:
+    ) -> PoliciesChanged:
         """Say how messages wait for their delivery: of a topic, a namespace, else the store.
 
         active:     False: everybody gets everything at once
@@ -623,13 +654,13 @@ class Admin:
 
     def get_delayed_policies(
         self, topic: str | None = None, namespace: str | None = None
-    ) -> Answer:
+    ) -> Policies:
         """What holds, and which of topic, namespace and store says so; as set_delayed_policies."""
         return _get(self._store, DELAYED, topic, namespace)
 
     def remove_delayed_policies(
         self, names: Collection[str] = (), topic: str | None = None, namespace: str | None = None
-    ) -> Answer:
+    ) -> PoliciesChanged:
         """Inherit these policies again, all if none is named; as set_delayed_policies."""
         return _remove(self._store, DELAYED, topic, namespace, names)
 
@@ -645,7 +676,7 @@ class Admin:
         retention_acked: bool | None = None,
         ttl_ms: int | None = None,
         ttl_from: str | None = None,
-    ) -> Answer:
+    ) -> PoliciesChanged:
         """Say what is kept, and for how long: of a topic, a namespace, else of the store.
 
         retention_ms, retention_bytes: ledgers whose newest message is older go, and those beyond
@@ -668,13 +699,13 @@ class Admin:
 
     def get_retention_policies(
         self, topic: str | None = None, namespace: str | None = None
-    ) -> Answer:
+    ) -> Policies:
         """What holds, and which of topic, namespace and store says so; as set_…_policies."""
         return _get(self._store, RETENTION, topic, namespace)
 
     def remove_retention_policies(
         self, names: Collection[str] = (), topic: str | None = None, namespace: str | None = None
-    ) -> Answer:
+    ) -> PoliciesChanged:
         """Inherit these policies again, all if none is named; as set_retention_policies."""
         return _remove(self._store, RETENTION, topic, namespace, names)
 
@@ -692,7 +723,7 @@ class Admin:
         producer_idle_timeout_ms: int | None = None,
         open_transaction_check: str | None = None,
         emit_interval_ms: int | None = None,
-    ) -> Answer:
+    ) -> PoliciesChanged:
         """Say how watermarks are kept and given: of a topic, a namespace, else the store.
 
         snapshot_…: appended since the last snapshot of a partition: then the next has one before it
@@ -719,18 +750,18 @@ class Admin:
 
     def get_watermark_policies(
         self, topic: str | None = None, namespace: str | None = None
-    ) -> Answer:
+    ) -> Policies:
         """What holds, and which of topic, namespace and store says so; as set_…_policies."""
         return _get(self._store, WATERMARK, topic, namespace)
 
     def remove_watermark_policies(
         self, names: Collection[str] = (), topic: str | None = None, namespace: str | None = None
-    ) -> Answer:
+    ) -> PoliciesChanged:
         """Inherit these policies again, all if none is named; as set_watermark_policies."""
         return _remove(self._store, WATERMARK, topic, namespace, names)
 
 
-def _row(view: View, one: Finding) -> Answer:
+def _row(view: View, one: Finding) -> HangingTransaction:
     places = [place_name(view.catalog, place) for place in one.waiting]
     first = places[0].partition(":")[0] if places else ""
     return {

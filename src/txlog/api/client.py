@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, NoReturn, Unpack, overload
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeVar, Unpack, overload
 from weakref import WeakSet
 
 import pyarrow as pa
@@ -68,10 +68,21 @@ if TYPE_CHECKING:
     from txlog.engine.decide.transactions.enter import NewTxn
     from txlog.engine.plan.staging import StagePlan
     from txlog.relation.positions import Where
+    from txlog.rows.consuming import AcknowledgedIn, SubscriptionRow
+    from txlog.rows.space import CheckpointWritten
+    from txlog.rows.store import Overview, RowsRead, Status, StoreCopied, Waited
+    from txlog.rows.topics import TopicDescription, TopicRow
+    from txlog.rows.transactions import (
+        Expired,
+        KeyConnected,
+        TransactionBegun,
+        TransactionDescription,
+        TransactionEnded,
+        TransactionRow,
+    )
 
-Answer = dict[str, Any]
 
-
+T = TypeVar("T")
 READ_MESSAGES = 10_000
 
 
@@ -117,7 +128,7 @@ class Client(RelationReader):
         automatic = self.checkpoint_automatically
         return administration.Admin(self._store, checkpoint_automatically=automatic)
 
-    def reading(self) -> Answer:
+    def reading(self) -> RowsRead:
         """What this client read since it was opened: {rows_read, row_groups_decoded, handed_out}.
 
         rows_read divided by handed_out, the messages it gave to its callers, is the read
@@ -200,11 +211,11 @@ class Client(RelationReader):
         assert isinstance(answer, dict)
         return answer
 
-    def topics(self) -> list[Answer]:
+    def topics(self) -> list[TopicRow]:
         """The topics, by name; the fields of `txlog topic list`."""
         return self._ask(lambda view: topics_and_txns.topics(view, self._store))
 
-    def describe_topic(self, name: str) -> Answer:
+    def describe_topic(self, name: str) -> TopicDescription:
         """One topic with its partitions and subscriptions. Raises TopicNotFound."""
         topic = TopicName.parse(name, allow_partition=True)
         return self._ask(
@@ -240,7 +251,7 @@ class Client(RelationReader):
             policies=policies,
         )
 
-    def subscriptions(self, topic: str | None = None) -> list[Answer]:
+    def subscriptions(self, topic: str | None = None) -> list[SubscriptionRow]:
         """The subscriptions, of one topic or of all; the fields of `txlog sub list`."""
         name = None if topic is None else TopicName.parse(topic, allow_partition=True)
         return self._ask(
@@ -271,7 +282,7 @@ class Client(RelationReader):
         *,
         cumulative: bool = False,
         txn: Transaction | TxnId | None = None,
-    ) -> Answer:
+    ) -> AcknowledgedIn:
         """Acknowledge by id, without a consumer; {acked, already, dropped, txn}."""
         answer = acknowledging.acknowledge_runs(
             self._store,
@@ -516,7 +527,7 @@ class Client(RelationReader):
         backlogs: Mapping[str, int] | None = None,
         txns: Mapping[TxnId, str] | None = None,
         timeout_ms: int | None = None,
-    ) -> Answer:
+    ) -> Waited:
         """Wait until all of these hold; the fields of `txlog wait`.
 
         messages:  each topic has at least so many
@@ -535,7 +546,7 @@ class Client(RelationReader):
 
     def connect(
         self, key: str, epoch: int = NEW_HOLDER, *, owner: str | int | None = None
-    ) -> Answer:
+    ) -> KeyConnected:
         """Take a transaction key; its open transaction is aborted. The fields of `txn connect`.
 
         epoch:  the one that this holder was given last; -1 always takes over, also after an
@@ -586,7 +597,7 @@ class Client(RelationReader):
         key: str | None = None,
         epoch: int | None = None,
         owner: str | int | None = None,
-    ) -> Answer:
+    ) -> TransactionBegun:
         """Begin a transaction that any process may use by its id; the fields of `txn begin`.
 
         key, epoch: as for `transaction`; the key decides the coordinator
@@ -632,7 +643,7 @@ class Client(RelationReader):
         assert isinstance(txn_id, TxnId)
         return txn_id
 
-    def commit(self, txn_id: TxnId, wait_ms: int = 0) -> Answer:
+    def commit(self, txn_id: TxnId, wait_ms: int = 0) -> TransactionEnded:
         """Commit by id; the fields of `txn commit`.
 
         wait_ms: how long to wait for partitions that are not available; the state stays
@@ -647,7 +658,7 @@ class Client(RelationReader):
             answer = self._end(txn_id, True)
         return self._tell(txn_id, lambda view: topics_and_txns.ended(view, answer))
 
-    def abort(self, txn_id: TxnId) -> Answer:
+    def abort(self, txn_id: TxnId) -> TransactionEnded:
         """Abort by id; the fields of `txn abort`. Raises as commit; a time-out is one already."""
         answer = self._end(txn_id, False)
         return self._tell(txn_id, lambda view: topics_and_txns.ended(view, answer))
@@ -657,19 +668,21 @@ class Client(RelationReader):
         self._tend()
         return answer
 
-    def transactions(self, all: bool = False, states: Sequence[str] | None = None) -> list[Answer]:
+    def transactions(
+        self, all: bool = False, states: Sequence[str] | None = None
+    ) -> list[TransactionRow]:
         """Unfinished transactions, or all that are remembered; the fields of `txn list`."""
         self._store.sweep_if_due()
         return self._store.ask(
             lambda view: topics_and_txns.transactions(view, self._store, all, states)
         )
 
-    def show_transaction(self, txn_id: TxnId) -> Answer:
+    def show_transaction(self, txn_id: TxnId) -> TransactionDescription:
         """One transaction; the fields of `txn show`. Raises TransactionNotFound."""
         self._store.sweep_if_due(Uses(txn=(txn_id.coordinator, txn_id.sequence)))
         return self._store.ask(lambda view: topics_and_txns.transaction(view, self._store, txn_id))
 
-    def expire(self) -> Answer:
+    def expire(self) -> Expired:
         """End everything that is overdue, in the whole store; the fields of `txn expire`.
 
         returns: {expired, rolled_forward, rolled_back, forgotten, waiting_list}
@@ -679,7 +692,7 @@ class Client(RelationReader):
     def _tend(self) -> None:
         tend_due(self._store)
 
-    def _tell(self, txn_id: TxnId, question: Callable[[View], Answer]) -> Answer:
+    def _tell(self, txn_id: TxnId, question: Callable[[View], T]) -> T:
         """Describe what was just done; that it cannot be read does not mean it was not done.
 
         Nothing is flushed for it: what this process wrote, its own view shows.
@@ -695,15 +708,15 @@ class Client(RelationReader):
 
     # --- the store ---------------------------------------------------------------------------
 
-    def status(self) -> Answer:
+    def status(self) -> Status:
         """The store at a glance; the fields of `txlog status`."""
         return self._ask(lambda view: topics_and_txns.status(view, self._store))
 
-    def overview(self) -> Answer:
+    def overview(self) -> Overview:
         """All that `txlog report` draws but for the throughput, of one moment; see overview."""
         return self._ask(lambda view: overview.overview(view, self._store))
 
-    def checkpoint(self, roll: Sequence[str] = (), roll_all: bool = False) -> Answer:
+    def checkpoint(self, roll: Sequence[str] = (), roll_all: bool = False) -> CheckpointWritten:
         """Move the journal into files now; the fields of `txlog admin checkpoint`."""
         names = [TopicName.parse(name, allow_partition=True) for name in roll]
         if names or roll_all:
@@ -717,7 +730,7 @@ class Client(RelationReader):
             )
         return run_checkpoint(self._store, wait=True)
 
-    def inspect(self, what: str | None = None) -> Answer:
+    def inspect(self, what: str | None = None) -> dict[str, Any]:
         """What a word means in this store; {kind, ...}. Raises NotFound, InvalidArgument."""
         return self._ask(lambda view: inspecting.inspect(view, self._store, what))
 
@@ -727,7 +740,7 @@ class Client(RelationReader):
 
     def copy(
         self, dest: str, *, verify: bool = False, tell: Callable[[int, int], None] | None = None
-    ) -> Answer:
+    ) -> StoreCopied:
         """Copy the store, as it is now, to a new directory, while others write to it; durable.
 
         The copy is the same store, with its uuid: a backup. Files outside of the store are named

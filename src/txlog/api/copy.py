@@ -17,7 +17,7 @@ import json
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from txlog.answers import integrity
 from txlog.engine.storage import remote
@@ -46,7 +46,10 @@ from txlog.errors import (
 )
 from txlog.startup.crc32c import crc32c
 
-Answer = dict[str, Any]
+if TYPE_CHECKING:
+    from txlog.rows.store import StoreCopied, StoreImage
+
+
 Tell = Callable[[int, int], None]  # bytes so far, bytes in all
 _PIECE_BYTES = 1 << 20
 
@@ -68,7 +71,9 @@ def silent(done_bytes: int, total_bytes: int) -> None:
     """Tell nobody."""
 
 
-def copy_store(store: Store, dest: str, *, verify: bool = False, tell: Tell = silent) -> Answer:
+def copy_store(
+    store: Store, dest: str, *, verify: bool = False, tell: Tell = silent
+) -> StoreCopied:
     """Copy a store to a directory that is empty or new; durable when it returns.
 
     verify:  then read all of the copy, as `txlog verify --deep`
@@ -123,7 +128,7 @@ def _clear(disk: Disk, path: str) -> None:
             disk.remove_dir(below)
 
 
-def _copy(store: Store, target: PosixDisk, tell: Tell) -> Answer:
+def _copy(store: Store, target: PosixDisk, tell: Tell) -> StoreImage:
     source, salt = store.disk, store.identity.salt
     for directory in identity.DIRECTORIES:
         target.make_dirs(directory)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from txlog.api.client import Answer, Client
+from typing import TYPE_CHECKING
+
+from txlog.api.client import Client
 from txlog.arguments import explained
 from txlog.clock import Clock, SystemClock
 from txlog.engine.storage.disk import posix
@@ -11,6 +13,9 @@ from txlog.engine.store.identity import IDENTITY_PATH, MADE, make_store, read_id
 from txlog.engine.store.store import Store
 from txlog.errors import AlreadyExists, InvalidArgument
 from txlog.settings import Settings, check_setting
+
+if TYPE_CHECKING:
+    from txlog.rows.store import StoreMade
 
 
 @explained
@@ -22,7 +27,7 @@ def init(
     allow_unsafe: bool = False,
     clock: Clock | None = None,
     **settings: int | str | float,
-) -> Answer:
+) -> StoreMade:
     """Make a store; returns {path, uuid, format, created}.
 
     settings: any of txlog.settings.Settings

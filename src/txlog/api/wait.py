@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
 
 from txlog.answers import watermarks
 from txlog.api.reading.poll import until
@@ -23,7 +23,10 @@ from txlog.ids import TopicName, TxnId
 from txlog.ranges import format_time
 from txlog.suggest import suggestion
 
-Answer = dict[str, Any]
+if TYPE_CHECKING:
+    from txlog.rows.store import Waited
+
+
 # what a transaction may still be before it is in a state
 STATES: Final[dict[str, tuple[str, ...]]] = {
     "open": (),
@@ -52,7 +55,7 @@ class Condition:
     ask: Callable[[View, Store], Found]
 
 
-def wait(store: Store, conditions: Sequence[Condition], timeout_ms: int | None) -> Answer:
+def wait(store: Store, conditions: Sequence[Condition], timeout_ms: int | None) -> Waited:
     """Wait until all conditions hold at once.
 
     returns: {met, elapsed_ms, condition_list: [{name, met, value}]}

@@ -20,7 +20,7 @@ from the rows alone: data of a partition, and of its sidecar what has a marker t
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
@@ -31,7 +31,10 @@ from txlog.jobs.engine import LARGE_CHUNKS, STORED, Ask, Engine, Tell, silent
 from txlog.relation.relation import Source
 from txlog.relation.stored import Stored, stored
 
-Answer = dict[str, Any]
+if TYPE_CHECKING:
+    from txlog.rows.jobs import Audit, AuditCheck
+
+
 _TXN: Final = "partition, txn_most, txn_least"
 # Committed messages by the rows alone; nothing of a fold is in it but for large messages, whose
 # rows are in no file.
@@ -52,7 +55,7 @@ committed AS (
 """
 
 
-def audit(client: Client, topics: Sequence[str], engine: Engine, tell: Tell = silent) -> Answer:
+def audit(client: Client, topics: Sequence[str], engine: Engine, tell: Tell = silent) -> Audit:
     """Compare what is stored of topics, of all when none is named, with what is said of it.
 
     tell:    what is told of each step
@@ -65,7 +68,7 @@ def audit(client: Client, topics: Sequence[str], engine: Engine, tell: Tell = si
     for name in names:
         if all(held.name != name.full for held in holdings):
             raise TopicNotFound(f"there is no topic {name.short}", topic=name.short)
-    checks: list[Answer] = []
+    checks: list[AuditCheck] = []
     for held in holdings:
         for check in _checks(client, held, engine):
             checks.append(check)
@@ -78,7 +81,7 @@ def stored_of(client: Client, words: Sequence[str] | None) -> list[Stored]:
     return client._ask(lambda view: stored(view, words))
 
 
-def _checks(client: Client, held: Stored, engine: Engine) -> Iterator[Answer]:
+def _checks(client: Client, held: Stored, engine: Engine) -> Iterator[AuditCheck]:
     files = [*held.files, *held.large_files]
     expected = f"files {len(files)}, all whole"
     if engine.name == "duckdb":
@@ -105,7 +108,7 @@ def _damage(client: Client, files: Sequence[Source]) -> str | None:
     return None
 
 
-def _asked(held: Stored, ask: Ask, engine: Engine) -> Iterator[Answer]:
+def _asked(held: Stored, ask: Ask, engine: Engine) -> Iterator[AuditCheck]:
     yield from _files(held, ask)
     for name, sql in _SUMS.items():
         yield from _compared(name, held, ask(sql))
@@ -196,7 +199,7 @@ _FAULTS: Final = {
 }  # fmt: skip
 
 
-def _files(held: Stored, ask: Ask) -> Iterator[Answer]:
+def _files(held: Stored, ask: Ask) -> Iterator[AuditCheck]:
     """Each file against what the manifest says of it, a check a partition."""
     sql = (
         "SELECT ledger, file, count(*) AS n, min(entry) AS first, max(entry) AS last,"
@@ -224,21 +227,21 @@ def _files(held: Stored, ask: Ask) -> Iterator[Answer]:
         yield _check("files", held, partition, expected, said)
 
 
-def _compared(name: str, held: Stored, table: pa.Table) -> Iterator[Answer]:
+def _compared(name: str, held: Stored, table: pa.Table) -> Iterator[AuditCheck]:
     for row in table.to_pylist():
         yield _check(
             name, held, row["partition"], str(int(row["expected"])), str(int(row["found"] or 0))
         )
 
 
-def _messages(held: Stored, ask: Ask) -> Iterator[Answer]:
+def _messages(held: Stored, ask: Ask) -> Iterator[AuditCheck]:
     sql = f"WITH {_COMMITTED} SELECT partition, count(*) AS n FROM committed GROUP BY partition"
     found = {row["partition"]: row["n"] for row in ask(sql).to_pylist()}
     for partition, count in enumerate(held.counts):
         yield _check("messages", held, partition, str(count), str(found.get(partition, 0)))
 
 
-def _faults(name: str, unit: str, held: Stored, table: pa.Table) -> Iterator[Answer]:
+def _faults(name: str, unit: str, held: Stored, table: pa.Table) -> Iterator[AuditCheck]:
     rows = table.to_pylist()
     for row in rows:
         yield _check(name, held, row["partition"], f"0 {unit}", f"{row['faults']} {unit}")
@@ -246,7 +249,7 @@ def _faults(name: str, unit: str, held: Stored, table: pa.Table) -> Iterator[Ans
         yield _check(name, held, None, f"0 {unit}", f"0 {unit}")
 
 
-def _digest(held: Stored, ask: Ask, engine: Engine) -> Answer:
+def _digest(held: Stored, ask: Ask, engine: Engine) -> AuditCheck:
     """Σ of 48 bits of the values' md5: it depends on no order, and on where rows lie neither."""
     sql = (
         f"WITH {_COMMITTED} SELECT count(value) AS n,"
@@ -263,7 +266,7 @@ def _digest(held: Stored, ask: Ask, engine: Engine) -> Answer:
     }
 
 
-def _check(name: str, held: Stored, partition: int | None, expected: str, found: str) -> Answer:
+def _check(name: str, held: Stored, partition: int | None, expected: str, found: str) -> AuditCheck:
     return {
         "name": name,
         "topic": held.topic,

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import pyarrow as pa
 
@@ -18,6 +18,10 @@ from txlog.engine.upkeep.space.compact import Arrange
 from txlog.jobs.loads import CsvRows, Files, Transform
 from txlog.relation.relation import Content
 from txlog.relation.stored import Stored
+
+if TYPE_CHECKING:
+    from txlog.rows.sending import BulkStored
+
 
 Tell = Callable[[str], None]
 Ask = Callable[[str], pa.Table]
@@ -61,9 +65,7 @@ class Engine(Protocol):
         All that DuckDB cannot read as it is written it refuses; others may take it for something.
         """
 
-    def load(
-        self, client: Client, source: Files, topic: str, key: str, batch: str
-    ) -> dict[str, Any]:
+    def load(self, client: Client, source: Files, topic: str, key: str, batch: str) -> BulkStored:
         """Store the rows of files as one batch; the answer of Bulk.commit. Raises as count, bulk.
 
         DuckDB keeps the order of the files; Spark orders by event_time, if there is one.
@@ -77,7 +79,7 @@ class Engine(Protocol):
         key: str,
         batch: str,
         function: Transform | None,
-    ) -> tuple[int, dict[str, Any]]:
+    ) -> tuple[int, BulkStored]:
         """Store the messages of a content again, changed by a function; how many were read."""
 
     def arrange(self, client: Client) -> Arrange | None:

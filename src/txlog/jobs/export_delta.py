@@ -14,7 +14,7 @@ import shutil
 import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote
 
 import pyarrow as pa
@@ -34,7 +34,10 @@ from txlog.jobs.export_files import FILE, NULL_NAME, PLACE, rows_after
 from txlog.relation.build import content
 from txlog.relation.relation import Content, Source
 
-Answer = dict[str, Any]
+if TYPE_CHECKING:
+    from txlog.rows.jobs import ExportedDelta
+
+
 _UNTOLD: Final = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")  # bytes that are no UTF-8, too
 _TABLE: Final = pa.schema([("partition", pa.int32()), ("ledger", pa.int64()), *FILE])
 
@@ -56,7 +59,7 @@ def export_delta(
     app_id: str = "txlog",
     dry_run: bool = False,
     tell: Tell = silent,
-) -> Answer:
+) -> ExportedDelta:
     """Add what became visible since the last export to a Delta table in a local directory.
 
     app_id:  under which the table keeps the LSN that it has; two of them are two exports
@@ -89,12 +92,13 @@ def export_delta(
     linked = [one for one in linked if Path(client.path, one.ref.path).is_file()]
     linked = [one for one in linked if client.fits(one)]
     rest = _without(found.content, linked)
-    answer: Answer = {"topic": name.short, "path": str(place), "lsn": lsn}
     if dry_run:
         copied = sum(rows.num_rows for rows in rows_after(client, rest, since, ["lsn"]))
         messages = copied + sum(one.ref.rows for one in linked)
         return {
-            **answer,
+            "topic": name.short,
+            "path": str(place),
+            "lsn": lsn,
             "messages": messages,
             "files": None,
             "linked": len(linked),
@@ -125,7 +129,9 @@ def export_delta(
         if not kept:
             shutil.rmtree(folder, ignore_errors=True)
     return {
-        **answer,
+        "topic": name.short,
+        "path": str(place),
+        "lsn": lsn,
         "messages": messages,
         "files": len(actions),
         "linked": len(linked),

@@ -29,7 +29,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO, Final, Protocol
+from typing import TYPE_CHECKING, Any, BinaryIO, Final, Protocol
 from urllib.parse import quote
 
 import pyarrow as pa
@@ -63,6 +63,10 @@ from txlog.relation.scans import scans_of
 from txlog.settings import INSTANT_MS_MAX
 from txlog.sql.duck import Session, bounded
 from txlog.startup import compute as pc
+
+if TYPE_CHECKING:
+    from txlog.rows.jobs import Exported
+
 
 FORMS: Final = ("parquet", "arrow", "csv", "ndjson")
 COLUMNS: Final = pa.schema(
@@ -324,7 +328,6 @@ def _word(value: Any) -> str:
 
 # --- one file, or a directory ----------------------------------------------------------------
 
-Answer = dict[str, Any]
 STATE: Final = "_txlog-export.json"
 LOCK: Final = "_txlog-export.lock"
 PIECE_MESSAGES: Final = 1_000_000
@@ -353,7 +356,7 @@ def export_stream(
     form: str = "ndjson",
     wanted: Range | None = None,
     tell: Tell = silent,
-) -> Answer:
+) -> Exported:
     """Write the committed messages of a topic to an open file; parquet and arrow as a stream.
 
     wanted:  a range, all when left out; it ends at the end that the log has now
@@ -381,7 +384,7 @@ def export_file(
     wanted: Range | None = None,
     force: bool = False,
     tell: Tell = silent,
-) -> Answer:
+) -> Exported:
     """Write the committed messages of a topic to one file, which is there when all are in it.
 
     force:   replace a file of that name
@@ -418,7 +421,7 @@ def export_directory(
     force: bool = False,
     piece_messages: int = PIECE_MESSAGES,
     tell: Tell = silent,
-) -> Answer:
+) -> Exported:
     """Write the committed messages of a topic as files of a directory, each message once.
 
     wanted:  a stretch of the log; of a directory that is gone on with it is not asked again
@@ -652,7 +655,7 @@ def _check_form(form: str) -> None:
         raise InvalidArgument(f"an export is {', '.join(FORMS)}, not {form}")
 
 
-def _answer(topic: str, path: str, counts: Counts) -> Answer:
+def _answer(topic: str, path: str, counts: Counts) -> Exported:
     name = TopicName.parse(topic, allow_partition=True)
     return {
         "topic": name.short,

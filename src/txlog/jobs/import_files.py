@@ -9,7 +9,7 @@ Source: spec/cli 8.2.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -22,7 +22,9 @@ from txlog.jobs.loads import Files
 from txlog.jobs.local import Local
 from txlog.settings import GIB
 
-Answer = dict[str, Any]
+if TYPE_CHECKING:
+    from txlog.rows.jobs import BulkLoaded, Imported
+    from txlog.rows.sending import BulkStored
 
 
 # --- bulk-load -------------------------------------------------------------------------------
@@ -37,7 +39,7 @@ def bulk_load(
     *,
     dry_run: bool = False,
     tell: Tell = silent,
-) -> Answer:
+) -> BulkLoaded:
     """Store the rows of files as messages, once for this key and these bytes.
 
     returns: {topic, files, messages, size_bytes, ledgers, txn, already}; files: of the source
@@ -84,7 +86,7 @@ def _check_csv(source: Files, engine: Engine) -> None:
     )
 
 
-def answer_of(found: Answer, files: int) -> Answer:
+def answer_of(found: BulkStored, files: int) -> BulkLoaded:
     """What a job says of Bulk.commit's answer."""
     return {
         "topic": found["topic"],
@@ -113,7 +115,7 @@ def import_files(
     decoded_bytes_max: int = DECODED_BYTES,
     dry_run: bool = False,
     tell: Tell = silent,
-) -> Answer:
+) -> Imported:
     """Store the rows of files as messages, in their order, once.
 
     source:  of loads.files_of, of the forms OF_IMPORT
@@ -132,7 +134,7 @@ def import_files(
         client.create_topic(name.full, if_not_exists=True)
     key = key or f"import-{name.short}"
     batches = [replace(source, paths=[path]) for path in source.paths] if resume else [source]
-    answers: list[Answer] = []
+    answers: list[BulkLoaded] = []
     engine = Local()
     for at, batch in enumerate(batches, start=1):
         where = f"file {at} of {len(batches)}: " if resume else ""
@@ -147,7 +149,7 @@ def import_files(
         "topic": name.short,
         "files": len(counted) if resume else len(source.paths),
         "messages": sum(one["messages"] for one in counted),
-        "size_bytes": None if dry_run else sum(one["size_bytes"] for one in counted),
+        "size_bytes": None if dry_run else sum(one["size_bytes"] or 0 for one in counted),
         "txn": counted[0]["txn"] if len(counted) == 1 else None,
         "already": not new,
     }

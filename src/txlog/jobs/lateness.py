@@ -7,7 +7,7 @@ time have no part in it.
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
 
 from txlog.api.client import Client
 from txlog.errors import InvalidArgument
@@ -15,12 +15,15 @@ from txlog.ids import TopicName
 from txlog.jobs.engine import Engine
 from txlog.startup import compute as pc
 
-Answer = dict[str, Any]
+if TYPE_CHECKING:
+    from txlog.rows.jobs import Lateness, LatenessDelay
+
+
 DELAYS_MS: Final = (0, 1000, 10_000, 60_000, 600_000, 3_600_000, 86_400_000)
 _QUANTILES: Final = {"p50_ms": 0.5, "p90_ms": 0.9, "p99_ms": 0.99}
 
 
-def lateness(client: Client, topic: str, by_ms: int, engine: Engine) -> Answer:
+def lateness(client: Client, topic: str, by_ms: int, engine: Engine) -> Lateness:
     """Delays from event to publication of a topic, by time of publication.
 
     returns: {topic, messages, row_list, delay_list}
@@ -34,7 +37,7 @@ def lateness(client: Client, topic: str, by_ms: int, engine: Engine) -> Answer:
     table = engine.messages(client, topic, _sql(engine, by_ms))
     rows = table.select(["from_time", "messages", "late_0", *_QUANTILES, "max_ms"])
     rows = rows.rename_columns(["from_time", "messages", "late", *_QUANTILES, "max_ms"])
-    delays = [
+    delays: list[LatenessDelay] = [
         {"delay_ms": delay, "late": pc.sum(table.column(f"late_{delay}")).as_py() or 0}
         for delay in DELAYS_MS
     ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 import pyarrow.dataset as ds
@@ -32,6 +32,10 @@ from txlog.relation.relation import Content, Source
 from txlog.relation.stored import ROW_COLUMNS, Stored, paths_below
 from txlog.sql.client_query import Query
 from txlog.sql.duck import Session
+
+if TYPE_CHECKING:
+    from txlog.rows.sending import BulkStored
+
 
 _LEDGER: Final = r"regexp_extract(filename, 'ledger-(\d+)\.\d+\.parquet$', 1)::BIGINT"
 _PARTITION: Final = r"regexp_extract(filename, 'partition=(\d+)/(_txnlog/)?[^/]+$', 1)::INTEGER"
@@ -76,9 +80,7 @@ class Local:
         with telling(source), _session(source) as session:
             return csv_rows(session, source)
 
-    def load(
-        self, client: Client, source: Files, topic: str, key: str, batch: str
-    ) -> dict[str, Any]:
+    def load(self, client: Client, source: Files, topic: str, key: str, batch: str) -> BulkStored:
         """Store the rows of files as one batch, in their order."""
         bulk = client.bulk(topic, key=key, batch=batch)
         with telling(source), _session(source) as session:
@@ -97,7 +99,7 @@ class Local:
         key: str,
         batch: str,
         function: Transform | None,
-    ) -> tuple[int, dict[str, Any]]:
+    ) -> tuple[int, BulkStored]:
         """Store messages again, in the order of each partition."""
         bulk = client.bulk(dest, key=key, batch=batch)
         source = Replayed(client, content, function)

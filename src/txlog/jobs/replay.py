@@ -8,7 +8,7 @@ message is the same as before, with the place it came from as a property.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
@@ -25,7 +25,8 @@ from txlog.relation.scans import scans_of
 from txlog.relation.spans import Wanted
 from txlog.startup import compute as pc
 
-Answer = dict[str, Any]
+if TYPE_CHECKING:
+    from txlog.rows.jobs import Replay
 
 
 # --- the job ---------------------------------------------------------------------------------
@@ -42,7 +43,7 @@ def replay(
     function: tuple[str, Transform] | None = None,
     dry_run: bool = False,
     tell: Tell = silent,
-) -> Answer:
+) -> Replay:
     """Store the committed messages of a range in another topic, once for this key and range.
 
     wanted:   the range as text, which names the batch, and what it means
@@ -56,24 +57,28 @@ def replay(
         raise InvalidArgument("a topic is not replayed into itself")
     text, range_ = wanted
     batch = f"replay {source.full} {text}" + (f" {function[0]}" if function else "")
-    answer: Answer = {"topic": source.short, "dest": target.short}
+    answer: Replay = {
+        "topic": source.short,
+        "dest": target.short,
+        "read": None,
+        "written": None,
+        "txn": None,
+        "already": False,
+    }
     if client.has_batch(target.full, key, batch):
-        done = client.bulk(dest, key=key, batch=batch).stored if not dry_run else None
-        return {
-            **answer,
-            "read": None,
-            "written": done and done["messages"],
-            "txn": done and done["txn"],
-            "already": True,
-        }
+        answer["already"] = True
+        known = client.bulk(dest, key=key, batch=batch).stored if not dry_run else None
+        if known is not None:
+            answer["written"], answer["txn"] = known["messages"], known["txn"]
+        return answer
     content = client._content(topic, Wanted(range=range_))
     if dry_run:
-        read = sum(
+        answer["read"] = sum(
             table.num_rows
             for scan in scans_of(content.relation)
             for table in client._scanned(scan, ["lsn"])
         )
-        return {**answer, "read": read, "written": None, "txn": None, "already": False}
+        return answer
     relation = content.relation
     pin = client._pin([*relation.direct, *relation.unclean, *relation.open, *relation.large_files])
     try:
@@ -84,13 +89,9 @@ def replay(
     finally:
         if pin is not None:
             pin.close()
-    return {
-        **answer,
-        "read": read,
-        "written": done["messages"],
-        "txn": done["txn"],
-        "already": done["already"],
-    }
+    answer["read"], answer["already"] = read, done["already"]
+    answer["written"], answer["txn"] = done["messages"], done["txn"]
+    return answer
 
 
 # --- its messages ----------------------------------------------------------------------------

@@ -7,17 +7,19 @@ changed meanwhile.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from txlog.api.client import Client
 from txlog.jobs.engine import Engine, Tell, silent
 
-Answer = dict[str, Any]
+if TYPE_CHECKING:
+    from txlog.rows.delayed import IndexRebuilt
+    from txlog.rows.space import Compacted
 
 
 def compact(
     client: Client, topic: str, engine: Engine, *, dry_run: bool = False, tell: Tell = silent
-) -> Answer:
+) -> Compacted:
     """Compact the sidecars of a topic; returns and raises as `client.admin.compact`."""
     tell(f"{topic}: compacting")
     arrange = None if dry_run else engine.arrange(client)
@@ -26,7 +28,7 @@ def compact(
 
 def rebuild_delayed(
     client: Client, topic: str, engine: Engine, *, dry_run: bool = False, tell: Tell = silent
-) -> Answer:
+) -> IndexRebuilt:
     """Rebuild the index of a topic; returns and raises as `client.topic(topic).rebuild`."""
     handle = client.topic(topic)
     tell(f"{topic}: looking for delayed messages")

@@ -8,7 +8,7 @@ in journal frames, and those that stand for large messages, are made here. The a
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
@@ -30,6 +30,10 @@ from txlog.relation.positions import chosen_partitions
 from txlog.relation.relation import ALL, COMMITTED, LARGE, MARKERS, Content, Relation, Source
 from txlog.relation.spans import Placed, Span, Wanted, placed, share, spans_of
 from txlog.startup import compute as pc
+
+if TYPE_CHECKING:
+    from txlog.rows.files import LedgerRows
+
 
 _USER: Final = (
     "key", "value", "properties", "publish_time", "event_time", "deliver_at", "producer",
@@ -173,14 +177,14 @@ def part_rows(view: View, sources: Sequence[Source]) -> pa.Table:
     return pa.concat_tables(tables)
 
 
-def segments(view: View) -> list[dict[str, object]]:
+def segments(view: View) -> list[LedgerRows]:
     """Where the rows of every ledger lie: a row a file, and one for those in journal frames.
 
     role: partition or sidecar; state: open, closed (takes no more rows) or sealed; form: part,
     sealed or chunks (those of one large message), or frames, which have no file; markers: commit
     markers of the whole ledger. cost: O(files)
     """
-    out: list[dict[str, object]] = []
+    out: list[LedgerRows] = []
     for topic in sorted(view.catalog.topics.values(), key=lambda topic: topic.name):
         short = TopicName.parse(topic.name).short
         for index in range(topic.partitions):
@@ -190,7 +194,9 @@ def segments(view: View) -> list[dict[str, object]]:
             for role, ends in sides:
                 for end in ends:
                     state = "open" if end is ends[-1] else "sealed" if end.sealed else "closed"
-                    of = {
+                    files = view.files.of(end.ledger)
+                    stored = sum(ref.rows for ref in files)
+                    of: LedgerRows = {
                         "topic": short,
                         "partition": index,
                         "ledger": end.ledger,
@@ -199,26 +205,20 @@ def segments(view: View) -> list[dict[str, object]]:
                         "markers": len(buffer.markers.get(end.ledger, ()))
                         if role == "partition"
                         else None,
+                        "form": "frames",
+                        "rows": end.entries - stored,
+                        "first_entry": stored,
+                        "last_entry": end.entries - 1,
                     }
-                    files = view.files.of(end.ledger)
-                    out += [{**of, **_described(ref)} for ref in files]
-                    stored = sum(ref.rows for ref in files)
+                    out += [_in_file(of, ref) for ref in files]
                     if not end.sealed and stored < end.entries:
-                        first, last = stored, end.entries - 1
-                        out.append(
-                            {
-                                **of,
-                                "form": "frames",
-                                "rows": end.entries - stored,
-                                "first_entry": first,
-                                "last_entry": last,
-                            }
-                        )
+                        out.append(of)
     return out
 
 
-def _described(ref: FileRef) -> dict[str, object]:
+def _in_file(of: LedgerRows, ref: FileRef) -> LedgerRows:
     return {
+        **of,
         "file": ref.path,
         "form": ref.form,
         "clean": ref.clean,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import pyarrow as pa
 
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from txlog.relation.relation import Content, Relation, Source
     from txlog.relation.scans import Ends, Scan
     from txlog.relation.spans import Wanted
+    from txlog.rows.files import LedgerRows
 
 KINDS: Final = ("topic", "partition", "subscription", "key", "transaction", "ended")
 
@@ -85,7 +86,6 @@ def _transactions(view: View, ended: bool) -> list[tuple[str, str]]:
     return [(text, told) for _, text, told in sorted(rows)]
 
 
-Answer = dict[str, Any]
 T = TypeVar("T")
 
 
@@ -260,7 +260,7 @@ class RelationReader:
             )
         )
 
-    def segments(self) -> list[Answer]:
+    def segments(self) -> list[LedgerRows]:
         """Where the rows of every ledger lie: a row a file, one for those in journal frames."""
         return self._ask(build.segments)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
 
 import txlog
 from txlog.answers.integrity import verify
@@ -20,7 +20,17 @@ from txlog.settings import DAY_MS, HOUR_MS, MINUTE_MS
 from txlog.sql.client_query import Query
 from txlog.sql.messages import name
 
-Answer = dict[str, Any]
+if TYPE_CHECKING:
+    from txlog.rows.store import (
+        DamagedReport,
+        DamagedStore,
+        Problem,
+        Report,
+        ReportSpan,
+        ReportThroughput,
+    )
+
+
 COLUMNS_MAX: Final = 240  # spans of time in a chart
 # Hours, unless that is too few to see anything, or too many.
 _STEPS_MS: Final = (
@@ -40,7 +50,7 @@ _BY: Final = (
 )
 
 
-def figures(client: Client, since_ms: int | None = None, by_ms: int | None = None) -> Answer:
+def figures(client: Client, since_ms: int | None = None, by_ms: int | None = None) -> Report:
     """Everything that a report draws, as plain values; instants are milliseconds.
 
     since_ms: count only messages that became visible at or after; None: all there are
@@ -60,7 +70,7 @@ def figures(client: Client, since_ms: int | None = None, by_ms: int | None = Non
     return {"txlog": txlog.__version__, **found, "hanging_list": hanging, "throughput": known}
 
 
-def figures_of_damaged(path: str, error: TxlogError, clock: Clock) -> Answer:
+def figures_of_damaged(path: str, error: TxlogError, clock: Clock) -> DamagedReport:
     """What can be said of a store that cannot be looked at: who it is, and what verify finds.
 
     error:   why not
@@ -69,27 +79,32 @@ def figures_of_damaged(path: str, error: TxlogError, clock: Clock) -> Answer:
     cost:    reads every byte
     """
     found = verify(path, clock=clock)
-    store: Answer = dict.fromkeys(("uuid", "format", "created_time"))
+    store: DamagedStore = {
+        "path": path,
+        "size_bytes": found["size_bytes"],
+        "uuid": None,
+        "format": None,
+        "created_time": None,
+    }
     with closing(PosixDisk(str(Path(path).absolute()), read_only=True)) as disk:
         try:
             identity = read_identity(disk)
         except TxlogError:
             pass  # verify says so
         else:
-            store = {
-                "uuid": identity.uuid,
-                "format": identity.format,
-                "created_time": identity.created_ms,
-            }
-    problems = [
-        {name: row[name] for name in ("code", "message", "hint")} for row in found["problem_list"]
+            store["uuid"] = identity.uuid
+            store["format"] = identity.format
+            store["created_time"] = identity.created_ms
+    problems: list[Problem] = [
+        {"code": row["code"], "message": row["message"], "hint": row["hint"]}
+        for row in found["problem_list"]
     ]
     if not any(row["message"] == error.message for row in problems):
         problems.insert(0, problem(error))
     return {
         "txlog": txlog.__version__,
         "time": clock.now().wall_ms,
-        "store": {"path": path, "size_bytes": found["size_bytes"], **store},
+        "store": store,
         "files": found["files"],
         "frames": found["frames"],
         "problem_list": problems,
@@ -99,7 +114,7 @@ def figures_of_damaged(path: str, error: TxlogError, clock: Clock) -> Answer:
 
 def throughput(
     client: Client, lsn: int, since_ms: int | None = None, by_ms: int | None = None
-) -> tuple[Answer, list[Answer]]:
+) -> tuple[ReportThroughput, list[Problem]]:
     """Committed messages by topic and the time they became visible, up to an LSN.
 
     returns: {by_ms, since, row_list: [{topic, from_time, messages, size_bytes}], left_out}, and
@@ -109,18 +124,17 @@ def throughput(
     try:
         first, last, left_out = _span(client, "messages", given)
         by_ms = by_ms or step_ms(first, last)
-        rows, damaged = _by(client, "messages", given, by_ms), list[Answer]()
+        rows, damaged = _by(client, "messages", given, by_ms), list[Problem]()
     except Corruption:
         rows, left_out, by_ms, damaged = _one_by_one(client, given, by_ms)
-    known = {"by_ms": by_ms, "since": since_ms, "row_list": rows, "left_out": left_out}
-    return known, damaged
+    return {"by_ms": by_ms, "since": since_ms, "row_list": rows, "left_out": left_out}, damaged
 
 
 def _one_by_one(
     client: Client, given: Mapping[str, str], by_ms: int | None
-) -> tuple[list[Answer], list[str], int, list[Answer]]:
+) -> tuple[list[ReportSpan], list[str], int, list[Problem]]:
     """The same a topic at a time, without those that are damaged."""
-    damaged: list[Answer] = []
+    damaged: list[Problem] = []
     left_out: list[str] = []
     ends: dict[str, tuple[int, int]] = {}
     for row in client.topics():
@@ -149,7 +163,7 @@ def _span(
         return row["first"], row["last"], asked.left_out
 
 
-def _by(client: Client, relation: str, given: Mapping[str, str], by_ms: int) -> list[Answer]:
+def _by(client: Client, relation: str, given: Mapping[str, str], by_ms: int) -> list[ReportSpan]:
     parameters = {**given, "by": str(by_ms)}
     with Query(client, _BY.format(relation), parameters, skip_unavailable=True) as asked:
         return [row for batch in asked.rows() for row in batch.to_pylist()]

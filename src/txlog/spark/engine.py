@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import pyarrow as pa
 from py4j.protocol import Py4JError
@@ -35,6 +35,10 @@ from txlog.spark.rows import csv_rows, lines, message_frame
 from txlog.spark.session import session
 from txlog.spark.upkeep import arranged, delayed_ids
 from txlog.startup import compute as pc
+
+if TYPE_CHECKING:
+    from txlog.rows.sending import BulkStored
+
 
 T = TypeVar("T")
 _Ask = Callable[[str], pa.Table]
@@ -121,9 +125,7 @@ class Spark:
         """What csv files are to Spark."""
         return self._run(lambda: csv_rows(self.session, source))
 
-    def load(
-        self, client: Client, source: Files, topic: str, key: str, batch: str
-    ) -> dict[str, Any]:
+    def load(self, client: Client, source: Files, topic: str, key: str, batch: str) -> BulkStored:
         """Store the rows of files as one batch, by event time in each partition."""
         frame = message_frame(self.session, source)
         self._check_lines(source)
@@ -137,7 +139,7 @@ class Spark:
         key: str,
         batch: str,
         function: Transform | None,
-    ) -> tuple[int, dict[str, Any]]:
+    ) -> tuple[int, BulkStored]:
         """Store messages again, by event time in each partition."""
         frame = frame_of(self.session, client.path, content)
         place = F.create_map(F.lit(PROPERTY), F.concat("topic", F.lit(":"), "message_id"))
@@ -161,7 +163,7 @@ class Spark:
 
     def _stored_frame(
         self, client: Client, frame: DataFrame, topic: str, key: str, batch: str
-    ) -> dict[str, Any]:
+    ) -> BulkStored:
         order = ["event_time"] if "event_time" in frame.columns else []
         return self._run(
             lambda: bulk_load(

@@ -13,7 +13,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 from pyspark import RDD, TaskContext
@@ -29,6 +29,10 @@ from txlog.engine.plan.staging import ROWS_AT_ONCE, Staged, StagePlan
 from txlog.errors import InvalidArgument, InvalidMessage, LimitExceeded, TxlogError
 from txlog.spark import small_files
 from txlog.spark.sink import conformed
+
+if TYPE_CHECKING:
+    from txlog.rows.sending import BulkStored
+
 
 # What the optimizer says of a source that it knows nothing of is larger.
 _KNOWN_BYTES: Final = 1 << 60
@@ -51,7 +55,7 @@ def bulk_load(
     order_by: Sequence[str | Column] = (),
     shuffle: bool | None = None,
     producer: str | None = None,
-) -> dict[str, Any]:
+) -> BulkStored:
     """Store a data frame as messages, once for this key and batch; the fields of Bulk.commit.
 
     frame:    value, and if they are there key, properties, event_time, deliver_at, deliver_after,

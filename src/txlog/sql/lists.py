@@ -86,8 +86,12 @@ def _watermarks(view: View, store: Store) -> Iterable[Row]:
                 "topic": topics_and_txns.short(topic),
                 "subscription": None if one is None else one.name,
             }
-            for row in [*producers, *({"partition": index} for index in sorted(without))]:
-                at = places[row["partition"]]
+            rows: list[tuple[int, Mapping[str, object]]] = [
+                *((row["partition"], row) for row in producers),
+                *((index, {"partition": index}) for index in sorted(without)),
+            ]
+            for index, row in rows:
+                at = places[index]
                 emitted = {"watermark": at["watermark"], "emitted": at["emitted"]}
                 yield {**row, **of, **emitted, "status": at["status"]}
 

@@ -16,7 +16,7 @@ import re
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
@@ -40,7 +40,10 @@ from txlog.ids import MessageId, TopicName
 from txlog.ranges import Bound, Range
 from txlog.relation.reader import RelationReader
 
-Answer = dict[str, Any]
+if TYPE_CHECKING:
+    from txlog.rows.files import ColumnShape, RowGroup, SegmentDescription, SegmentRow
+
+
 SORTS: Final = ("ledger", "rows", "size")
 ROWS_AT_ONCE: Final = 50_000
 _LEDGER: Final = re.compile(r"/_?ledger-(\d{12})\.\d{10}\.\w+$")
@@ -54,7 +57,7 @@ def listed(
     *,
     small_bytes: int | None = None,
     sort: str = "ledger",
-) -> list[Answer]:
+) -> list[SegmentRow]:
     """The files of a topic, of its cursors too; the fields of `txlog segment list`.
 
     topic:       None: all topics, and then the logs of changes that no topic has
@@ -68,7 +71,7 @@ def listed(
         raise InvalidArgument(f"sort is {sort!r}, it must be one of {', '.join(SORTS)}")
     name = None if topic is None else TopicName.parse(topic, allow_partition=True)
 
-    def question(view: View) -> list[Answer]:
+    def question(view: View) -> list[SegmentRow]:
         gone, own = _trimmed(view), _of_cursors(view)
         shared = own.pop(0, [])
         rows = [
@@ -93,9 +96,10 @@ def listed(
             and row["size_bytes"] is not None
             and row["size_bytes"] < small_bytes
         ]
-    if sort != "ledger":
-        by = "size_bytes" if sort == "size" else "rows"
-        rows.sort(key=lambda row: -(row[by] or 0))
+    if sort == "size":
+        rows.sort(key=lambda row: -(row["size_bytes"] or 0))
+    elif sort == "rows":
+        rows.sort(key=lambda row: -(row["rows"] or 0))
     return rows
 
 
@@ -112,15 +116,15 @@ def _chosen(view: View, name: TopicName | None, partition: int | None) -> list[i
     return [number_of(found, wanted)]
 
 
-def _of_cursors(view: View) -> dict[int, list[Answer]]:
+def _of_cursors(view: View) -> dict[int, list[SegmentRow]]:
     """The files of the logs of changes, by the partition whose cursor they are of; 0: of none."""
-    out: dict[int, list[Answer]] = {}
+    out: dict[int, list[SegmentRow]] = {}
     for ref in changes_of(view.manifest).refs:
         out.setdefault(ref.partition, []).append(_of_changes(view, ref))
     return out
 
 
-def _of_changes(view: View, ref: ChangeRef) -> Answer:
+def _of_changes(view: View, ref: ChangeRef) -> SegmentRow:
     """A file of a log of changes: it has no messages, and is merged with others until sealed."""
     named = name_of(view.catalog, (ref.subscription, ref.partition)) if ref.partition else None
     return {
@@ -181,7 +185,7 @@ def _order(path: str) -> tuple[int, str]:
     return _ledger_of(path), path
 
 
-def _gone(view: View, number: int, gone: Sequence[Gone]) -> Iterator[Answer]:
+def _gone(view: View, number: int, gone: Sequence[Gone]) -> Iterator[SegmentRow]:
     topic = topic_of(view.catalog, number)
     for ledger, path, ref in gone:
         size = None if ref is None else ref.bytes
@@ -214,93 +218,102 @@ def _gone(view: View, number: int, gone: Sequence[Gone]) -> Iterator[Answer]:
         }
 
 
-def _of_partition(view: View, number: int) -> Iterator[Answer]:
+def _of_partition(view: View, number: int) -> Iterator[SegmentRow]:
     topic = topic_of(view.catalog, number)
-    named = {"topic": TopicName.parse(topic.name).short, "partition": index_of(topic, number)}
+    short, index = TopicName.parse(topic.name).short, index_of(topic, number)
     sides = ((False, view.topic(number).ledgers), (True, view.buffer(number).ledgers))
     for is_sidecar, ends in sides:
         for end in ends:
             state = "open" if end is ends[-1] else "sealed" if end.sealed else "closed"
-            of = {
-                **named,
+            of: SegmentRow = {
+                "topic": short,
+                "partition": index,
                 "ledger": end.ledger,
+                "part": None,
                 "state": state,
                 "sidecar": is_sidecar,
-                "log": None,
+                "messages": 0,
+                "markers": 0,
+                "first": None,
+                "last": None,
+                "rows": 0,
+                "size_bytes": 0,
                 "first_time": getattr(end, "first_ms", 0) or None,
                 "last_time": getattr(end, "last_ms", 0) or None,
+                "crc32c": None,
+                "file": None,
+                "log": None,
             }
-            yield from _of_ledger(view, number, of, end.entries)
+            yield from _of_ledger(view, number, of, end.ledger, end.entries)
 
 
-def _of_ledger(view: View, number: int, of: Answer, entries: int) -> Iterator[Answer]:
-    refs = view.files.of(of["ledger"])
+def _of_ledger(
+    view: View, number: int, of: SegmentRow, ledger: int, entries: int
+) -> Iterator[SegmentRow]:
+    """A row a file; of: what is the same of all of them."""
+    refs = view.files.of(ledger)
     several = len(refs) > 1 or (refs and refs[0].form == "part")
     stored = 0
     for at, ref in enumerate(refs):
         stored += ref.rows
-        yield {
+        row: SegmentRow = {
             **of,
             "part": at if several else None,
             "rows": ref.rows,
             "size_bytes": ref.bytes,
             "crc32c": f"{ref.crc:08x}",
             "file": ref.path,
-            **_counted(view, number, of, ref.first, ref.first + ref.rows - 1),
         }
+        _count(view, number, row, ledger, ref.first, ref.first + ref.rows - 1)
+        yield row
     if stored < entries and of["state"] != "sealed":
-        yield {
-            **of,
-            "part": None,
-            "rows": entries - stored,
-            "size_bytes": 0,
-            "crc32c": None,
-            "file": None,
-            **_counted(view, number, of, stored, entries - 1),
-        }
+        row = {**of, "rows": entries - stored}
+        _count(view, number, row, ledger, stored, entries - 1)
+        yield row
 
 
-def _counted(view: View, number: int, of: Answer, first: int, last: int) -> Answer:
+def _count(view: View, number: int, row: SegmentRow, ledger: int, first: int, last: int) -> None:
     """Messages that have their place among these entries; of a sidecar those that have rows."""
-    ledger = of["ledger"]
-    if of["sidecar"]:
+    if row["sidecar"]:
         live = live_rows(view.buffer(number)).get(ledger, 0)
-        return {"messages": min(live, last - first + 1), "first": None, "last": None, "markers": 0}
+        row["messages"] = min(live, last - first + 1)
+        return
     markers = [m for m in view.buffer(number).markers.get(ledger, []) if first <= m.entry <= last]
     silent = view.watermark(number).silent.get(ledger)
     quiet = 0 if silent is None else silent.range_cardinality(first, last + 1)
     own = sum(1 for one in markers if silent is None or one.entry not in silent)
-    messages = last - first + 1 - quiet - own + sum(one.count for one in markers)
-    ids = (MessageId(ledger, first), MessageId(ledger, last)) if last >= first else (None, None)
-    return {"messages": messages, "first": ids[0], "last": ids[1], "markers": len(markers)}
+    row["messages"] = last - first + 1 - quiet - own + sum(one.count for one in markers)
+    row["markers"] = len(markers)
+    if last >= first:
+        row["first"], row["last"] = MessageId(ledger, first), MessageId(ledger, last)
 
 
 # --- one of them -----------------------------------------------------------------------------
 
 
-def shown(client: RelationReader, what: str) -> Answer:
+def shown(client: RelationReader, what: str) -> SegmentDescription:
     """A ledger, or a file by its path below the store or anywhere; as `txlog segment show`.
 
     raises: NotFound (no such ledger or file), FormatMismatch, Corruption
     """
     changes = _changes(client, what)
     if changes is not None:
-        known, table = changes
-        return known | _shape(table, known["file"])
+        known, path, table = changes
+        return _with_shape(known, table, path)
     refs, row = _found(client, what)
     if row is None:
         return _of_stranger(what)
-    columns: dict[str, Answer] = {}
-    groups: list[Answer] = []
+    columns: dict[str, ColumnShape] = {}
+    groups: list[RowGroup] = []
     for ref in refs:
         _add(client, ref, columns, groups)
     return {**row, "column_list": list(columns.values()), "row_group_list": groups}
 
 
-def _found(client: RelationReader, what: str) -> tuple[list[FileRef], Answer | None]:
+def _found(client: RelationReader, what: str) -> tuple[list[FileRef], SegmentRow | None]:
     """The files that a ledger or path stands for, and what is known of them; None: a stranger."""
 
-    def question(view: View) -> tuple[list[FileRef], Answer | None]:
+    def question(view: View) -> tuple[list[FileRef], SegmentRow | None]:
         for ledger, (number, _) in view.catalog.owners.items():
             refs = view.files.of(ledger)
             if what != str(ledger) and all(not _is_path(client, what, ref.path) for ref in refs):
@@ -320,50 +333,55 @@ def _found(client: RelationReader, what: str) -> tuple[list[FileRef], Answer | N
     return refs, row
 
 
-def _changes(client: RelationReader, what: str) -> tuple[Answer, pa.Table] | None:
-    """What is known of a file of a log of changes, and its rows; None: it is none."""
+def _changes(client: RelationReader, what: str) -> tuple[SegmentRow, str, pa.Table] | None:
+    """What is known of a file of a log of changes, its path, its rows; None: it is none."""
 
-    def question(view: View) -> tuple[Answer, pa.Table] | None:
+    def question(view: View) -> tuple[SegmentRow, str, pa.Table] | None:
         for ref in changes_of(view.manifest).refs:
             if _is_path(client, what, ref.path):
-                return _of_changes(view, ref), read(view.disk, ref)
+                return _of_changes(view, ref), ref.path, read(view.disk, ref)
         return None
 
     return client._ask(question)
 
 
-def _shape(table: pa.Table, path: str) -> Answer:
-    """The columns of rows that are read whole, as one row group."""
-    group = {
+def _with_shape(row: SegmentRow, table: pa.Table, path: str) -> SegmentDescription:
+    """With the columns of rows that are read whole, as one row group."""
+    group: RowGroup = {
         "rows": table.num_rows,
         "size_bytes": table.nbytes,
         "file": path,
         "first": None,
         "last": None,
     }
-    return {"column_list": _arrow_columns(table), "row_group_list": [group]}
+    return {**row, "column_list": _arrow_columns(table), "row_group_list": [group]}
 
 
 def _is_path(client: RelationReader, what: str, path: str) -> bool:
     return what == path or str(Path(what).absolute()) == f"{client.path}/{path}"
 
 
-def _joined(rows: Sequence[Answer], ledger: int) -> Answer:
+def _joined(rows: Sequence[SegmentRow], ledger: int) -> SegmentRow:
     """A ledger of several files as one row."""
     if not rows:
         raise NotFound(f"ledger {ledger} has no rows", hint="it was trimmed, or is empty")
-    out = dict(rows[0])
-    for row in rows[1:]:
-        for name in ("messages", "size_bytes", "rows", "markers"):
-            out[name] += row[name]
-        out["last"] = row["last"]
-    if len(rows) > 1:
-        out |= {"part": None, "file": None, "crc32c": None}
-    return out
+    if len(rows) == 1:
+        return rows[0]
+    return {
+        **rows[0],
+        "messages": sum(row["messages"] or 0 for row in rows),
+        "size_bytes": sum(row["size_bytes"] or 0 for row in rows),
+        "rows": sum(row["rows"] or 0 for row in rows),
+        "markers": sum(row["markers"] or 0 for row in rows),
+        "last": rows[-1]["last"],
+        "part": None,
+        "file": None,
+        "crc32c": None,
+    }
 
 
 def _add(
-    client: RelationReader, ref: FileRef, columns: dict[str, Answer], groups: list[Answer]
+    client: RelationReader, ref: FileRef, columns: dict[str, ColumnShape], groups: list[RowGroup]
 ) -> None:
     """What a file adds to the columns and row groups of its ledger."""
     first = 0
@@ -384,7 +402,7 @@ def _add(
         known["size_bytes"] += one["size_bytes"]
 
 
-def _columns(client: RelationReader, ref: FileRef) -> list[Answer]:
+def _columns(client: RelationReader, ref: FileRef) -> list[ColumnShape]:
     file = client.open(ref.path)
     try:
         if ref.form == "part":
@@ -395,7 +413,7 @@ def _columns(client: RelationReader, ref: FileRef) -> list[Answer]:
     finally:
         file.close()
     footer = arrow_module("pyarrow.parquet").read_metadata(pa.BufferReader(tail))
-    out = []
+    out: list[ColumnShape] = []
     for number in range(footer.num_columns):
         pieces = [footer.row_group(at).column(number) for at in range(footer.num_row_groups)]
         column = footer.schema.column(number)
@@ -410,7 +428,7 @@ def _columns(client: RelationReader, ref: FileRef) -> list[Answer]:
     return out
 
 
-def _arrow_columns(table: pa.Table) -> list[Answer]:
+def _arrow_columns(table: pa.Table) -> list[ColumnShape]:
     return [
         {
             "name": name,
@@ -423,34 +441,41 @@ def _arrow_columns(table: pa.Table) -> list[Answer]:
     ]
 
 
-def _of_stranger(path: str) -> Answer:
+def _of_stranger(path: str) -> SegmentDescription:
     """A file that is none of this store's."""
     found = inspect_file(path)
     if found["type"] not in ("parquet", "arrow", "bucket"):
         raise InvalidArgument(f"{path} is a {found['type']}, and has no rows of messages")
-    out: Answer = dict.fromkeys(
-        (
-            "topic",
-            "partition",
-            "ledger",
-            "part",
-            "state",
-            "messages",
-            "first",
-            "last",
-            "sidecar",
-            "markers",
-            "first_time",
-            "last_time",
-            "crc32c",
-            "log",
-        )
-    )
-    out |= {"size_bytes": found["size_bytes"], "file": path, "rows": found.get("rows")}
+    row: SegmentRow = {
+        "topic": None,
+        "partition": None,
+        "ledger": None,
+        "part": None,
+        "state": None,
+        "sidecar": None,
+        "messages": None,
+        "markers": None,
+        "first": None,
+        "last": None,
+        "rows": found.get("rows"),
+        "size_bytes": found["size_bytes"],
+        "first_time": None,
+        "last_time": None,
+        "crc32c": None,
+        "file": path,
+        "log": None,
+    }
     if is_parquet(path):
-        names = ("name", "type", "codec", "size_bytes")
-        out["column_list"] = [{name: one[name] for name in names} for one in columns_of(path)]
-        out["row_group_list"] = [
+        columns: list[ColumnShape] = [
+            {
+                "name": one["name"],
+                "type": one["type"],
+                "codec": one["codec"],
+                "size_bytes": one["size_bytes"],
+            }
+            for one in columns_of(path)
+        ]
+        groups: list[RowGroup] = [
             {
                 "rows": one["rows"],
                 "size_bytes": one["size_bytes"],
@@ -460,10 +485,10 @@ def _of_stranger(path: str) -> Answer:
             }
             for one in groups_of(path)
         ]
-        return out
+        return {**row, "column_list": columns, "row_group_list": groups}
     with pa.ipc.open_file(pa.py_buffer(Path(path).read_bytes())) as reader:
         table = reader.read_all()
-    return out | _shape(table, path)
+    return _with_shape(row, table, path)
 
 
 # --- rows ------------------------------------------------------------------------------------
@@ -482,29 +507,31 @@ def stored(
     if changes is not None:
         if wanted is not None or row_group not in (None, 0):
             raise InvalidArgument("a file of changes has one row group, and no entries", code=203)
-        return changes[1].schema, iter(changes[1].to_batches())
+        table = changes[2]
+        return table.schema, iter(table.to_batches())
     refs, row = _found(client, what)
     if row is None:
         return _of_file(what, row_group)
     groups = [(ref, at) for ref in refs for at in range(len(ref.groups))]
     if row_group is not None and not 0 <= row_group < len(groups):
         raise InvalidArgument(f"there are {len(groups)} row groups, from 0", code=203)
-    low, high = _entries(wanted, row["ledger"], row["rows"])
+    ledger, rows, is_sidecar = row["ledger"], row["rows"], row["sidecar"]
+    assert ledger is not None
+    assert rows is not None
+    low, high = _entries(wanted, ledger, rows)
 
     def batches() -> Iterator[pa.RecordBatch]:
         chosen = groups if row_group is None else [groups[row_group]]
         seen = 0
         for ref, at in chosen:
             table = _group(client, ref, at)
-            start = (
-                seen if row["sidecar"] or row_group is not None else ref.first + _before(ref, at)
-            )
+            start = seen if is_sidecar or row_group is not None else ref.first + _before(ref, at)
             seen += table.num_rows
             first, last = max(low - start, 0), min(high - start, table.num_rows)
             if first < last:
                 yield from table.slice(first, last - first).to_batches()
         if row_group is None:
-            yield from _in_frames(client, row["ledger"], refs, (low, high))
+            yield from _in_frames(client, ledger, refs, (low, high))
 
     return MESSAGE, batches()
 

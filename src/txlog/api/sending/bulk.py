@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing, suppress
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import pyarrow as pa
 
@@ -30,7 +30,10 @@ from txlog.engine.view.view import View
 from txlog.errors import InvalidArgument, OutcomeUnknown, TxlogError
 from txlog.ids import TopicName, TxnId, check_name
 
-Answer = dict[str, Any]
+if TYPE_CHECKING:
+    from txlog.rows.sending import BulkPartition, BulkStored
+
+
 Rows: TypeAlias = pa.Table | pa.RecordBatch
 
 
@@ -122,7 +125,7 @@ class Bulk:
         self.batch = plan.batch
 
     @property
-    def stored(self) -> Answer | None:
+    def stored(self) -> BulkStored | None:
         """The answer of the commit that stored this batch, None: it is not stored.
 
         raises: NotAllowed (the key has stored batches of another topic)
@@ -136,7 +139,7 @@ class Bulk:
             return []
         return _staged(Stager(self._store.disk, self.plan, task), rows)
 
-    def commit(self, staged: Sequence[Staged]) -> Answer:
+    def commit(self, staged: Sequence[Staged]) -> BulkStored:
         """Store all of it, by one frame; durable when it returns. Without files nothing is stored.
 
         returns: {topic, key, batch, already, messages, size_bytes, files, lsn, time, txn,
@@ -168,8 +171,7 @@ class Bulk:
         self._after()
         if answer is None:
             return {
-                **self._head(),
-                "already": False,
+                **self._head(already=False),
                 "messages": 0,
                 "size_bytes": 0,
                 "files": 0,
@@ -180,7 +182,7 @@ class Bulk:
             }
         return {**answer, "already": already}
 
-    def abort(self) -> Answer | None:
+    def abort(self) -> BulkStored | None:
         """Remove what was staged; the answer of the commit if the batch is stored all the same."""
         found = self.stored
         self._clear()
@@ -192,22 +194,22 @@ class Bulk:
             above = self.plan.directory.rpartition("/")[0]
             remove_tagged(self._store.disk, above, self.plan.tag, self.plan.time_ms)
 
-    def _find(self, view: View) -> Answer | None:
+    def _find(self, view: View) -> BulkStored | None:
         store, plan = self._store, self.plan
         live_topic(view, plan.number, TopicName.parse(plan.topic).short)
         caller = store.disk.owner()
         found = recorded(view, store.settings, caller, plan.number, self.key, self.batch)
         return None if found is None else self._shown(view, found)
 
-    def _head(self) -> Answer:
+    def _head(self, *, already: bool) -> BulkStored:
         topic = TopicName.parse(self.plan.topic).short
-        return {"topic": topic, "key": self.key, "batch": self.batch}
+        return {"topic": topic, "key": self.key, "batch": self.batch, "already": already}
 
-    def _shown(self, view: View, found: Recorded) -> Answer:
+    def _shown(self, view: View, found: Recorded) -> BulkStored:
         what = found.what
         if what is None:
-            return {**self._head(), "already": True}
-        partitions = [
+            return self._head(already=True)
+        partitions: list[BulkPartition] = [
             {
                 "partition": index_of(topic_of(view.catalog, number), number),
                 "ledger": ledger,
@@ -217,8 +219,7 @@ class Bulk:
             if has_partition(view.catalog, number)
         ]
         return {
-            **self._head(),
-            "already": True,
+            **self._head(already=True),
             "messages": what.messages,
             "size_bytes": what.payload_bytes,
             "files": what.files,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -29,18 +29,23 @@ from txlog.errors import IntegrityError
 from txlog.ids import MessageId
 from txlog.startup import compute as pc
 
-Answer = dict[str, Any]
+if TYPE_CHECKING:
+    from txlog.rows.delayed import BucketsMerged, IndexRebuilt
+
+
 INDEX_MAX = (1 << 31) - 1
 BEFORE_ALL: Id = (0, 0, 0)
 BEHIND_ALL: Id = (1 << 62, 0, 0)
 
 
-def merge(store: Store, numbers: Sequence[int], to: int, *, dry_run: bool) -> Answer:
+def merge(
+    store: Store, topic: str, numbers: Sequence[int], to: int, *, dry_run: bool
+) -> BucketsMerged:
     """Merge the buckets of partitions until each has at most so many.
 
     What nobody needs any more goes first; buckets with a range between them that is not indexed
     stay apart.
-    returns: {buckets_before, buckets_after, messages}, the ids in the buckets then
+    returns: messages: the ids in the buckets then
     """
     before_count, after, messages = 0, 0, 0
     for number in numbers:
@@ -53,7 +58,12 @@ def merge(store: Store, numbers: Sequence[int], to: int, *, dry_run: bool) -> An
         else:
             messages += sum(bucket.count for bucket in buckets)
         after += left
-    return {"buckets_before": before_count, "buckets_after": after, "messages": messages}
+    return {
+        "topic": topic,
+        "buckets_before": before_count,
+        "buckets_after": after,
+        "messages": messages,
+    }
 
 
 def _merged(view: View, store: Store, number: int, to: int) -> tuple[list[Bucket], int]:
@@ -84,19 +94,19 @@ class Rebuilt:
 
 def rebuild(
     store: Store,
+    topic: str,
     numbers: Sequence[int],
     first: MessageId | None,
     last: MessageId | None,
     *,
     dry_run: bool,
     searches: Mapping[int, Search] | None = None,
-) -> Answer:
+) -> IndexRebuilt:
     """Replace the index of a range by what the log says, and say what differed.
 
     first, last: None: from the beginning, to the end; both are in. Buckets are replaced as wholes.
     searches:    by partition what finds the delayed ids, if not a reading of the log
-    returns:     {partitions, messages_read, indexed, missing, surplus, buckets}: missing were in
-                 the log and not in the index, surplus the other way round
+    returns:     missing were in the log and not in the index, surplus the other way round
     """
     low = BEFORE_ALL if first is None else (first.ledger, first.entry, first.index)
     high = BEHIND_ALL if last is None else (last.ledger, last.entry, last.index or INDEX_MAX)
@@ -122,7 +132,15 @@ def rebuild(
         total.missing += report.missing
         total.surplus += report.extra
         total.buckets += report.buckets_made
-    return {name: getattr(total, name) for name in Rebuilt.__slots__}
+    return {
+        "topic": topic,
+        "partitions": total.partitions,
+        "messages_read": total.messages_read,
+        "indexed": total.indexed,
+        "missing": total.missing,
+        "surplus": total.surplus,
+        "buckets": total.buckets,
+    }
 
 
 def _ranges(view: View, number: int, low: Id, high: Id) -> Ranges:

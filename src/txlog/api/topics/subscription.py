@@ -7,7 +7,7 @@ answers are plain values under the names that the commands print.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 from txlog.answers import consumers
 from txlog.api.consuming.acknowledge import acknowledge_runs
@@ -34,7 +34,19 @@ from txlog.errors import ConsumerBusy, InvalidArgument
 from txlog.ids import MessageId, TopicName, TxnId
 from txlog.relation.positions import Where, bound_of
 
-Answer = dict[str, Any]
+if TYPE_CHECKING:
+    from txlog.rows.consuming import (
+        Acknowledged,
+        BacklogGroup,
+        NegativelyAcknowledged,
+        Redelivered,
+        Skipped,
+        Sought,
+        SubscriptionDeleted,
+        SubscriptionDescription,
+    )
+
+
 DELETE_TRIES = 3
 
 
@@ -81,19 +93,19 @@ class SubscriptionHandle:
 
     # --- looking -----------------------------------------------------------------------------
 
-    def describe(self) -> Answer:
+    def describe(self) -> SubscriptionDescription:
         """The subscription with its consumers and partitions; the fields of `sub describe`."""
         store = self._store
         return store.ask(lambda view: consumers.describe(view, store, *self._find(view)))
 
-    def backlog(self, by: str = "age", top: int = 20) -> list[Answer]:
+    def backlog(self, by: str = "age", top: int = 20) -> list[BacklogGroup]:
         """What is not acknowledged, by key, age or ledger; the fields of `sub backlog`."""
         topic, held = self._store.ask(self._find)
         return consumers.backlog_groups(self._store, topic, held, self._indexes(), by, top)
 
     # --- moving ------------------------------------------------------------------------------
 
-    def seek(self, to: Where, *, force: bool = False, dry_run: bool = False) -> Answer:
+    def seek(self, to: Where, *, force: bool = False, dry_run: bool = False) -> Sought:
         """Stand before a bound, a message, or an instant in ms; the fields of `sub seek`.
 
         Everything before it is acknowledged, nothing from it on; redelivery counts begin anew.
@@ -145,7 +157,7 @@ class SubscriptionHandle:
         all: bool = False,
         older_than_ms: int | None = None,
         dry_run: bool = False,
-    ) -> Answer:
+    ) -> Skipped:
         """Acknowledge the next messages of each partition, all, or what is older.
 
         Messages that a transaction holds stay with it. The fields of `sub skip`.
@@ -156,11 +168,11 @@ class SubscriptionHandle:
             raise InvalidArgument(f"{messages} messages to skip, at least 1", code=203)
         return self._skip(ALL if messages is None else messages, older_than_ms, dry_run=dry_run)
 
-    def clear_backlog(self, *, dry_run: bool = False) -> Answer:
+    def clear_backlog(self, *, dry_run: bool = False) -> Skipped:
         """Acknowledge everything that no transaction holds."""
         return self.skip(all=True, dry_run=dry_run)
 
-    def expire(self, older_than_ms: int | None = None, *, dry_run: bool = False) -> Answer:
+    def expire(self, older_than_ms: int | None = None, *, dry_run: bool = False) -> Skipped:
         """Acknowledge what is older; without an age, what is past the topic's time to live.
 
         raises: InvalidArgument when the topic has no time to live
@@ -181,7 +193,7 @@ class SubscriptionHandle:
 
         return self._skipped(ttl, dry_run=dry_run)
 
-    def _skip(self, messages: int, older_than_ms: int | None, *, dry_run: bool) -> Answer:
+    def _skip(self, messages: int, older_than_ms: int | None, *, dry_run: bool) -> Skipped:
         if older_than_ms is not None and older_than_ms < 0:
             raise InvalidArgument(f"older than {older_than_ms} ms, it must not be negative")
 
@@ -191,7 +203,7 @@ class SubscriptionHandle:
 
         return self._skipped(amount, dry_run=dry_run)
 
-    def _skipped(self, amount: Callable[[View, Instant], Amount], *, dry_run: bool) -> Answer:
+    def _skipped(self, amount: Callable[[View, Instant], Amount], *, dry_run: bool) -> Skipped:
         store = self._store
 
         def decide(view: View, now: Instant) -> Decision:
@@ -200,6 +212,7 @@ class SubscriptionHandle:
             )
 
         skipped = self._decided(decide, dry_run=dry_run)
+        assert isinstance(skipped, int)
         return {"topic": self.short, "subscription": self.name, "skipped": skipped}
 
     def _decided(self, decide: Decide, *, dry_run: bool) -> object:
@@ -224,7 +237,7 @@ class SubscriptionHandle:
         *,
         cumulative: bool = False,
         txn: Transaction | TxnId | None = None,
-    ) -> Answer:
+    ) -> Acknowledged:
         """Acknowledge by id; {acked, already, dropped}. Raises as Client.acknowledge."""
         answer = acknowledge_runs(
             self._store, self._find, runs_of_ids(list(ids)), txn, cumulative=cumulative
@@ -233,7 +246,7 @@ class SubscriptionHandle:
 
     def negative_acknowledge(
         self, ids: Sequence[MessageId], delay_ms: int | None = None, *, dry_run: bool = False
-    ) -> Answer:
+    ) -> NegativelyAcknowledged:
         """Let messages that are in a consumer's hand come again; the fields of `sub nack`.
 
         delay_ms: not before so long; None: as the subscription says. Each counts as a redelivery;
@@ -260,7 +273,9 @@ class SubscriptionHandle:
             "ignored": answer.missed,
         }
 
-    def redeliver(self, ids: Sequence[MessageId] | None = None, *, dry_run: bool = False) -> Answer:
+    def redeliver(
+        self, ids: Sequence[MessageId] | None = None, *, dry_run: bool = False
+    ) -> Redelivered:
         """Let what is in hand come again at once, None: all of it; the fields of `sub redeliver`.
 
         raises: MessageNotFound, PartitionUnavailable
@@ -294,7 +309,7 @@ class SubscriptionHandle:
         assert isinstance(answer, dict)
         return answer
 
-    def delete(self, *, force: bool = False, dry_run: bool = False) -> Answer:
+    def delete(self, *, force: bool = False, dry_run: bool = False) -> SubscriptionDeleted:
         """Delete the subscription; the fields of `sub delete`.
 
         What open transactions have acknowledged here is let go; they name it as skipped.

@@ -7,7 +7,7 @@ of its commit, however many partitions its messages are in.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
@@ -17,7 +17,10 @@ from txlog.errors import InvalidArgument, LimitExceeded
 from txlog.ranges import END, Bound, Range
 from txlog.startup import compute as pc
 
-Answer = dict[str, Any]
+if TYPE_CHECKING:
+    from txlog.rows.topics import Throughput
+
+
 SPANS_MAX: Final = 100_000
 _AT_ONCE: Final = 65_536
 _TXN: Final = ("txn_most", "txn_least")
@@ -25,7 +28,7 @@ _TXN: Final = ("txn_most", "txn_least")
 
 def throughput(
     store: Store, topic: str, partitions: Sequence[int] | None, since_ms: int, by_ms: int
-) -> list[Answer]:
+) -> list[Throughput]:
     """A row for each span from the one with `since_ms` until now, those without messages too.
 
     partitions: None: all
@@ -68,7 +71,7 @@ def throughput(
     return [rows[at] for at in sorted(rows)]
 
 
-def _empty(topic: str, from_ms: int) -> Answer:
+def _empty(topic: str, from_ms: int) -> Throughput:
     return {"topic": topic, "from_time": from_ms, "messages": 0, "size_bytes": 0, "transactions": 0}
 
 

@@ -8,7 +8,7 @@ topic's watermarks.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -35,9 +35,21 @@ from txlog.errors import InvalidArgument
 from txlog.ids import MessageId, TopicName
 from txlog.settings import DAY_MS, HOUR_MS, Settings
 
+if TYPE_CHECKING:
+    from txlog.rows.delayed import (
+        BucketRow,
+        BucketsMerged,
+        Cancelled,
+        DueWithin,
+        IndexRebuilt,
+        NextDelayed,
+        Promoted,
+    )
+    from txlog.rows.topics import Throughput
+
+
 NEVER_MERGED = 1 << 31  # buckets that may stay where max_num_buckets says that none are merged
 
-Answer = dict[str, Any]
 Ask = Callable[[View, Settings, Instant, Find, Which], Decision]
 
 
@@ -83,7 +95,7 @@ class TopicHandle:
             return [self._asked.partition]
         return list(range(topic.partitions))
 
-    def stats(self, by_ms: int = HOUR_MS, since_ms: int | None = None) -> list[Answer]:
+    def stats(self, by_ms: int = HOUR_MS, since_ms: int | None = None) -> list[Throughput]:
         """What became visible, a row for each span of time; the fields of `txlog topic stats`.
 
         since_ms: the first of them is the one with this instant; None: a day ago
@@ -137,10 +149,10 @@ class TopicHandle:
             ),
         )
 
-    def next_delayed(self, subscription: str | None = None) -> Answer | None:
+    def next_delayed(self, subscription: str | None = None) -> NextDelayed | None:
         """The message that is due next, None when nothing is delayed; {message_id, deliver_at}."""
 
-        def first(view: View) -> Answer | None:
+        def first(view: View) -> NextDelayed | None:
             for times in delayreport.ahead(view, self._scope(view, subscription)):
                 at, *place = (times[name][0].as_py() for name in times.column_names)
                 return {"message_id": MessageId(*place), "deliver_at": at}
@@ -148,13 +160,15 @@ class TopicHandle:
 
         return self._store.ask(first)
 
-    def histogram(self, subscription: str | None = None, before: int | None = None) -> list[Answer]:
+    def histogram(
+        self, subscription: str | None = None, before: int | None = None
+    ) -> list[DueWithin]:
         """How many are due within a minute, ten, an hour, a day, and later.
 
         returns: [{due_within_ms, messages}], due_within_ms None in the last
         """
 
-        def counted(view: View) -> list[Answer]:
+        def counted(view: View) -> list[DueWithin]:
             scope = self._scope(view, subscription, before)
             return delayreport.histogram(
                 scope.now_ms, delayreport.ahead(view, scope, in_order=False)
@@ -174,7 +188,7 @@ class TopicHandle:
 
         return store.ask(cutoff, up_to_damage=True)
 
-    def buckets(self) -> list[Answer]:
+    def buckets(self) -> list[BucketRow]:
         """The buckets of the index; the fields of `txlog delay buckets`."""
         return self._store.ask(lambda view: buckets(view, self._scope(view, None)))
 
@@ -197,7 +211,7 @@ class TopicHandle:
         all: bool = False,
         subscription: str | None = None,
         dry_run: bool = False,
-    ) -> Answer:
+    ) -> Promoted:
         """Let delayed messages be delivered now; later ones still wait.
 
         ids, before, all: one of them: these, those due before an instant in ms, or all
@@ -208,7 +222,14 @@ class TopicHandle:
                           MessageNotFound, PartitionUnavailable: nothing is changed then
         """
         answer = self._change(promote, ids, before, all, subscription, dry_run=dry_run)
-        return self._told("promoted", subscription, answer)
+        return {
+            "topic": self.short,
+            "subscription": subscription,
+            "promoted": answer.messages,
+            "not_delayed": answer.not_delayed,
+            "first_at": answer.first_ms,
+            "last_at": answer.last_ms,
+        }
 
     def cancel(
         self,
@@ -218,14 +239,21 @@ class TopicHandle:
         all: bool = False,
         subscription: str | None = None,
         dry_run: bool = False,
-    ) -> Answer:
+    ) -> Cancelled:
         """Acknowledge delayed messages before they are due, so that they never come.
 
         subscription: None: every subscription there is
         returns:      as promote, with cancelled; raises as promote, whatever the type
         """
         answer = self._change(cancel, ids, before, all, subscription, dry_run=dry_run)
-        return self._told("cancelled", subscription, answer)
+        return {
+            "topic": self.short,
+            "subscription": subscription,
+            "cancelled": answer.messages,
+            "not_delayed": answer.not_delayed,
+            "first_at": answer.first_ms,
+            "last_at": answer.last_ms,
+        }
 
     def _change(
         self,
@@ -265,19 +293,9 @@ class TopicHandle:
             (name, number_of(topic, index)) for name in names for index in self._indexes(topic)
         )
 
-    def _told(self, verb: str, subscription: str | None, answer: Changed) -> Answer:
-        return {
-            "topic": self.short,
-            "subscription": subscription,
-            verb: answer.messages,
-            "not_delayed": answer.not_delayed,
-            "first_at": answer.first_ms,
-            "last_at": answer.last_ms,
-        }
-
     # --- upkeep of the index -----------------------------------------------------------------
 
-    def merge(self, to: int | None = None, *, dry_run: bool = False) -> Answer:
+    def merge(self, to: int | None = None, *, dry_run: bool = False) -> BucketsMerged:
         """Merge the buckets of each partition until there are at most so many.
 
         to:      None: max_num_buckets of the store, as upkeep does; where that is 0 or -1, no merge
@@ -289,8 +307,7 @@ class TopicHandle:
             to = most if most > 0 else NEVER_MERGED
         elif to < 1:
             raise InvalidArgument(f"to is {to}, at least 1", code=203)
-        answer = delayed_index.merge(self._store, self._numbers(), to, dry_run=dry_run)
-        return {"topic": self.short, **answer}
+        return delayed_index.merge(self._store, self.short, self._numbers(), to, dry_run=dry_run)
 
     def rebuild(
         self,
@@ -299,7 +316,7 @@ class TopicHandle:
         *,
         dry_run: bool = False,
         searches: Mapping[int, Search] | None = None,
-    ) -> Answer:
+    ) -> IndexRebuilt:
         """Replace the index of a range by what the log says.
 
         searches: by number of the store what finds delayed ids; jobs give those that Spark found
@@ -309,15 +326,15 @@ class TopicHandle:
         raises:  MessageNotFound (an id of another topic), InvalidArgument (ids of two partitions),
                  StoreLocked, PartitionUnavailable
         """
-        answer = delayed_index.rebuild(
+        return delayed_index.rebuild(
             self._store,
+            self.short,
             self._numbers(first, last),
             first,
             last,
             dry_run=dry_run,
             searches=searches,
         )
-        return {"topic": self.short, **answer}
 
     def _numbers(self, *named: MessageId | None) -> list[int]:
         """The partitions of the handle; an id selects its own."""

@@ -7,7 +7,7 @@ that it prints.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
@@ -30,7 +30,16 @@ from txlog.engine.view.view import View
 from txlog.errors import Corruption, InvalidArgument, PartitionUnavailable
 from txlog.ids import MessageId, Position, TopicName, TxnId, check_name
 
-Answer = dict[str, Any]
+if TYPE_CHECKING:
+    from txlog.rows.watermarks import (
+        PartitionPosition,
+        ProducerIdle,
+        SnapshotsTaken,
+        WatermarkProducer,
+        WatermarkRow,
+        WatermarkSet,
+        WatermarkShown,
+    )
 
 
 @checked
@@ -87,7 +96,7 @@ class TopicWatermarks:
         partition: int | None = None,
         at: MessageId | None = None,
         lateness: bool = True,
-    ) -> Answer:
+    ) -> WatermarkShown:
         """The watermark where a subscription is, at the end of the log without one; or at a place.
 
         at:       a row of one partition
@@ -104,7 +113,7 @@ class TopicWatermarks:
         """
         now_ms = self._store.clock.now().wall_ms
 
-        def ask(view: View) -> tuple[Answer, list[Lateness]]:
+        def ask(view: View) -> tuple[WatermarkShown, list[Lateness]]:
             topic, held = self._topic(view), self._held(view, subscription)
             indexes = self._indexes(view, partition)
             found = [*watermarks.standings(view, topic, indexes, held, at)]
@@ -113,20 +122,20 @@ class TopicWatermarks:
 
         answer, looks = self._store.ask(ask)
         if lateness:
-            answer |= self._lateness(looks)
+            answer["max_event_time"], answer["late_messages"] = self._lateness(looks)
         return answer
 
-    def _lateness(self, looks: list[Lateness]) -> Answer:
-        """What messages say of event time: {max_event_time, late_messages}; unread: None."""
+    def _lateness(self, looks: list[Lateness]) -> tuple[int | None, int | None]:
+        """What messages say: (max_event_time, late_messages); None of what cannot be read."""
         try:
             for one in looks:
                 while self._store.read(one.step):
                     pass  # a few at a time: nobody waits for long
         except (Corruption, PartitionUnavailable):
-            return {}
+            return None, None
         times = [one.greatest for one in looks if one.greatest is not None]
         late = sum(one.late for one in looks)
-        return {"max_event_time": max(times, default=None), "late_messages": late}
+        return max(times, default=None), late
 
     def history(
         self,
@@ -135,7 +144,7 @@ class TopicWatermarks:
         producer: str | None = None,
         since: int | None = None,
         limit: int | None = None,
-    ) -> list[Answer]:
+    ) -> list[WatermarkRow]:
         """What moved the watermarks, oldest first; as far back as the log reaches.
 
         since:   written at or after (ms); limit: the last so many
@@ -152,7 +161,7 @@ class TopicWatermarks:
             ),
         )
 
-    def producers(self, subscription: str | None = None) -> list[Answer]:
+    def producers(self, subscription: str | None = None) -> list[WatermarkProducer]:
         """Who is waited for; [{topic, partition, producer, event_time, holds, idle, position,
         pending_txns}]. With a subscription, where that is.
         """
@@ -166,7 +175,7 @@ class TopicWatermarks:
 
     def set(
         self, event_time: int, producer: str, *, txn: Transaction | TxnId | None = None
-    ) -> Answer:
+    ) -> WatermarkSet:
         """Assert a time in the name of a producer, in every partition.
 
         returns: {topic, producer, event_time, regressed, txn, partition_list}; regressed: below its
@@ -185,7 +194,7 @@ class TopicWatermarks:
             "partition_list": _places(placed),
         }
 
-    def idle(self, producer: str, *, txn: Transaction | TxnId | None = None) -> Answer:
+    def idle(self, producer: str, *, txn: Transaction | TxnId | None = None) -> ProducerIdle:
         """Declare a producer idle: nobody waits for it until it asserts a time again.
 
         returns: {topic, producer, was_active, txn, partition_list}; done, too, when it was not
@@ -199,7 +208,7 @@ class TopicWatermarks:
             "partition_list": _places(placed),
         }
 
-    def snapshot(self) -> Answer:
+    def snapshot(self) -> SnapshotsTaken:
         """Write a snapshot in each partition where anything was asserted.
 
         returns: {topic, written, partition_list}
@@ -209,6 +218,7 @@ class TopicWatermarks:
         written = store.write(
             lambda view, now: watermark.take_snapshots(view, store.settings, now, self._topic(view))
         )
+        assert isinstance(written, int)
         rows = self.show(lateness=False)["partition_list"]
         return {
             "topic": self.short,
@@ -253,7 +263,7 @@ def _name(producer: str) -> str:
     return producer if producer == UNNAMED else check_name("producer", producer)
 
 
-def _places(placed: WatermarkPlaced) -> list[Answer]:
+def _places(placed: WatermarkPlaced) -> list[PartitionPosition]:
     where = placed.positions
     return [
         {"partition": index, "position": Position(*where[index]) if index in where else None}

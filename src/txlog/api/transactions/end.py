@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from threading import Event
-from typing import Any
+from typing import TYPE_CHECKING
 
 from txlog.answers import topics_and_txns
 from txlog.engine.decide.transactions import end as end_txn
@@ -17,6 +17,10 @@ from txlog.engine.store.store import Store
 from txlog.engine.view.view import View
 from txlog.errors import OutcomeUnknown
 from txlog.ids import TxnId
+
+if TYPE_CHECKING:
+    from txlog.rows.transactions import Expired
+
 
 POLL_SECONDS = 0.02
 
@@ -57,8 +61,8 @@ def await_end(store: Store, txn_id: TxnId, wait_ms: int) -> None:
         Event().wait(min(POLL_SECONDS, max(0.0, deadline - time.monotonic())))
 
 
-def expire(store: Store) -> dict[str, Any]:
-    """Sweep the whole store; {expired, rolled_forward, rolled_back, forgotten, waiting_list}."""
+def expire(store: Store) -> Expired:
+    """Sweep the whole store."""
     swept = store.expire()
     return {
         "expired": swept.expired,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from txlog.cli.call.ask import confirm
 from txlog.cli.call.call import Call
@@ -13,6 +13,9 @@ from txlog.cli.terminal.tables import counted, duration, size
 from txlog.errors import Usage
 from txlog.ranges import parse_bound
 from txlog.settings import HOUR_MS
+
+if TYPE_CHECKING:
+    from txlog.rows.space import Trimmed
 
 
 @command(
@@ -63,7 +66,7 @@ def compact_changes(call: Call) -> None:
     client = call.client(write=True)
     with Words(call, "compacting the logs of changes"):
         rows = client.admin.compact_changes()
-    before, after = (sum(int(row[f"rows_{when}"]) for row in rows) for when in ("before", "after"))
+    before, after = sum(row["rows_before"] for row in rows), sum(row["rows_after"] for row in rows)
     call.summary(f"{counted(before, 'change')} before, {after:,} after")
     call.output.rows(rows)
 
@@ -192,11 +195,9 @@ def accept_clock(call: Call) -> None:
     call.output.result(answer)
 
 
-def _amount(plan: dict[str, object]) -> str:
-    messages, ledgers = plan["messages"], plan["ledgers"]
-    assert isinstance(messages, int)
-    assert isinstance(ledgers, int)
-    return f"{plan['topic']}: {counted(messages, 'message')} in {counted(ledgers, 'ledger')}"
+def _amount(plan: Trimmed) -> str:
+    messages, ledgers = counted(plan["messages"], "message"), counted(plan["ledgers"], "ledger")
+    return f"{plan['topic']}: {messages} in {ledgers}"
 
 
 def _tense(dry_run: bool, verb: str) -> str:

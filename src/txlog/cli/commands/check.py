@@ -5,8 +5,8 @@ from __future__ import annotations
 import importlib
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Any, Final
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated, Final
 
 from txlog.cli.call.call import Call
 from txlog.cli.line.command import command, exclusive
@@ -15,11 +15,14 @@ from txlog.cli.terminal import fields, tables
 from txlog.engine.storage.user_files import replace_file
 from txlog.errors import Corruption, TxlogError, Usage
 
+if TYPE_CHECKING:
+    from txlog.rows.store import Check, CheckRow
+
+
 EXITS: Final = {"ok": 0, "warning": 1, "critical": 2, "unknown": 3}
 _STYLES: Final = ("text", "nagios", "prometheus", "json")
 # For values of a check: the unit that monitors know, and how many of it one of ours is.
 _UNITS: Final = {"txn-age": ("s", 0.001), "lag": ("s", 0.001), "space": ("B", 1)}
-Answer = Mapping[str, Any]
 
 
 @command(
@@ -75,7 +78,6 @@ def check(
         "txn_age_ms": _bounds("txn-age", call.duration(txn_age_warn), call.duration(txn_age_crit)),
         "lag_ms": _bounds("lag", call.duration(lag_warn), call.duration(lag_crit)),
     }
-    answer: Answer
     try:
         answer = call.client().admin.check(topics or [], **bounds)
     except TxlogError as error:
@@ -96,11 +98,11 @@ def _bounds(name: str, warn: int | None, crit: int | None) -> tuple[int | None, 
     return warn, crit
 
 
-def _failed(error: TxlogError) -> Answer:
+def _failed(error: TxlogError) -> Check:
     """The answer for a store that cannot be examined."""
     status = "critical" if isinstance(error, Corruption) else "unknown"
     detail = error.message if error.hint is None else f"{error.message} ({error.hint})"
-    row = {
+    row: CheckRow = {
         "name": "store",
         "status": status,
         "value": error.exit,
@@ -111,12 +113,12 @@ def _failed(error: TxlogError) -> Answer:
     return {"status": status, "check_list": [row]}
 
 
-def _json(call: Call, answer: Answer) -> str:
+def _json(call: Call, answer: Check) -> str:
     picked = fields.select(answer, call.command.fields)
     return json.dumps(picked, ensure_ascii=False, separators=(",", ":")) + "\n"
 
 
-def _text(call: Call, answer: Answer) -> str:
+def _text(call: Call, answer: Check) -> str:
     rows = answer["check_list"]
     width = max(len(row["name"]) for row in rows)
     lines = [
@@ -126,15 +128,15 @@ def _text(call: Call, answer: Answer) -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
-def _shown(row: Answer) -> str:
+def _shown(row: CheckRow) -> str:
     name = str(row["name"]).split(" ")[0]
     if name == "space":
         return tables.size(row["value"])
     return tables.duration(row["value"]) if name in _UNITS else f"{row['value']:,}"
 
 
-def _nagios(call: Call, answer: Answer) -> str:
-    rows: Sequence[Answer] = answer["check_list"]
+def _nagios(call: Call, answer: Check) -> str:
+    rows = answer["check_list"]
     wrong = [row for row in rows if row["status"] != "ok"]
     said = "; ".join(f"{row['name']}: {_said(row)}" for row in wrong[:3])
     figures = " ".join(_perfdata(row) for row in rows if row["name"] != "store")
@@ -146,18 +148,18 @@ def _nagios(call: Call, answer: Answer) -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
-def _said(row: Answer) -> str:
+def _said(row: CheckRow) -> str:
     return str(row["detail"]) if row["name"] == "store" else f"{_shown(row)}, {row['detail']}"
 
 
-def _perfdata(row: Answer) -> str:
+def _perfdata(row: CheckRow) -> str:
     """'label'=value[unit];warn;crit; a range N: warns below."""
     kind = str(row["name"]).split(" ")[0]
     unit, factor = _UNITS.get(kind, ("", 1))
     below = ":" if kind == "space" else ""
     warn, crit = (
-        "" if row[name] is None else f"{_number(row[name] * factor)}{below}"
-        for name in ("warn", "crit")
+        "" if bound is None else f"{_number(bound * factor)}{below}"
+        for bound in (row["warn"], row["crit"])
     )
     label = str(row["name"]).replace("'", "''").replace("=", "_")
     return f"'{label}'={_number(row['value'] * factor)}{unit};{warn};{crit};;".rstrip(";")
@@ -167,10 +169,10 @@ def _number(value: float) -> str:
     return f"{value:.3f}".rstrip("0").rstrip(".")
 
 
-def _prometheus(call: Call, answer: Answer) -> str:
+def _prometheus(call: Call, answer: Check) -> str:
     family = importlib.import_module("txlog.answers.metric_family").Family
     said = "0 ok, 1 warning, 2 critical, 3 unknown"
-    rows: Sequence[Answer] = answer["check_list"]
+    rows = answer["check_list"]
     statuses = [("", {"check": row["name"]}, EXITS[row["status"]]) for row in rows]
     values = [("", {"check": row["name"]}, row["value"]) for row in rows if row["name"] != "store"]
     made = [
@@ -187,6 +189,6 @@ def _prometheus(call: Call, answer: Answer) -> str:
     return text
 
 
-_PRINTED: Final[dict[str, Callable[[Call, Answer], str]]] = {
+_PRINTED: Final[dict[str, Callable[[Call, Check], str]]] = {
     "text": _text, "json": _json, "nagios": _nagios, "prometheus": _prometheus,
 }  # fmt: skip

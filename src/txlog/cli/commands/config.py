@@ -121,7 +121,8 @@ def _rows(call: Call) -> list[Row]:
     rows = [{"name": "store", "value": os.path.abspath(store), "origin": origin}, *rows]
     listed = call.client().admin.settings()
     durability = os.environ.get("TXLOG_DURABILITY")
-    for row in listed:
+    for known in listed:
+        row: Row = {**known}
         if row["name"] == "durability" and durability:
             row.update(value=durability, origin="TXLOG_DURABILITY")
         if row["name"] == "lock_timeout_ms":

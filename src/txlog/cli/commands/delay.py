@@ -174,7 +174,6 @@ def _length(count: int, most: int) -> int:
 
 # --- decide ----------------------------------------------------------------------------------
 
-Answer = Mapping[str, Any]
 Ids = Annotated[list[str] | None, Argument(metavar="ID")]
 DueBefore = Annotated[str | None, Option("--before", metavar="TIME", help="those due before it")]
 Every = Annotated[bool, Option("--all", help="everything delayed")]
@@ -252,7 +251,7 @@ def _change(
     handle = call.client(write=True).topic(topic)
     act = _action(handle, verb)
 
-    def ask(dry_run: bool) -> Answer:
+    def ask(dry_run: bool) -> Mapping[str, Any]:
         return act(wanted, before=before_ms, all=every, subscription=subscription, dry_run=dry_run)
 
     done = _DONE[verb]
@@ -268,7 +267,7 @@ def _change(
     call.output.result(answer)
 
 
-def _action(handle: TopicHandle, verb: str) -> Callable[..., Answer]:
+def _action(handle: TopicHandle, verb: str) -> Callable[..., Mapping[str, Any]]:
     return handle.promote if verb == "promote" else handle.cancel
 
 
@@ -279,7 +278,7 @@ def _parsed(ids: list[str]) -> list[MessageId]:
     return parsed
 
 
-def _amount(answer: Answer, done: str) -> str:
+def _amount(answer: Mapping[str, Any], done: str) -> str:
     """The number of messages, with the first and last of their times."""
     first, last = answer["first_at"], answer["last_at"]
     if first == last:

@@ -6,8 +6,8 @@ carried out.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated
 
 from txlog.cli.call.ask import confirm
 from txlog.cli.call.call import Call
@@ -23,6 +23,7 @@ from txlog.suggest import suggestion
 if TYPE_CHECKING:
     from txlog.api.client import Client
     from txlog.api.topics.subscription import SubscriptionHandle
+    from txlog.rows.consuming import SeekPartition, Skipped, Sought
 
 TYPES = ("exclusive", "shared", "failover", "key-shared")
 LIST_FIELDS = (
@@ -219,8 +220,6 @@ def backlog(
 
 # --- move, or delete -------------------------------------------------------------------------
 
-Answer = Mapping[str, Any]
-
 
 @command(
     "sub seek",
@@ -268,7 +267,7 @@ def seek(
     call.output.result(answer)
 
 
-def _moved(answer: Answer) -> list[Answer]:
+def _moved(answer: Sought) -> list[SeekPartition]:
     """The partitions in which something is another than before."""
     return [
         row
@@ -277,7 +276,7 @@ def _moved(answer: Answer) -> list[Answer]:
     ]
 
 
-def _effect(row: Answer) -> str:
+def _effect(row: SeekPartition) -> str:
     parts = []
     if row["redeliver"]:
         parts.append(f"{_messages(row['redeliver'])} {_verb(row['redeliver'], 'come')} again")
@@ -353,7 +352,7 @@ def expire(
     _skip(call, handle, lambda dry_run: handle.expire(older_ms, dry_run=dry_run))
 
 
-def _skip(call: Call, handle: SubscriptionHandle, act: Callable[[bool], dict[str, Any]]) -> None:
+def _skip(call: Call, handle: SubscriptionHandle, act: Callable[[bool], Skipped]) -> None:
     answer = act(not call.dry_run)
     where = f"{handle.name} on {handle.short}"
     if answer["skipped"] and not call.dry_run:

@@ -351,7 +351,7 @@ def _say_end(call: Call, client: Client, answer: Mapping[str, Any]) -> None:
         text += ", already"
     elif not call.flags.quiet and not call.output.as_json:
         row = client.show_transaction(answer["txn"])
-        if row.get("end_time") is not None and row.get("begin_time") is not None:
+        if row["end_time"] is not None:
             text += f", open {duration(row['end_time'] - row['begin_time'])}"
     call.summary(text)
     if answer.get("waiting_list"):

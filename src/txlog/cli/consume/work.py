@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from txlog.api.consuming.open import ConsumerOptions
     from txlog.api.topics.topic import TopicHandle
     from txlog.ids import TxnId
+    from txlog.rows.topics import TopicDescription
 
 _BATCH_MESSAGES = 1000
 READ_MESSAGES = 10_000  # at once, when nothing says how many are wanted
@@ -414,7 +415,7 @@ class Job:
             if row.get("delayed") and not self.request.include_delayed:
                 self.call.note(f"{target.topic}: {counted(row['delayed'], 'message')} not yet due")
 
-    def _note_type(self, row: dict[str, Any]) -> None:
+    def _note_type(self, row: TopicDescription) -> None:
         for held in row["subscription_list"]:
             waits = held["type"] in ("shared", "key-shared")
             if held["subscription"] == self.request.subscription and row["delayed"] and not waits:

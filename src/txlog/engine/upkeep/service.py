@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -34,6 +35,10 @@ from txlog.engine.upkeep.delayed.buckets import tend_held
 from txlog.engine.upkeep.space import adopt, compact, retention, sweep
 from txlog.engine.view.view import View
 from txlog.errors import AlreadyClosed, StoreFull, TxlogError
+
+if TYPE_CHECKING:
+    from txlog.rows.space import CheckpointWritten
+
 
 # An automatic checkpoint looks for files that nobody names in so many directories, not in more.
 SWEPT_DIRECTORIES_MAX = 64
@@ -184,7 +189,7 @@ def _with_reserve(store: Store, report: checkpoint.CheckpointReport, *, far: boo
         return checkpoint.checkpoint(store, report, far=far)
 
 
-def run_checkpoint(store: Store, *, wait: bool) -> dict[str, int | bool]:
+def run_checkpoint(store: Store, *, wait: bool) -> CheckpointWritten:
     """Write a checkpoint and seal what can be sealed.
 
     wait:    for a checkpoint of another process; else give way to it
@@ -218,9 +223,18 @@ def run_checkpoint(store: Store, *, wait: bool) -> dict[str, int | bool]:
             most = None if wait else SWEPT_DIRECTORIES_MAX
             report.freed_bytes += sweep.sweep_unnamed(store, directories_max=most)
             report.freed_bytes += adopt.sweep_stages(store, topics_max=most)
-    answer = msgspec.structs.asdict(report)
-    answer["elapsed_ms"] = round((time.monotonic() - began) * 1000)
-    return answer
+    return {
+        "generation": report.generation,
+        "lsn": report.lsn,
+        "frames": report.frames,
+        "rows": report.rows,
+        "parts": report.parts,
+        "sealed_ledgers": report.sealed_ledgers,
+        "journals_deleted": report.journals_deleted,
+        "freed_bytes": report.freed_bytes,
+        "skipped": report.skipped,
+        "elapsed_ms": round((time.monotonic() - began) * 1000),
+    }
 
 
 def compact_changes(store: Store) -> tuple[Changes, Changes]:

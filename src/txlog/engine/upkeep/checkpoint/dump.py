@@ -6,7 +6,7 @@ import importlib
 import tomllib
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pyarrow as pa
@@ -23,11 +23,14 @@ from txlog.engine.upkeep.changes.rows import SCHEMAS
 from txlog.errors import Corruption, FormatMismatch, NotFound
 from txlog.ids import MessageId
 
-Answer = dict[str, Any]
+if TYPE_CHECKING:
+    from txlog.rows.files import Frame
+
+
 FRAMES_SHOWN_MAX = 1000
 
 
-def describe_frame(raw: RawFrame) -> Answer:
+def describe_frame(raw: RawFrame) -> Frame:
     """A frame's LSN, time and ops as plain values."""
     ops = [
         {"op": type(op).__name__, **msgspec.to_builtins(_fields(op))}
@@ -48,7 +51,7 @@ def _fields(op: object) -> dict[str, object]:
     return {name: getattr(op, name) for name in op.__struct_fields__}  # type: ignore[attr-defined]
 
 
-def inspect_file(path: str) -> Answer:
+def inspect_file(path: str) -> dict[str, Any]:
     """What a file holds, judged by its first bytes.
 
     raises: NotFound, FormatMismatch (no file of a store), Corruption
@@ -56,7 +59,7 @@ def inspect_file(path: str) -> Answer:
     if not Path(path).is_file():
         raise NotFound(f"{path} is not a file", path=path)
     data = Path(path).read_bytes()
-    base: Answer = {"kind": "file", "path": path, "size_bytes": len(data)}
+    base: dict[str, Any] = {"kind": "file", "path": path, "size_bytes": len(data)}
     if data.startswith(b"TXLOGJNL"):
         return {**base, "type": "journal", **_journal(data)}
     if data.startswith(b"TXLOGMAN"):
@@ -94,7 +97,7 @@ def inspect_file(path: str) -> Answer:
     raise FormatMismatch(f"{path} is no file that a store has", path=path)
 
 
-def _of_columns(data: bytes, path: str) -> Answer | None:
+def _of_columns(data: bytes, path: str) -> dict[str, Any] | None:
     """What a Parquet or Arrow file is; None: it is neither."""
     if data.startswith(b"PAR1"):
         parquet = importlib.import_module("pyarrow.parquet").ParquetFile(pa.BufferReader(data))
@@ -124,7 +127,7 @@ def _log_of(names: list[str]) -> str | None:
     return next((kind for kind, schema in SCHEMAS.items() if schema.names == names), None)
 
 
-def _changes(log: str, rows: pa.Table) -> Answer:
+def _changes(log: str, rows: pa.Table) -> dict[str, Any]:
     """What a file of a log of changes has: which changes, of when."""
     counted: dict[str, int] = {}
     for change in rows.column("change").to_pylist():
@@ -142,7 +145,7 @@ def _changes(log: str, rows: pa.Table) -> Answer:
     }
 
 
-def _bucket(head: Head) -> Answer:
+def _bucket(head: Head) -> dict[str, Any]:
     return {
         "partition": head.partition,
         "generation": head.gen,
@@ -158,7 +161,7 @@ def _bucket(head: Head) -> Answer:
     }
 
 
-def manifest_files(data: bytes) -> list[Answer]:
+def manifest_files(data: bytes) -> list[dict[str, Any]]:
     """What a manifest knows of each file, but for its row groups. Raises ValueError.
 
     log: whose changes it has, and then it is of no ledger; of a file of messages None
@@ -210,7 +213,7 @@ def journal_frames(data: bytes) -> tuple[list[RawFrame], int]:
     return frames, at
 
 
-def _journal(data: bytes) -> Answer:
+def _journal(data: bytes) -> dict[str, Any]:
     frames, end = journal_frames(data)
     first = int.from_bytes(data[24:32], "little")
     return {

@@ -1,0 +1,129 @@
+"""Rows are plain dicts with the keys of their types, in that order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import txlog
+from txlog.clock import ManualClock
+from txlog.demo import small
+from txlog.rows import consuming, delayed, store, topics, transactions, watermarks
+
+START_MS = 1_800_000_000_000
+
+
+@pytest.fixture(scope="module")
+def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[txlog.Client]:
+    path, clock = str(tmp_path_factory.mktemp("rows") / "store"), ManualClock(START_MS)
+    small.make(path, clock)
+    with txlog.open(path, clock=clock) as opened:
+        yield opened
+
+
+def same(row: object, kind: type) -> None:
+    """It is a dict and nothing else, with the keys of the type."""
+    assert type(row) is dict
+    required: frozenset[str] = getattr(kind, "__required_keys__", frozenset())
+    assert list(row) == [name for name in kind.__annotations__ if name in required]
+
+
+def test_rows_of_topics(client: txlog.Client) -> None:
+    for row in client.topics():
+        same(row, topics.TopicRow)
+    found = client.describe_topic("orders")
+    same(found, topics.TopicDescription)
+    same(found["partition_list"][0], topics.TopicPartition)
+    same(found["subscription_list"][0], topics.TopicSubscription)
+    same(client.topic("orders").stats()[-1], topics.Throughput)
+    same(client.admin.get_delayed_policies("orders"), topics.Policies)
+    same(client.admin.delete_topic("audit", force=True, dry_run=True), topics.TopicDeleted)
+
+
+def test_rows_of_subscriptions(client: txlog.Client) -> None:
+    same(client.subscriptions()[0], consuming.SubscriptionRow)
+    billing = client.subscription("orders", "billing")
+    with client.consumer("orders", "billing"):
+        found = billing.describe()
+    same(found, consuming.SubscriptionDescription)
+    same(found["consumer_list"][0], consuming.ConsumerRow)
+    same(found["partition_list"][0], consuming.SubscriptionPartition)
+    same(billing.backlog()[0], consuming.BacklogGroup)
+    sought = billing.seek(txlog.Bound("start"), dry_run=True)
+    same(sought, consuming.Sought)
+    same(sought["partition_list"][0], consuming.SeekPartition)
+    same(billing.skip(all=True, dry_run=True), consuming.Skipped)
+    same(billing.redeliver(dry_run=True), consuming.Redelivered)
+    same(billing.delete(dry_run=True), consuming.SubscriptionDeleted)
+
+
+def test_rows_of_transactions(client: txlog.Client) -> None:
+    known = client.transactions(all=True)
+    for row in known:
+        same(row, transactions.TransactionRow)
+        shown = client.show_transaction(row["txn"])
+        same(shown, transactions.TransactionDescription)
+        for part in shown["partition_list"]:
+            same(part, transactions.TransactionPartition)
+        same(client.admin.transaction_metadata(row["txn"]), transactions.TransactionMetadata)
+        for op in client.admin.transaction_log(row["txn"]):
+            same(op, transactions.TransactionLogRow)
+    same(client.admin.transaction_keys()[0], transactions.KeyRow)
+    key = client.admin.transaction_key("nightly")
+    same(key, transactions.KeyDescription)
+    same(key["txn_list"][0], transactions.KeyTransaction)
+    same(client.admin.coordinators()[0], transactions.CoordinatorRow)
+    stats = client.admin.coordinator_stats(internal=True)[0]
+    same(stats, transactions.CoordinatorStats)
+    assert stats["log_stats"] is not None
+    same(stats["log_stats"]["managed_ledger_internal_stats"], transactions.ManagedLedger)
+    same(client.admin.transaction_buffer_stats("orders")[0], transactions.BufferStats)
+    same(client.admin.pending_ack_stats("orders", "billing")[0], transactions.PendingAckStats)
+    open_one = next(row["txn"] for row in known if row["state"] == "open")
+    (named,) = client.admin.transaction_buffer_stats("orders", 0, txn=open_one)
+    assert list(named) == list(transactions.BufferStats.__annotations__)
+
+
+def test_rows_of_delayed_messages_and_watermarks(client: txlog.Client) -> None:
+    orders = client.topic("orders")
+    same(orders.next_delayed(), delayed.NextDelayed)
+    same(orders.histogram()[0], delayed.DueWithin)
+    for row in orders.buckets():
+        assert row.keys() == set(delayed.BucketRow.__annotations__)
+    same(orders.promote(all=True, dry_run=True), delayed.Promoted)
+    same(orders.merge(dry_run=True), delayed.BucketsMerged)
+    same(orders.rebuild(dry_run=True), delayed.IndexRebuilt)
+    shown = orders.watermarks.show()
+    same(shown, watermarks.WatermarkShown)
+    same(shown["partition_list"][0], watermarks.WatermarkPartition)
+    same(orders.watermarks.history()[0], watermarks.WatermarkRow)
+    same(orders.watermarks.producers()[0], watermarks.WatermarkProducer)
+
+
+def test_rows_of_a_store(client: txlog.Client, tmp_path: Path) -> None:
+    same(txlog.init(str(tmp_path / "other")), store.StoreMade)
+    same(client.reading(), store.RowsRead)
+    status = client.status()
+    same(status, store.Status)
+    same(status["store"], store.StoreStatus)
+    same(status["journal"], store.JournalStatus)
+    same(status["checkpoint"], store.CheckpointStatus)
+    same(status["change_logs"], store.ChangeLogsStatus)
+    same(status["txns"], store.TransactionCounts)
+    same(status["topic_list"][0], store.TopicStatus)
+    overview = client.overview()
+    same(overview, store.Overview)
+    same(overview["transactions"], store.TransactionsOverview)
+    same(overview["topic_list"][0], store.TopicOverview)
+    same(overview["watermark_list"][0], store.WatermarkOverview)
+    same(client.admin.settings()[0], store.SettingRow)
+    same(client.admin.locks()[0], store.LockRow)
+    check = client.admin.check()
+    same(check, store.Check)
+    same(check["check_list"][0], store.CheckRow)
+    copied = client.copy(str(tmp_path / "copy"))
+    same(copied, store.StoreCopied)
+    same(txlog.verify(copied["path"]), store.Verified)
+    same(txlog.repair(copied["path"]), store.Repaired)
