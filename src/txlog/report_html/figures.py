@@ -121,10 +121,11 @@ def throughput(
              the damage that was found, as rows of problem_list
     """
     given = {"lsn": str(lsn), "since": str((since_ms or 0) * 1000)}
+    damaged: list[Problem] = []
     try:
         first, last, left_out = _span(client, "messages", given)
         by_ms = by_ms or step_ms(first, last)
-        rows, damaged = _by(client, "messages", given, by_ms), list[Problem]()
+        rows = _by(client, "messages", given, by_ms)
     except Corruption:
         rows, left_out, by_ms, damaged = _one_by_one(client, given, by_ms)
     return {"by_ms": by_ms, "since": since_ms, "row_list": rows, "left_out": left_out}, damaged
