@@ -24,12 +24,12 @@ from txlog.errors import InvalidArgument, TxlogError
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
-CO_GENERATOR = 0x20  # of a code object, as inspect has it
+CO_GENERATOR = 0x20  # of a code object, as in inspect
 _INT64 = range(-(1 << 63), 1 << 63)
 
 
 def checked(cls: type[T]) -> type[T]:
-    """Let the public methods of a class say which argument was wrong; raises InvalidArgument."""
+    """Make the public methods of a class say which argument is wrong; raises InvalidArgument."""
     for name, item in list(vars(cls).items()):
         if not name.startswith("_") and isinstance(item, FunctionType):
             setattr(cls, name, explained(item))
@@ -59,7 +59,7 @@ def explained(function: F) -> F:
     def _call(*args: Any, **kwargs: Any) -> Any:
         try:
             return function(*args, **kwargs)
-        except (TxlogError, OSError):  # OSError: of a signal's handler, never of an argument
+        except (TxlogError, OSError):  # OSError: from a signal handler, never from an argument
             raise
         except Exception as error:
             found = blamed(function, args, kwargs)
@@ -79,7 +79,7 @@ def blamed(
     try:
         bound = signature.bind(*args, **kwargs)
     except TypeError:
-        return None  # too few or too many: Python has said so
+        return None  # too few or too many: Python has reported it
     hints = _hints(function)
     for name, value in bound.arguments.items():
         kind = signature.parameters[name].kind
@@ -106,7 +106,7 @@ def _error(name: str, value: object, wanted: str) -> InvalidArgument:
 
 
 def _hints(function: Callable[..., Any]) -> dict[str, Any]:
-    """The types of parameters by name; those that cannot be made out are left out."""
+    """The types of parameters by name; those that cannot be resolved are left out."""
     found: dict[str, Any] = {}
     for name, text in function.__annotations__.items():
         alone = FunctionType(_nothing.__code__, function.__globals__)
@@ -117,13 +117,13 @@ def _hints(function: Callable[..., Any]) -> dict[str, Any]:
 
 
 def _nothing() -> None:
-    """A function to hang an annotation on."""
+    """A function to carry an annotation."""
 
 
 class _Names(dict[str, Any]):
-    """The names of a function's annotations, those that its module imports for a type checker too.
+    """The names of a function's annotations, including those imported only for a type checker.
 
-    Of two modules that have one name for different types, the source says which is meant.
+    If two modules use one name for different types, the source decides.
     """
 
     def __init__(self, function: Callable[..., Any]) -> None:
@@ -145,7 +145,7 @@ class _Names(dict[str, Any]):
 
 
 def fits(value: object, wanted: object) -> bool:
-    """True when a value is one of a type, as far as can be told without using it up."""
+    """True when a value is one of a type, as far as that shows without consuming it."""
     origin = get_origin(wanted)
     if origin in (Union, UnionType):
         return any(fits(value, one) for one in get_args(wanted))

@@ -47,11 +47,11 @@ def bench(
     """Measure one mode below a directory that exists; nothing is left there.
 
     message_bytes:  of payload of a message
-    duration_ms:    for so long
-    txn_size:       messages of an operation, but for produce
-    operations_max: or until there were so many
-    returns: {mode, operations, per_second, p50_us, p99_us, max_us, size_bytes, messages}; of an
-             operation; size_bytes of payload, in all
+    duration_ms:    how long to run
+    txn_size:       messages of an operation, except for produce
+    operations_max: or until this many were done
+    returns: {mode, operations, per_second, p50_us, p99_us, max_us, size_bytes, messages}; times are
+             of an operation; size_bytes is payload, in all
     raises:  InvalidArgument, NotAllowed (a network file system), StoreFull
     """
     if mode not in MODES:
@@ -61,7 +61,7 @@ def bench(
         ("txn-size", txn_size, BATCH_MAX),
     ):
         if not 1 <= value <= most:
-            raise InvalidArgument(f"{name} is {value}, it is from 1 to {most}", code=203)
+            raise InvalidArgument(f"{name} is {value}, it must be from 1 to {most}", code=203)
     own = tempfile.mkdtemp(prefix=".txlog-bench-", dir=folder)
     try:
         init(f"{own}/store", durability=durability)
@@ -75,7 +75,7 @@ def bench(
 def _measured(mode: str, made: _Bench, duration_ms: int, most: int | None) -> Measured:
     operation: Operation = getattr(made, mode)
     made.fill()
-    operation()  # what is loaded and opened once is not measured
+    operation()  # do not measure what is loaded and opened once
     took: list[int] = []
     messages, spent, limit = 0, 0, duration_ms * 1_000_000
     while spent < limit and (most is None or len(took) < most):
@@ -116,7 +116,7 @@ class _Bench:
         self._ready = 0
 
     def fill(self) -> None:
-        """Have something to receive; not measured."""
+        """Provide messages to receive; not measured."""
         if self._receives and self._ready < self._count:
             for _ in range(_AHEAD):
                 self._source.send_batch(self._rows)

@@ -10,7 +10,7 @@ import time
 from typing import NamedTuple, Protocol
 
 _BOOT_ID_PATH = "/proc/sys/kernel/random/boot_id"
-# Linux has CLOCK_BOOTTIME, which goes on in suspend; elsewhere the monotonic clock must do.
+# Linux has CLOCK_BOOTTIME, which runs on during suspend; elsewhere the monotonic clock has to do.
 _BOOT_CLOCK: int = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
@@ -23,10 +23,10 @@ class Instant(NamedTuple):
 
 
 class Clock(Protocol):
-    """Where the store gets the time from; a parameter of the store, and it goes no deeper."""
+    """Where the store gets the time; a parameter of the store that is passed no deeper."""
 
     def now(self) -> Instant:
-        """Return the time as it is read, never clamped."""
+        """Return the time as read, never clamped."""
 
 
 class SystemClock:
@@ -47,7 +47,7 @@ class SystemClock:
 
 
 class ManualClock:
-    """A clock that moves only when told to: for tests, demonstrations and `--now`."""
+    """A clock that moves only when told to, for tests, demonstrations and `--now`."""
 
     __slots__ = ("_boot_id", "_boot_ms", "_wall_ms")
 
@@ -62,7 +62,7 @@ class ManualClock:
 
     def advance(self, ms: int) -> None:
         """Let ms milliseconds pass on both clocks."""
-        assert ms >= 0, "time passes forwards; set_wall turns the wall clock back"
+        assert ms >= 0, "time only moves forward; set_wall turns the wall clock back"
         self._wall_ms += ms
         self._boot_ms += ms
 
@@ -84,5 +84,5 @@ def _read_boot_id() -> str:
             return file.read().strip()
     except OSError as error:
         if error.errno is None:
-            raise  # of a handler of a signal: it says nothing of the file
-        return ""  # no boot id: every process is a boot of its own, and deadlines use the wall
+            raise  # from a signal handler: it says nothing about the file
+        return ""  # no boot id: each process is its own boot, and deadlines use the wall

@@ -321,7 +321,7 @@ class Corruption(IntegrityError):
     def __init__(
         self, message: str, *, hint: str | None = None, code: int | None = None, **fields: object
     ) -> None:
-        # of a file of the journal it is 602, whoever finds it
+        # for a journal file it is 602, whoever finds it
         if code is None and str(fields.get("path", "")).startswith("journal/"):
             code = 602
         super().__init__(message, hint=hint, code=code, **fields)
@@ -374,7 +374,7 @@ class InternalError(Failure):
 
 
 class NameTaken(InternalError):
-    """A name to be published exists already; the engine handles it, a caller never sees it."""
+    """A name to be published exists already; the engine handles it, callers never see it."""
 
 
 class DiskFailed(Failure):
@@ -422,7 +422,7 @@ def error_table() -> list[type[TxlogError]]:
 
 
 def printable(text: str) -> str:
-    """Return text with control, separator and surrogate characters escaped, so one line stays one.
+    """Return text with control, separator and surrogate characters escaped: one line stays one.
 
     Cost: O(n); errors only.
     """
@@ -432,7 +432,7 @@ def printable(text: str) -> str:
 
 
 def _plain(value: object) -> object:
-    """Return value as JSON can hold it; ids and whatever else is no JSON value as text."""
+    """Return value as JSON can hold it; ids and anything that is not a JSON value as text."""
     if value is None or isinstance(value, str | bool | int | float):
         return value
     if isinstance(value, dict):

@@ -227,13 +227,13 @@ class TopicName(msgspec.Struct, frozen=True, order=True, gc=False):
     def check_new(self) -> TopicName:
         """Return the name if a topic may be made under it.
 
-        raises: NotAllowed for the name of a sidecar, which only stores made before it was refused
+        raises: NotAllowed for the name of a sidecar, which only stores from before it was refused
                 may hold; InvalidArgument where the parser would not give the name back
         """
         if self.name == SIDECAR:
             raise NotAllowed(
                 f"{SIDECAR} is the name of transaction sidecars, not of a topic",
-                hint="name the topic otherwise",
+                hint="choose another name",
             )
         TopicName.parse(self.full)
         return self
@@ -274,7 +274,7 @@ def encode_component(name: str) -> str:
 def decode_component(text: str) -> str:
     """Return the name whose encoded form is text.
 
-    raises: InvalidArgument (202) for a text that `encode_component` never gives
+    raises: InvalidArgument (202) for a text that `encode_component` never returns
     """
     if _ENCODED.fullmatch(text):
         try:
@@ -327,5 +327,5 @@ def _short(text: str) -> str:
 
 @lru_cache(maxsize=1024)
 def _parse_topic(text: str, allow_partition: bool) -> TopicName:
-    """Names come again with every call; checking one takes 12 us."""
+    """Cached, as names come with every call; checking one takes 12 us."""
     return TopicName._parse(text, allow_partition)

@@ -60,9 +60,9 @@ class Bound(msgspec.Struct, frozen=True, gc=False):
 
     kind   value
     start  None                     before the first retained message
-    end    None                     behind the last visible one
-    skip   int                      so many messages of each partition from the start
-    last   int                      before the last so many messages of each partition
+    end    None                     after the last visible one
+    skip   int                      this many messages of each partition from the start
+    last   int                      before the last this many messages of each partition
     id     MessageId                at this message
     time   int, instant in ms       at the first message visible at or after it
     sub    str, or None             at a subscription's mark-delete position; None = the only one
@@ -220,7 +220,7 @@ def parse_instant(text: str, now_ms: int) -> int:
 def format_time(instant_ms: int) -> str:
     """Return the instant as RFC 3339 in UTC, always with three decimals.
 
-    One beyond the year 9999, as the end of a stream is, has no such form: it is the number.
+    An instant after the year 9999, such as the end of a stream, is shown as its number.
     """
     if not INSTANT_MS_MIN <= instant_ms <= INSTANT_MS_MAX:
         return str(instant_ms)

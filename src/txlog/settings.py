@@ -27,12 +27,12 @@ DAY_MS: Final = 24 * HOUR_MS
 MESSAGE_BYTES_MAX: Final = 64 * MIB
 # One value of an Arrow binary column; also all chunks of a message together.
 CHUNKED_MESSAGE_BYTES_MAX: Final = 2 * GIB - 1
-# What one call receives: it lies in memory, and one message is given whatever its size.
+# What one call receives: it is in memory, and at least one message is returned, whatever its size.
 RECEIVE_BYTES_MAX: Final = 64 * MIB
 KEY_BYTES_MAX: Final = 64 * KIB
 PROPERTIES_MAX: Final = 1_000
 TXN_MESSAGES_MAX: Final = 1_000_000
-QUEUE_SIZE: Final = 1_000  # messages that a consumer takes ahead, unless told otherwise
+QUEUE_SIZE: Final = 1_000  # messages that a consumer takes ahead, by default
 TOPICS_MAX: Final = 100_000
 PARTITIONS_MAX: Final = 10_000
 TRANSACTION_KEY_BYTES_MAX: Final = 512
@@ -45,7 +45,7 @@ DURABILITIES: Final = ("sync", "os")
 TTL_FROM: Final = ("publish", "deliver_at")
 # of a policy of retention: whatever the namespace or the store say, there is no bound
 UNLIMITED: Final = -1
-# settings that are one of some words
+# settings with a choice of words
 CHOICES: Final = {"durability": DURABILITIES, "ttl_from": TTL_FROM}
 
 
@@ -65,7 +65,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     txn_ids_reserved: int = 1_024
     # overdue transactions that one call finishes for others before its own work
     sweep_max: int = 1_000
-    # a checkpoint falls due after so much journal: it bounds the time to open
+    # a checkpoint is due after this much journal: it bounds the time to open
     checkpoint_bytes: int = 64 * MIB
     checkpoint_frames: int = 8_192
     # a ledger rolls over at the first of these
@@ -77,17 +77,17 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     # producer names remembered per partition; the longest idle goes first
     dedup_producers_max: int = 10_000
     dedup_idle_ms: int = 7 * DAY_MS
-    # messages in hand per consumer
+    # unacknowledged messages per consumer
     unacked_max: int = 50_000
     lock_timeout_ms: int = 30 * SECOND_MS
     # produce stops below this, so that abort, acknowledge and delete still have room
     free_bytes_min: int = 64 * MIB
     # how long files that are no longer named stay for readers of older snapshots
     reader_grace_ms: int = 10 * MINUTE_MS
-    # how long the staged files of a job stay that never ended
+    # how long staged files of a job that never ended stay
     stage_ttl_ms: int = DAY_MS
-    # what destroys by age does not believe a wall clock that is further ahead (plan/clock_trust);
-    # -1: it believes all
+    # a wall clock further ahead than this is not believed by what deletes by age
+    # (plan/clock_trust); -1: any is believed
     clock_jump_max_ms: int = DAY_MS
     # share of dead bytes at which a closed sidecar ledger is compacted
     sidecar_garbage_ratio: float = 0.5
@@ -103,12 +103,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     fixed_delivery_delay_ms: int = 0
     # from when the time to live counts: publish or deliver_at
     ttl_from: str = "publish"
-    # the mutable bucket is sealed once ids come from so many ledgers (0: by size only) ...
+    # the mutable bucket is sealed once ids come from this many ledgers (0: by size only) ...
     ledger_step_per_bucket: int = 5
-    # ... and there are at least so many, or at so many wherever they come from
+    # ... and there are at least this many, or at this many wherever they come from
     min_index_count_per_bucket: int = 0
     mutable_ids_max: int = 500_000
-    # a segment of a bucket spans at most so much time, and so many ids (-1: no limit)
+    # a segment of a bucket spans at most this much time, and this many ids (-1: no limit)
     time_step_per_bucket_snapshot_seconds: int = 300
     max_indexes_per_snapshot_segment: int = 5_000
     segments_max: int = 200
@@ -120,13 +120,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     watermark_snapshot_bytes_max: int = 4 * MIB
     watermark_snapshot_entries_max: int = 10_000
     watermark_snapshot_markers_max: int = 1_000
-    # names that a partition waits for, or may; 0 lifts the bound
+    # producers that a partition may wait for; 0 lifts the bound
     watermark_producers_max: int = 10_000
     # 0: a silent producer is never declared idle
     watermark_producer_idle_timeout_ms: int = 0
     # least time between two events of a consumer
     watermark_emit_interval_ms: int = 0
-    # what a watermark ahead of one's own open transaction is: 0 counted, 1 refused, 2 not looked at
+    # a watermark ahead of one's own open transaction is: 0 counted, 1 refused, 2 not checked
     watermark_open_transaction_check: int = 0
     # what is kept (plan/policies); policies of topics as well; -1: no bound
     retention_ms: int = UNLIMITED
@@ -226,7 +226,7 @@ BOUNDS: Final[dict[str, tuple[int, int]]] = {
     "change_retention_bytes": (UNLIMITED, _WORD_MAX),
 }
 WATERMARK_POLICIES: Final = tuple(name for name in BOUNDS if name.startswith("watermark_"))
-# settings that are yes or no; 0 and 1 mean the same
+# settings that are yes or no; 0 and 1 are accepted too
 SWITCHES: Final = ("delayed_delivery_active", "deliver_at_time_strict", "retention_acked")
 # settings that are shares, above 0 and at most 1
 SHARES: Final = ("sidecar_garbage_ratio",)

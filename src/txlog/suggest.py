@@ -8,10 +8,10 @@ from itertools import islice
 from types import ModuleType
 from typing import Final
 
-# More names than this are not looked through: an error must not take longer than the call.
+# No more names than this are searched: an error must not take longer than the call.
 _NAMES_MAX: Final = 2_000
 _WORD_MAX: Final = 100
-_LIKENESS_MIN: Final = 0.65  # one letter of three may be another
+_LIKENESS_MIN: Final = 0.65  # one letter in three may differ
 
 
 def nearest(word: str, names: Iterable[str]) -> str | None:
@@ -21,7 +21,7 @@ def nearest(word: str, names: Iterable[str]) -> str | None:
     """
     if len(word) > _WORD_MAX:
         return None
-    difflib: ModuleType = importlib.import_module("difflib")  # for mistakes only
+    difflib: ModuleType = importlib.import_module("difflib")  # only needed for mistakes
     known: dict[str, str] = {}
     for name in islice(names, _NAMES_MAX):
         known.setdefault(name.casefold(), name)

@@ -432,7 +432,7 @@ def test_a_store_of_an_earlier_program_begins_its_logs_with_a_snapshot(bench: Be
     path = Path(bench.path, manifest_path(old.generation))
     path.chmod(0o600)
     path.write_bytes(encode_manifest(old, store.identity.salt))
-    assert problems(bench)[0].endswith("is named by nobody")
+    assert problems(bench)[0].endswith("is named by nothing")
     client = bench.reopen()
     acked_rounds(client, 1)
     assert [r["change"] for r in of_cursor(client)] == ["snapshot"]

@@ -91,7 +91,7 @@ if TYPE_CHECKING:
 
 
 def _get(store: Store, family: PolicyFamily, topic: str | None, namespace: str | None) -> Policies:
-    """What holds for a topic, a namespace, the store; {topic, namespace, policies, origins}."""
+    """What applies to a topic, a namespace, the store; {topic, namespace, policies, origins}."""
     scope = scope_of(topic, namespace)
     return _answer(store.ask(lambda view: get_policies(view, store.settings, family, scope)))
 
@@ -118,7 +118,7 @@ def _remove(
     namespace: str | None,
     names: Collection[str],
 ) -> PoliciesChanged:
-    """Inherit policies again, all if none is named; as change."""
+    """Inherit policies again, all if none is named; answers as change."""
     scope = scope_of(topic, namespace)
     return _changed(
         store.write(lambda view, now: remove_policies(view, store.settings, family, scope, names))
@@ -141,7 +141,7 @@ def _answer(found: ScopedPolicies) -> Policies:
 
 
 def listed(store: Store) -> list[SettingRow]:
-    """Every setting; {name, value, origin}: built in, or store where it is another value."""
+    """Every setting; {name, value, origin}: built in, or store if it was changed."""
     usual = Settings().to_mapping()
     return store.ask(
         lambda _: [
@@ -240,7 +240,7 @@ class Admin:
     # --- figures -----------------------------------------------------------------------------
 
     def metrics(self) -> list[Family]:
-        """Every metric as plain values; answers.metrics_text makes the text of them."""
+        """Every metric as plain values; answers.metrics_text turns them into text."""
         self._store.sweep_if_due()
         return self._store.ask(lambda view: figures.families(view, self._store))
 
@@ -281,9 +281,9 @@ class Admin:
         return self._store.ask(lambda view: transactions.message_keys(view, self._store, txn_id))
 
     def transaction_log(self, txn_id: TxnId) -> list[TransactionLogRow]:
-        """What the coordinator was told of a transaction; the fields of `txn log`.
+        """What the coordinator recorded of a transaction; the fields of `txn log`.
 
-        It reaches back as far as the retention of ended transactions, beyond their record.
+        It goes back as far as the retention of ended transactions, beyond their record.
         raises: TransactionNotFound, Corruption (a damaged history file)
         """
         self._store.settle()
@@ -299,7 +299,7 @@ class Admin:
             f"the log of transaction {txn_id} is no longer kept",
             code=305,
             txn=txn_id,
-            hint="txn_ended_retention_ms and txn_ended_retention_count say how long it is",
+            hint="txn_ended_retention_ms and txn_ended_retention_count say how long it is kept",
         )
 
     # --- partitions --------------------------------------------------------------------------
@@ -322,7 +322,7 @@ class Admin:
         txn: TxnId | None = None,
         internal: bool = False,
     ) -> list[PendingAckStats]:
-        """What transactions hold of a subscription. Raises SubscriptionNotFound and its kin."""
+        """What transactions hold of a subscription. Raises SubscriptionNotFound and the like."""
         name = TopicName.parse(topic, allow_partition=True)
         return self._store.ask(
             lambda view: partitionstats.pending_ack_stats(
@@ -333,7 +333,7 @@ class Admin:
     def position_in_pending_ack(
         self, topic: str, subscription: str, position: MessageId
     ) -> PendingPosition:
-        """What state a message has on a subscription. Raises SubscriptionNotFound and its kin."""
+        """The state of a message on a subscription. Raises SubscriptionNotFound and the like."""
         name = TopicName.parse(topic, allow_partition=True)
         return self._store.ask(
             lambda view: partitionstats.position_in_pending_ack(view, name, subscription, position),
@@ -372,7 +372,7 @@ class Admin:
         )
 
     def delete_transaction_key(self, key: str, owner: str | int | None = None) -> KeyDeleted:
-        """Delete a key; its open transaction is aborted, its last epoch is kept for ever.
+        """Delete a key; its open transaction is aborted, its last epoch is kept forever.
 
         returns: {transaction_key, owner, owner_uid, epoch, deleted, aborted_list}
         raises:  TransactionKeyNotFound, NotAllowed
@@ -392,7 +392,7 @@ class Admin:
         }
 
     def scale_coordinators(self, count: int) -> CoordinatorsScaled:
-        """Have more transaction coordinators; {before, after}. Raises NotAllowed for fewer."""
+        """Add transaction coordinators; {before, after}. Raises NotAllowed for fewer."""
         store = self._store
         before = store.write(
             lambda view, now: create.scale_coordinators(view, store.settings, now, count)
@@ -412,7 +412,7 @@ class Admin:
         return change(self._store, name, value)
 
     def set_isolation(self, topic: str, subscription: str, isolation: str) -> bool:
-        """Give a subscription without a live consumer another isolation; whether it changed.
+        """Change the isolation of a subscription without a live consumer; whether it changed.
 
         isolation: "committed" or "uncommitted"
         raises:    ConsumerBusy, InvalidArgument, TopicNotFound, SubscriptionNotFound
@@ -434,10 +434,10 @@ class Admin:
     def update_topic(
         self, name: str, partitions: int | None = None, **policies: int | None
     ) -> TopicUpdated:
-        """Give a topic more partitions, and policies (None takes one away).
+        """Add partitions to a topic, and set policies (None removes one).
 
-        Producers and consumers that are open go on with the new partitions; a key goes to
-        crc32(key) mod partitions from then on. Policies are those of Client.set_policies.
+        Open producers and consumers use the new partitions, too; from then on a key goes to
+        crc32(key) mod partitions. Policies are those of Client.set_policies.
         returns: {topic, partitions, policies, changed}
         raises:  TopicNotFound, NotAllowed (fewer partitions), LimitExceeded, InvalidArgument
         """
@@ -448,8 +448,8 @@ class Admin:
     ) -> TopicDeleted:
         """Delete a topic with its messages; the fields of `txlog topic delete`.
 
-        force:  also its subscriptions, and what unfinished transactions have there: they name it
-                as skipped
+        force:  also its subscriptions, and what unfinished transactions have there: they list it as
+                skipped
         dry_run: say what would go
         raises: TopicNotFound, StillInUse
         """
@@ -460,7 +460,7 @@ class Admin:
     def set_offline(self, topic: str, partition: int | None = None) -> PartitionSwitched:
         """Take a partition and its sidecar away; the fields of `txlog admin offline`.
 
-        Sends, acknowledgements and reads there are PartitionUnavailable; an end of a transaction
+        Sends, acknowledgements and reads there raise PartitionUnavailable; the end of a transaction
         that holds something there waits for it, with everything else done.
         raises: TopicNotFound
         """
@@ -471,7 +471,7 @@ class Admin:
         """Bring a partition back, with everything that waited for it, in one frame.
 
         returns: {topic, partition, online, changed, finished_list}
-        raises:  TopicNotFound; Corruption: a file of it is damaged, and it stays away
+        raises:  TopicNotFound; Corruption: one of its files is damaged, and it stays offline
         """
         name = _partition(topic, partition)
 
@@ -529,9 +529,9 @@ class Admin:
         txn_age_ms: Limits = (None, None),
         lag_ms: Limits = (None, None),
     ) -> Check:
-        """Whether the store is well, or some topics; the fields of `txlog check`, see health.
+        """Whether the store, or some topics, are healthy; the fields of `txlog check`, see health.
 
-        backlog, txn_age_ms, lag_ms: (warning, critical): above it; None: never
+        backlog, txn_age_ms, lag_ms: (warning, critical) above these; None: never
         returns: {status, check_list: [{name, status, value, warn, crit, detail}]}, status one of
                  ok, warning, critical
         raises:  TopicNotFound, InvalidArgument
@@ -553,19 +553,19 @@ class Admin:
     ) -> Compacted:
         """Rewrite the sidecars of a topic in commit order, without dead rows.
 
-        arrange: who reads and sorts the rows, if not this process; jobs give Spark
-        raises: TopicNotFound, StoreLocked (another process is at maintenance), StoreFull
+        arrange: what reads and sorts the rows, if not this process; jobs pass Spark
+        raises: TopicNotFound, StoreLocked (another process runs maintenance), StoreFull
         """
         return space.compact(self._store, topic, partition, dry_run=dry_run, arrange=arrange)
 
     def compact_changes(self) -> list[ChangesCompacted]:
         """Reduce the logs of changes to the newest row of each key, cursor and thing, as Parquet.
 
-        Each cursor gets a file of its own, and what came before is gone, as by Pulsar's compaction
-        of a topic. A checkpoint is written first, so that everything is in it.
+        Each cursor gets its own file, and what came before is gone, as in Pulsar's topic
+        compaction. A checkpoint is written first, so that everything is included.
 
         returns: a row a log, with its rows, files and bytes before and after
-        raises:  StoreLocked (another process is at maintenance), StoreFull, Corruption
+        raises:  StoreLocked (another process runs maintenance), StoreFull, Corruption
         """
         return space.compact_changes(self._store)
 
@@ -589,9 +589,9 @@ class Admin:
         force_unacked: bool = False,
         dry_run: bool = False,
     ) -> Trimmed:
-        """Let whole ledgers go: those before a bound, or those the topic's policies let go.
+        """Delete whole ledgers: those before a bound, or what the topic's policies do not keep.
 
-        raises: Refused when unacknowledged messages would go and it is not forced
+        raises: Refused if unacknowledged messages would go and force is not set
         """
         return space.trim(
             self._store,
@@ -604,9 +604,9 @@ class Admin:
         )
 
     def accept_clock(self) -> ClockAccepted:
-        """Say that the wall clock of this machine is right, however far ahead: expiry goes by it.
+        """Declare the wall clock of this machine right, however far ahead: expiry then uses it.
 
-        returns: {ahead_ms, was_believed}, what was thought of it before
+        returns: {ahead_ms, was_believed}, how it was judged before
         """
         store = self._store
         before = store.write(lambda view, now: update.accept_clock(view, store.settings, now))
@@ -631,15 +631,16 @@ class Admin:
         fixed_delivery_delay_ms: int | None = None,
         ttl_from: str | None = None,
     ) -> PoliciesChanged:
-        """Say how messages wait for their delivery: of a topic, a namespace, else the store.
+        """Set how messages wait for delivery: for a topic, a namespace, else the store.
 
-        active:     False: everybody gets everything at once
+        active:     False: all messages are delivered at once
         tick_time_ms, strict: how early a message may come, if not strict
         max_delivery_delay_ms: a longer delay is refused (InvalidMessage); 0: any
-        fixed_delivery_delay_ms: every message waits so long, whatever it asks for; 0: its own
+        fixed_delivery_delay_ms: every message waits this long, whatever it asks for; 0: its own
+                                 delay
         ttl_from:   "publish" or "deliver_at": from when a message's time to live counts
-        None:       as it is; a topic inherits from its namespace, that from the store
-        returns:    {topic, namespace, policies, origins, changed}, what holds from now on
+        None:       unchanged; a topic inherits from its namespace, which inherits from the store
+        returns:    {topic, namespace, policies, origins, changed}, what applies from now on
         raises:     TopicNotFound, InvalidArgument, LimitExceeded
         """
         given = {
@@ -655,7 +656,7 @@ class Admin:
     def get_delayed_policies(
         self, topic: str | None = None, namespace: str | None = None
     ) -> Policies:
-        """What holds, and which of topic, namespace and store says so; as set_delayed_policies."""
+        """What applies, and whether topic, namespace or store says so; as set_delayed_policies."""
         return _get(self._store, DELAYED, topic, namespace)
 
     def remove_delayed_policies(
@@ -677,15 +678,16 @@ class Admin:
         ttl_ms: int | None = None,
         ttl_from: str | None = None,
     ) -> PoliciesChanged:
-        """Say what is kept, and for how long: of a topic, a namespace, else of the store.
+        """Set what is kept, and how long: for a topic, a namespace, else the store.
 
         retention_ms, retention_bytes: ledgers whose newest message is older go, and those beyond
-                    so much; never on their own with what a subscription has not acknowledged
+                                       this size; never automatically with messages that a
+                                       subscription has not acknowledged
         retention_acked: ledgers that every subscription has acknowledged go
         ttl_ms:     older messages are acknowledged; ttl_from: as set_delayed_policies
-        -1:         no bound, whatever the namespace or the store say; the answer has None
-        None:       as it is; a topic inherits from its namespace, that from the store
-        returns:    {topic, namespace, policies, origins, changed}, what holds from now on
+        -1:         no bound, whatever the namespace or the store says; the answer has None
+        None:       unchanged; a topic inherits from its namespace, which inherits from the store
+        returns:    {topic, namespace, policies, origins, changed}, what applies from now on
         raises:     TopicNotFound, InvalidArgument, LimitExceeded
         """
         given = {
@@ -700,7 +702,7 @@ class Admin:
     def get_retention_policies(
         self, topic: str | None = None, namespace: str | None = None
     ) -> Policies:
-        """What holds, and which of topic, namespace and store says so; as set_…_policies."""
+        """What applies, and whether topic, namespace or store says so; as set_…_policies."""
         return _get(self._store, RETENTION, topic, namespace)
 
     def remove_retention_policies(
@@ -724,17 +726,18 @@ class Admin:
         open_transaction_check: str | None = None,
         emit_interval_ms: int | None = None,
     ) -> PoliciesChanged:
-        """Say how watermarks are kept and given: of a topic, a namespace, else the store.
+        """Set how watermarks are kept and delivered: for a topic, a namespace, else the store.
 
-        snapshot_…: appended since the last snapshot of a partition: then the next has one before it
-        producers_max: names that a partition waits for, or may; 0: any
-        producer_idle_timeout_ms: a producer silent for so long is declared idle by the next call
-                    that writes; 0: never
+        snapshot_…: after this much since a partition's last snapshot, the next append has one
+        before it
+        producers_max: producers that a partition may wait for; 0: any number
+        producer_idle_timeout_ms: a producer silent for this long is declared idle by the next call
+                                  that writes; 0: never
         open_transaction_check: "count", "refuse" or "off": a watermark ahead of a message in an
                     open transaction of the same producer
         emit_interval_ms: least time between two events of a consumer
-        None:       as it is; a topic inherits from its namespace, that from the store
-        returns:    {topic, namespace, policies, origins, changed}, what holds from now on
+        None:       unchanged; a topic inherits from its namespace, which inherits from the store
+        returns:    {topic, namespace, policies, origins, changed}, what applies from now on
         raises:     TopicNotFound, InvalidArgument, LimitExceeded
         """
         given = {
@@ -751,7 +754,7 @@ class Admin:
     def get_watermark_policies(
         self, topic: str | None = None, namespace: str | None = None
     ) -> Policies:
-        """What holds, and which of topic, namespace and store says so; as set_…_policies."""
+        """What applies, and whether topic, namespace or store says so; as set_…_policies."""
         return _get(self._store, WATERMARK, topic, namespace)
 
     def remove_watermark_policies(

@@ -115,7 +115,7 @@ class Client(RelationReader):
 
     @property
     def checkpoint_automatically(self) -> bool:
-        """Whether a write that finds the journal long begins a checkpoint; may be set."""
+        """Whether a write that finds the journal long begins a checkpoint; can be set."""
         return self._checkpoints.is_on
 
     @checkpoint_automatically.setter
@@ -131,8 +131,8 @@ class Client(RelationReader):
     def reading(self) -> RowsRead:
         """What this client read since it was opened: {rows_read, row_groups_decoded, handed_out}.
 
-        rows_read divided by handed_out, the messages it gave to its callers, is the read
-        amplification: 1 when no row was read in vain. A key-shared consumer also reads keys.
+        rows_read divided by handed_out, the messages returned to callers, is the read
+        amplification: 1 if no row was read in vain. A key-shared consumer also reads keys.
         """
         tally = self._store.tally
         return {
@@ -144,18 +144,18 @@ class Client(RelationReader):
     def close(self) -> None:
         """Close it with its consumers.
 
-        A checkpoint under way is waited for, and one that is due after changes of this client is
-        written if nobody else is at it. If it fails, `reports` says so, and all that was answered
-        stands. From `__del__` or a signal handler, within a call on the store: when that has ended.
+        Waits for a checkpoint under way, and writes one that is due after changes of this client
+        unless another process does. If it fails, `reports` says so, and all that was answered
+        stays. From `__del__` or a signal handler inside a call on the store: once that has ended.
         """
         if self._store.put_off(self.close):
             return
         for consumer in list(self._consumers):
-            with suppress(TxlogError):  # its peers take it for dead
+            with suppress(TxlogError):  # its peers consider it dead
                 consumer.close()
-        with suppress(AlreadyClosed):  # by another thread, or it is the parent's
+        with suppress(AlreadyClosed):  # closed by another thread, or the parent's
             self._checkpoints.close(self._store)
-            if self._store.has_written:  # who only reads changes nothing
+            if self._store.has_written:  # a reader changes nothing
                 tend_due(self._store, closing=True)
         super().close()
 
@@ -171,7 +171,7 @@ class Client(RelationReader):
         self.close()
 
     def __reduce__(self) -> NoReturn:
-        raise TypeError("an open store cannot be copied or pickled: open it again where it is used")
+        raise TypeError("an open store cannot be copied or pickled: open it again instead")
 
     # --- topics and subscriptions ------------------------------------------------------------
 
@@ -197,11 +197,12 @@ class Client(RelationReader):
         return bool(created)
 
     def set_policies(self, topic: str, **policies: int | None) -> dict[str, int]:
-        """Say what of a topic is kept, None to take a policy away; returns those it has then.
+        """Set what is kept of a topic, None to remove a policy; returns those it then has.
 
         retention_ms, retention_bytes: how long, how much; retention_acked: 1, what every
-        subscription has acknowledged goes; ttl_ms: what is older is acknowledged. Whole ledgers
-        go, after a checkpoint, and never on their own what a subscription has not acknowledged.
+                                       subscription has acknowledged goes; ttl_ms: older messages
+                                       are acknowledged. Whole ledgers go, after a checkpoint, and
+                                       never automatically what a subscription has not acknowledged.
         raises: TopicNotFound, InvalidArgument
         """
         name = TopicName.parse(topic)
@@ -236,8 +237,8 @@ class Client(RelationReader):
         """Create a durable subscription; returns whether it was created.
 
         policies: as those of SubscriptionHandle.set_policies
-        position: where it starts; the first retained message when left out. A message id is of one
-                  partition, the others begin with their first
+        position: where it starts; the first retained message when left out. A message id belongs to
+                  one partition; the others begin at their first message
         raises:   AlreadyExists, TopicNotFound, InvalidArgument
         """
         return subscribing.create_subscription(
@@ -311,9 +312,9 @@ class Client(RelationReader):
     # --- messages ----------------------------------------------------------------------------
 
     def bulk(self, topic: str, *, key: str, batch: int | str, producer: str | None = None) -> Bulk:
-        """A batch of any size, stored once: its files are staged first, in any process.
+        """A batch of any size, stored exactly once: its files are staged first, in any process.
 
-        key:      a transaction key, which no open transaction of it survives; one for each topic
+        key:      a transaction key, whose open transaction is aborted; use one per topic
         batch:    a number that rises, or a name
         producer: a name for its messages; their column sequence_id is refused then
         raises:   TopicNotFound, InvalidArgument, ReadOnlyStore
@@ -322,13 +323,14 @@ class Client(RelationReader):
         return self._bulk_of(bulks.planned(self._store, topic, key, batch, producer=producer))
 
     def _bulk_of(self, plan: StagePlan) -> Bulk:
-        """The batch of a plan: to commit in another process what was planned in one."""
+        """The batch of a plan, to commit in one process what was planned in another."""
         return bulks.Bulk(self._store, plan, self._tend)
 
     def _plan_stage(self, topic: str, tag: str = "") -> StagePlan:
         """Where tasks stage files of a batch whose key and name are not known yet (`plan.named`).
 
-        tag: hex digits that the jobs of one stream share; when one ends, those before it go
+        tag: hex digits that the jobs of one stream share; when one ends, those before it are
+             removed
         """
         return bulks.planned(self._store, topic, "", 0, tag)
 
@@ -342,7 +344,7 @@ class Client(RelationReader):
     ) -> Producer:
         """A producer; a name makes sends idempotent, chunking lets messages be large.
 
-        idle_on_close: consumers do not wait for its watermarks any more when it is closed
+        idle_on_close: consumers stop waiting for its watermarks when it is closed
         """
         return Producer(self._store, topic, name, chunking=chunking, idle_on_close=idle_on_close)
 
@@ -401,14 +403,15 @@ class Client(RelationReader):
     ) -> Consumer | MultiTopicsConsumer | NonDurableConsumer:
         """A consumer of a subscription on a topic, on several, or on a pattern (re.compile).
 
-        type, isolation: None, or what the subscription has
+        type, isolation: those of the subscription; None: any
         name:            of the consumer
-        create:          make the subscription where it is missing; it starts at `position`
+        create:          create the subscription if it is missing; it starts at `position`
         partitions:      of one topic; all when left out
         priority:        with failover the lowest is active
         receiver_queue_size, ack_timeout_ms, nack_delay_ms: as in Consumer
-        enable_watermarking: hand out watermarks: see Consumer.receive; listener: told of each
-        durable:         False: a subscription in memory, from `start` on, as long as the consumer
+        enable_watermarking: deliver watermarks: see Consumer.receive; listener: called for each
+        durable:         False: a subscription in memory, from `start` on, that lives as long as the
+                         consumer
         raises:          ConsumerBusy, SubscriptionNotFound, NotAllowed (another isolation)
         """
         options: ConsumerOptions = {
@@ -446,12 +449,12 @@ class Client(RelationReader):
         enable_watermarking: bool = False,
         listener: WatermarkListener[Reader] | None = None,
     ) -> Reader:
-        """A reader from a position on, the first message when left out. Raises TopicNotFound.
+        """A reader from a position on; by default from the first message. Raises TopicNotFound.
 
         partitions: all when left out
         isolation:  "uncommitted" adds the messages of open and aborted transactions, without ids,
                     after the committed ones
-        enable_watermarking: hand out watermarks: see Reader.read_next; listener: told of each
+        enable_watermarking: deliver watermarks: see Reader.read_next; listener: called for each
         """
         return readers.Reader(
             self._store,
@@ -474,24 +477,24 @@ class Client(RelationReader):
         isolation: str = "committed",
         follow: bool = False,
     ) -> Iterator[pa.Table]:
-        """Messages of a range of one topic or several as RECEIVED tables, all of one moment.
+        """Messages of a range of one or more topics as RECEIVED tables, all as of one moment.
 
-        It ends at the end the log has now: of a transaction that commits later it has nothing, in
-        no topic.
+        It ends at the current end of the log: a transaction that commits later is in none of the
+        topics.
 
         isolation: as in reader
-        follow:    go on for ever, from moment to moment: each transaction whole in one of them; a
-                   table without rows where there is nothing new
+        follow:    continue forever, from moment to moment: each transaction is whole in one of
+                   them; a table without rows if there is nothing new
         raises:    TopicNotFound, InvalidArgument; Corruption: after what can be read;
                    SnapshotExpired: messages of that moment were trimmed before they were read
         """
         if batch_messages <= 0 or (limit is not None and limit < 0):
-            raise InvalidArgument("batch_messages must be positive, limit not negative", code=203)
+            raise InvalidArgument("batch_messages must be positive, limit not below 0", code=203)
         wanted = range or Range()
         if wanted.kind == "range" and wanted.stop is None and not follow:
             wanted = Range(start=wanted.start, stop=END)
         if follow and (wanted.kind != "range" or wanted.stop is not None):
-            raise InvalidArgument("follow never ends, and the range has an end", code=203)
+            raise InvalidArgument("follow never ends, but the range has an end", code=203)
         topics = [topic] if isinstance(topic, str) else list(topic)
         reader = readers.Readers(self._store, topics, wanted, partitions, isolation)
         left = limit
@@ -507,9 +510,9 @@ class Client(RelationReader):
         reader.stop()
 
     def wait_for_change(self, seen_lsn: int) -> int:
-        """The newest durable LSN; for polling: it rises when something was written.
+        """The newest durable LSN; for polling: it rises when something is written.
 
-        raises: StoreNotFound when the store was removed meanwhile: nothing will come
+        raises: StoreNotFound if the store was removed meanwhile: nothing will come
         """
         del seen_lsn
         if not self._disk.exists(IDENTITY_PATH):
@@ -528,14 +531,14 @@ class Client(RelationReader):
         txns: Mapping[TxnId, str] | None = None,
         timeout_ms: int | None = None,
     ) -> Waited:
-        """Wait until all of these hold; the fields of `txlog wait`.
+        """Wait until all of these are true; the fields of `txlog wait`.
 
-        messages:  each topic has at least so many
-        watermark: each is at least so far in event time (ms); with a subscription where that is
-        backlogs:  by subscription how many messages are left at most; on these topics, if any
-        txns:      by transaction its state: committed, aborted, ended, open, …
-        returns:   {met, elapsed_ms, condition_list}; met is False when time ran out, or at once
-                   when a transaction has ended the other way
+        messages:  each topic has at least this many
+        watermark: each has at least reached this event time (ms); with a subscription, at its place
+        backlogs:  by subscription, how many messages may be left; on these topics, if any
+        txns:      by transaction, its state: committed, aborted, ended, open, …
+        returns:   {met, elapsed_ms, condition_list}; met is False when time runs out, or at once if
+                   a transaction has ended the other way
         """
         wanted = conditions.conditions_of(
             topics, messages, watermark, subscription, backlogs or {}, txns or {}
@@ -549,7 +552,7 @@ class Client(RelationReader):
     ) -> KeyConnected:
         """Take a transaction key; its open transaction is aborted. The fields of `txn connect`.
 
-        epoch:  the one that this holder was given last; -1 always takes over, also after an
+        epoch:  the last one given to this holder; -1 always takes over, also after an
                 OutcomeUnknown. The key that this client was opened with is renewed
         owner:  name or number of another user, for root
         raises: NotAllowed (an old epoch, another's key), InvalidArgument
@@ -562,12 +565,12 @@ class Client(RelationReader):
     def transaction(
         self, timeout_ms: int | None = None, *, key: str | None = None, epoch: int | None = None
     ) -> Transaction:
-        """Begin a transaction; its id is given out by its first send, ack or look at the id.
+        """Begin a transaction; its first send, ack or use of `id` assigns the id.
 
-        key:    run it under this transaction key; the client's when left out. Then it begins now
+        key:    run it under this transaction key, by default the client's; then it begins now
         epoch:  of the connection of `key`; connects when left out
         raises: InvalidArgument, LimitExceeded (time-out), ProducerFenced; LimitExceeded (too many
-                unfinished transactions) when the id is given out
+                unfinished transactions) when the id is assigned
         """
         return self._transaction(timeout_ms, None, key, epoch)
 
@@ -606,7 +609,7 @@ class Client(RelationReader):
                     CoordinatorNotFound, ProducerFenced (the epoch), NotAllowed (another's key)
         """
         if owner is not None and key is None:
-            raise InvalidArgument("an owner belongs to a transaction key: name the key")
+            raise InvalidArgument("an owner needs a transaction key: name the key")
         key, epoch = self._held(key, epoch, coordinator)
         if key is not None:
             opened = end.begin(self._store, timeout_ms, key, epoch, owner)
@@ -617,9 +620,9 @@ class Client(RelationReader):
     def _held(
         self, key: str | None, epoch: int | None, coordinator: int | None
     ) -> tuple[str | None, int | None]:
-        """The key to begin under: the one that is named, else the client's."""
+        """The key to begin under: the one named, else the client's."""
         if key is None and epoch is not None:
-            raise InvalidArgument("an epoch belongs to a transaction key: name the key")
+            raise InvalidArgument("an epoch needs a transaction key: name the key")
         if key is None:
             key, epoch = self.transaction_key, self.epoch
         if key is not None and coordinator is not None:
@@ -646,8 +649,8 @@ class Client(RelationReader):
     def commit(self, txn_id: TxnId, wait_ms: int = 0) -> TransactionEnded:
         """Commit by id; the fields of `txn commit`.
 
-        wait_ms: how long to wait for partitions that are not available; the state stays
-                 `committing` when they do not come back, and the decision stands
+        wait_ms: how long to wait for unavailable partitions; if they do not come back, the state
+                 stays `committing`, and the decision is final
         raises:  TransactionNotFound, NotAllowed (another's), TransactionTimedOut,
                  ExpiredTransaction (fenced), InvalidTxnStatus (ended the other way),
                  OutcomeUnknown: ask by the id
@@ -659,7 +662,7 @@ class Client(RelationReader):
         return self._tell(txn_id, lambda view: topics_and_txns.ended(view, answer))
 
     def abort(self, txn_id: TxnId) -> TransactionEnded:
-        """Abort by id; the fields of `txn abort`. Raises as commit; a time-out is one already."""
+        """Abort by id; the fields of `txn abort`. Raises as commit; a timed-out one is aborted."""
         answer = self._end(txn_id, False)
         return self._tell(txn_id, lambda view: topics_and_txns.ended(view, answer))
 
@@ -693,9 +696,9 @@ class Client(RelationReader):
         tend_due(self._store)
 
     def _tell(self, txn_id: TxnId, question: Callable[[View], T]) -> T:
-        """Describe what was just done; that it cannot be read does not mean it was not done.
+        """Describe what was just done; if it cannot be read, it was done all the same.
 
-        Nothing is flushed for it: what this process wrote, its own view shows.
+        Flushes nothing: this process's view shows its own writes.
         """
         try:
             return self._store.read(question)
@@ -713,7 +716,7 @@ class Client(RelationReader):
         return self._ask(lambda view: topics_and_txns.status(view, self._store))
 
     def overview(self) -> Overview:
-        """All that `txlog report` draws but for the throughput, of one moment; see overview."""
+        """All that `txlog report` draws except the throughput, as of one moment; see overview."""
         return self._ask(lambda view: overview.overview(view, self._store))
 
     def checkpoint(self, roll: Sequence[str] = (), roll_all: bool = False) -> CheckpointWritten:
@@ -735,7 +738,7 @@ class Client(RelationReader):
         return self._ask(lambda view: inspecting.inspect(view, self._store, what))
 
     def _locate(self, ids: Sequence[MessageId]) -> list[tuple[str | None, int | None]]:
-        """The file below the store that has each message, and its row; none in journal frames."""
+        """The file in the store that has each message, and its row; none for journal frames."""
         return self._ask(lambda view: inspecting.located(view, ids))
 
     def copy(
@@ -743,18 +746,18 @@ class Client(RelationReader):
     ) -> StoreCopied:
         """Copy the store, as it is now, to a new directory, while others write to it; durable.
 
-        The copy is the same store, with its uuid: a backup. Files outside of the store are named
-        and not copied; they stay the first one's to remove.
+        The copy is the same store, with its uuid: a backup. Files outside the store are named but
+        not copied; only the original may remove them.
         verify:  then read all of the copy, as txlog.verify(deep=True)
-        tell:    called with the bytes copied so far, and in all
+        tell:    called with the bytes copied so far, and the total
         returns: {path, uuid, lsn, files, size_bytes, offloaded, verified}
         raises:  AlreadyExists, InvalidArgument (a place in the store), StoreLocked, Corruption;
-                 what was copied before an error is not a store, and goes with the next copy to it
+                 what was copied before an error is not a store; the next copy there removes it
         """
         return copying.copy_store(self._store, dest, verify=verify, tell=tell or copying.silent)
 
     def flush(self) -> None:
-        """Make everything written so far durable, by whichever process."""
+        """Make everything written so far durable, by any process."""
         self._store.flush()
 
 

@@ -77,10 +77,10 @@ def copy_store(
     """Copy a store to a directory that is empty or new; durable when it returns.
 
     verify:  then read all of the copy, as `txlog verify --deep`
-    returns: {path, uuid, lsn, files, size_bytes, offloaded, verified}; offloaded: files outside of
-             the store, which are named and not copied
-    raises:  AlreadyExists, InvalidArgument (a place in the store itself), StoreLocked (somebody
-             copies to that place), Corruption, MissingFile, StoreFull, DiskFailed
+    returns: {path, uuid, lsn, files, size_bytes, offloaded, verified}; offloaded: files outside the
+             store, which are named but not copied
+    raises:  AlreadyExists, InvalidArgument (a place in the store itself), StoreLocked (another
+             process copies to that place), Corruption, MissingFile, StoreFull, DiskFailed
     """
     store.need_writable()
     source, path = store.disk.description, absolute(dest)
@@ -116,7 +116,7 @@ def _mark(source: str, uuid: str) -> bytes:
 
 
 def _clear(disk: Disk, path: str) -> None:
-    """Remove what a copy left that was cut short."""
+    """Remove what an interrupted copy left."""
     for name in disk.listdir(path):
         below = f"{path}/{name}" if path else name
         if below in (identity.COPIED, identity.LOCK):
@@ -162,7 +162,7 @@ def _copy(store: Store, target: PosixDisk, tell: Tell) -> StoreImage:
 
 
 def _image(view: View) -> Image:
-    """What is to be copied; the caller holds both locks."""
+    """What to copy; the caller holds both locks."""
     journal, manifest = view.journal, view.manifest
     journal.flush()
     assert journal.last_lsn == view.lsn
@@ -188,7 +188,7 @@ def _image(view: View) -> Image:
     dropped = {path for path, _ in manifest.dropped}
     files |= dict.fromkeys(paths_of(manifest) - dropped - files.keys())
     before = _before(view)
-    if before is not None:  # a store can be read from the one before, too, if the newest is lost
+    if before is not None:  # if the newest is lost, a store can be read from the one before
         for path in leading(before, manifest) - files.keys():
             if not remote.is_far(path) and view.disk.exists(path):
                 files[path] = None
@@ -201,7 +201,7 @@ def _image(view: View) -> Image:
 
 
 def _before(view: View) -> Manifest | None:
-    """The manifest before that of a view, if it is there and good."""
+    """The manifest before that of a view, if it exists and is good."""
     older = [one for one in generations_of(view.disk) if one < view.manifest.generation]
     try:
         return read_manifest(view.disk, older[-1], view.salt) if older else None
@@ -210,7 +210,7 @@ def _before(view: View) -> Manifest | None:
 
 
 class _Progress:
-    """How much was copied, told to somebody."""
+    """Counts what was copied, and reports it."""
 
     def __init__(
         self, tell: Tell, files: dict[str, FileRef | None], source: Disk, image: Image
@@ -230,7 +230,7 @@ class _Progress:
 def _publish(
     source: Disk, target: Disk, path: str, length: int | None = None, ref: FileRef | None = None
 ) -> int:
-    """Copy a file, or its first bytes; returns how many. It is read back before it has its name.
+    """Copy a file, or its first bytes; returns how many. It is read back before it gets its name.
 
     raises: Corruption when it is not what its reference says; MissingFile
     """

@@ -73,10 +73,10 @@ def open_store(
 
     lock_timeout_ms: how long to wait for the writer's lock; the store's setting when left out
     durability:      "sync" or "os" for what this client writes; the store's setting when left out
-    dry_run:         calls answer as if they had been done, and see what those before them did; no
-                     lock is taken and no byte changes; messages cannot be sent
-    transaction_key: connect it; the client's transactions run under it, and fence those of an
-                     older client with the same key at once
+    dry_run:         calls answer as if they had been done, and see what earlier ones did; no lock
+                     is taken and no byte changes; messages cannot be sent
+    transaction_key: connect it; the client's transactions run under it, and those of an older
+                     client with the same key are fenced at once
     raises:          StoreNotFound, FormatMismatch, Corruption, ReadOnlyStore, NoResources
     """
     if durability not in (None, "sync", "os"):

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from txlog.rows.store import Waited
 
 
-# what a transaction may still be before it is in a state
+# the states a transaction may be in before reaching one
 STATES: Final[dict[str, tuple[str, ...]]] = {
     "open": (),
     "committing": ("open",),
@@ -40,7 +40,7 @@ STATES: Final[dict[str, tuple[str, ...]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What a condition is now; hopeless: it is not met, and never will be."""
+    """The current state of a condition; hopeless: it is not met, and never will be."""
 
     met: bool
     value: str
@@ -49,7 +49,7 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """A name to show it by, and the question."""
+    """A name to show, and the question."""
 
     name: str
     ask: Callable[[View, Store], Found]
@@ -59,7 +59,7 @@ def wait(store: Store, conditions: Sequence[Condition], timeout_ms: int | None) 
     """Wait until all conditions hold at once.
 
     returns: {met, elapsed_ms, condition_list: [{name, met, value}]}
-    raises:  what the questions raise: a name that is not there is not waited for
+    raises:  what the questions raise: it does not wait for a missing name
     """
     if not conditions:
         raise InvalidArgument("there is nothing to wait for")
@@ -89,7 +89,7 @@ def wait(store: Store, conditions: Sequence[Condition], timeout_ms: int | None) 
 
 
 def has_messages(topic: str, count: int) -> Condition:
-    """The topic, or a partition of it, has at least so many visible messages."""
+    """The topic, or a partition of it, has at least this many visible messages."""
     asked = TopicName.parse(topic, allow_partition=True)
 
     def ask(view: View, store: Store) -> Found:
@@ -103,9 +103,9 @@ def has_messages(topic: str, count: int) -> Condition:
 
 
 def has_watermark(topic: str, event_time: int, subscription: str | None = None) -> Condition:
-    """The watermark is at least so far (ms): at the end of the log, or where a subscription is.
+    """The watermark is at least this (ms), at the end of the log or at a subscription's place.
 
-    There what its consumers were handed counts, too: it does not fall again.
+    There, what its consumers received counts, too, as it does not fall again.
     """
     asked = TopicName.parse(topic, allow_partition=True)
 
@@ -123,7 +123,7 @@ def has_watermark(topic: str, event_time: int, subscription: str | None = None) 
 
 
 def has_backlog(subscription: str, count: int, topic: str | None = None) -> Condition:
-    """The subscription has at most so many messages left; topic None: the only one that has it."""
+    """The subscription has at most this many messages left; topic None: the only one with it."""
     asked = None if topic is None else TopicName.parse(topic, allow_partition=True)
 
     def ask(view: View, store: Store) -> Found:
@@ -180,7 +180,7 @@ def conditions_of(
 
 
 def _indexes(topic: Topic, asked: TopicName | None) -> Sequence[int]:
-    """The one partition that a name says, or all."""
+    """The one partition that a name gives, or all."""
     return (
         range(topic.partitions) if asked is None or asked.partition is None else [asked.partition]
     )

@@ -54,7 +54,7 @@ def check_received(table: pa.Table, *names: str) -> None:
         if kind is None or not wanted(kind):
             raise InvalidArgument(
                 f"the table has no column {name} as received rows have it",
-                hint="hand over rows of receive_batch, or message ids",
+                hint="pass rows of receive_batch, or message ids",
             )
 
 
@@ -75,7 +75,7 @@ def acknowledge_runs(
     cumulative: bool,
     standing: Standing = OUTSIDE,
 ) -> AckAnswer:
-    """Acknowledge runs on a subscription, without a consumer if need be."""
+    """Acknowledge runs on a subscription, if need be without a consumer."""
     if not runs:
         return AckAnswer(0, 0, 0)
     if txn is not None:
@@ -134,9 +134,9 @@ def _told(answer: object) -> AckAnswer:
 def acknowledge_together(
     store: Store, parts: list[tuple[Through, list[Run]]], txn: Transaction | TxnId | None
 ) -> AckAnswer:
-    """Acknowledge on several subscriptions: all of it, or nothing when one of them refuses.
+    """Acknowledge on several subscriptions: all, or nothing if one of them refuses.
 
-    Plain it is one frame; in a transaction a frame each, and its end makes them one.
+    Plain, it is one frame; in a transaction a frame each, which its end makes one.
     """
     if txn is not None or len(parts) == 1:
         return _summed(

@@ -33,13 +33,13 @@ from txlog.engine.store.store import Store
 from txlog.engine.view.view import View
 from txlog.errors import TxlogError
 
-WINDOW_MS = 50  # so long is taken ahead, at the pace of the application
+WINDOW_MS = 50  # how much time's worth is taken ahead, at the application's pace
 BATCHES = 1 << 20  # numbers of batches that one turn may use: one a partition
 DUE_PARTS = 8  # a time-out is written with this part of it as its grain, never too early
 
 
 class Ahead:
-    """The messages that a consumer has and its application has not; its caller's mutex is held.
+    """The messages that a consumer has but its application has not; its caller's mutex is held.
 
     seen: how far the application has come, as it is noted
     """
@@ -94,13 +94,13 @@ class Ahead:
                 return None
             if self._hand_over(self._queue[0]):
                 return self._queue.popleft()
-            self.give_back()  # it cannot be noted: from now on one by one
+            self.give_back()  # it cannot be recorded: from now on one by one
 
     # --- taking ------------------------------------------------------------------------------
 
     def _fill(self, guard: Guard | None) -> None:
         clock = self._store.clock
-        if self._is_torn:  # an interrupt came between: it is in this hand, and nobody has it
+        if self._is_torn:  # an interrupt came between: it is leased, but nobody has it
             self._return_unseen()
         self._is_torn = True
         if not self._is_drained:  # once: what it waits for later is not the application's pace
@@ -185,7 +185,7 @@ class Ahead:
     # --- giving back -------------------------------------------------------------------------
 
     def give_back(self) -> None:
-        """Give everything back that is ahead, uncounted."""
+        """Return everything that is ahead, uncounted."""
         if self._queue:
             self._return_unseen()
             self._queue.clear()
@@ -210,7 +210,7 @@ class Ahead:
                 heappush(self._back, (now_ms if op.due is None else op.due[2], op.partition))
 
     def _return_overdue(self) -> None:
-        """Let come again whose time-out is over, of what this consumer handed out."""
+        """Return those delivered by this consumer whose ack time-out is over."""
         member = self._member
         ops: list[Op] = []
 
@@ -251,9 +251,9 @@ class Ahead:
     # --- what comes first --------------------------------------------------------------------
 
     def look(self) -> None:
-        """Drop what is not this consumer's any more, and give back what something comes before.
+        """Drop what is no longer this consumer's, and return what something comes before.
 
-        Only the first is looked at for sure: those after it are when it is their turn.
+        Only the first is always checked; the others when it is their turn.
         """
         if self._due_ms and self._due_ms <= self._store.clock.now().boot_ms:
             self._return_overdue()
@@ -267,7 +267,7 @@ class Ahead:
             self.give_back()
 
     def _has_back(self) -> bool:
-        """True when something that this consumer gave back is due; it is asked for first."""
+        """True when something that this consumer gave back is due; that comes first."""
         now_ms = self._store.clock.now().boot_ms
         found = False
         while self._back and self._back[0][0] <= now_ms:

@@ -137,7 +137,7 @@ class Consumer:
 
     @property
     def id(self) -> int:
-        """Its number in the store; none is given out twice."""
+        """Its number in the store; none is used twice."""
         return self._member.number
 
     @property
@@ -147,19 +147,19 @@ class Consumer:
 
     @property
     def blocked(self) -> str | None:
-        """Why the last receive gave nothing although there may be messages: unacked_max."""
+        """Why the last receive returned nothing although there may be messages: unacked_max."""
         return self._receiving.blocked
 
     # --- receiving ---------------------------------------------------------------------------
 
     def receive_batch(self, max_messages: int = 1000, timeout_ms: int = 0) -> pa.Table:
-        """The next messages, at most max_messages, as RECEIVED; no rows when the time is over.
+        """The next messages, at most max_messages, as RECEIVED; no rows when time runs out.
 
-        Rows of one marker stand together. What came back goes before what is new. `blocked` says
-        why there is nothing although there may be messages. With watermarks also no rows, at once,
-        when there is a new one, and a column is_late.
+        Rows of one marker are together. What came back goes before what is new. `blocked` says why
+        there is nothing although there may be messages. With watermarks also no rows, at once, when
+        there is a new one, and a column is_late.
         raises: AlreadyClosed, InvalidArgument, SubscriptionNotFound (deleted); Corruption, after
-                what can be read; PartitionUnavailable once all its partitions are away
+                what can be read; PartitionUnavailable once all its partitions are unavailable
         """
         if max_messages <= 0:
             raise InvalidArgument(f"max_messages is {max_messages}, it must be positive", code=203)
@@ -175,12 +175,12 @@ class Consumer:
             pause = min(POLL_SECONDS_MAX, pause * 2)
 
     def receive(self, timeout_ms: int | None = 0) -> Message | None:
-        """The next message; None when none came within timeout_ms (None: wait for ever).
+        """The next message; None if none came within timeout_ms (None: wait forever).
 
-        It takes a few messages in hand at once, as many as the last ones took a moment, and at most
+        It leases a few messages at once, as many as the application's pace suggests, at most
         receiver_queue_size. What was not received counts as not delivered: no time-out runs for it,
         and it goes back uncounted when the consumer closes or dies. With watermarks also None, at
-        once, when there is a new one: get_last_watermark tells. Raises as receive_batch.
+        once, when there is a new one: see get_last_watermark. Raises as receive_batch.
         """
         deadline = None if timeout_ms is None else time.monotonic() + timeout_ms / 1000
         pause = POLL_SECONDS_MIN
@@ -230,13 +230,13 @@ class Consumer:
         return table
 
     def _next_of_queue(self, guard: Guard | None = None) -> Message | None:
-        """The next message, of a batch taken in hand if need be; guard: as in batch."""
+        """The next message, of a newly leased batch if need be; guard: as in batch."""
         with self._turns.held():
             return self._ahead.next(guard)
 
     @property
     def _still(self) -> Still | None:
-        """Of a turn that found nothing: how long to believe it; None: it has to look."""
+        """After a turn that found nothing: how long that holds; None: it must look again."""
         return self._receiving.still
 
     def _is_refused(self) -> bool:
@@ -244,21 +244,21 @@ class Consumer:
         return self._receiving.is_refused
 
     def _assigned(self, view: View) -> list[tuple[int, int]]:
-        """(subscription, partition) of what it may be handed messages of; raises when closed."""
+        """(subscription, partition) of those it may receive from; raises when closed."""
         return self._receiving.assigned(view)
 
     def get_last_watermark(self) -> Watermark | None:
-        """What it was handed last as its watermark, in this epoch; None without watermarks."""
+        """The last watermark it received in this epoch; None without watermarks."""
         return None if self._session is None else self._session.last
 
     @property
     def watermark_status(self) -> str | None:
-        """unknown, active, idle or unavailable when it received last; None without watermarks."""
+        """unknown, active, idle or unavailable at the last receive; None without watermarks."""
         return None if self._session is None else self._session.status
 
     @property
     def late_messages(self) -> int:
-        """How many messages were older than its watermark when it was handed them."""
+        """How many messages were older than its watermark when it received them."""
         return 0 if self._session is None else self._session.late_messages
 
     def has_message_available(self) -> bool:
@@ -287,7 +287,7 @@ class Consumer:
         return Through(self._receiving.target, self._receiving.standing)
 
     def _runs(self, what: Acknowledgeable) -> list[Run]:
-        """runs_of; those of the batch that came last are known, and most acknowledge just that."""
+        """As runs_of; those of the last batch are known, and that is what most acknowledge."""
         self._receiving.check_open()
         known = self._receiving.known_runs(what)
         return runs_of(what) if known is None else known
@@ -298,7 +298,7 @@ class Consumer:
         """Acknowledge messages, ids or received rows; in a transaction they become PENDING_ACK.
 
         raises: AlreadyClosed, MessageNotFound, PartitionUnavailable; in a transaction
-                TransactionConflict, which has aborted it, and what its state refuses
+                TransactionConflict, which has aborted it, and errors of its state
         """
         return acknowledge_runs(
             self._store,
@@ -323,8 +323,8 @@ class Consumer:
     ) -> AckAnswer:
         """Acknowledge everything up to and including a message of its partition.
 
-        Of a message that was received before some below it came back it does nothing, and says so
-        by `stale`; in a transaction that is a TransactionConflict.
+        If the message was received before some below it came back, it does nothing and `stale` says
+        so; in a transaction that is a TransactionConflict.
         raises: as acknowledge; NotAllowed (shared, key-shared)
         """
         return acknowledge_runs(
@@ -337,10 +337,10 @@ class Consumer:
         )
 
     def negative_acknowledge(self, what: Acknowledgeable, delay_ms: int | None = None) -> Back:
-        """Give messages in hand back, to come again after a delay; each counts as a redelivery.
+        """Return received messages, to come again after a delay; each counts as a redelivery.
 
         delay_ms: None: that of the consumer or subscription, doubled with each redelivery up to
-                  nack_backoff_max_ms. Messages that are not in this consumer's hand are left alone
+                  nack_backoff_max_ms. Messages that this consumer does not hold are left alone
         raises:   AlreadyClosed, InvalidArgument, MessageNotFound
         """
         if delay_ms is not None and delay_ms < 0:
@@ -381,12 +381,12 @@ class Consumer:
         delay_ms: int = 0,
         properties: dict[str, str] | None = None,
     ) -> Moved:
-        """Put a message off: it goes to the retry topic, and is acknowledged, in one frame.
+        """Postpone a message: it goes to the retry topic and is acknowledged, in one frame.
 
         The retry topic is <topic>-<subscription>-RETRY, or the subscription's policy; it is made
         with this subscription on it, so that a consumer of both topics gets the message again.
-        delay_ms: not handed out before, where the retry topic is read with a type that waits;
-                  a send with deliver_after, so the policies of that topic hold
+        delay_ms: not delivered before, if the subscription type on the retry topic waits; a send
+                  with deliver_after, so the policies of that topic apply
         raises: InvalidMessage (a delay above the maximum of the retry topic): nothing moved
         """
         self._receiving.check_open()
@@ -396,7 +396,7 @@ class Consumer:
         )
 
     def redeliver_unacknowledged_messages(self) -> Back:
-        """Give back what was received and not acknowledged; it comes again at once, counted."""
+        """Return what was received and not acknowledged; it comes again at once, counted."""
         with self._turns.held():
             self._receiving.check_open()
             self._ahead.clear()
@@ -404,7 +404,7 @@ class Consumer:
             return self._member.give_back(self._ahead.seen, detach=False)
 
     def seek(self, to: Where) -> None:
-        """Stand before a message, an instant or a bound; as SubscriptionHandle.seek."""
+        """Move to before a message, an instant or a bound; as SubscriptionHandle.seek."""
         with self._turns.held():
             receiving = self._receiving
             receiving.check_open()
@@ -413,15 +413,15 @@ class Consumer:
             self._receiving.begin_again()
 
     def unsubscribe(self) -> None:
-        """Delete the subscription and close; raises ConsumerBusy when it has other consumers."""
+        """Delete the subscription and close; raises ConsumerBusy if it has other consumers."""
         with self._turns.held():
             self._member.unsubscribe(self._receiving.target)
             self._ahead.clear()
 
     def close(self) -> None:
-        """Leave the subscription; what is in hand goes back, counted if it was received.
+        """Leave the subscription; unacknowledged messages go back, counted if received.
 
-        From `__del__` or a signal handler, within a call on the store: when that has ended.
+        From `__del__` or a signal handler, inside a call on the store: once that has ended.
         """
         if self._store.put_off(self.close):
             return

@@ -42,17 +42,17 @@ from txlog.ids import MessageId, TopicName
 from txlog.settings import HOUR_MS, INSTANT_MS_MAX, MESSAGE_BYTES_MAX, MIB, PROPERTIES_MAX
 
 FRAME_MESSAGES_MAX = 128
-FRAME_BYTES = 4 * MIB  # while a frame is smaller, the next one takes twice as many messages
+FRAME_BYTES = 4 * MIB  # while frames are smaller, the next one takes twice as many messages
 FRAME_BYTES_MOST = MESSAGE_BYTES_MAX  # of a message that is not in chunks; larger ones go alone
-COPY_MS_MAX = HOUR_MS  # a copy of many bytes takes its time, and holds nothing meanwhile
+COPY_MS_MAX = HOUR_MS  # a copy of many bytes takes time, and must hold nothing meanwhile
 Seen = tuple[int, int, object]
 
 
 class DeadLetters:
-    """Gives up what came again too often on one subscription, for the consumer that owns this.
+    """Gives up messages redelivered too often on one subscription, for the consumer that owns this.
 
-    A message becomes due when it is returned: counted, which the cursor's figures tell, or not,
-    which begins a round. So a partition is looked through once for each of their values.
+    A message becomes due when it is returned: counted, which the cursor's figures show, or not,
+    which begins a round. So a partition is searched once for each of their values.
     """
 
     __slots__ = ("_damaged", "_find", "_seen", "_store")
@@ -129,7 +129,7 @@ class DeadLetters:
             except MissingFile:
                 raise  # it may have been replaced (R21)
             except Corruption:
-                self._damaged.add(number)  # delivery meets the damage, and says so
+                self._damaged.add(number)  # delivery meets the damage and reports it
                 continue
             return {number: table}
         return {}
@@ -155,9 +155,10 @@ def _light(view: View, number: int, runs: list[Run]) -> list[Run]:
 
 
 def reconsume_later(store: Store, find: Find, what: MessageId, how: Postponed) -> Moved:
-    """Put a message off: copy it to the retry topic and acknowledge it, in one frame.
+    """Postpone a message: copy it to the retry topic and acknowledge it, in one frame.
 
-    returns: to which topic; moved 0: it is acknowledged, held by a transaction, or in another hand
+    returns: to which topic; moved 0: it is acknowledged, held by a transaction, or leased to
+             another
     raises:  MessageNotFound, PartitionUnavailable, InvalidArgument, InvalidMessage
     """
     if not 0 <= how.delay_ms <= INSTANT_MS_MAX - store.clock.now().wall_ms:
@@ -205,8 +206,8 @@ def _moved_large(
 ) -> Moved:
     """Send a large message on in chunks and acknowledge it, in one transaction: both or neither.
 
-    It is acknowledged last, so that nothing is held while the chunks are written. Whoever is second
-    meets a conflict, and what was sent is never seen.
+    It is acknowledged last, so that nothing is held while the chunks are written. The second to do
+    so meets a conflict, and what it sent is never seen.
     """
     runs = runs_of_table(table)
     answer = store.write(

@@ -52,11 +52,11 @@ Ours = list[tuple[int, Run]]  # partition number, run without whole markers
 
 @checked
 class NonDurableConsumer:
-    """Receives a topic from a position on, with acknowledgements that nobody else knows of.
+    """Receives a topic from a position on; its acknowledgements are known to nobody else.
 
     Messages that were given back come before new ones, in order of position. Safe to call from many
-    threads. Its watermark is that of the place up to which it has handed messages out, as of a
-    Reader, whatever is acknowledged.
+    threads. Its watermark is that of the place up to which it has delivered, as for a Reader,
+    whatever is acknowledged.
 
     >>> import tempfile, txlog
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -112,7 +112,7 @@ class NonDurableConsumer:
         self._buffered: deque[Message] = deque()
         self._previewed = NO_MESSAGES  # previews among these, and those handed out before them
         self._unshown = NO_MESSAGES  # previews that were read ahead, and go back: without an id
-        # Ledgers are of the store, so one set is enough for all partitions. Markers are apart.
+        # Ledger ids are store-wide, so one set does for all partitions. Markers are separate.
         self._acked, self._hand = IdSet(), IdSet()
         self._returned: list[tuple[int, int, Run]] = []  # due (boot clock), partition, run
         self._counts: dict[tuple[int, int, int], int] = {}
@@ -129,7 +129,7 @@ class NonDurableConsumer:
     # --- receiving ---------------------------------------------------------------------------
 
     def receive_batch(self, max_messages: int = 1000, timeout_ms: int = 0) -> pa.Table:
-        """The next messages, at most max_messages, as RECEIVED; no rows when the time is over.
+        """The next messages, at most max_messages, as RECEIVED; no rows when time runs out.
 
         With watermarks also no rows, at once, when there is a new one, and a column is_late.
         """
@@ -142,9 +142,9 @@ class NonDurableConsumer:
         return empty if self._session is None else self._session.marked(empty)
 
     def receive(self, timeout_ms: int | None = 0) -> Message | None:
-        """The next message; None when none came within timeout_ms (None: wait for ever).
+        """The next message; None if none came within timeout_ms (None: wait forever).
 
-        With watermarks also None, at once, when there is a new one: get_last_watermark tells.
+        With watermarks also None, at once, when there is a new one: see get_last_watermark.
         """
         return (until(self._next, timeout_ms) or [None])[0]
 
@@ -211,7 +211,7 @@ class NonDurableConsumer:
         return None
 
     def _put_back(self) -> None:
-        """What was read ahead and nobody has got comes again, in its order and uncounted."""
+        """What was read ahead and not received comes again, in order and uncounted."""
         ahead = self._ahead().runs()
         left = sum(one.message_id is None for one in self._buffered)
         rows = self._previewed.slice(self._previewed.num_rows - left)
@@ -228,12 +228,12 @@ class NonDurableConsumer:
         return any(due <= now_ms for due, _, _ in self._returned)
 
     def _leave(self, view: View, number: int, run: Run) -> None:
-        """The watermark waits for these messages no more: they are acknowledged, or trimmed."""
+        """The watermark no longer waits for these messages: they are acknowledged or trimmed."""
         if self._ground is not None:
             self._ground.gone(index_of(self._topic(view), number), run)
 
     def _some(self, limit: int) -> pa.Table | None:
-        """The next messages, which the application gets."""
+        """The next messages, for the application."""
         table = self._poll(limit)
         if table is not None:
             for run in runs_of_table(table):
@@ -295,17 +295,17 @@ class NonDurableConsumer:
         return pa.concat_tables([rows_in(view, 0, table, left), previews])
 
     def get_last_watermark(self) -> Watermark | None:
-        """What it was handed last as its watermark, in this epoch; None without watermarks."""
+        """The last watermark it received in this epoch; None without watermarks."""
         return None if self._session is None else self._session.last
 
     @property
     def watermark_status(self) -> str | None:
-        """unknown, active, idle or unavailable when it received last; None without watermarks."""
+        """unknown, active, idle or unavailable at the last receive; None without watermarks."""
         return None if self._session is None else self._session.status
 
     @property
     def late_messages(self) -> int:
-        """How many messages were older than its watermark when it was handed them."""
+        """How many messages were older than its watermark when it received them."""
         return 0 if self._session is None else self._session.late_messages
 
     def has_message_available(self) -> bool:
@@ -385,7 +385,7 @@ class NonDurableConsumer:
         return AckAnswer(acked, already, 0)
 
     def negative_acknowledge(self, what: Acknowledgeable, delay_ms: int = 0) -> None:
-        """Give messages back that are in hand: they come again, after the delay."""
+        """Return received messages: they come again, after the delay."""
         if delay_ms < 0:
             raise InvalidArgument(f"delay_ms is {delay_ms}, it is negative", code=203)
         self._check_open()
@@ -405,7 +405,7 @@ class NonDurableConsumer:
         due_ms = self._store.clock.now().boot_ms + delay_ms
         ahead, back = self._ahead(), IdSet()
         for number, run in asked:
-            for one in ahead.common(run):  # put off, and not counted: nobody has got it
+            for one in ahead.common(run):  # postponed, and not counted: nobody received it
                 back.add(one)
                 self._returned.append((due_ms, number, one))
             for one in self._hand.common(run):
@@ -418,7 +418,7 @@ class NonDurableConsumer:
             self._buffered = deque(left)
 
     def _ahead(self) -> IdSet:
-        """What was read ahead and nobody has got."""
+        """What was read ahead and not received."""
         out = IdSet()
         for message in self._buffered:
             if message.message_id is not None:

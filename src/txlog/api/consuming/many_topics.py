@@ -51,7 +51,7 @@ from txlog.ids import MessageId, TopicName, TxnId
 from txlog.startup import compute as pc
 
 Topics: TypeAlias = list[str] | tuple[str, ...] | re.Pattern[str]
-# Opens the consumer of a topic; True: the topic was made later, nothing of it is passed over.
+# Opens the consumer of a topic; True: the topic was created later, none of it is skipped.
 OpenOne: TypeAlias = Callable[[str, bool], Consumer]
 T = TypeVar("T")
 _GONE = (TopicNotFound, SubscriptionNotFound, AlreadyClosed)  # closed: it was detached
@@ -62,10 +62,10 @@ class MultiTopicsConsumer:
     """Receives from several topics in fair turns; safe to call from many threads.
 
     With a pattern (re.compile) it takes the topics whose name it matches as a whole: the short
-    name, tenant/namespace/name, or persistent://tenant/namespace/name. Topics that are made later
-    join at the first poll that finds nothing. The dead-letter topics of this subscription never
-    do: what was given up would come back. While a topic that joined has no watermark yet, the value
-    stays; it never falls for one that is behind.
+    name, tenant/namespace/name, or persistent://tenant/namespace/name. Topics created later join at
+    the first poll that finds nothing. The dead-letter topics of this subscription never do: what
+    was given up would come back. While a topic that joined has no watermark yet, the value stays;
+    it never falls for one that lags.
 
     >>> import tempfile, txlog
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -116,7 +116,7 @@ class MultiTopicsConsumer:
         self._is_closed = False
         self._turn = 0
         self._turns = Mutex(store.disk.pid)
-        self._seen: tuple[int, int, int] | None = None  # the catalog that was looked through
+        self._seen: tuple[int, int, int] | None = None  # the catalog last searched
         if isinstance(topics, re.Pattern):
             self._discover(is_later=False)
             return
@@ -132,19 +132,19 @@ class MultiTopicsConsumer:
 
     @property
     def topics(self) -> list[str]:
-        """The topics it receives from now."""
+        """The topics it currently receives from."""
         return sorted(self._consumers)
 
     @property
     def blocked(self) -> str | None:
-        """Why the last receive gave nothing although there may be messages, as of Consumer."""
+        """Why the last receive returned nothing although there may be messages, as of Consumer."""
         reasons = (one.blocked for one in list(self._consumers.values()))
         return next((reason for reason in reasons if reason), None)
 
     # --- topics of a pattern -----------------------------------------------------------------
 
     def _discover(self, *, is_later: bool) -> bool:
-        """Join the topics that match by now, leave those that are gone; True: some joined."""
+        """Join the topics that match now, leave those that are gone; True: some joined."""
         seen, names = self._store.read(self._matching)
         if seen == self._seen:
             return False
@@ -157,7 +157,7 @@ class MultiTopicsConsumer:
             try:
                 self._consumers[name] = self._open_one(name, is_later)
             except _GONE:
-                continue  # without this subscription, or deleted: it is looked at after a change
+                continue  # without this subscription, or deleted: checked again after a change
             except ConsumerBusy:
                 is_complete = False
                 continue
@@ -191,7 +191,7 @@ class MultiTopicsConsumer:
     def receive_batch(self, max_messages: int = 1000, timeout_ms: int = 0) -> pa.Table:
         """The next messages of all topics, at most max_messages, as RECEIVED.
 
-        Each topic has its share first, then those that have more; so none waits for another. With
+        Each topic first gets its share, then those with more; so none waits for another. With
         watermarks also no rows, at once, when there is a new one, and a column is_late.
         raises: what a topic raises, once there is nothing else
         """
@@ -203,15 +203,15 @@ class MultiTopicsConsumer:
         return table if session is None else session.marked(table)
 
     def receive(self, timeout_ms: int | None = 0) -> Message | None:
-        """The next message of any topic; None when none came in time (None: wait for ever).
+        """The next message of any topic; None if none came in time (None: wait forever).
 
-        With watermarks also None, at once, when there is a new one: get_last_watermark tells.
+        With watermarks also None, at once, when there is a new one: see get_last_watermark.
         """
         found = until(self._next, timeout_ms)
         return None if found is None else found[0]
 
     def _poll(self, limit: int) -> tuple[pa.Table | None] | None:
-        """What is there for a call; (None,): a new watermark."""
+        """What a call returns; (None,): a new watermark."""
         with self._turns.held():
             self._check_open()
             return self._turn_of(partial(self._take, limit))
@@ -242,9 +242,9 @@ class MultiTopicsConsumer:
         return (found,) if found is not None or has_moved else None
 
     def _is_still(self) -> bool:
-        """True when no topic can have anything: one look for all, since each found nothing."""
+        """True when no topic can have anything: one check for all, as each found nothing."""
         if self._session is not None or (self._pattern is not None and self._seen is None):
-            return False  # it waits for watermarks, or a topic is still to be joined
+            return False  # it waits for watermarks, or a topic is yet to be joined
         now, lsns = self._store.clock.now(), set[int]()
         for consumer in self._consumers.values():
             still = consumer._still
@@ -257,7 +257,7 @@ class MultiTopicsConsumer:
         return any(consumer._is_refused() for consumer in self._consumers.values())
 
     def _assigned(self, view: View) -> list[Pair]:
-        """What its consumers may be handed messages of; a topic that is gone has nothing."""
+        """What its consumers may receive from; a topic that is gone has nothing."""
         out: list[Pair] = []
         for consumer in self._consumers.values():
             try:
@@ -304,7 +304,7 @@ class MultiTopicsConsumer:
         return pa.concat_tables(tables) if tables else None
 
     def _failed(self, name: str, error: TxlogError) -> TxlogError | None:
-        """The error to raise; of a pattern, a topic that is gone is left instead."""
+        """The error to raise; with a pattern, a topic that is gone is left instead."""
         if self._pattern is None or not isinstance(error, _GONE):
             return error
         self._leave(name)
@@ -331,17 +331,17 @@ class MultiTopicsConsumer:
         return items[self._turn :] + items[: self._turn]
 
     def get_last_watermark(self) -> Watermark | None:
-        """What it was handed last as its watermark, in this epoch; None without watermarks."""
+        """The last watermark it received in this epoch; None without watermarks."""
         return None if self._session is None else self._session.last
 
     @property
     def watermark_status(self) -> str | None:
-        """unknown, active, idle or unavailable when it received last; None without watermarks."""
+        """unknown, active, idle or unavailable at the last receive; None without watermarks."""
         return None if self._session is None else self._session.status
 
     @property
     def late_messages(self) -> int:
-        """How many messages were older than its watermark when it was handed them."""
+        """How many messages were older than its watermark when it received them."""
         return 0 if self._session is None else self._session.late_messages
 
     def has_message_available(self) -> bool:
@@ -380,17 +380,17 @@ class MultiTopicsConsumer:
         delay_ms: int = 0,
         properties: dict[str, str] | None = None,
     ) -> Moved:
-        """Put a message off, as Consumer.reconsume_later."""
+        """Postpone a message, as Consumer.reconsume_later."""
         return self._of(message).reconsume_later(message, delay_ms, properties)
 
     def negative_acknowledge(self, what: Acknowledgeable, delay_ms: int | None = None) -> Back:
-        """Give messages in hand back, as Consumer.negative_acknowledge."""
+        """Return received messages, as Consumer.negative_acknowledge."""
         return _together(
             [one.negative_acknowledge(part, delay_ms) for one, part in self._by_consumer(what)]
         )
 
     def redeliver_unacknowledged_messages(self) -> Back:
-        """Give back what was received and not acknowledged; it comes again at once, counted."""
+        """Return what was received and not acknowledged; it comes again at once, counted."""
         with self._turns.held():
             self._check_open()
             return _together(
@@ -449,7 +449,7 @@ class MultiTopicsConsumer:
             raise AlreadyClosed("the consumer is closed")
 
     def close(self) -> None:
-        """Let the subscriptions go; unacknowledged messages go to the next consumer."""
+        """Leave the subscriptions; unacknowledged messages go to the next consumer."""
         if self._store.put_off(self.close):  # from `__del__` or a signal handler, within a call
             return
         failed: TxlogError | None = None

@@ -44,7 +44,7 @@ from txlog.errors import (
 ACK_TIMEOUT_MS_MIN = 1000
 ATTACH_TRIES_MAX = 1000
 ATTACH_PAUSE_SECONDS = 0.002
-LOOK_SECONDS = 0.1  # a busy consumer looks after its peers so often, an idle one at each turn
+LOOK_SECONDS = 0.1  # how often a busy consumer checks its peers; an idle one does at each turn
 
 
 class Membership:
@@ -76,7 +76,7 @@ class Membership:
     def _attach(
         self, subscription: Subscription, topic: str, name: str, kind: str | None, priority: int
     ) -> LockFile:
-        """Take an id that was never used, and join; dead ones are cleared away in the same frame.
+        """Take an id that was never used, and join; dead ones are removed in the same frame.
 
         raises: ConsumerBusy, ReadOnlyStore
         """
@@ -108,7 +108,7 @@ class Membership:
             if isinstance(joined, tuple):
                 wrong, alive = joined
                 if len(dead_consumers(disk, alive)) < len(alive):
-                    continue  # one died since; the next try clears it away
+                    continue  # one died since; the next try removes it
                 break
         how = "exclusive and has" if kind in (None, wrong) else f"{wrong}, not {kind}, and has"
         raise ConsumerBusy(
@@ -125,7 +125,7 @@ class Membership:
     # --- what the application has seen -------------------------------------------------------
 
     def open_note(self) -> bool:
-        """Make ready to note what is seen; False where the lock file cannot be written."""
+        """Prepare to note what is seen; False if the lock file cannot be written."""
         if self._note is None:
             try:
                 self._note = self._store.disk.open(consumer_lock(self.number), write=True)
@@ -135,7 +135,7 @@ class Membership:
         return True
 
     def note(self, seen: Seen) -> None:
-        """Note how far the application comes with the message that it is about to get."""
+        """Note how far the application gets with its next message."""
         assert self._note is not None
         write_seen(self._note, seen)
 
@@ -165,7 +165,7 @@ class Membership:
         return decide
 
     def reap(self, *, now: bool) -> bool:
-        """Give back what dead peers had in hand; whether there was one.
+        """Return what dead peers held; answers whether there was one.
 
         now: look, even if the last look was just before
         """
@@ -189,7 +189,7 @@ class Membership:
         return True
 
     def _with_ahead(self, view: View, numbers: Sequence[int]) -> list[int]:
-        """Those of some consumers that have something in hand of what they took ahead."""
+        """Those of some consumers that still hold something of what they took ahead."""
         held = view.catalog.subscriptions.get(self.subscription)
         if held is None:
             return []
@@ -198,7 +198,7 @@ class Membership:
         return [one for one in numbers if any(any(has.apart(one, ALL)) for has in hands)]
 
     def _is_late(self, number: int) -> bool:
-        """True when the time-out of what a consumer handed out last is over: it may hang there."""
+        """True when the time-out of what a consumer delivered last is over: it may hang there."""
         due_ms = read_seen(self._store.disk, number).due_ms
         return 0 < due_ms <= self._store.clock.now().boot_ms
 
@@ -220,7 +220,7 @@ class Membership:
         self._store.write(decide)
 
     def give_back(self, seen: Seen, *, detach: bool) -> Back:
-        """Give back all that this consumer has in hand, and with detach leave."""
+        """Return all that this consumer holds, and with detach leave."""
 
         def decide(view: View, now: Instant) -> Decision:
             held = view.catalog.subscriptions.get(self.subscription)
@@ -233,7 +233,7 @@ class Membership:
         return answer
 
     def unsubscribe(self, find: Find) -> None:
-        """Delete the subscription, unless others consume it, and let the lock go."""
+        """Delete the subscription, unless others consume it, and release the lock."""
         if self._lock is None:
             raise AlreadyClosed("the consumer is closed")
         settings = self._store.settings
@@ -246,7 +246,7 @@ class Membership:
         self.leave(NOTHING_SEEN)
 
     def leave(self, seen: Seen) -> None:
-        """Give back what is in hand, detach, and let the lock go; seen: by the application."""
+        """Give back what is in hand, detach, and release the lock; seen: by the application."""
         lock, self._lock = self._lock, None
         if lock is None:
             return
@@ -256,13 +256,13 @@ class Membership:
         finally:
             if self._note is not None:
                 self._note.close()
-            lock.close()  # if it could not leave, it is taken for dead and gives back like that
+            lock.close()  # if it could not leave, it counts as dead, which returns them too
 
 
 def check_options(
     type: str | None, queue_size: int, ack_timeout_ms: int | None, nack_delay_ms: int | None
 ) -> None:
-    """Refuse what no consumer can be opened with; raises InvalidArgument."""
+    """Refuse options that no consumer can have; raises InvalidArgument."""
     if type is not None:
         check_type(type)
     if queue_size < 0:

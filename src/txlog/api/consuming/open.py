@@ -22,7 +22,7 @@ Opened = Consumer | MultiTopicsConsumer | NonDurableConsumer
 
 
 class ConsumerOptions(TypedDict, total=False):
-    """What `Client.consumer` takes beside topics and subscription."""
+    """What `Client.consumer` takes besides topics and subscription."""
 
     type: str | None
     name: str | None
@@ -119,7 +119,7 @@ def _non_durable(
         )
     if options.get("ack_timeout_ms") is not None or options.get("nack_delay_ms") is not None:
         raise InvalidArgument(
-            "a subscription in memory has no time-outs: give the delay to the nack"
+            "a subscription in memory has no time-outs: pass the delay to the nack"
         )
     return NonDurableConsumer(
         store,

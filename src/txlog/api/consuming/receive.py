@@ -59,8 +59,8 @@ def read_handed(
 ) -> tuple[pa.Table, list[Run]]:
     """The rows of a lease as RECEIVED, in order, and their ids as runs.
 
-    Of a damaged partition nothing more goes out: it is recorded, what was leased there goes back,
-    and the error is raised unless there are rows of other partitions to hand out first.
+    A damaged partition delivers nothing more: it is recorded, what was leased there goes back, and
+    the error is raised unless rows of other partitions are to be delivered first.
     """
     tables: list[pa.Table] = []
     runs: list[Run] = []
@@ -141,14 +141,14 @@ WAIT_MS_MIN = 1
 STILL_MS = 1000
 Guard: TypeAlias = Callable[[View], bool]
 Ahead: TypeAlias = tuple[int, int, Sequence[tuple[int, list[Run], Due]]]  # of Wants
-INDEX_TRIES_MAX = 3  # so often an index is asked for before rows are looked at instead
+INDEX_TRIES_MAX = 3  # how often an index is asked for before rows are read instead
 
 
 class Still:
-    """That a turn found nothing; it stays so until the journal moves, or something falls due.
+    """A turn found nothing, which holds until the journal moves or something falls due.
 
-    What time alone decides beside that (time-outs, a time to live) is looked at once a second. Who
-    has watermarks looks at each turn: a producer's silence is for a moment.
+    What else time alone decides (time-outs, a time to live) is checked once a second. With
+    watermarks each turn looks, as a producer may fall silent at any moment.
     """
 
     __slots__ = ("_boot_id", "_boot_ms", "handed", "lsn")
@@ -177,14 +177,14 @@ class Still:
 class Receiving:
     """The turns of one consumer.
 
-    partitions: of the topic, by index; None: all there are, also later ones
-    blocked:    why the last turn gave nothing although there may be messages: unacked_max
+    partitions: of the topic, by index; None: all, including later ones
+    blocked:    why the last turn returned nothing although there may be messages: unacked_max
     is_idle:    the last turn found nothing
     due_ms:     if it found nothing: when the next message is due
-    is_refused: the last turn handed out nothing because its guard said no
+    is_refused: the last turn returned nothing because its guard said no
     batches:    of what the last turn took ahead: partition, number of its batch
     timeout_ms: the ack time-out at the last turn, 0 for none
-    first:      partitions that are asked before the others at the next turn
+    first:      partitions that go before the others at the next turn
     """
 
     __slots__ = (
@@ -235,7 +235,7 @@ class Receiving:
         self.due_ms: int | None = None
         self._places: dict[int, Place] = {}
         self._highest: dict[int, Mark] = {}  # the last message it ever got, by partition
-        self._seen: dict[int, Mark] = {}  # where its application stands, if that is not its place
+        self._seen: dict[int, Mark] = {}  # where its application is, if that is not its own place
         self.batches: dict[int, int] = {}
         self.first: set[int] = set()
         self.timeout_ms = 0
@@ -261,7 +261,7 @@ class Receiving:
         return [numbers[index] for index in self.partitions]
 
     def assigned(self, view: View) -> list[tuple[int, int]]:
-        """(subscription, partition) of what it may be handed messages of; raises when closed."""
+        """(subscription, partition) of those it may receive from; raises when closed."""
         self.check_open()
         self.topic, self.subscription = self.target(view)
         number, numbers, me = self.subscription.number, self.numbers(), self._member
@@ -290,7 +290,7 @@ class Receiving:
         """One turn: the next messages, at most limit, as RECEIVED.
 
         guard: asked under the lock before any is handed out
-        ahead: None: the application gets the table; else `handed_over` tells what it gets. ahead,
+        ahead: None: the application gets the table; else `handed_over` says what it gets. ahead,
                most, seen: as of Wants
         """
         self.check_open()
@@ -333,11 +333,11 @@ class Receiving:
 
     @property
     def still(self) -> Still | None:
-        """Of a turn that found nothing, where nothing was in hand: how long to believe it."""
+        """After a turn that found nothing, with nothing leased: how long that holds."""
         return self._still if self.is_idle else None
 
     def _hand(self, limit: int, guard: Guard | None, ahead: Ahead) -> Handed:
-        """Have messages leased; one that found nothing before looks first, without the lock."""
+        """Lease messages; if the last turn found nothing, look first, without the lock."""
         store = self._store
         still = self.still if guard is None else None  # a watermark may be due for its own reasons
         if still is not None and not ahead[2] and still.holds(store):
@@ -381,7 +381,7 @@ class Receiving:
             self._member.reap(now=False)
         handed = self._lease(wants, uses, guard)
         if not any(part.runs for part in handed.parts) and self._member.reap(now=True):
-            handed = self._lease(wants, uses, guard)  # what a dead one had comes before nothing
+            handed = self._lease(wants, uses, guard)  # a dead peer's come before nothing
         full = [at for at, part in enumerate(handed.parts) if part.runs]
         self.is_idle = not full
         if full:
@@ -391,7 +391,7 @@ class Receiving:
         return handed
 
     def _stillness(self, handed: Handed, lsn: int, view: View) -> Still | None:
-        """None where more than the journal and the clock decide: peers, or what is in hands."""
+        """None if more than journal and clock decide: peers, or what is leased."""
         number = self.subscription.number
         alone = len(catalogs.consumers_of(view.catalog, number)) == 1
         if handed.blocked or not alone or self.subscription.isolation != "committed":
@@ -452,7 +452,7 @@ class Receiving:
             self._stand(answer)
 
     def _mend(self, wanting: Unindexed | BucketLost) -> bool:
-        """Have the index made that is missing; False: it has to do without."""
+        """Build a missing index; False: it must do without."""
         store = self._store
         if isinstance(wanting, Unindexed):
             return rebuild_if_free(store, wanting.partition, wanting.first, wanting.last)
@@ -465,7 +465,7 @@ class Receiving:
             self._places[part.partition] = part.place
 
     def _preview(self, limit: int) -> list[pa.Table]:
-        """READ_UNCOMMITTED: what stands after everything committed, at most limit rows."""
+        """READ_UNCOMMITTED: what comes after everything committed, at most limit rows."""
 
         def look(view: View) -> tuple[list[pa.Table], dict[int, PreviewPlace]]:
             left, places, out = limit, dict(self._previews), []
@@ -521,7 +521,7 @@ class Receiving:
 
     @property
     def standing(self) -> Standing:
-        """Through which consumer an acknowledgement comes, and where that stands."""
+        """The consumer that an acknowledgement comes through, and where that is."""
         return Standing(self._member.number, self._places, self._highest, self._seen)
 
     @property
@@ -531,19 +531,19 @@ class Receiving:
         return sum(len(place.strays) for place in places)
 
     def place(self, partition: int) -> Place | None:
-        """Where it stands in a partition, by its store-wide number; None: it was never there."""
+        """Its place in a partition, by store-wide number; None: it was never there."""
         return self._places.get(partition)
 
     def begin_again(self) -> None:
-        """Forget where it stands: somebody moved the subscription."""
+        """Forget its place: the subscription was moved."""
         self._places.clear()
         self._highest.clear()
         self._seen.clear()
 
     def stands_for(self, table: pa.Table) -> None:
-        """Another table has the messages of the batch that came last."""
+        """Another table now stands for the messages of the last batch."""
         self._last = (weakref.ref(table), self._last[1])
 
     def known_runs(self, what: object) -> list[Run] | None:
-        """The ids of the batch that came last, if this is it: most acknowledge just that."""
+        """The ids of the last batch, if this is it: most acknowledge just that."""
         return self._last[1] if self._last[0]() is what else None

@@ -28,7 +28,8 @@ _INSTANTS: Final = frozenset({"publish_time", "event_time", "deliver_at", "visib
 class Message:
     """A received message; instants are milliseconds since 1970 UTC.
 
-    It has a hash, by its place; `repr` shows what is set, of a long value only the beginning.
+    It can be hashed, by its place; `repr` shows what is set, and only the beginning of a long
+    value.
 
     >>> from txlog import Message, MessageId
     >>> message = Message(topic="orders", partition=0, message_id=MessageId(1, 0), value=b"a")
@@ -51,7 +52,7 @@ class Message:
     txn: TxnId | None = None
     txn_state: str | None = None
     redelivery_count: int | None = None
-    is_late: bool = False  # older than the last watermark when it was handed out
+    is_late: bool = False  # older than the last watermark when it was received
 
     def __hash__(self) -> int:
         return hash((self.topic, self.partition, self.message_id, self.txn, self.value))
@@ -74,7 +75,7 @@ class Message:
 
 
 def _short(value: bytes | None) -> str:
-    """A value as it is written in Python; a long one as its beginning and its length."""
+    """A value as Python writes it; a long one as its beginning and its length."""
     if value is None or len(value) <= SHOWN_BYTES:
         return repr(value)
     return f"{bytes(value[:SHOWN_BYTES])!r}…({len(value):,} bytes)"

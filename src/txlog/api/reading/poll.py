@@ -15,7 +15,7 @@ POLL_SECONDS_MIN, POLL_SECONDS_MAX = 0.002, 0.05
 
 
 def until(take: Callable[[], T | None], timeout_ms: int | None) -> T | None:
-    """What `take` gives once it is not None; None when the time is over (None: wait for ever)."""
+    """What `take` returns once it is not None; None when time runs out (None: wait forever)."""
     deadline = None if timeout_ms is None else time.monotonic() + timeout_ms / 1000
     pause = POLL_SECONDS_MIN
     while True:

@@ -69,8 +69,8 @@ BATCH_MESSAGES = 1000
 class Reader:
     """Reads a topic from a position on; iterating ends at the end of the log.
 
-    With watermarks its value is that of the place up to which it has handed messages out: the last
-    one, and what follows that is no message. Nothing of it is stored.
+    With watermarks its value is that of the place up to which it has delivered: the last message,
+    and what follows it that is not a message. Nothing of it is stored.
 
     >>> import tempfile, txlog
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -125,13 +125,13 @@ class Reader:
         *,
         is_led: bool = False,
     ) -> None:
-        """is_led: its rounds are begun by Readers, the first one too."""
+        """is_led: Readers begins its rounds, including the first."""
         check_isolation(isolation)
         check_listener(listener, enable_watermarking)
         self._store = store
         self.topic = TopicName.parse(topic, allow_partition=True)
         self.short = self.topic.topic.short
-        self._unread = NO_MESSAGES  # read ahead one by one, and not handed out
+        self._unread = NO_MESSAGES  # read ahead, and not delivered yet
         self._buffered: deque[Message] = deque()  # its last rows: as many as are left
         self._is_closed = False
         self._turn = 0
@@ -140,7 +140,7 @@ class Reader:
         self._stops: dict[int, Mark | None] = {}
         self._skips: dict[int, tuple[Mark, IdSet] | None] = {}
         self._previews: dict[int, PreviewPlace] = {}
-        # of the round: its LSN, the first positions that are not of it, what is not read through
+        # of the round: its LSN, the first positions after it, what is not finished
         self._lsn = 0
         self._ends: dict[int, Mark] = {}
         self._left: set[int] = set()
@@ -149,7 +149,7 @@ class Reader:
         self._of_txn = wanted.txn
         self._is_bounded = wanted.stop is not None or wanted.kind != "range"
         self.is_led = is_led
-        self.is_settled = False  # what may follow is not of the range, and damage there neither
+        self.is_settled = False  # what may follow is outside the range, and so is damage there
         of_all = partitions is None and self.topic.partition is None
         self._grows = (
             of_all
@@ -183,7 +183,7 @@ class Reader:
             self._places[number] = place.behind
             self._stops[number] = place.stop
             self._skips[number] = _skip_of(view, found, number, place.subscription)
-        # what is not committed stands after the end: a range that stops before it has none
+        # uncommitted messages come after the end: a range that stops before has none
         if self._isolation == "uncommitted" and (wanted.stop is None or wanted.stop.kind == "end"):
             self._previews = dict.fromkeys(chosen, START)
         self._begin(view, found)
@@ -202,7 +202,7 @@ class Reader:
         self._lsn = view.lsn
 
     def _notice(self, view: View) -> None:
-        """Begin with partitions that were added since, if it reads the whole topic for ever."""
+        """Begin with partitions added since, if it reads the whole topic without end."""
         if not self._grows:
             return
         found = self._found(view)
@@ -216,11 +216,11 @@ class Reader:
         return number_of(self._found(view), partition)
 
     def _found(self, view: View) -> Topic:
-        """The topic it was opened on; raises TopicNotFound, also when its name was given again."""
+        """The topic it was opened on; raises TopicNotFound, also if its name was reused."""
         return live_topic(view, self._topic_number, self.short)
 
     def _standing(self, view: View) -> dict[tuple[int, int], Mark]:
-        """Where it stands in each partition: (index, number in the store) -> mark."""
+        """Its place in each partition: (index, number in the store) -> mark."""
         self._notice(view)
         found = self._found(view)
         return {(index, number_of(found, index)): mark for index, mark in self._places.items()}
@@ -240,10 +240,10 @@ class Reader:
     def receive_batch(self, max_messages: int = BATCH_MESSAGES) -> pa.Table:
         """The next messages, at most max_messages, as RECEIVED; no rows at the end of the log.
 
-        What read_next read ahead comes first, and in a call of its own. With watermarks also no
+        What read_next read ahead comes first, in a call of its own. With watermarks also no
         rows when there is a new one, and a column is_late.
         raises: AlreadyClosed, InvalidArgument; PartitionUnavailable, Corruption: once all that can
-                be read was
+                be read has been
         """
         self._check_open()
         if max_messages <= 0:
@@ -261,7 +261,7 @@ class Reader:
         return table if table.num_rows else None
 
     def take(self, max_messages: int) -> pa.Table:
-        """As receive_batch, whatever there is to say of watermarks."""
+        """As receive_batch, regardless of watermarks."""
         self._check_open()
         if self._buffered:
             return self._take_unread(max_messages)
@@ -277,7 +277,7 @@ class Reader:
                 record_damage(self._store, *found)
 
     def _take_unread(self, limit: int) -> pa.Table:
-        """The next messages of those that were read ahead: they stand before all that follows."""
+        """The next messages of those read ahead: they come before all else."""
         left = len(self._buffered)
         table = self._unread.slice(self._unread.num_rows - left, limit)
         for _ in range(table.num_rows):
@@ -325,7 +325,7 @@ class Reader:
     def _may_lack(self, view: View) -> bool:
         """Whether damage of the journal may have taken what is read here.
 
-        Of a round that began before it was met too: the view may have been loaded anew since.
+        Also for a round that began before it was met: the view may have been reloaded since.
         """
         if not (self.is_led or self.is_settled):
             return True
@@ -335,7 +335,7 @@ class Reader:
     def _take_round(
         self, view: View, limit: int, *, is_gone: bool
     ) -> tuple[list[pa.Table], TxlogError | None]:
-        """What is next of this round; why a partition gave nothing. Raises MissingFile."""
+        """What is next in this round; why a partition returned nothing. Raises MissingFile."""
         tables: list[pa.Table] = []
         failed: TxlogError | None = None
         room_bytes = RECEIVE_BYTES_MAX
@@ -389,7 +389,7 @@ class Reader:
         return table
 
     def _preview(self, view: View, partition: int, number: int, limit: int) -> pa.Table:
-        """The next rows that are not committed, if this reader wants them."""
+        """The next uncommitted rows, if this reader wants them."""
         if partition not in self._previews:
             return NO_MESSAGES
         rows, self._previews[partition] = preview(
@@ -433,7 +433,7 @@ class Reader:
             mark_delete, acked = skipped
             skip = (acked,)
             if covers(mark_delete, place):
-                place = mark_delete  # what it passed is not in `acked` any more
+                place = mark_delete  # what it passed is no longer in `acked`
         try:
             check_retained(view, self._found(view), number, place)
         except MessageNotFound as error:
@@ -450,7 +450,7 @@ class Reader:
     def read_next(self) -> Message | None:
         """The next message, None at the end of the log.
 
-        With watermarks also None when there is a new one: get_last_watermark tells. Raises as
+        With watermarks also None when there is a new one: see get_last_watermark. Raises as
         receive_batch.
         """
         return self._read_next()[0]
@@ -477,17 +477,17 @@ class Reader:
         return message
 
     def get_last_watermark(self) -> Watermark | None:
-        """What it was handed last as its watermark, in this epoch; None without watermarks."""
+        """The last watermark it received in this epoch; None without watermarks."""
         return None if self._session is None else self._session.last
 
     @property
     def watermark_status(self) -> str | None:
-        """unknown, active, idle or unavailable when it received last; None without watermarks."""
+        """unknown, active, idle or unavailable at the last receive; None without watermarks."""
         return None if self._session is None else self._session.status
 
     @property
     def late_messages(self) -> int:
-        """How many messages were older than its watermark when it was handed them."""
+        """How many messages were older than its watermark when it received them."""
         return 0 if self._session is None else self._session.late_messages
 
     def has_message_available(self) -> bool:
@@ -517,9 +517,9 @@ class Reader:
         return bool(self._store.read(look, up_to_damage=True))
 
     def seek(self, position: Where) -> None:
-        """Go on from a position: a message id, an instant in ms, `earliest`, `latest`, a Bound.
+        """Continue from a position: a message id, an instant in ms, `earliest`, `latest`, a Bound.
 
-        A message id moves its partition; the others go on where they are.
+        A message id moves its partition; the others stay where they are.
         raises: AlreadyClosed, MessageNotFound, InvalidArgument
         """
         self._check_open()
@@ -565,7 +565,7 @@ class Reader:
                 return
 
     def close(self) -> None:
-        """Read no more; nothing is held."""
+        """Stop reading; nothing is held."""
         self._is_closed = True
         self._drop_unread()
 
@@ -595,7 +595,7 @@ def _least(*stops: Mark | None) -> Mark | None:
 
 
 class Readers:
-    """Readers of several topics whose rounds are the same: what all hold at one LSN, then more.
+    """Readers of several topics that share rounds: all that the topics hold at one LSN, then more.
 
     They read their topics one after another, each from where `wanted` says.
     raises: as Reader, for any of the topics, before anything is read
@@ -637,7 +637,7 @@ class Readers:
         self._at = 0
 
     def receive_batch(self, max_messages: int = BATCH_MESSAGES) -> pa.Table:
-        """The next messages of one topic as RECEIVED, at most so many; no rows: at the end.
+        """The next messages of one topic as RECEIVED, up to a limit; no rows: at the end.
 
         raises: as Reader.receive_batch
         """
@@ -650,7 +650,7 @@ class Readers:
         return table
 
     def stop(self) -> None:
-        """Read no more, before the end. Raises Corruption when that had to be known."""
+        """Stop reading before the end. Raises Corruption if the caller must know of it."""
         if self._is_of_end and self._damage is not None:
             raise self._damage
 
@@ -666,7 +666,7 @@ class Readers:
 def _skip_of(
     view: View, topic: Topic, partition: int, subscription: int | None
 ) -> tuple[Mark, IdSet] | None:
-    """What a subscription has acknowledged, now: it goes on while this is read."""
+    """What a subscription has acknowledged now: it may move on during the read."""
     if subscription is None:
         return None
     cursor: Cursor = view.cursor(subscription, number_of(topic, partition))

@@ -26,9 +26,9 @@ from txlog.engine.view.view import View
 
 
 class Ground(Protocol):
-    """What a session asks.
+    """What a session needs to know.
 
-    moves: how often something changed that no frame tells of
+    moves: counts changes that no frame records
     """
 
     moves: int
@@ -38,7 +38,7 @@ class Ground(Protocol):
         ...
 
     def epoch(self, view: View, pair: Pair) -> int:
-        """How often it was sought there."""
+        """How often it was moved by seek there."""
         ...
 
     def mark(self, view: View, pair: Pair) -> Mark:
@@ -54,12 +54,12 @@ class Ground(Protocol):
         ...
 
     def emit(self, offered: Offer) -> bool:
-        """Let a value bind; False: what it rests on is not so any more."""
+        """Make a value binding; False: what it rests on has changed."""
         ...
 
 
 class Subscribed:
-    """A durable subscription, or several: of a consumer of several topics.
+    """One durable subscription, or the several of a consumer of several topics.
 
     find: the pairs that the consumer has now
     """
@@ -104,9 +104,9 @@ class Subscribed:
 
 
 class HandedOut:
-    """What a reader handed out. What it read ahead counts once it is received.
+    """What a reader delivered. What it read ahead counts once it is received.
 
-    find: where it stands by now: (index of the partition, its number) -> mark
+    find: where it is now: (index of the partition, its number) -> mark
     """
 
     __slots__ = ("_ahead", "_clamps", "_epochs", "_find", "_gone", "_indexes", "_places", "moves")
@@ -116,7 +116,7 @@ class HandedOut:
         self._indexes: dict[int, int] = {}  # of a partition, by number
         self._places: dict[int, Mark] = {}  # the same
         self._ahead: dict[int, deque[Id]] = {}  # read, in order, and not handed out; by index
-        self._gone: dict[int, set[Id]] = {}  # of these, what was handed out before those below it
+        self._gone: dict[int, set[Id]] = {}  # of these, what was delivered before those below it
         self._epochs: dict[int, int] = {}
         self._clamps: dict[int, int] = {}
         self.moves = 0
@@ -134,7 +134,7 @@ class HandedOut:
         return self._epochs.get(self._indexes[pair[1]], 0)
 
     def mark(self, view: View, pair: Pair) -> Mark:
-        """As Ground: before what it read ahead, else where it stands."""
+        """As Ground: before what it read ahead, else where it is."""
         del view
         first = self._first_ahead(pair[1])
         return self._places[pair[1]] if first is None else first
@@ -173,14 +173,14 @@ class HandedOut:
             self._clamps[index] = max(self._clamps.get(index, 0), offered.event_time)
         return True
 
-    # --- what the reader tells ---------------------------------------------------------------
+    # --- what the reader reports --------------------------------------------------------------
 
     def moved(self) -> None:
-        """It stands elsewhere."""
+        """Its place changed."""
         self.moves += 1
 
     def sought(self, indexes: Iterable[int]) -> None:
-        """It was moved in these partitions: nothing that was handed out binds there."""
+        """It was moved in these partitions: no earlier value binds there."""
         for index in indexes:
             self._epochs[index] = self._epochs.get(index, 0) + 1
             self._clamps.pop(index, None)
@@ -214,7 +214,7 @@ class HandedOut:
         return any(self._ahead.values())
 
     def gone(self, index: int, run: Run) -> None:
-        """Nothing waits for these messages to be received: they were, or never will be."""
+        """Stop waiting for these messages: they were received, or never will be."""
         ledger, first, last, index_first, index_last = run
         ahead = self._ahead.get(index)
         if ahead and (ledger, last, index_last) >= ahead[0]:

@@ -36,29 +36,29 @@ Version = tuple[int, Mark, int, bool]  # epoch, mark, changes, is it away
 
 
 class Watermark(NamedTuple):
-    """Nothing older than event_time (ms) is to come; number: counts the events of a consumer."""
+    """Nothing older than event_time (ms) will come; number: counts the events of a consumer."""
 
     event_time: int
     number: int
 
 
 class WatermarkListener(Protocol[Handle]):
-    """What is told of each event, on the thread that receives and before the messages after it.
+    """Called for each event, on the receiving thread and before the messages after it.
 
-    consumer: the handle that it was given to. It is called while no other thread of that handle
-              receives: it may acknowledge, and must not wait for another thread that receives
+    consumer: the handle it was given to. No other thread of that handle receives during the call:
+              it may acknowledge, but must not wait for another thread that receives
     """
 
     def received_watermark(self, consumer: Handle, watermark: Watermark) -> None:
-        """The consumer was handed a watermark."""
+        """The consumer received a watermark."""
         ...
 
 
 def check_listener(listener: object, is_enabled: bool) -> None:
-    """Raise InvalidArgument for a listener that nobody will tell anything."""
+    """Raise InvalidArgument for a listener that would never be called."""
     if listener is not None and not is_enabled:
         raise InvalidArgument(
-            "a listener is told of watermarks: they are not enabled",
+            "a listener needs watermarks, which are not enabled",
             code=203,
             hint="add enable_watermarking=True",
         )
@@ -108,7 +108,7 @@ class WatermarkSession:
 
     @property
     def last(self) -> Watermark | None:
-        """What the consumer was handed last, in this epoch."""
+        """The last value the consumer received in this epoch."""
         return None if self._value is None else Watermark(self._value, self._number)
 
     @property
@@ -123,7 +123,7 @@ class WatermarkSession:
     def turn(
         self, take: Callable[[], T | None], is_refused: Callable[[], bool] | None = None
     ) -> tuple[T | None, bool]:
-        """What `take` gives, or else whether there is a new value, which goes first.
+        """What `take` returns, or else whether there is a new value, which goes first.
 
         is_refused: what was there is not handed out before the value was looked at again
         """
@@ -139,7 +139,7 @@ class WatermarkSession:
                 return None, False
 
     def moved(self) -> bool:
-        """Hand out the value that the consumer is to have now, if it is new; durable then."""
+        """Deliver the value that the consumer should now have, if it is new; then it is durable."""
         while (found := self._offered()) is not None:
             self._seen = None  # whatever fails now, or moves meanwhile: the next call looks again
             if self._ground.emit(found):

@@ -40,10 +40,10 @@ Rows: TypeAlias = pa.Table | pa.RecordBatch
 def planned(
     store: Store, topic: str, key: str, batch: int | str, tag: str = "", producer: str | None = None
 ) -> StagePlan:
-    """What the tasks of a batch have to know. Raises TopicNotFound, ReadOnlyStore.
+    """What the tasks of a batch need to know. Raises TopicNotFound, ReadOnlyStore.
 
     tag:      what jobs of one stream have in common; when one ends, those before it are cleaned up
-    producer: the name in every row; it is a name only: it fences nobody, and has no sequences
+    producer: the name in every row; only a name: it fences nobody, and has no sequences
     """
     if producer is not None:
         check_name("producer", producer)
@@ -115,7 +115,7 @@ class Bulk:
     __slots__ = ("_after", "_store", "batch", "key", "plan")
 
     def __init__(self, store: Store, plan: StagePlan, after: Callable[[], None]) -> None:
-        """For `Client.bulk`; after: what is done after a commit."""
+        """For `Client.bulk`; after: called after a commit."""
         check_token(plan.key, plan.batch)
         store.need_writable()
         self._store = store
@@ -166,7 +166,7 @@ class Bulk:
                 ours = OutcomeUnknown(error.message, hint="repeat it: it is stored once at most")
                 ours.fields = {**error.fields, "transaction_key": self.key}
                 raise ours from error
-            answer = store.read(self._find, fresh=False)  # it is stored: nothing may fail now
+            answer = store.read(self._find, fresh=False)  # it is stored: nothing may fail from here
         self._clear()
         self._after()
         if answer is None:
@@ -189,7 +189,7 @@ class Bulk:
         return found
 
     def _clear(self) -> None:
-        with suppress(TxlogError):  # what stays goes with a checkpoint, by its age
+        with suppress(TxlogError):  # a checkpoint removes what stays, by its age
             remove_job(self._store.disk, self.plan.directory)
             above = self.plan.directory.rpartition("/")[0]
             remove_tagged(self._store.disk, above, self.plan.tag, self.plan.time_ms)

@@ -56,7 +56,7 @@ DELIVERY = (AT, AFTER)
 
 @dataclass(frozen=True, slots=True)
 class Body:
-    """A large message: its chunks, still to come, and what stands beside them.
+    """A large message: its chunks, still to come, and what goes with them.
 
     beside_bytes: of key and properties
     """
@@ -68,7 +68,7 @@ class Body:
 def body_of(
     value: Value, key: bytes | None, properties: Mapping[str, str] | None, settings: Settings
 ) -> Body | Piece:
-    """The value as it is where it fits a plain message, else what `send` takes.
+    """The value itself if it fits a plain message, else what `send` takes.
 
     raises: InvalidMessage, InvalidArgument, LimitExceeded, DiskFailed (it cannot be read)
     """
@@ -228,7 +228,7 @@ def address(
 
 
 def _head(given: Mapping[str, object]) -> tuple[pa.RecordBatch, dict[str, int]]:
-    """The columns beside the value, one row, as the file has them; what they say of delivery."""
+    """The columns besides the value, one row, as the file has them; what they say of delivery."""
     try:
         columns = {name: pa.array([item], COLUMNS[name]) for name, item in given.items()}
     except (pa.ArrowInvalid, pa.ArrowTypeError, TypeError, OverflowError) as exc:
@@ -256,7 +256,7 @@ def _beside(key: bytes | None, properties: Mapping[str, str] | None, settings: S
 
 
 def _pieces(value: BinaryIO | Iterable[bytes], size: int) -> Iterator[Piece]:
-    """What a file or an iterable gives, piece by piece."""
+    """What a file or an iterable yields, piece by piece."""
     read = getattr(value, "read", None)
     if read is None and not isinstance(value, Iterable):
         raise InvalidArgument("the value is neither bytes nor a file nor an iterable of bytes")

@@ -32,7 +32,7 @@ class Send(Protocol):
 
 @checked
 class MessageBuilder:
-    """A message that is not sent yet. What is said twice counts as it was said last.
+    """A message that is not sent yet. If a method is called twice, the last call counts.
 
     A message with both deliver_at and deliver_after is refused when it is sent.
     """
@@ -88,12 +88,12 @@ class MessageBuilder:
         return self
 
     def deliver_at(self, deliver_at: int | None) -> MessageBuilder:
-        """Not before this, ms since 1970 UTC; one that has passed is not a delay."""
+        """Not before this, ms since 1970 UTC; a past instant is no delay."""
         self._deliver_at = deliver_at
         return self
 
     def deliver_after(self, deliver_after: int | None) -> MessageBuilder:
-        """Not before so many ms after the message was stored."""
+        """Not before this many ms after the message was stored."""
         self._deliver_after = deliver_after
         return self
 

@@ -49,14 +49,14 @@ T = TypeVar("T")
 
 
 def as_bytes(given: T | str) -> T | bytes:
-    """What was given for a value or a key; a text as its UTF-8, wherever bytes are taken."""
+    """A value or a key as bytes; a text becomes its UTF-8, wherever bytes are taken."""
     return given.encode() if isinstance(given, str) else given
 
 
 def one_row(
     value: Value | None, head: Mapping[str, object], sequence_id: int | None, partition: int | None
 ) -> pa.RecordBatch:
-    """A message as rows; head: what stands beside its value. Raises InvalidArgument."""
+    """A message as rows; head: what goes with its value. Raises InvalidArgument."""
     given = {"value": value, **head}
     for name, item in (("sequence_id", sequence_id), ("partition", partition)):
         if item is not None:
@@ -82,7 +82,7 @@ def beside(
     deliver_at: int | None,
     deliver_after: int | None,
 ) -> dict[str, object]:
-    """What stands beside a value, as far as it is given; raises InvalidMessage, InvalidArgument."""
+    """What goes with a value, as far as given; raises InvalidMessage, InvalidArgument."""
     asked = {"key": key, "event_time": event_time, AT: deliver_at, AFTER: deliver_after}
     given: dict[str, object] = {name: item for name, item in asked.items() if item is not None}
     for name, when in (("event_time", event_time), (AT, deliver_at), (AFTER, deliver_after)):
@@ -101,7 +101,7 @@ def beside(
 
 
 class _Routing:
-    """Rows and where they go; routed again when the topic has more partitions by then."""
+    """Rows and where they go; routed again if the topic has more partitions by then."""
 
     __slots__ = ("_data", "_most", "_turn", "partitions", "routed")
 
@@ -191,7 +191,7 @@ class Producer:
         self._is_closed = False
 
     def _take_over(self, name: str) -> Named | None:
-        """Fence older producers of the name; on a store that is only read nobody is."""
+        """Fence older producers of the name; not on a read-only store."""
         if self._store.disk.read_only:
             return None
         number = self._number
@@ -238,10 +238,10 @@ class Producer:
 
         value:                  bytes; with chunking also a binary file or an iterable of bytes,
                                 of which only a few chunks are in memory
-        value, key:             a str is its UTF-8
+        value, key:             a str becomes its UTF-8
         event_time:             ms since 1970 UTC
-        deliver_at:             not before this, ms since 1970 UTC; one in the past is no delay
-        deliver_after:          not before so many ms after the message was stored
+        deliver_at:             not before this, ms since 1970 UTC; a past instant is no delay
+        deliver_after:          not before this many ms after the message was stored
         raises: InvalidMessage, InvalidArgument, LimitExceeded, ProducerFenced,
                 TransactionNotFound, ...
         """
@@ -312,7 +312,7 @@ class Producer:
         return self._leave(batch, txn, lambda answer: answer.receipts()[0])
 
     def new_message(self, txn: Transaction | TxnId | None = None) -> MessageBuilder:
-        """A message to be put together and sent, as in Pulsar's client; txn: in which it is sent.
+        """A message to build and send, as in Pulsar's client; txn: sends it in a transaction.
 
         >>> import tempfile, txlog
         >>> with tempfile.TemporaryDirectory() as folder:
@@ -328,10 +328,10 @@ class Producer:
         return message_builder.MessageBuilder(self.send, txn)
 
     def new_watermark(self, txn: Transaction | TxnId | None = None) -> WatermarkBuilder:
-        """A watermark to be sent: nothing of this producer is older than a time from here on.
+        """A watermark to send: from here on nothing of this producer is older than a time.
 
         txn: with it the watermark takes effect at the commit, together with the messages
-        Producers without a name are one member; give each a name where there are several.
+        Producers without a name count as one; if there are several, name each.
 
         >>> import tempfile, txlog
         >>> with tempfile.TemporaryDirectory() as folder:
@@ -354,7 +354,7 @@ class Producer:
     def send_batch(
         self, data: pa.Table | pa.RecordBatch, *, txn: Transaction | TxnId | None = None
     ) -> BatchReceipt:
-        """Send rows; one frame, so all of them or none.
+        """Send rows; one frame, so all or none.
 
         data:   value binary, optionally key binary, properties map<string,string>, event_time and
                 deliver_at timestamp[ms, UTC], deliver_after int64 (ms), sequence_id int64,
@@ -389,8 +389,8 @@ class Producer:
         """Send rows in a transaction, together with its next call that waits for an answer.
 
         What cannot be sent raises here; what the store refuses is raised by `result()`, or else by
-        the commit, which then aborts. Nothing is sent by itself: the latest is the commit. Until
-        then the rows are not copied, so their buffers must not be written to.
+        the commit, which then aborts. Nothing is sent automatically before the commit. Until it is
+        sent the rows are not copied, so their buffers must not be written to.
         """
         return self._leave(data, txn, lambda answer: answer)
 
@@ -403,7 +403,7 @@ class Producer:
         return txn._leave(sending.decide, sending.uses, lambda answer: finish(receipt(answer)))
 
     def _route(self, data: pa.Table | pa.RecordBatch) -> _Routing:
-        """Route over the partitions that are known; the decision looks whether there are more."""
+        """Route over the partitions that are known; the decision checks for more."""
         self._check_open()
         if self.topic.partition is not None:
             fixed = pa.repeat(pa.scalar(self.topic.partition, pa.int64()), data.num_rows)
@@ -452,11 +452,11 @@ class Producer:
         self._store.flush()
 
     def close(self) -> None:
-        """Send no more; nothing is buffered, so nothing is lost.
+        """Stop sending; nothing is buffered, so nothing is lost.
 
-        Consumers go on waiting for its watermarks, so that the last one of a finished job counts
-        when they get there; with idle_on_close they do not: it asserts that it is idle. From
-        `__del__` or a signal handler, within a call on the store: when that has ended.
+        Consumers keep waiting for its watermarks, so that the last one of a finished job counts
+        when they get there; not with idle_on_close, which asserts that it is idle. From `__del__`
+        or a signal handler, inside a call on the store: once that has ended.
         """
         if self._idle_on_close and self._store.put_off(self.close):
             return
@@ -479,5 +479,5 @@ class Producer:
         trace: TracebackType | None,
     ) -> None:
         if kind is not None:
-            self._idle_on_close = False  # a job that failed is waited for, until it comes again
+            self._idle_on_close = False  # consumers wait for a failed job until it comes back
         self.close()

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 class SendReceipt(NamedTuple):
     """Where a message is: its id, or in a transaction its index (from 1) in the partition.
 
-    beyond_ttl: it is stored, and will expire before it is due: the topic's time to live is shorter
+    beyond_ttl: it is stored, but will expire before it is due: the topic's time to live is shorter
     """
 
     partition: int

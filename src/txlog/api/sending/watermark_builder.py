@@ -34,15 +34,15 @@ if TYPE_CHECKING:
     from txlog.engine.decide.transactions.enter import Use
 
 COUNT, REFUSE, OFF = 0, 1, 2  # the policy watermark_open_transaction_check
-NOTED_MIN = 64  # so many transactions are noted before those that have ended are looked for
+NOTED_MIN = 64  # how many transactions are noted before ended ones are looked for
 
 
 class WatermarkAheadWarning(UserWarning):
-    """A watermark is ahead of messages of its own producer that are still to become visible."""
+    """A watermark is ahead of messages of its own producer that are yet to become visible."""
 
 
 class WatermarkId:
-    """Where a watermark stands: in every partition, or in a transaction until that commits.
+    """Where a watermark is: in every partition, or in a transaction until that commits.
 
     partitions: their numbers in the topic
     txn:        the transaction it was sent in, None for a plain one
@@ -63,7 +63,7 @@ class WatermarkId:
     def positions(self) -> dict[int, Position]:
         """By partition where it takes effect; of an open transaction nothing.
 
-        After the commit it is the marker, as far as the transaction's own handle was told.
+        After the commit it is the marker, as far as the transaction's own handle knows.
         """
         if self.txn is None:
             return {at: Position(*where) for at, where in self._placed.positions.items()}
@@ -122,7 +122,7 @@ class Asserting:
         self._least[txn] = min(event_time, self._least.get(txn, event_time))
 
     def _forget(self) -> None:
-        """Forget transactions that have ended, seldom enough to cost little a transaction."""
+        """Forget ended transactions, rarely enough to cost little for each."""
         self._least = {txn: least for txn, least in self._least.items() if self._is_ahead(txn)}
         self._sweep_at = max(NOTED_MIN, 2 * len(self._least))
 
@@ -225,7 +225,7 @@ def _id_of(txn: Transaction | TxnId) -> TxnId | None:
 
 @checked
 class WatermarkBuilder:
-    """A watermark in the making: `producer.new_watermark().event_time(t).send()`, or mark_idle.
+    """A watermark to send: `producer.new_watermark().event_time(t).send()`, or mark_idle.
 
     It promises that every message of the producer that becomes visible after it is not older than
     t. In a transaction it takes effect with the commit, and the transaction's own messages may be
@@ -256,7 +256,7 @@ class WatermarkBuilder:
         self._idle = False
 
     def event_time(self, event_time: int) -> WatermarkBuilder:
-        """From here on nothing of this producer is older than so many ms since 1970 UTC.
+        """From here on nothing of this producer is older than this, in ms since 1970 UTC.
 
         A time below its last one changes nothing. 2^63 - 1 is the end of its stream.
         """
@@ -264,7 +264,7 @@ class WatermarkBuilder:
         return self
 
     def mark_idle(self) -> WatermarkBuilder:
-        """This producer is not waited for until it asserts a time again."""
+        """Nobody waits for this producer until it asserts a time again."""
         self._idle = True
         return self
 

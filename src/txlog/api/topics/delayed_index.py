@@ -41,10 +41,9 @@ BEHIND_ALL: Id = (1 << 62, 0, 0)
 def merge(
     store: Store, topic: str, numbers: Sequence[int], to: int, *, dry_run: bool
 ) -> BucketsMerged:
-    """Merge the buckets of partitions until each has at most so many.
+    """Merge the buckets of partitions until each has at most this many.
 
-    What nobody needs any more goes first; buckets with a range between them that is not indexed
-    stay apart.
+    What is no longer needed goes first; buckets with an unindexed range between them stay apart.
     returns: messages: the ids in the buckets then
     """
     before_count, after, messages = 0, 0, 0
@@ -105,7 +104,7 @@ def rebuild(
     """Replace the index of a range by what the log says, and say what differed.
 
     first, last: None: from the beginning, to the end; both are in. Buckets are replaced as wholes.
-    searches:    by partition what finds the delayed ids, if not a reading of the log
+    searches:    by partition, what finds the delayed ids, if not a read of the log
     returns:     missing were in the log and not in the index, surplus the other way round
     """
     low = BEFORE_ALL if first is None else (first.ledger, first.entry, first.index)

@@ -51,7 +51,7 @@ DELETE_TRIES = 3
 
 
 def _durable(decision: Decision) -> Decision:
-    """The same, durable: who asked from outside looks next from outside."""
+    """The same, durable: an outside caller may next look from another process."""
     decision.sync = True
     return decision
 
@@ -106,9 +106,9 @@ class SubscriptionHandle:
     # --- moving ------------------------------------------------------------------------------
 
     def seek(self, to: Where, *, force: bool = False, dry_run: bool = False) -> Sought:
-        """Stand before a bound, a message, or an instant in ms; the fields of `sub seek`.
+        """Move to before a bound, a message, or an instant in ms; the fields of `sub seek`.
 
-        Everything before it is acknowledged, nothing from it on; redelivery counts begin anew.
+        Everything before it is acknowledged, nothing from it on; redelivery counts start over.
         force:   abort the transactions that hold acknowledgements, named in `aborted_list`
         dry_run: say what would move
         raises:  NotAllowed (held acknowledgements), MessageNotFound, PartitionUnavailable
@@ -216,7 +216,7 @@ class SubscriptionHandle:
         return {"topic": self.short, "subscription": self.name, "skipped": skipped}
 
     def _decided(self, decide: Decide, *, dry_run: bool) -> object:
-        """What a decision answers, done or only thought through; holders that are overdue go."""
+        """What a decision answers, done or only rehearsed; overdue holders are ended."""
         store = self._store
         uses = Uses(cursors=store.ask(self._cursors))
         if dry_run:
@@ -247,10 +247,10 @@ class SubscriptionHandle:
     def negative_acknowledge(
         self, ids: Sequence[MessageId], delay_ms: int | None = None, *, dry_run: bool = False
     ) -> NegativelyAcknowledged:
-        """Let messages that are in a consumer's hand come again; the fields of `sub nack`.
+        """Redeliver messages that a consumer holds; the fields of `sub nack`.
 
-        delay_ms: not before so long; None: as the subscription says. Each counts as a redelivery;
-                  what is in nobody's hand is ignored
+        delay_ms: wait at least this long; None: as the subscription says. Each counts as a
+                  redelivery; what no consumer holds is ignored
         raises:   MessageNotFound, PartitionUnavailable, InvalidArgument
         """
         if delay_ms is not None and delay_ms < 0:
@@ -276,7 +276,7 @@ class SubscriptionHandle:
     def redeliver(
         self, ids: Sequence[MessageId] | None = None, *, dry_run: bool = False
     ) -> Redelivered:
-        """Let what is in hand come again at once, None: all of it; the fields of `sub redeliver`.
+        """Redeliver what consumers hold at once, None: all of it; the fields of `sub redeliver`.
 
         raises: MessageNotFound, PartitionUnavailable
         """
@@ -298,7 +298,7 @@ class SubscriptionHandle:
     # --- the subscription itself -------------------------------------------------------------
 
     def set_policies(self, **policies: int | str | None) -> dict[str, int | str]:
-        """Set policies, None to take one away; returns those it has then.
+        """Set policies, None to remove one; returns those it then has.
 
         ack_timeout_ms, nack_delay_ms, nack_backoff_max_ms, max_redeliver_count, dead_letter_topic,
         retry_topic
@@ -312,8 +312,8 @@ class SubscriptionHandle:
     def delete(self, *, force: bool = False, dry_run: bool = False) -> SubscriptionDeleted:
         """Delete the subscription; the fields of `sub delete`.
 
-        What open transactions have acknowledged here is let go; they name it as skipped.
-        force:  also while a consumer lives
+        What open transactions have acknowledged here is dropped; they list it as skipped.
+        force:  even with live consumers
         raises: ConsumerBusy
         """
         store = self._store
@@ -342,7 +342,7 @@ class SubscriptionHandle:
         }
 
     def _dead(self) -> list[int]:
-        """The consumers that the catalog has and nobody is any more."""
+        """The consumers in the catalog that are dead."""
 
         def known(view: View) -> list[int]:
             found = consumers_of(view.catalog, self._find(view)[1].number)

@@ -29,7 +29,7 @@ _TXN: Final = ("txn_most", "txn_least")
 def throughput(
     store: Store, topic: str, partitions: Sequence[int] | None, since_ms: int, by_ms: int
 ) -> list[Throughput]:
-    """A row for each span from the one with `since_ms` until now, those without messages too.
+    """A row for each span from the one with `since_ms` until now, including empty ones.
 
     partitions: None: all
     returns: [{topic, from_time, messages, size_bytes, transactions}], by time; size_bytes: payload
@@ -43,8 +43,8 @@ def throughput(
     spans = max(0, (now_ms - first) // by_ms + 1)
     if spans > SPANS_MAX:
         raise LimitExceeded(
-            f"{spans} spans of time, at most {SPANS_MAX}",
-            hint="a longer --by, a later --since",
+            f"{spans} spans of time, at most {SPANS_MAX} are possible",
+            hint="use a longer --by or a later --since",
             limit=SPANS_MAX,
             value=spans,
         )
@@ -76,7 +76,7 @@ def _empty(topic: str, from_ms: int) -> Throughput:
 
 
 def _spanned(table: pa.Table, first_ms: int, by_ms: int) -> pa.Table:
-    """Of each message the span it became visible in, the bytes of its payload, its transaction."""
+    """For each message: the span it became visible in, its payload bytes, its transaction."""
     times = table.column("visible_time").cast(pa.int64())
     by = pa.scalar(by_ms, pa.int64())
     made = pa.table(
@@ -87,5 +87,5 @@ def _spanned(table: pa.Table, first_ms: int, by_ms: int) -> pa.Table:
             **{name: table.column(name) for name in _TXN},
         }
     )
-    # Clocks go back now and then: after the first that is late enough there may be earlier ones.
+    # Clocks sometimes go back: after the first that is late enough there may be earlier ones.
     return made.filter(pc.greater_equal(made.column("time"), pa.scalar(first_ms, pa.int64())))

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from txlog.rows.topics import Throughput
 
 
-NEVER_MERGED = 1 << 31  # buckets that may stay where max_num_buckets says that none are merged
+NEVER_MERGED = 1 << 31  # buckets that may stay if max_num_buckets turns merging off
 
 Ask = Callable[[View, Settings, Instant, Find, Which], Decision]
 
@@ -132,7 +132,7 @@ class TopicHandle:
         *,
         key: bytes | str | None = None,
     ) -> pa.Table:
-        """Messages whose time is to come, in order of time; what the index holds, not the backlog.
+        """Messages whose time is to come, by time; what the index holds, not the backlog.
 
         subscription: only what it has not acknowledged; before: an instant in ms, itself left out
         key:          only messages with this key
@@ -179,7 +179,7 @@ class TopicHandle:
     def cutoff(self) -> int | None:
         """The latest time that is due now, in ms, by the policies of the topic; None: all is.
 
-        For who reads: with a damaged journal by what stands before the damage.
+        For readers: with a damaged journal, by what comes before the damage.
         """
         store = self._store
 
@@ -217,7 +217,7 @@ class TopicHandle:
         ids, before, all: one of them: these, those due before an instant in ms, or all
         subscription:     None: every shared and key-shared one
         returns:          {topic, subscription, promoted, not_delayed, first_at, last_at}, in
-                          messages; what is done already of those named counts, and of others not
+                          messages; what was already done counts if it was named, else not
         raises:           NotAllowed (a type that does not wait, a transaction holds one of them),
                           MessageNotFound, PartitionUnavailable: nothing is changed then
         """
@@ -240,7 +240,7 @@ class TopicHandle:
         subscription: str | None = None,
         dry_run: bool = False,
     ) -> Cancelled:
-        """Acknowledge delayed messages before they are due, so that they never come.
+        """Acknowledge delayed messages before they are due, so that they are never delivered.
 
         subscription: None: every subscription there is
         returns:      as promote, with cancelled; raises as promote, whatever the type
@@ -266,7 +266,7 @@ class TopicHandle:
         dry_run: bool,
     ) -> Changed:
         if (ids is not None) + (before is not None) + every != 1:
-            raise InvalidArgument("name messages, those before an instant, or all: one of them")
+            raise InvalidArgument("choose one: message ids, those before an instant, or all")
         runs = None if ids is None else runs_of_ids(list(ids))
         store = self._store
 
@@ -296,7 +296,7 @@ class TopicHandle:
     # --- upkeep of the index -----------------------------------------------------------------
 
     def merge(self, to: int | None = None, *, dry_run: bool = False) -> BucketsMerged:
-        """Merge the buckets of each partition until there are at most so many.
+        """Merge the buckets of each partition until there are at most this many.
 
         to:      None: max_num_buckets of the store, as upkeep does; where that is 0 or -1, no merge
         returns: {topic, buckets_before, buckets_after, messages}; messages: ids in them then
@@ -306,7 +306,7 @@ class TopicHandle:
             most = self._store.settings.max_num_buckets
             to = most if most > 0 else NEVER_MERGED
         elif to < 1:
-            raise InvalidArgument(f"to is {to}, at least 1", code=203)
+            raise InvalidArgument(f"to is {to}, it must be at least 1", code=203)
         return delayed_index.merge(self._store, self.short, self._numbers(), to, dry_run=dry_run)
 
     def rebuild(
@@ -319,7 +319,7 @@ class TopicHandle:
     ) -> IndexRebuilt:
         """Replace the index of a range by what the log says.
 
-        searches: by number of the store what finds delayed ids; jobs give those that Spark found
+        searches: by store-wide number, what finds delayed ids; jobs pass those that Spark found
         first, last: both are in; an id selects its partition
         returns: {topic, partitions, messages_read, indexed, missing, surplus, buckets}; missing
                  were not due and not in the index, surplus in it and not in the log

@@ -46,8 +46,8 @@ if TYPE_CHECKING:
 class TopicWatermarks:
     """The watermarks of a topic: `client.topic("orders").watermarks`.
 
-    Producers assert by themselves (`Producer.new_watermark`); this is for looking, and for one that
-    does not come back. Nobody is fenced.
+    Producers assert by themselves (`Producer.new_watermark`); this is to look at them, and for a
+    producer that does not come back. Nobody is fenced.
 
     >>> import tempfile, txlog
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -97,17 +97,17 @@ class TopicWatermarks:
         at: MessageId | None = None,
         lateness: bool = True,
     ) -> WatermarkShown:
-        """The watermark where a subscription is, at the end of the log without one; or at a place.
+        """The watermark at a subscription's place, without one at the end of the log; or at a row.
 
         at:       a row of one partition
         lateness: look at the messages for max_event_time and late_messages, else they are None:
                   a message counts as late when it is older than the watermark that its partition
-                  had just before it, so the figure does not depend on who was handed what
+                  had just before it, so the figure does not depend on who received what
         cost:     the rows that move the watermark, at most those between two snapshots; with
                   lateness the event times of all messages up to there, and of no other column
         returns: {topic, subscription, status, watermark, emitted, lag_ms, holder, first_unacked,
                  max_event_time, late_messages, pending_txns, partition_list}; watermark is the
-                 least time of an active producer there, emitted the highest that was handed out,
+                 least time of an active producer there, emitted the highest that was delivered,
                  holder the producer with the minimum, first_unacked the message that it waits for
         raises:  SubscriptionNotFound, InvalidArgument, MessageNotFound
         """
@@ -130,7 +130,7 @@ class TopicWatermarks:
         try:
             for one in looks:
                 while self._store.read(one.step):
-                    pass  # a few at a time: nobody waits for long
+                    pass  # a few at a time, so that nobody waits long
         except (Corruption, PartitionUnavailable):
             return None, None
         times = [one.greatest for one in looks if one.greatest is not None]
@@ -147,7 +147,7 @@ class TopicWatermarks:
     ) -> list[WatermarkRow]:
         """What moved the watermarks, oldest first; as far back as the log reaches.
 
-        since:   written at or after (ms); limit: the last so many
+        since:   written at or after (ms); limit: the last this many
         returns: [{topic, partition, position, marker_type, producer, event_time, by, txn,
                  txn_state, regressed, publish_time}]; marker_type is set, idle or snapshot; by is
                  producer, admin or timeout, of an idle outside of transactions
@@ -162,8 +162,8 @@ class TopicWatermarks:
         )
 
     def producers(self, subscription: str | None = None) -> list[WatermarkProducer]:
-        """Who is waited for; [{topic, partition, producer, event_time, holds, idle, position,
-        pending_txns}]. With a subscription, where that is.
+        """The producers waited for; [{topic, partition, producer, event_time, holds, idle,
+        position, pending_txns}]. With a subscription, where that is.
         """
         return self._store.ask(
             lambda view: watermarks.producers(
@@ -176,10 +176,10 @@ class TopicWatermarks:
     def set(
         self, event_time: int, producer: str, *, txn: Transaction | TxnId | None = None
     ) -> WatermarkSet:
-        """Assert a time in the name of a producer, in every partition.
+        """Assert a time on behalf of a producer, in every partition.
 
         returns: {topic, producer, event_time, regressed, txn, partition_list}; regressed: below its
-                 last one, so without effect
+                 last one, so it has no effect
         raises:  as WatermarkBuilder.send
         """
         placed, regressed = self._write(

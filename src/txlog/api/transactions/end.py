@@ -43,7 +43,7 @@ def end(store: Store, txn_id: TxnId, *, commit: bool) -> EndAnswer:
 
 
 def unknown_end(txn_id: TxnId, error: OutcomeUnknown) -> OutcomeUnknown:
-    """The error of an end whose outcome is unknown: how to ask. It may be shared with others."""
+    """The error for an end with unknown outcome: it says how to ask. It may be shared."""
     hint = f"ask before anything else: txlog txn show {txn_id}"
     ours = OutcomeUnknown(error.message, hint=hint)
     ours.fields = {**error.fields, "txn": txn_id}
@@ -51,7 +51,7 @@ def unknown_end(txn_id: TxnId, error: OutcomeUnknown) -> OutcomeUnknown:
 
 
 def await_end(store: Store, txn_id: TxnId, wait_ms: int) -> None:
-    """Look again and again, without a lock, until a transaction has ended or time is up."""
+    """Poll, without a lock, until a transaction has ended or time runs out."""
     deadline = time.monotonic() + wait_ms / 1000
 
     def is_waiting(view: View) -> bool:
@@ -89,7 +89,7 @@ def connect(store: Store, key: str, epoch: int, owner: str | int | None) -> Conn
 def begin(
     store: Store, timeout_ms: int | None, key: str, epoch: int | None, owner: str | int | None
 ) -> Opened:
-    """Begin under a key, at once: what another holder left open must not wait for a first send.
+    """Begin under a key at once: what another holder left open must not wait for a first send.
 
     raises: ProducerFenced, NotAllowed, InvalidArgument, LimitExceeded
     """

@@ -34,11 +34,11 @@ from txlog.ids import TxnId
 
 T = TypeVar("T")
 DecideIn = Callable[[View, Instant, Use], Decision]
-AGAIN = Decision([])  # without effect: what a call after one that is made again decides
+AGAIN = Decision([])  # without effect: what a call decides after one that must be repeated
 
 
 class Later(Generic[T]):
-    """The answer of an operation that was left for later.
+    """The answer of a deferred operation.
 
     >>> import tempfile, txlog
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -64,7 +64,7 @@ class Later(Generic[T]):
         return self._call.done
 
     def result(self) -> T:
-        """Its answer; writes what is left for later until now. Raises what it was refused with."""
+        """Its answer; writes what is deferred so far. Raises the error that refused it."""
         if not self._call.done:
             self._txn._write_queued()
         if self._call.answer is None and self._call.error is None:
@@ -109,17 +109,17 @@ class Transaction:
         self._store = store
         self._after_end = after_end
         self._status = "OPEN"
-        # Threads may share a handle, and `__del__` may come anywhere: each step of it is one of C.
-        # What is left for later stands here until its outcome is noted, whoever is interrupted
-        # with it; who writes it is said beside it, once.
+        # Threads may share a handle, and `__del__` may come anywhere: each step is one C step.
+        # What is deferred stays here until its outcome is noted, whoever is interrupted
+        # with it; beside it stands, once, who writes it.
         self._queue: dict[Call, None] = {}
         self._takers: dict[Call, object] = {}
-        self._failed: Call | None = None  # the first refusal that nobody was told of
+        self._failed: Call | None = None  # the first refusal not yet reported
         self.outcome: EndAnswer | None = None
 
     @property
     def id(self) -> TxnId:
-        """Its id; a transaction that nothing happened in yet is opened now."""
+        """Its id; a transaction without operations yet is opened now."""
         self._write_queued()
         if isinstance(self.use, NewTxn):
             opening = self._opening()
@@ -134,14 +134,13 @@ class Transaction:
         return self._status
 
     def commit(self) -> EndAnswer:
-        """Write what was left for later, and commit; durable when it returns.
+        """Write what was deferred, and commit; durable when it returns.
 
-        raises: InvalidTxnStatus and its kin; or what an operation left for later was refused with,
-                and then the transaction is aborted; so it is when an interrupt came while one was
-                written
+        raises: InvalidTxnStatus and the like; or the error that refused a deferred operation, and
+                then the transaction is aborted; so it is if an interrupt came while one was written
         """
         if self._status == "ABORTED" and isinstance(self.use, NewTxn):
-            raise InvalidTxnStatus("the transaction was aborted before anything of it was written")
+            raise InvalidTxnStatus("the transaction was aborted before any of it was written")
         calls = self._take()
         lost = self._lost_beside(calls)
         if self._failed is None and lost is None:
@@ -166,10 +165,10 @@ class Transaction:
         raise error
 
     def abort(self) -> EndAnswer:
-        """Abort: nothing of it is ever visible, what it acknowledged comes again.
+        """Abort: none of it is ever visible, what it acknowledged comes again.
 
-        From `__del__` or a signal handler, within a call on the store, it is put off until that has
-        ended, and the answer has status ABORTING.
+        From `__del__` or a signal handler, inside a call on the store, it is postponed until that
+        has ended, and the answer has status ABORTING.
         """
         use = self.use
         if isinstance(use, TxnId) and self._store.put_off(self.abort):
@@ -183,7 +182,7 @@ class Transaction:
         return answer
 
     def _not_ended(self, error: BaseException, before: list[Call]) -> BaseException:
-        """The error of a commit that failed itself; when nothing was done, it can be repeated."""
+        """The error of a commit that itself failed; if nothing was done, it can be repeated."""
         if isinstance(error, OutcomeUnknown):
             self._failed = None
             return end.unknown_end(self.use, error) if isinstance(self.use, TxnId) else error
@@ -196,7 +195,7 @@ class Transaction:
 
     @staticmethod
     def _drop(calls: list[Call]) -> None:
-        """Say of operations left for later that they were given up before they were written."""
+        """Record that deferred operations were given up before they were written."""
         for call in calls:
             if call.answer is None and call.error is None:
                 call.error = InvalidTxnStatus("the transaction was aborted before this was written")
@@ -236,26 +235,26 @@ class Transaction:
     # --- operations in it --------------------------------------------------------------------
 
     def run(self, decide: DecideIn, uses: Uses) -> object:
-        """Run a decision in it, after what was left for later; returns what it answers."""
+        """Run a decision in it, after what was deferred; returns its answer."""
         call = self._call(decide, uses)
         self._write([*self._take(), call])
         self._tell(call)
         return _answered(call)
 
     def _leave(self, decide: DecideIn, uses: Uses, finish: Callable[[object], T]) -> Later[T]:
-        """Leave a decision for later; finish makes its answer of the decision's."""
+        """Defer a decision; finish makes its answer of the decision's."""
         call = self._call(decide, uses)
         self._queue[call] = None
         return Later(self, call, finish)
 
     def _write_queued(self) -> None:
-        """Write what was left for later; the first refusal is kept for the commit."""
+        """Write what was deferred; the first refusal is kept for the commit."""
         calls = self._take()
         if calls:
             self._write(calls)
 
     def _take(self) -> list[Call]:
-        """What is left for later and nobody else writes; it waits there until `_settle`."""
+        """What is deferred and nobody else writes; it stays there until `_settle`."""
         if not self._queue:
             return []
         mine, calls = object(), list[Call]()
@@ -268,16 +267,16 @@ class Transaction:
         return calls
 
     def _settle(self, calls: Iterable[Call]) -> None:
-        """Calls have an outcome that is noted, or will be written by whoever takes them again."""
+        """Calls have a noted outcome, or the next taker will write them."""
         for call in calls:
             if call in self._queue:
                 self._queue.pop(call, None)
                 self._takers.pop(call, None)
 
     def _lost_beside(self, calls: list[Call]) -> Call | None:
-        """One that was taken, not by this caller, and never came to a good end.
+        """One that another caller took and that never ended well.
 
-        Its taker was interrupted on the way, or is another thread that is not done.
+        Its taker was interrupted, or is another thread that is not done.
         """
         if len(self._queue) == len(calls):
             return None
@@ -288,7 +287,7 @@ class Transaction:
         return None
 
     def _tell(self, call: Call) -> None:
-        """Its caller is told of the refusal of a call: the commit does not fail for it."""
+        """Its caller hears of the refusal, so the commit does not fail for it."""
         if self._failed is call:
             self._failed = None
 
@@ -335,7 +334,7 @@ class Transaction:
         return decide
 
     def _write(self, calls: list[Call]) -> None:
-        """Run calls in order; those that ask for it are made again."""
+        """Run calls in order; those that ask for it are repeated."""
         while calls:
             use = self.use
             if isinstance(use, TxnId):
@@ -379,7 +378,7 @@ class Transaction:
 
 
 class _Refused(TxlogError):
-    """A commit was not tried; its caller hears of the operation that had been refused."""
+    """The commit was not tried; its caller gets the error of the refused operation."""
 
 
 def _answered(call: Call) -> object:
@@ -392,8 +391,7 @@ def _answered(call: Call) -> object:
 
 def _lost() -> InvalidTxnStatus:
     return InvalidTxnStatus(
-        "an operation left for later was being written, and that was interrupted or is still under "
-        "way in another thread",
+        "writing a deferred operation was interrupted or is still under way in another thread",
         hint="repeat the transaction",
     )
 
@@ -422,14 +420,14 @@ class TransactionBuilder:
         self._coordinator: int | None = None
 
     def with_timeout(self, timeout: int | timedelta) -> TransactionBuilder:
-        """Abort it when it is open for longer: milliseconds, or a timedelta."""
+        """Abort it if it stays open longer than this: milliseconds, or a timedelta."""
         if isinstance(timeout, timedelta):
             timeout = timeout // timedelta(milliseconds=1)
         self._timeout_ms = timeout
         return self
 
     def with_coordinator(self, number: int) -> TransactionBuilder:
-        """Let this coordinator number it; without, they take turns."""
+        """Use this coordinator; by default they take turns."""
         self._coordinator = number
         return self
 
@@ -448,7 +446,7 @@ def in_transaction(
     """Run a decision in a transaction, which it may open; returns what it answers.
 
     uses: what else it works with, for the sweep before it
-    The decision's answer is (TxnId, answer), or None for a call to be made again.
+    The decision's answer is (TxnId, answer), or None for a call to be repeated.
     """
     if isinstance(txn, Transaction):
         return txn.run(decide, uses)

@@ -54,8 +54,8 @@ from txlog.startup.crc32c import crc32c
 _OF_FRAMES: Final = ("move-frame", "drop-frame")
 _OF_JOURNAL: Final = ("rebuild-journal", "cut-journal")
 _AT_LAST: Final = ("new-checkpoint",)
-# One group a round. What the newest checkpoint names is made again before another is written: that
-# one would push out the older, from which it is made.
+# One group a round. What the newest checkpoint names is rebuilt before another is written: that one
+# would push out the older, from which it is rebuilt.
 _GROUPS: Final = (
     ("rebuild-state", "forget-history"), _OF_FRAMES, _OF_JOURNAL,
     ("rebuild-file", "salvage-file", "rebuild-changes"), _AT_LAST,
@@ -87,9 +87,9 @@ def _locked(
 def perform(disk: Disk, clock: Clock, plan: Plan, timeout_ms: int) -> list[Action] | None:
     """Do the first group of a plan; returns what was done, nothing: nothing can be.
 
-    returns: None when somebody wrote a checkpoint since the look: the plan is past
+    returns: None when a checkpoint was written since the look: the plan is out of date
 
-    raises: StoreLocked, StoreFull, DiskFailed, Corruption: what was done before stands
+    raises: StoreLocked, StoreFull, DiskFailed, Corruption: what was done before stays done
     """
     known = plan.known
     if known is None:
@@ -129,7 +129,7 @@ def _perform(
         with _locked(disk, timeout_ms, writing=True):
             if _is_past(disk, known):
                 return None
-            path = rewrite_header(disk, known).path  # the next round sees what is after it
+            path = rewrite_header(disk, known).path  # the next round sees what follows
         return [a for a in done if a.action == "rebuild-journal"] or [
             Action("rebuild-journal", "an empty one", path)
         ]
@@ -151,12 +151,12 @@ def _perform(
 
 
 def _is_past(disk: Disk, known: Known) -> bool:
-    """True when another checkpoint came since the look; asked for under the locks."""
+    """True when a checkpoint came since the look; asked under the locks."""
     return generations(disk) != known.generations
 
 
 def _reconcile(disk: Disk, clock: Clock, plan: Plan, known: Known) -> bool:
-    """Write the journal anew without a contradiction; False: there are more frames by now."""
+    """Rewrite the journal without a contradiction; False: there are more frames by now."""
     newest = known.newest or EMPTY
     behind = valid_frames(disk, known.identity.salt, clock.now().boot_id, newest.generation)
     if behind is None or plan.reconciled is None:
@@ -173,11 +173,12 @@ def _reconcile(disk: Disk, clock: Clock, plan: Plan, known: Known) -> bool:
 
 
 def _republish(disk: Disk, clock: Clock, plan: Plan, known: Known, done: list[Action]) -> None:
-    """A manifest of the same cut, with dumps and files of new names in the place of bad ones.
+    """A manifest of the same cut, with dumps and files of new names in place of bad ones.
 
-    It takes the place of the newest: the one before that, which leads to it, stays. Without one the
-    newest itself stays, until the next checkpoint.
-    raises: Corruption: what it would go on naming is missing since the look; nothing was changed
+    It replaces the newest; the one before, which leads to it, stays. Without one the newest itself
+    stays, until the next checkpoint.
+    raises: Corruption: a file that it would still name has gone missing since the look; nothing was
+            changed
     """
     old, salt, now_ms = known.newest, known.identity.salt, clock.now().wall_ms
     assert old is not None
@@ -186,7 +187,7 @@ def _republish(disk: Disk, clock: Clock, plan: Plan, known: Known, done: list[Ac
     dumps, files = [*old.dumps], {ledger: [*refs] for ledger, refs in old.files.items()}
     dropped = [*old.dropped]
     kinds = {one.action for one in done}
-    # what nothing leads to is as bad in the manifest before: naming it on loses nothing
+    # what nothing leads to is as bad in the manifest before: still naming it loses nothing
     bad_dumps = {*known.bad_dumps}
     need_states(disk, [ref for ref in old.dumps if ref not in bad_dumps])
     if "rebuild-state" in kinds:
@@ -254,7 +255,7 @@ def _state(
 
 
 def _keep_copy(disk: Disk, path: str) -> None:
-    """Link a damaged file into the quarantine: who knows what can be read of it one day (R4)."""
+    """Link a damaged file into the quarantine: some of it may be readable one day (R4)."""
     if disk.kind(path) == "file" and not disk.exists(_aside(path)):
         disk.link(path, _aside(path))
         disk.sync_dir("quarantine")
@@ -291,7 +292,7 @@ def _open(disk: Disk, clock: Clock, known: Known, timeout_ms: int) -> Store:
 
 
 def _flush(disk: Disk, clock: Clock, known: Known, timeout_ms: int) -> None:
-    """Let the witness know of the newest manifest, and of what is durable."""
+    """Record the newest manifest, and what is durable, in the witness."""
     try:
         store = _open(disk, clock, known, timeout_ms)
     except TxlogError:
@@ -307,7 +308,7 @@ def _flush(disk: Disk, clock: Clock, known: Known, timeout_ms: int) -> None:
 def _note_losses(
     disk: Disk, clock: Clock, known: Known, done: list[Action], timeout_ms: int
 ) -> None:
-    """A LossAccepted for each file that is salvaged: every later reader may ask."""
+    """A LossAccepted for each file that is salvaged: any later reader may ask."""
     losses = [one for one in done if one.action == "salvage-file" and one.messages_lost]
     if not losses or known.view is None:
         return
@@ -337,7 +338,7 @@ def _note_losses(
 def _with_store(
     disk: Disk, clock: Clock, known: Known, done: list[Action], timeout_ms: int
 ) -> None:
-    """What needs nothing but an open store."""
+    """What needs only an open store."""
     store = _open(disk, clock, known, timeout_ms)
     try:
         paths = {one.path for one in done if one.action == "rebuild-delayed"}

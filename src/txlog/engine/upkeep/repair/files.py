@@ -61,7 +61,7 @@ class Source:
 
 
 def sources(disk: Disk, manifests: Sequence[Manifest]) -> list[Source]:
-    """From where the state at the newest cut can be led to, nearest first."""
+    """Where a replay to the state at the newest cut can begin, nearest first."""
     if not manifests:
         return []
     newest = manifests[-1]
@@ -90,7 +90,7 @@ def _replayed(disk: Disk, salt: bytes, boot_id: str, source: Source) -> View:
 def led_to(
     disk: Disk, salt: bytes, boot_id: str, manifests: Sequence[Manifest], bad: Sequence[DumpRef]
 ) -> dict[Component, bytes]:
-    """The dumps of components at the newest cut that a replay leads to; the others are lost."""
+    """The dumps of components at the newest cut that a replay yields; the others are lost."""
     out: dict[Component, bytes] = {}
     wanted = [(ref.kind, ref.a, ref.b) for ref in bad]
     for source in sources(disk, manifests):
@@ -169,7 +169,7 @@ def _sealed_rows(view: View, op: LedgerSealed) -> pa.Table:
 
 
 def publish_like(disk: Disk, view: View, ref: FileRef, table: pa.Table, generation: int) -> FileRef:
-    """Publish rows in the form that a file had, under a new name; what names it is to say so."""
+    """Publish rows in the form that a file had, under a new name, which the caller must record."""
     partition, role = view.catalog.owners[ref.ledger]
     directory = ledger_dir(view.catalog, partition, role)
     if ref.form == "part":
@@ -203,10 +203,10 @@ def publish_like(disk: Disk, view: View, ref: FileRef, table: pa.Table, generati
 
 @dataclass(frozen=True, slots=True)
 class Salvaged:
-    """The rows of a damaged file: those that are good, and in the place of others what is known.
+    """The rows of a damaged file: the good ones, and in place of the others what is known.
 
     lost: entries that are not what they were, as runs; messages: how many of them are messages
-    what: of what the rows are
+          what: what the rows belong to
     """
 
     table: pa.Table
@@ -240,9 +240,9 @@ def salvaged(disk: Disk, view: View, ref: FileRef, reason: str) -> Salvaged | No
 
 
 def _without_value(disk: Disk, view: View, ref: FileRef, reason: str) -> Salvaged:
-    """In place of a large message: one chunk that is null, for a part of a value is not a message.
+    """In place of a large message: one chunk that is null, as part of a value is not a message.
 
-    Which of its bytes can be read is said; they stay where the damaged file is kept.
+    The answer says which bytes can be read; they stay in the quarantined file.
     """
     starts = [0, *accumulate(group[0] for group in ref.groups)]
     sizes = [_value_bytes(_readable(disk, ref, *piece)) for piece in pairwise(starts)]
@@ -265,7 +265,7 @@ def _without_value(disk: Disk, view: View, ref: FileRef, reason: str) -> Salvage
 
 
 def _value_bytes(table: pa.Table | None) -> int | None:
-    """Bytes of the values of rows; None: they cannot be read."""
+    """Bytes of the values of rows; None: unreadable."""
     if table is None:
         return None
     return int(pc.sum(pc.binary_length(table["value"])).as_py() or 0)
@@ -285,7 +285,7 @@ def _readable(disk: Disk, ref: FileRef, start: int, stop: int) -> pa.Table | Non
 
 
 def _stand_ins(view: View, ref: FileRef, start: int, stop: int, reason: str) -> pa.Table:
-    """Rows in the place of lost ones: what the folds know of them, and why they are empty."""
+    """Rows in place of lost ones: what the folds know of them, and why they are empty."""
     partition, role = view.catalog.owners[ref.ledger]
     base = 0 if ref.form == "sealed" and role == "s" else ref.first
     count = stop - start
@@ -346,7 +346,7 @@ def _known_delays(view: View, partition: int) -> dict[tuple[int, int, int], int]
         try:
             tables.append(later_in(view, bucket, state.passed_ms))
         except IntegrityError:
-            continue  # it is dropped, and made again from what is there then
+            continue  # it is dropped, and rebuilt from what is there then
     return {
         (row["ledger"], row["entry"], row["index"]): row["deliver_at"]
         for table in tables

@@ -84,9 +84,9 @@ _MESSAGES: Final = (Appended, BufferAppended, Adopted, ChunksAppended)
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """What lies after the damage: LSNs, and messages of the frames that can be read still.
+    """What comes after the damage: LSNs, and the messages of frames that can still be read.
 
-    unread: frames that cannot be; what was in them nobody knows
+    unread: frames that cannot; nobody knows what was in them
     """
 
     first: int
@@ -96,7 +96,7 @@ class Lost:
 
     @property
     def words(self) -> str:
-        """How many messages are lost, as far as that is known."""
+        """How many messages are lost, as far as known."""
         known = "1 message" if self.messages == 1 else f"{self.messages} messages"
         if not self.unread:
             return f"{known} lost"
@@ -105,7 +105,7 @@ class Lost:
 
 
 def headless(disk: Disk, known: Known) -> JournalName | None:
-    """The journal after the newest checkpoint, when it is there and its header is not good."""
+    """The journal after the newest checkpoint, if it exists and its header is bad."""
     cut = known.newest.cut_lsn if known.newest else 0
     mine = [name for name in list_journals(disk) if name.first_lsn == cut + 1]
     if (
@@ -118,9 +118,9 @@ def headless(disk: Disk, known: Known) -> JournalName | None:
 
 
 def rewrite_header(disk: Disk, known: Known) -> JournalName:
-    """Publish the same frames at the same places after the header that belongs there.
+    """Publish the same frames at the same places, after the header that belongs there.
 
-    Without a file that has any: an empty one.
+    If no file has any: an empty one.
     """
     cut, chain_crc = (known.newest.cut_lsn, known.newest.chain_crc) if known.newest else (0, 0)
     old = headless(disk, known)
@@ -167,7 +167,7 @@ def lost_frames(disk: Disk, salt: bytes, chain: Chain) -> Lost:
 
 
 def cut_off(disk: Disk, clock: Clock, known: Known, lost: Lost | None) -> int:
-    """Write a checkpoint of what can be read, with nobody's help; returns its generation.
+    """Write a checkpoint of what can be read, on its own; returns its generation.
 
     The caller holds both locks. lost: what is after the damage; None: nothing is
     raises: Corruption (a file that it needs or would name), StoreFull, DiskFailed: nothing was
@@ -229,10 +229,10 @@ def cut_off(disk: Disk, clock: Clock, known: Known, lost: Lost | None) -> int:
 
 
 def need_files(disk: Disk, manifest: Manifest, gone: Collection[int] = ()) -> None:
-    """Raise Corruption unless the files that a manifest names are there, with their lengths.
+    """Raise Corruption unless the files that a manifest names exist, with their lengths.
 
-    gone: ledgers whose files a newer one names no more. Files outside of the store are not asked
-    for: what is missing there may be back with the next mount.
+    gone: ledgers whose files a newer one no longer names. Files outside the store are not checked:
+          what is missing there may be back with the next mount.
     """
     sizes = {ref.path: ref.bytes for ref in manifest.history}
     for ledger, refs in manifest.files.items():
@@ -240,11 +240,11 @@ def need_files(disk: Disk, manifest: Manifest, gone: Collection[int] = ()) -> No
             sizes |= {ref.path: ref.bytes for ref in refs if not is_far(ref.path)}
     for path, size in sorted(sizes.items()):
         if disk.size(path) != size:
-            raise Corruption(f"{path} has {disk.size(path)} bytes in place of {size}", path=path)
+            raise Corruption(f"{path} has {disk.size(path)} bytes instead of {size}", path=path)
 
 
 def forget_before(disk: Disk, generation: int) -> None:
-    """Unlink manifests older than the one that is kept beside the newest."""
+    """Unlink manifests older than the one kept besides the newest."""
     for one in generations(disk):
         if one < generation:
             disk.unlink(manifest_path(one))
@@ -253,7 +253,7 @@ def forget_before(disk: Disk, generation: int) -> None:
 def _publish_journal(
     disk: Disk, salt: bytes, first_lsn: int, chain_crc: int, frames: list[Buffer]
 ) -> None:
-    """The file after the cut; without frames one that is there and goes on is as good."""
+    """The file after the cut; if there are no frames, an existing file that continues will do."""
     name = JournalName(first_lsn)
     if not frames:
         mine = [one for one in list_journals(disk) if one.first_lsn == first_lsn]
@@ -270,7 +270,7 @@ def _publish_journal(
 def accept(
     view: View, settings: Settings, now: Instant, owner: tuple[int, str], lost: Lost
 ) -> Decision:
-    """Decide to go on without the frames: one frame, durable before anything else."""
+    """Decide to give up the frames: one frame, durable before anything else."""
     draft = Draft(view, settings, now.wall_ms)
     draft.ops.append(
         LossAccepted(
@@ -296,7 +296,7 @@ def accept(
 
 
 def _roll(draft: Draft, number: int, role: str, base: int) -> int:
-    """Close the open ledger, whatever is in it: a lost frame may have given its next entries out.
+    """Close the open ledger, whatever it holds: a lost frame may have used its next entries.
 
     A partition whose watermark is used begins its next ledger with a snapshot, as ever.
     """

@@ -70,7 +70,7 @@ _SWEPT: Final = ("unnamed", "temporary", "pin", "staged")
 class Action:
     """One step; first and last are entries of the ledger, of what is done to frames LSNs.
 
-    messages_lost: None: nobody knows, for what they were in cannot be read
+    messages_lost: None: unknown, as what they were in cannot be read
     """
 
     action: str
@@ -84,7 +84,7 @@ class Action:
 
 @dataclass(slots=True)
 class Plan:
-    """What a look has found, and what would be done about it; group: of the first of them."""
+    """What a look found, and what would be done about it; group: that of the first action."""
 
     known: Known | None
     findings: Findings
@@ -102,18 +102,18 @@ class Plan:
 
     @property
     def losing(self) -> list[Action]:
-        """The steps that want a consent."""
+        """The steps that need consent."""
         return [one for one in self.actions if one.action in LOSING]
 
 
 def make_plan(
     disk: Disk, clock: Clock, rebuild: Collection[str] = (), ledger: int | None = None
 ) -> Plan:
-    """Look at the store, and say what would be done; changes nothing.
+    """Examine the store, and say what would be done; changes nothing.
 
-    rebuild: state, delayed, changes: make these anew whether they are damaged or not
+    rebuild: state, delayed, changes: rebuild these, damaged or not
     ledger:  only the files of this one
-    raises:  DiskFailed: a file of the journal may be good, and cannot be read by whoever asks
+    raises:  DiskFailed: a file of the journal may be good, but this caller cannot read it
     """
     _need_journals(disk)
     findings = Findings()
@@ -125,7 +125,7 @@ def make_plan(
         return plan
     try:
         if ledger is None and _plan_irregular(plan, known):
-            return plan  # they are in the way of everything else
+            return plan  # they block everything else
         if ledger is None:
             _plan_state(disk, clock, plan, known, "state" in rebuild)
             if known.conflict is not None:
@@ -143,9 +143,9 @@ def make_plan(
 
 
 def _need_journals(disk: Disk) -> None:
-    """Give up no journal as lost that other permissions, or another try, would have back.
+    """Do not give up a journal that other permissions, or another try, could read.
 
-    Everything else can be made again; what is in the journal stands nowhere else.
+    Everything else can be rebuilt; what is in the journal is nowhere else.
     """
     for name in list_journals(disk):
         with suppress(Corruption):  # verify says so
@@ -154,7 +154,7 @@ def _need_journals(disk: Disk) -> None:
 
 def _plan_chain(disk: Disk, plan: Plan, known: Known) -> None:
     if any(one.action == "restore" for one in plan.actions):
-        return  # a checkpoint without a dump would let go of what is left of it
+        return  # a checkpoint without a dump would drop what is left of it
     if known.chain.is_broken:
         if known.chain.name is None:
             plan.actions.append(_without_journal(disk, known))
@@ -163,7 +163,7 @@ def _plan_chain(disk: Disk, plan: Plan, known: Known) -> None:
         plan.actions.append(
             Action(
                 "cut-journal",
-                f"go on behind LSN {lost.last} without LSN {lost.first} to {lost.last}; "
+                f"continue after LSN {lost.last} without LSN {lost.first} to {lost.last}; "
                 f"open transactions are aborted, every key gets a newer epoch; {lost.words}",
                 known.chain.name.path,
                 None,
@@ -180,9 +180,9 @@ def _plan_chain(disk: Disk, plan: Plan, known: Known) -> None:
 
 
 def _plan_irregular(plan: Plan, known: Known) -> bool:
-    """Directories, links and their like in the place of files; True: some can be moved away.
+    """Directories, links and the like in place of files; True: some can be moved away.
 
-    Not what a checkpoint or the journal names: that is mended as a damaged file first.
+    Not what a checkpoint or the journal names: that is first repaired as a damaged file.
     """
     named = {path for manifest in known.manifests for path in paths_of(manifest)}
     named -= {path for path, _ in known.newest.dropped} if known.newest is not None else set()
@@ -193,13 +193,13 @@ def _plan_irregular(plan: Plan, known: Known) -> bool:
             and not (path.endswith(".journal") or path == IDENTITY_PATH)
         ):
             plan.actions.append(
-                Action("set-aside", "it is no regular file: into the quarantine", path)
+                Action("set-aside", "not a regular file: moved to the quarantine", path)
             )
     return bool(plan.actions)
 
 
 def _plan_frames(disk: Disk, clock: Clock, plan: Plan, known: Known) -> None:
-    """Frames that contradict what stands before them: which leave their place."""
+    """Frames that contradict those before them: which of them must go."""
     assert known.conflict is not None
     path = known.conflict.raw.journal.path
     newest = 0 if known.newest is None else known.newest.generation
@@ -211,7 +211,7 @@ def _plan_frames(disk: Disk, clock: Clock, plan: Plan, known: Known) -> None:
         plan.actions.append(
             Action(
                 "restore",
-                f"LSN {known.conflict.raw.lsn} contradicts what stands before it, "
+                f"LSN {known.conflict.raw.lsn} contradicts what comes before it, "
                 "and another journal was begun since",
                 path,
             )
@@ -223,7 +223,7 @@ def _plan_frames(disk: Disk, clock: Clock, plan: Plan, known: Known) -> None:
         plan.actions.append(
             Action(
                 "drop-frame" if lost else "move-frame",
-                f"LSN {lsn}, which its writer did not go on from: {what}",
+                f"LSN {lsn}, which its writer did not continue from: {what}",
                 path,
                 None,
                 lsn,
@@ -237,7 +237,7 @@ def _without_journal(disk: Disk, known: Known) -> Action:
     """No file with a good header follows the newest checkpoint."""
     name = headless(disk, known)
     if name is not None:
-        return Action("rebuild-journal", "its frames behind a new header", name.path)
+        return Action("rebuild-journal", "its frames after a new header", name.path)
     if known.newest is None:
         return Action("restore", "there is neither a checkpoint nor a journal", "journal")
     cut, witnessed = known.newest.cut_lsn, known.witnessed
@@ -245,7 +245,7 @@ def _without_journal(disk: Disk, known: Known) -> Action:
     if durable > cut:
         return Action(
             "cut-journal",
-            f"go on without LSN {cut + 1} to {durable}, whose file is missing; "
+            f"continue without LSN {cut + 1} to {durable}, whose file is missing; "
             "what was in them is unknown",
             "journal",
             None,
@@ -254,7 +254,7 @@ def _without_journal(disk: Disk, known: Known) -> Action:
             None,
         )
     return Action(
-        "rebuild-journal", "an empty one: nothing was durable behind the checkpoint", "journal"
+        "rebuild-journal", "an empty one: nothing was durable after the checkpoint", "journal"
     )
 
 
@@ -281,7 +281,7 @@ def _plan_state(disk: Disk, clock: Clock, plan: Plan, known: Known, everything: 
 
 
 def _plan_changes(plan: Plan, known: Known, everything: bool) -> None:
-    """Files of the logs of changes, unless a dump that they are made from is damaged itself."""
+    """Files of the logs of changes, unless a dump that they are made from is itself damaged."""
     newest = known.newest
     if (
         newest is None
@@ -291,13 +291,11 @@ def _plan_changes(plan: Plan, known: Known, everything: bool) -> None:
         return
     bad = {ref.path for ref in known.bad_changes}
     if everything:
-        plan.actions.append(Action("rebuild-changes", "rows of the state in the place of all"))
+        plan.actions.append(Action("rebuild-changes", "rows of the state replace all"))
         return
     for ref in changes_of(newest).refs:
         if ref.path in bad:
-            detail = (
-                f"{ref.rows} changes of {ref.kind} are lost, rows of the state take their place"
-            )
+            detail = f"{ref.rows} changes of {ref.kind} are lost, rows of the state replace them"
             plan.actions.append(Action("rebuild-changes", detail, ref.path))
 
 
@@ -305,7 +303,7 @@ def _plan_files(disk: Disk, clock: Clock, plan: Plan, known: Known, ledger: int 
     """Files of rows and the history; those of delayed ids are made from the log."""
     newest, view = known.newest, known.view
     for ref in known.bad_history:
-        plan.actions.append(Action("forget-history", "txn log no longer tells of then", ref.path))
+        plan.actions.append(Action("forget-history", "txn log no longer covers then", ref.path))
     if known.chain.is_broken or any(a.action == "rebuild-state" for a in plan.actions):
         return  # what is known of ledgers may change
     salt, boot_id = known.identity.salt, clock.now().boot_id
@@ -337,7 +335,7 @@ def _plan_files(disk: Disk, clock: Clock, plan: Plan, known: Known, ledger: int 
         left = salvaged(disk, view, file, f"{file.path} was damaged")
         if left is None:
             plan.actions.append(
-                Action("restore", "a file outside of the store", file.path, file.ledger)
+                Action("restore", "a file outside the store", file.path, file.ledger)
             )
             continue
         plan.left[file.path] = left
@@ -379,7 +377,7 @@ def _plan_rest(plan: Plan, known: Known, everything: bool) -> None:
 
 
 def _is_small(one: Problem) -> bool:
-    """Bytes where nobody looks: in a lock, in the reserve, after a record of the witness."""
+    """Bytes that nothing reads: in a lock, in the reserve, after a record of the witness."""
     if one.code == "witness":
         return one.offset is not None and one.offset % RECORD_APART != 0
     return one.code in ("reserve", "lock") and one.offset is not None

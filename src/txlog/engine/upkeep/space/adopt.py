@@ -36,7 +36,7 @@ from txlog.errors import MissingFile, NotAllowed, OutcomeUnknown, TryAgain, Txlo
 
 # Above this only length and footer are compared: the task has read back what it wrote.
 CHECK_BYTES_MAX = 4 << 30
-# How often ids may have become too low while their files were linked.
+# How often ids may become too low while their files are linked.
 TRIES_MAX = 20
 
 
@@ -49,8 +49,9 @@ def adopt_files(
     staged:  each file once
     returns: False when the batch was stored before
     raises: StoreLocked, Corruption (a file is not what its task wrote), NotAllowed (a file is gone,
-            partitions were added, a batch of another topic), TopicNotFound, PartitionUnavailable,
-            LimitExceeded, StoreFull, DiskFailed: nothing was done; OutcomeUnknown
+            partitions were added, the batch is of another topic), TopicNotFound,
+            PartitionUnavailable, LimitExceeded, StoreFull, DiskFailed: nothing was done;
+            OutcomeUnknown
     """
     ordered = sorted(staged, key=lambda one: (one.partition, one.task, one.number))
     with maintenance(store, wait=True):
@@ -59,7 +60,7 @@ def adopt_files(
             done = _adopt(store, topic, key, batch, ordered)
             if done != AGAIN:
                 return done == DONE
-        raise TryAgain(f"the topic went on faster than {len(ordered)} files could be named")
+        raise TryAgain(f"the topic grew faster than {len(ordered)} files could be named")
 
 
 def _adopt(store: Store, topic: int, key: str, batch: int | str, staged: Sequence[Staged]) -> str:
@@ -108,7 +109,7 @@ def _link(disk: Disk, staged: Sequence[Staged], files: Sequence[FileRef]) -> Non
 
 
 def _unlink(store: Store, files: Sequence[FileRef]) -> None:
-    """Take back names that no frame knows; what stays is swept."""
+    """Remove names that no frame has; what stays is swept."""
     for file in files:
         with suppress(TxlogError):
             unlink_unnamed(store, file.path)
@@ -176,7 +177,7 @@ def remove_tagged(disk: Disk, directory: str, tag: str, through_ms: int) -> None
 def sweep_stages(store: Store, *, topics_max: int | None = None) -> int:
     """Remove directories of jobs that began stage_ttl_ms ago; returns the bytes.
 
-    Nothing in them is real, so it may go without looking. The caller holds the maintenance lock.
+    Nothing in them counts yet, so it may go unexamined. The caller holds the maintenance lock.
     topics_max: with more topics than this nothing is looked for; None: also those deleted
     """
     now = store.clock.now()

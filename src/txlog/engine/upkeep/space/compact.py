@@ -99,8 +99,8 @@ def compact_sidecars(
 ) -> bool:
     """Compact the sidecars of partitions, by store-wide number; returns whether files changed.
 
-    arrange: who reads and sorts, if not this process; the rows are compared with the state
-    ratio: only ledgers with at least this share of dead bytes; None: every one that gains by it
+    arrange: what reads and sorts, if not this process; the rows are checked against the state
+    ratio: only ledgers with at least this share of dead bytes; None: every one that gains from it
     """
     changed = False
     view = _view_of(store)
@@ -120,7 +120,7 @@ def compact_sidecars(
 def _drop_dead(
     store: Store, view: View, number: int, ratio: float | None, report: CompactReport
 ) -> bool:
-    """Drop ledgers in which nothing lives; no file is needed for that."""
+    """Drop ledgers without live rows; this needs no file."""
     live = buffers.live_rows(view.buffer(number))
     dead = [end for end in _wanted(view, number, ratio) if not live.get(end.ledger)]
     if not dead:
@@ -176,7 +176,7 @@ def _view_of(store: Store) -> View:
 
 
 def _wanted(view: View, number: int, ratio: float | None) -> list[SidecarLedger]:
-    """The closed ledgers of a sidecar that are worth it."""
+    """The closed ledgers of a sidecar that are worth compacting."""
     state = view.buffer(number)
     closed = state.ledgers[:-1]
     live = buffers.live_rows(state) if closed else {}
@@ -204,7 +204,7 @@ def _groups(
     """The ledgers in groups, each of which becomes one ledger of no more than the usual size.
 
     Only neighbours: rows without a marker are read in the order of their ledgers. Those of large
-    messages are read by themselves, and stand in nobody's way.
+    messages are read on their own, so their place does not matter.
     """
     state = view.buffer(number)
     ends = [end.ledger for end in state.ledgers if end.ledger not in state.chunked]
@@ -233,7 +233,7 @@ def _compact_group(
     report: CompactReport,
     arrange: Arrange | None,
 ) -> bool:
-    """Make one new ledger of some; False when they changed meanwhile, or nothing lives in them."""
+    """Make one new ledger of some; False if they changed meanwhile or have no live rows."""
     table, places = _built(view, number, group, report, arrange)
     if not table.num_rows:
         return False
@@ -300,8 +300,8 @@ def _built(
 def moved_rows(view: View, op: Compacted) -> pa.Table:
     """The rows of a compaction's file once more, in a view where its frame is yet to come.
 
-    Where they went the op tells; of which marker they are the state does, which knows those that
-    were written while the file was made, too. Rows that died meanwhile stay, of no marker.
+    The op says where they went; the state says of which marker they are, and knows those written
+    while the file was made, too. Rows that died meanwhile stay, without a marker.
     raises: Corruption, when one of the old ledgers cannot be read either
     """
     state = view.buffer(op.partition)
@@ -372,7 +372,7 @@ def _places(state: Buffer, ledgers: set[int]) -> Iterator[_Place]:
 
 
 def _moved(places: Iterable[_Place]) -> Iterator[Moved]:
-    """Where rows went, in as few pieces as there are."""
+    """Where rows went, in as few pieces as possible."""
     at = 0
     last: Moved | None = None
     for place in places:
@@ -388,7 +388,7 @@ def _moved(places: Iterable[_Place]) -> Iterator[Moved]:
 
 
 def _check_rows(rows: pa.Table, places: list[_Place], ends: list[int]) -> None:
-    """R17: every row is the message of the transaction and the index that it is taken for."""
+    """R17: every row is the message of the transaction and index that we take it for."""
     halves = [txn_halves(*place.txn) for place in places]
     starts = [place.index - end + place.rows for place, end in zip(places, ends, strict=True)]
     index = pc.add(pa.arange(0, ends[-1]), repeat_runs(starts, ends, pa.int64()))

@@ -105,9 +105,9 @@ def _pieces(disk: Disk, ref: FileRef) -> Iterator[bytes]:
 
 
 def far_unnamed(store: Store) -> Iterator[tuple[str, str]]:
-    """Files in the places of a store that nobody names; a place that is out of reach is reported.
+    """Unnamed files in the places of a store; a place that cannot be reached is reported.
 
-    The caller holds the maintenance lock if they are to be removed: a copy may just be under way.
+    The caller holds the maintenance lock if they are to be removed: a copy may be under way.
     """
     if store.disk.exists(COPIED):
         return  # the store it was copied from names them

@@ -66,7 +66,7 @@ def trim_by_policies(store: Store) -> int:
         return bool(decision(view, store.clock.now(), number).ops)
 
     ledgers = 0
-    for number in store.read(wanted):  # one by one: callers of this process come in between
+    for number in store.read(wanted):  # one by one: others get their turn between
         if not store.read(partial(is_due, number=number), fresh=False):
             continue
         answer = store.write(lambda view, now, number=number: decision(view, now, number))  # type: ignore[misc]
@@ -81,7 +81,7 @@ Pair = tuple[int, int]
 
 
 def expire_due(store: Store, pairs: Sequence[Pair] | None = None, *, fresh: bool = True) -> int:
-    """Acknowledge what is past the time to live, and say how many messages that was.
+    """Acknowledge what is past its time to live; returns how many messages.
 
     pairs: (topic, subscription) numbers, None for all; a store that may not be written is left
     fresh: follow the journal first

@@ -51,14 +51,14 @@ SEGMENT_SUFFIXES = (".arrow", ".parquet", ".state")
 def sweep_unnamed(store: Store, *, directories_max: int | None = None) -> int:
     """Unlink unnamed files; returns their bytes. The caller holds the maintenance lock.
 
-    directories_max: with more partitions than this only the fixed directories are looked through;
-                     None: every directory, those of deleted topics too
+    directories_max: with more partitions than this only the fixed directories are searched; None:
+                     every directory, those of deleted topics too
     """
     return sum(unlink_unnamed(store, path) for path, _ in [*unnamed(store, directories_max)])
 
 
 def unlink_unnamed(store: Store, path: str) -> int:
-    """Unlink a file that nobody named; returns its bytes, 0 when it is wanted by now (R19)."""
+    """Unlink an unnamed file; returns its bytes, 0 if it is wanted by now (R19)."""
     if path.startswith(f"{PINS_DIR}/"):
         return _unlink_pin(store, path)
     name, in_sidecar = path.rpartition("/")[2], SIDECAR_DIR in path
@@ -98,7 +98,7 @@ def unnamed(store: Store, directories_max: int | None = None) -> Iterator[tuple[
 
 
 def _free_locks(store: Store) -> Iterator[tuple[str, str]]:
-    """Pins of the dead, and locks of consumers that have left."""
+    """Pins of dead processes, and locks of consumers that have left."""
     left = store.read(lambda view: detached(store.disk, view))
     for path in (*pins(store.disk), *left):
         if not is_held(store.disk, path):
@@ -106,9 +106,9 @@ def _free_locks(store: Store) -> Iterator[tuple[str, str]]:
 
 
 def free_gone(store: Store) -> int:
-    """On a full disk: unlink what frames have let go, before any manifest; returns the bytes.
+    """On a full disk: unlink what frames have dropped, before any manifest; returns the bytes.
 
-    The frame is the moment (R18): whoever opens the store replays it and never asks for the files.
+    The frame decides (R18): whoever opens the store replays it and never needs the files.
     Otherwise there may be no room for the checkpoint that would make room.
     """
     if store.disk.free_bytes() >= store.settings.free_bytes_min:
@@ -119,11 +119,11 @@ def free_gone(store: Store) -> int:
 def _gone_paths(view: View) -> list[str]:
     gone = view.files.gone_since()
     refs = [ref for ledger in sorted(gone) for ref in view.manifest.files.get(ledger, [])]
-    return [ref.path for ref in refs if not is_far(ref.path)]  # no room is made outside
+    return [ref.path for ref in refs if not is_far(ref.path)]  # files outside make no room
 
 
 def replaced(store: Store, keep_ms: int, now_ms: int) -> Iterator[tuple[str, str]]:
-    """Files that lost their name at least so long ago; what the checkpoint before needs is spared.
+    """Files that lost their name at least this long ago, except what the checkpoint before needs.
 
     On a full disk only its state is (R18).
     """
@@ -163,7 +163,7 @@ def _named_by_frames(view: View) -> set[str]:
 def _named_by_manifests(disk: Disk, salt: bytes) -> set[str] | None:
     """After the frames; without the mutex, as only the maintenance lock's holder makes one.
 
-    returns: None when one cannot be read, for it might name any path
+    returns: None when one cannot be read, as it might name any path
     """
     out: set[str] = set()
     for generation in generations(disk):
@@ -182,7 +182,7 @@ def paths_of(manifest: Manifest) -> set[str]:
 
 
 def detached(disk: Disk, view: View) -> list[str]:
-    """The locks of consumers that are attached no more, and whose numbers nobody gets."""
+    """The locks of consumers no longer attached, whose numbers nobody gets again."""
     catalog = view.catalog
     return [
         f"{CONSUMERS_DIR}/{name}"
@@ -194,7 +194,7 @@ def detached(disk: Disk, view: View) -> list[str]:
 
 
 def names_in(disk: Disk, path: str) -> list[str] | None:
-    """The names in a directory; None: what lies there is none (nor a link followed)."""
+    """The names in a directory; None: it is not a directory (links are not followed)."""
     try:
         return disk.listdir(path)
     except Corruption:

@@ -53,7 +53,7 @@ def check_changes(
 
 
 def compare_changes(disk: Disk, manifest: Manifest, findings: Findings) -> None:
-    """What the logs of a checkpoint say at last, against its dumps."""
+    """Compare the final state in the logs of a checkpoint with its dumps."""
     logs = changes_of(manifest)
     if not logs.begun:
         return
@@ -64,13 +64,13 @@ def compare_changes(disk: Disk, manifest: Manifest, findings: Findings) -> None:
             told = newest(kind, pa.concat_tables([schema.empty_table(), *found]))
             _compare(kind, _states(kind, told), _states(kind, states[kind]), findings)
     except MissingFile:
-        return  # a checkpoint has replaced them meanwhile, or that was said
+        return  # a checkpoint has replaced them meanwhile, or it was reported
     except TxlogError:
-        return  # a dump is damaged, which was said
+        return  # a dump is damaged, which was reported
 
 
 def _compare(kind: str, told: States, known: States, findings: Findings) -> None:
-    """Two times key to state; the first differences are named."""
+    """Compare two maps from key to state; the first differences are named."""
     wrong = sorted(key for key in {*told, *known} if told.get(key) != known.get(key))
     for key in wrong[:_SHOWN_MAX]:
         why = (

@@ -55,14 +55,14 @@ from txlog.engine.view.view import FOLDS, OF_PARTITION, View, load_dump
 from txlog.errors import TxlogError
 from txlog.ids import MessageId
 
-REASON: Final = "a frame that its writer did not go on from"
+REASON: Final = "a frame that its writer did not continue from"
 TRIES_MAX: Final = 64  # earlier frames of the same component that are tried for the cause
 Frame = tuple[RawFrame, list[Op]]
 
 
 @dataclass(frozen=True, slots=True)
 class Conflict:
-    """The first frame that cannot follow those before it; why: as its fold says it."""
+    """The first frame that cannot follow those before it; why: what its fold says."""
 
     raw: RawFrame
     key: Component
@@ -71,9 +71,9 @@ class Conflict:
 
 @dataclass(slots=True)
 class Reconciled:
-    """A journal without contradiction: the frames as they are to be, from the first changed one.
+    """A journal without contradiction: the frames as they will be, from the first changed one.
 
-    removed: LSNs whose frame leaves its place; told: what becomes of each, for people
+    removed: LSNs whose frames go; told: what becomes of each, for people
     moved:   (the frame, its op under its new entries); lost: messages that cannot be kept, by LSN
     """
 
@@ -94,7 +94,7 @@ class States:
         self._unreadable: set[Component] = set()
 
     def follow(self, frames: Sequence[Frame]) -> Conflict | None:
-        """Apply frames up to the first that cannot be; the states are worth nothing then."""
+        """Apply frames up to the first that cannot be; the states are invalid then."""
         for raw, ops in frames:
             found = self.apply(raw, ops)
             if found is not None:
@@ -126,7 +126,7 @@ class States:
         return state
 
     def _of(self, key: Component) -> Any:
-        """The state of a component; None: its dump is damaged, which is said of its file."""
+        """The state of a component; None: its dump is damaged, which is reported for its file."""
         state = self._loaded.get(key)
         if state is None:
             fold, ref = FOLDS[key[0]], self._dumps.get(key)
@@ -155,7 +155,7 @@ def _loaded(disk: Disk, ref: DumpRef) -> object:
 def valid_frames(
     disk: Disk, salt: bytes, boot_id: str, generation: int
 ) -> tuple[Manifest, list[Frame]] | None:
-    """A manifest and the frames after it, flushed or not; None: they cannot be read so."""
+    """A manifest and the frames after it, flushed or not; None: they cannot be read like that."""
     try:
         view = View.open(disk, salt, boot_id, generation=generation)
     except TxlogError:
@@ -174,12 +174,12 @@ def decoded(raws: Sequence[RawFrame]) -> list[Frame]:
 
 
 def first_conflict(disk: Disk, manifest: Manifest, frames: Sequence[Frame]) -> Conflict | None:
-    """The first of the frames after a manifest that contradicts what stands before it."""
+    """The first of the frames after a manifest that contradicts those before it."""
     return States(disk, manifest).follow(frames)
 
 
 def reconcile(disk: Disk, manifest: Manifest, frames: list[Frame]) -> Reconciled:
-    """Which frames have to leave their place, and what is kept of them; changes nothing."""
+    """Which frames must go, and what is kept of them; changes nothing."""
     out = Reconciled(list(frames))
     found = first_conflict(disk, manifest, out.frames)
     while found is not None:
@@ -197,7 +197,7 @@ def _remove_cause(
 ) -> Conflict | None:
     """Take out the frame without which the replay gets furthest; returns the next conflict.
 
-    The nearest before the conflict that has to do with the same component; none helps: itself.
+    That is the nearest earlier one with the same component; if none helps, the conflict itself.
     """
     at = next(n for n, (raw, _) in enumerate(out.frames) if raw.lsn == found.raw.lsn)
     near = [n for n in range(at - 1, -1, -1) if _concerns(out.frames[n][1], found.key)]
@@ -222,7 +222,7 @@ def _keep(states: States, out: Reconciled, raw: RawFrame, ops: Sequence[Op]) -> 
     lost, said = 0, []
     for op in ops:
         if isinstance(op, Appended) and _is_repeated(states, op):
-            said.append(f"{_count(op.rows)}, which the producer repeated since")
+            said.append(f"{_count(op.rows)}, which the producer has repeated since")
         elif isinstance(op, Appended):
             moved = _moved(states, raw, op)
             if moved is None:
@@ -246,7 +246,7 @@ def _keep(states: States, out: Reconciled, raw: RawFrame, ops: Sequence[Op]) -> 
 
 
 def _moved(states: States, raw: RawFrame, op: Appended) -> Appended | None:
-    """The op at the end of what its partition has now; None: it cannot stand there."""
+    """The op moved to the current end of its partition; None: it cannot be."""
     topic = states.topic(op.partition)
     if topic is None or not topic.ledgers:
         return None  # deleted since
@@ -344,7 +344,7 @@ def rewrite(
 
 
 def _let_look(disk: Disk, salt: bytes) -> None:
-    """Name no file in the witness: whoever reads looks for the newest, once it is there."""
+    """Name no file in the witness, so that readers look for the newest."""
     witness = Witness(disk, salt)
     try:
         known = witness.read()

@@ -45,9 +45,9 @@ from txlog.errors import MissingFile, TxlogError
 from txlog.startup import compute as pc
 from txlog.startup.crc32c import crc32c
 
-HINT: Final = "txlog admin repair says what can be made again"
+HINT: Final = "txlog admin repair says what can be rebuilt"
 _STATE_HEAD_BYTES: Final = STATE_HEAD.size
-# Whether a path that is missing is still wanted: a checkpoint may have replaced it meanwhile.
+# Whether a missing path is still wanted: a checkpoint may have replaced it meanwhile.
 IsWanted = Callable[[str], bool]
 
 
@@ -106,7 +106,7 @@ def check_segment(
 
 
 def _check_counted(reader: SegmentReader) -> None:
-    """What a FileRef says of the rows, by which engines leave out what they need not look at."""
+    """Check what a FileRef says of the rows, by which query engines skip what they do not need."""
     ref = reader.ref
     if ref.messages < 0:
         return
@@ -155,7 +155,7 @@ def check_state(
     if is_whole and len(data) > end:
         findings.warning(
             "void",
-            f"{path} has {len(data) - end} bytes behind its last dump that nothing needs",
+            f"{path} has {len(data) - end} bytes after its last dump that nothing needs",
             path=path,
             offset=end,
         )
@@ -254,7 +254,7 @@ _STAGED: Final = re.compile(r"p\d+-[0-9a-f]+\.parquet")
 
 
 def check_kinds(disk: Disk, findings: Findings) -> set[str]:
-    """What is not a regular file where a store has one, or may not be read; returns the paths."""
+    """Check for irregular or unreadable files where a store has a file; returns the paths."""
     out: set[str] = set()
     for directory in (*_FIXED, *every_directory(disk)):
         if directory == QUARANTINE_DIR:
@@ -266,12 +266,12 @@ def check_kinds(disk: Disk, findings: Findings) -> set[str]:
             known = pattern.fullmatch(name) or name.startswith(TEMPORARY_PREFIX)
             if kind in ("", "file") or name in _DIRECTORIES or not known:
                 continue
-            what = "a file that may not be read" if kind == "unreadable" else f"a {kind}"
+            what = "a file without read permission" if kind == "unreadable" else f"a {kind}"
             findings.warning(
                 "irregular",
                 f"{path} is {what} where a store has a file",
                 path=path,
-                hint="move it away, or txlog admin repair --apply: it goes to the quarantine",
+                hint="move it away, or txlog admin repair --apply moves it to the quarantine",
             )
             out.add(path)
     return out
@@ -288,16 +288,16 @@ def check_fixed(disk: Disk, findings: Findings, irregular: Collection[str] = ())
         if path in irregular:
             continue
         if not disk.exists(path):
-            if path != PINS_LOCK:  # made by the first who pins
+            if path != PINS_LOCK:  # made by the first pin
                 findings.warning(
                     "lock", f"{path} is missing", path=path, hint="the next writer makes it"
                 )
         elif disk.size(path):
-            findings.warning("lock", f"{path} has bytes, and it is a lock", path=path, offset=0)
+            findings.warning("lock", f"{path} is a lock, and has bytes", path=path, offset=0)
     for path in pins(disk):
         if path not in irregular and not holder_of(disk, path)[0]:
             findings.warning(
-                "pin", f"{path} is of a process that is gone", path=path, hint="upkeep removes it"
+                "pin", f"{path} belongs to a dead process", path=path, hint="upkeep removes it"
             )
     for name in disk.listdir(QUARANTINE_DIR):
         path = f"{QUARANTINE_DIR}/{name}"
@@ -349,7 +349,7 @@ def check_names(
     is_wanted: IsWanted,
     irregular: Collection[str] = (),
 ) -> None:
-    """Files that nobody names, and such as a store does not have."""
+    """Check for unnamed files, and files that do not belong in a store."""
     for directory, pattern in _FIXED.items():
         for path, name in _names(disk, directory, findings):
             if path in irregular:
@@ -386,9 +386,9 @@ def _names(disk: Disk, directory: str, findings: Findings) -> Iterator[tuple[str
 def _foreign(path: str, findings: Findings) -> None:
     findings.warning(
         "foreign",
-        f"{path} is no file that a store has",
+        f"{path} is not a file of a store",
         path=path,
-        hint="nobody looks at it: move it away",
+        hint="nothing uses it: move it away",
     )
 
 
@@ -401,7 +401,7 @@ def check_left(
 ) -> None:
     """Manifests that a checkpoint should have removed, locks that a consumer should have.
 
-    before: the generations when the look began; one that is gone since was on its way
+    before: the generations when the look began; one that went since was being removed
     """
     now = {*generations(disk)}
     for generation in before[:-2]:
@@ -418,14 +418,14 @@ def check_left(
             continue
         if not holder_of(disk, path)[0] and disk.exists(path):
             findings.warning(
-                "unnamed", f"{path} is of a consumer that has left", path=path, hint=UNNAMED_HINT
+                "unnamed", f"{path} is left from a closed consumer", path=path, hint=UNNAMED_HINT
             )
 
 
 def check_stages(disk: Disk, oldest_ms: int, findings: Findings) -> None:
-    """What jobs have staged: that of one at work is as it should be.
+    """Check what jobs have staged; that of a running job is fine.
 
-    oldest_ms: who began before has ended, or never will
+    oldest_ms: a job that began before has ended, or never will
     """
     for topic in below_topics(disk, 3):
         stage = f"{topic}/{STAGE_DIR}"
@@ -474,4 +474,4 @@ def _check_name(
         and not is_wanted(path)
         and disk.exists(path)
     ):
-        findings.warning("unnamed", f"{path} is named by nobody", path=path, hint=UNNAMED_HINT)
+        findings.warning("unnamed", f"{path} is named by nothing", path=path, hint=UNNAMED_HINT)

@@ -21,7 +21,7 @@ from txlog.errors import TxlogError
 
 ERROR: Final = "error"
 WARNING: Final = "warning"
-# Of each code no more are kept: a lost directory would name a million files.
+# The most that are kept of each code: a lost directory would name a million files.
 KEPT_MAX: Final = 1000
 
 
@@ -42,7 +42,7 @@ class Problem:
 
 
 def silent(doing: str, size_bytes: int) -> None:
-    """Tell nobody."""
+    """Report nothing."""
 
 
 @dataclass(slots=True)
@@ -71,7 +71,7 @@ class Findings:
         self.tell("reading", self.size_bytes)
 
     def begin(self, doing: str) -> None:
-        """What comes now reads nothing that was not read before."""
+        """Begin a step that reads nothing new."""
         self.tell(doing, self.size_bytes)
 
     def error(self, code: int, message: str, **where: object) -> None:
@@ -82,17 +82,17 @@ class Findings:
             self._add(f"TXL-{code}", ERROR, message, where)
 
     def warning(self, code: str, message: str, **where: object) -> None:
-        """Something that is put in order by itself, or that nobody needs."""
+        """Something that mends itself, or that nothing needs."""
         self._add(code, WARNING, message, where)
 
     def caught(self, error: TxlogError, *, path: str | None = None, **where: object) -> None:
-        """An error that was raised; it says itself what and where."""
+        """An error that was raised; it says what and where."""
         found = {"path": path, **_place(error), **where}
         found.setdefault("hint", error.hint)
         self.error(error.code, error.message, **found)
 
     def take(self, other: Findings) -> None:
-        """Have what another look found."""
+        """Take over what another look found."""
         self.files += other.files
         self.size_bytes += other.size_bytes
         self.frames += other.frames
@@ -102,7 +102,7 @@ class Findings:
 
     @contextmanager
     def lowered(self, is_so: bool = True) -> Iterator[None]:
-        """What is found within is needed by the checkpoint before the newest only: warnings."""
+        """What is found inside is needed only by the checkpoint before the newest: warnings."""
         before, self._is_lowered = self._is_lowered, self._is_lowered or is_so
         try:
             yield

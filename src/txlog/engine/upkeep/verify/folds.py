@@ -54,7 +54,7 @@ def check_cursor(view: View, subscription: int, number: int, findings: Findings)
     check.pending(cursor, subscription)
     for consumer, lease in cursor.hands.leases.items():
         if lease.ids and consumer not in view.catalog.consumers:
-            check.say(f"consumer {consumer} has messages in hand and does not exist")
+            check.say(f"consumer {consumer} has messages in hand but does not exist")
     for name, other in (("acknowledged", cursor.acked), ("held", cursor.held)):
         for run in cursor.hands.leased.runs():
             if other.first_common(run) is not None:
@@ -85,28 +85,28 @@ class _Check:
         )
 
     def mark(self, cursor: Cursor) -> None:
-        """Mark-delete stands at a place of the partition, or before its first ledger."""
+        """Mark-delete is at a place of the partition, or before its first ledger."""
         ledger, entry, index = cursor.mark_delete
         if cursor.mark_delete == BEFORE_ALL or ledger < min(self._ends):
             return
         entries = self._ends.get(ledger)
         run: Run = (ledger, entry, entry, index, index)
         if entries is None or entry >= entries or entry < -1:
-            self.say(f"mark-delete {ledger}:{entry} is no place of the partition", run)
+            self.say(f"mark-delete {ledger}:{entry} is not a place of the partition", run)
         elif index:
             marker = buffers.find_marker(self._view.buffer(self._number), ledger, entry)
             if marker is None or index > marker.count:
-                self.say(f"mark-delete {ledger}:{entry}:{index} is no message", run)
+                self.say(f"mark-delete {ledger}:{entry}:{index} is not a message", run)
 
     def ids(self, what: str, ids: IdSet, cursor: Cursor) -> None:
         """Every id is a message of the partition after mark-delete."""
         for run in ids.runs():
             if not self._exists(run):
-                self.say(f"{_text(run)} is {what} and does not exist", run)
+                self.say(f"{_text(run)} is {what} but does not exist", run)
                 return
             last = (run[0], run[2], run[4])
             if covers(cursor.mark_delete, last) and what != "held by a transaction":
-                self.say(f"{_text(run)} is {what} and lies before mark-delete", run)
+                self.say(f"{_text(run)} is {what} but is before mark-delete", run)
                 return
 
     def _exists(self, run: Run) -> bool:
@@ -122,7 +122,7 @@ class _Check:
         return marker is not None and index_last <= marker.count
 
     def pending(self, cursor: Cursor, subscription: int) -> None:
-        """What transactions hold: each by one, the counts right, registered with an open one."""
+        """What transactions hold: each by one only, counts right, registered with an open one."""
         seen = IdSet()
         for (coordinator, sequence), one in cursor.pending.items():
             name = f"transaction {coordinator}:{sequence}"
@@ -132,7 +132,7 @@ class _Check:
                 seen.add(run)
             txn = coordinators.find(self._view.coordinator(coordinator), sequence)
             if txn is not None and (subscription, self._number) not in txn.subscriptions:
-                self.say(f"{name} holds acknowledgements and is not registered for it")
+                self.say(f"{name} holds acknowledgements but is not registered for it")
             count = sum(self._messages(run) for run in one.runs)
             if count != one.count:
                 self.say(f"{name} holds {one.count} acknowledgements, its ids are {count}")
@@ -170,11 +170,11 @@ def _text(run: Run) -> str:
 
 # --- the others ------------------------------------------------------------------------------
 
-_NAMED = "txlog delay rebuild makes the index anew from the log"
+_NAMED = "txlog delay rebuild rebuilds the index from the log"
 
 
 def check_folds(view: View, findings: Findings, partitions: Collection[int] | None) -> None:
-    """Look at every component; partitions: only at these and what is said of them."""
+    """Look at every component; partitions: only these and what is recorded of them."""
     try:
         every = [n for topic in view.catalog.topics.values() for n in catalogs.numbers(topic)]
     except TxlogError as error:
@@ -210,13 +210,13 @@ def _guarded(
     except (LookupError, ValueError, TypeError, AssertionError, pa.ArrowException) as error:
         findings.error(
             604,
-            f"{check.__name__.strip('_')} of partition {number} cannot be told: {error!r}",
+            f"{check.__name__.strip('_')} of partition {number} cannot be checked: {error!r}",
             partition=number,
         )
 
 
 def _contradictions(view: View, number: int, findings: Findings) -> None:
-    """What is held for a transaction that has ended, or never was; markers of aborted ones."""
+    """What is held for a transaction that has ended or never existed; markers of aborted ones."""
     for one in contradictions(view, number):
         findings.error(
             604, f"transaction {one.coordinator}:{one.sequence}: {one.detail}", partition=number
@@ -255,11 +255,11 @@ def _marker(
             return  # trimmed
         marker = buffers.find_marker(view.buffer(number), ledger, entry)
     except TxlogError:
-        return  # its dump is damaged, which was said
+        return  # its dump is damaged, which was reported
     name = f"transaction {txn.coordinator}:{txn.sequence}"
     refs = view.files.of(ledger)
     if refs and refs[0].form == "adopted":
-        return  # of a batch: its files stand there themselves
+        return  # of a batch: its files are there themselves
     if marker is None:
         findings.error(
             604,
@@ -284,7 +284,7 @@ def _marker(
 
 
 def _reserved(view: View, wanted: Collection[int], findings: Findings) -> None:
-    """Topics of a name that is refused by now; they are read and written as any other."""
+    """Topics of a name that is now refused; they are read and written like any other."""
     for topic in view.catalog.topics.values():
         if TopicName.parse(topic.name).name == SIDECAR and topic.first_partition in wanted:
             findings.warning(
@@ -296,7 +296,7 @@ def _reserved(view: View, wanted: Collection[int], findings: Findings) -> None:
 
 
 def _keys(view: View, findings: Findings) -> None:
-    """A key has bound what is open under it; nothing is open under a key that does not say so."""
+    """A key has bound what is open under it, and nothing else is open under it."""
     states = dict(view.loaded_coordinators())
     bound: set[tuple[int, int]] = set()
     for key in sorted(view.known()):
@@ -342,17 +342,19 @@ def _owners(view: View, every: set[int], findings: Findings) -> None:
     for ledger, (number, _) in sorted(catalog.owners.items()):
         if number not in every:
             findings.error(
-                604, f"ledger {ledger} belongs to partition {number}, which is none", ledger=ledger
+                604,
+                f"ledger {ledger} belongs to partition {number}, which does not exist",
+                ledger=ledger,
             )
         if ledger >= catalog.next_ledger:
             findings.error(604, f"ledger {ledger} was never given out", ledger=ledger)
     for consumer in catalog.consumers.values():
         if consumer.subscription not in catalog.subscriptions:
-            findings.error(604, f"consumer {consumer.name} has a subscription that is none")
+            findings.error(604, f"consumer {consumer.name} has a subscription that does not exist")
 
 
 def _delayed(view: View, number: int, findings: Findings) -> None:
-    """The index of delayed messages against the log, of what may not be due."""
+    """Compare the index of delayed messages with the log, for what may not be due."""
     state = view.delayed(number)
     gone = view.topic(number).ledgers[0].ledger
     tables = [TIMES.empty_table(), columns_of(state.mutable)]
@@ -360,7 +362,7 @@ def _delayed(view: View, number: int, findings: Findings) -> None:
         try:
             tables.append(later_in(view, bucket, state.passed_ms))
         except IntegrityError:
-            return  # said of its file; it is dropped and made again
+            return  # reported for its file; it is dropped and rebuilt
     indexed = _comparable(pa.concat_tables(tables), state.passed_ms, gone)
     logged = _comparable(scan(view, number, ID_MIN, ID_MAX), state.passed_ms, gone)
     names = TIMES.names
@@ -392,7 +394,7 @@ def _outside(times: pa.Table, first: tuple[int, int, int], last: tuple[int, int,
 
 
 def _watermark(view: View, number: int, findings: Findings) -> None:
-    """Fold the rows that move the watermark, from the first snapshot there is."""
+    """Fold the rows that move the watermark, from the first existing snapshot."""
     known = view.watermark(number)
     snapshots = sorted(
         (ledger, entry) for ledger, rows in known.snapshots.items() for entry in rows

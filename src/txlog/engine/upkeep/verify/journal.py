@@ -42,9 +42,9 @@ _REWRITTEN: Final = "the next writer rewrites it"
 
 @dataclass(slots=True)
 class Walked:
-    """How far the valid frames of a file go; end: the byte after the last one.
+    """How far the valid frames of a file reach; end: the byte after the last one.
 
-    attested: the highest LSN that a frame in it knew to be durable
+    attested: the highest LSN that a frame in it says is durable
     """
 
     last_lsn: int
@@ -110,7 +110,7 @@ def check_journals(
         with findings.lowered(not is_needed):
             before = _look(disk, salt, (name, after), before, chain, findings, is_needed, decode)
     if all(name.first_lsn != cuts[-1] + 1 for name in names):
-        chain.name = None  # an older file is none that the newest checkpoint goes on in
+        chain.name = None  # the newest checkpoint does not continue in an older file
     return chain
 
 
@@ -122,7 +122,7 @@ def _check_cut(
     if not mine:
         findings.error(
             602,
-            f"the journal behind {manifest_path(manifest.generation)} is missing: no file "
+            f"the journal after {manifest_path(manifest.generation)} is missing: no file "
             f"begins with LSN {manifest.cut_lsn + 1}",
             path="journal",
             hint=HINT,
@@ -131,7 +131,7 @@ def _check_cut(
     try:
         file = JournalFile(disk, mine[-1], salt)
     except TxlogError:
-        return  # its own look says so
+        return  # its own check reports it
     try:
         if file.chain_crc != manifest.chain_crc:
             findings.error(
@@ -154,12 +154,12 @@ def _look(
     is_needed: bool,
     decode: bool,
 ) -> Walked | None:
-    """One file that a kept manifest needs, and how far it goes; is_needed: by the newest."""
+    """Check a file that a kept manifest needs, and how far it reaches; is_needed: by the newest."""
     name, after = names
     try:
         file = JournalFile(disk, name, salt)
     except MissingFile:
-        return None  # a checkpoint removed it while we read; what needs it says so
+        return None  # a checkpoint removed it while we read; what needs it reports it
     except TxlogError as error:  # damaged, or it cannot be read at all
         findings.caught(error, path=name.path)
         if is_needed:
@@ -200,7 +200,7 @@ def _check_file(
     *,
     decode: bool,
 ) -> Walked:
-    """One file up to where a younger one takes over, and after that."""
+    """Check one file up to where a newer one takes over, and after that."""
     findings.read(file.size)
     name = file.name
     follows = before is not None and before.last_lsn == name.first_lsn - 1
@@ -220,7 +220,7 @@ def _check_file(
             hint=HINT,
         )
         return walked
-    # after the cut lies what a younger file has again, then zeros; nobody reads it
+    # after the cut comes what a newer file has again, then zeros; nobody reads it
     beyond = Walked(walked.last_lsn, walked.crc, walked.end, walked.attested)
     _rest(file, _walk(file, findings, decode=False, start=beyond, count=False), findings)
     return walked
@@ -267,19 +267,19 @@ def _first_other(file: JournalFile, at: int) -> int | None:
 
 
 def _rest(file: JournalFile, walked: Walked, findings: Findings) -> None:
-    """After what a younger file has again there is nothing."""
+    """Check that there is nothing after what a newer file repeats."""
     other = _first_other(file, walked.end)
     if other is not None:
         findings.warning(
             "void",
-            f"{file.name.path} has bytes behind its last frame that nothing needs",
+            f"{file.name.path} has bytes after its last frame that nothing needs",
             path=file.name.path,
             offset=other,
         )
 
 
 def _follow(chain: Chain, name: JournalName, walked: Walked, after: JournalName | None) -> None:
-    """The chain after the newest checkpoint goes on in a file, unless it broke before."""
+    """Follow the chain after the newest checkpoint into a file, unless it broke before."""
     is_next = chain.name is None or chain.last_lsn == name.first_lsn - 1
     if is_next:
         chain.name, chain.last_lsn = name, walked.last_lsn
@@ -298,7 +298,7 @@ def _check_tail(
     for _ in range(_LOOKS_MAX):
         if other is None:
             break
-        file.forget_window()  # whoever writes may have finished since
+        file.forget_window()  # the writer may have finished since
         last = walked.last_lsn
         _walk(file, findings, decode=False, start=walked)
         _follow(chain, file.name, walked, None)
@@ -325,7 +325,7 @@ def _check_tail(
     elif other is not None and not _is_writing(disk):
         findings.warning(
             "tail",
-            f"{file.name.path} ends in an unfinished frame behind LSN {walked.last_lsn}",
+            f"{file.name.path} ends in an unfinished frame after LSN {walked.last_lsn}",
             path=file.name.path,
             offset=other,
             hint="the next writer cuts it, and keeps a copy",
@@ -345,12 +345,12 @@ def _is_writing(disk: Disk) -> bool:
 
 
 def check_age(disk: Disk, salt: bytes, boot_id: str, chain: Chain, findings: Findings) -> None:
-    """Whether the witness knows of what frames prove; of an earlier boot it may be older (R7)."""
+    """Whether the witness covers what frames prove; one of an earlier boot may be older (R7)."""
     witness = Witness(disk, salt)
     try:
         known = witness.read()
     except TxlogError:
-        return  # which is said
+        return  # which is reported
     finally:
         witness.close()
     if known is None or known.boot != boot_bytes(boot_id) or known.durable_lsn >= chain.attested:
@@ -367,7 +367,7 @@ def check_age(disk: Disk, salt: bytes, boot_id: str, chain: Chain, findings: Fin
 def check_witness(disk: Disk, salt: bytes, findings: Findings) -> None:
     """Both records, and the zeros around them; the loss of both costs no message."""
     half = _WITNESS_BYTES // 2
-    for _ in range(_LOOKS_MAX):  # a record that is being written may be met half way
+    for _ in range(_LOOKS_MAX):  # a record may be read while it is being written
         try:
             data = disk.read(WITNESS_PATH)
         except TxlogError as error:
@@ -379,7 +379,7 @@ def check_witness(disk: Disk, salt: bytes, findings: Findings) -> None:
     if len(data) != _WITNESS_BYTES:
         findings.warning(
             "witness",
-            f"{WITNESS_PATH} has {len(data)} bytes in place of {_WITNESS_BYTES}",
+            f"{WITNESS_PATH} has {len(data)} bytes instead of {_WITNESS_BYTES}",
             path=WITNESS_PATH,
             offset=min(len(data), _WITNESS_BYTES),
             hint=_REWRITTEN,
@@ -398,7 +398,7 @@ def check_witness(disk: Disk, salt: bytes, findings: Findings) -> None:
         if any(data[at + RECORD_BYTES : at + half]):
             findings.warning(
                 "witness",
-                f"{WITNESS_PATH} has bytes behind a record",
+                f"{WITNESS_PATH} has bytes after a record",
                 path=WITNESS_PATH,
                 offset=at + RECORD_BYTES,
             )

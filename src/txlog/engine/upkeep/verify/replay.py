@@ -34,7 +34,7 @@ def check_replay(
     try:
         view = View.open(disk, salt, boot_id, generation=old.generation)
     except TxlogError:
-        return  # that its bytes are damaged was said
+        return  # damaged bytes were reported
     try:
         while view.lsn < new.cut_lsn:
             view.take(view.journal.read_until(min(view.lsn + FRAMES_AT_ONCE, new.cut_lsn)))
@@ -58,7 +58,7 @@ def _compare(disk: Disk, view: View, old: Manifest, new: Manifest, findings: Fin
             continue  # the same bytes
         theirs = FOLDS[key[0]].dump(FOLDS[key[0]].new()) if ref is None else _bytes_of(disk, ref)
         if theirs is None:
-            continue  # damaged, which was said
+            continue  # damaged, which was reported
         if plain(key, view.dump(key)) != plain(key, theirs):
             name = f"{key[0]} {key[1]}" + (f" {key[2]}" if key[2] else "")
             findings.error(
@@ -80,7 +80,7 @@ def _bytes_of(disk: Disk, ref: DumpRef) -> bytes | None:
 
 
 def plain(key: Component, blob: bytes) -> object:
-    """A dump as values that do not depend on how a bitmap is packed, or a dict ordered."""
+    """A dump as values that do not depend on the packing of bitmaps or the order of dicts."""
     if key[0] in _VALUES_OF_DUMP:
         return msgspec.msgpack.decode(blob, strict=False)
     state: Any = FOLDS[key[0]].load(blob)

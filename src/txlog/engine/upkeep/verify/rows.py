@@ -23,7 +23,7 @@ _WATERMARKS: Final = pa.array([W_SET, W_IDLE, W_SNAPSHOT], pa.int8())
 
 
 def check_partition_rows(view: View, number: int, findings: Findings) -> None:
-    """Entries without a gap, as many messages as the fold counts, the markers it knows."""
+    """Check for entries without a gap, as many messages as the fold counts, and its markers."""
     state = view.topic(number)
     last = 0
     for end in state.ledgers:
@@ -31,7 +31,7 @@ def check_partition_rows(view: View, number: int, findings: Findings) -> None:
         if owner != (number, "p") or end.ledger <= last:
             findings.error(
                 604,
-                f"ledger {end.ledger} is not one that partition {number} has next",
+                f"ledger {end.ledger} is not the next one of partition {number}",
                 partition=number,
                 ledger=end.ledger,
             )
@@ -50,7 +50,7 @@ def check_partition_rows(view: View, number: int, findings: Findings) -> None:
 
 
 def _has_entries(view: View, number: int, ledger: int, entries: int, findings: Findings) -> bool:
-    """Files and frames have exactly these entries; what lies after them nobody would read."""
+    """Check that files and frames have exactly these entries; nobody would read more."""
     refs = view.files.of(ledger)
     stored = sum(ref.rows for ref in refs)
     runs = view.tail.runs.get(ledger, [])

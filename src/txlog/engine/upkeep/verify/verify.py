@@ -62,13 +62,13 @@ from txlog.ids import TopicName
 from txlog.settings import Settings
 from txlog.startup.crc32c import crc32c
 
-# So often everything is looked at again, when something was wrong and somebody wrote meanwhile.
+# How often everything is checked again if something was wrong and others wrote meanwhile.
 TRIES_MAX: Final = 4
 
 
 @dataclass(slots=True)
 class Known:
-    """What a store is found to consist of, as far as it can be read.
+    """What a store was found to consist of, as far as it can be read.
 
     manifests: the good ones of the two kept, oldest first; bad: the generations of the others
     view:      at the newest checkpoint and the frames after it; None: it cannot be opened
@@ -87,7 +87,7 @@ class Known:
     bad_changes: list[ChangeRef] = field(default_factory=list)
     bad_files: list[FileRef] = field(default_factory=list)
     conflict: Conflict | None = None
-    irregular: set[str] = field(default_factory=set)  # no regular files where a store has some
+    irregular: set[str] = field(default_factory=set)  # not regular files where a store has some
 
     @property
     def newest(self) -> Manifest | None:
@@ -108,7 +108,7 @@ def verify(
     deep: bool = False,
     topics: Sequence[TopicName] = (),
 ) -> Known | None:
-    """Look at everything; returns what there is, for whoever may repair it, or None: no identity.
+    """Check everything; returns what was found, for a repair, or None: no identity.
 
     topics: only the files and components of these, and what all have in common
     raises: TopicNotFound
@@ -121,7 +121,7 @@ def verify(
 
 
 def glance(disk: Disk, boot_id: str, findings: Findings) -> Known | None:
-    """Look at what opening needs, and at no other file; returns as verify."""
+    """Check only the files that opening needs; returns as verify."""
 
     def look(tried: Findings) -> Known | None:
         return survey(disk, boot_id, tried)
@@ -132,14 +132,14 @@ def glance(disk: Disk, boot_id: str, findings: Findings) -> Known | None:
 def _while_still(
     disk: Disk, findings: Findings, look: Callable[[Findings], Known | None]
 ) -> Known | None:
-    """Look, and again as long as what was found may be due to somebody who wrote meanwhile."""
+    """Check, and repeat while a finding may be due to others writing meanwhile."""
     for _ in range(TRIES_MAX):
         tried = Findings(findings.tell)
         known = look(tried)
         if not tried.errors or known is None or not _has_moved(disk, known):
             break
         known.close()
-    else:  # never still for so long: what is found now is said
+    else:  # never quiet for so long: report what is found now
         tried = Findings(findings.tell)
         known = look(tried)
     findings.take(tried)
@@ -170,17 +170,17 @@ def _verify(
 
 
 def _check_frames(disk: Disk, known: Known, boot_id: str, findings: Findings) -> None:
-    """What the folds say of the frames after the newest checkpoint: each follows from the last."""
+    """Let the folds check the frames after the newest checkpoint: each follows from the last."""
     findings.begin("replaying the journal")
     newest = 0 if known.newest is None else known.newest.generation
     behind = valid_frames(disk, known.identity.salt, boot_id, newest)
     if known.chain.is_broken or behind is None:
-        return  # which is said
+        return  # which is reported
     known.conflict = found = first_conflict(disk, *behind)
     if found is not None:
         findings.error(
             604,
-            f"LSN {found.raw.lsn} contradicts what stands before it: "
+            f"LSN {found.raw.lsn} contradicts what comes before it: "
             f"{found.why.partition(': ')[2] or found.why}",
             path=found.raw.journal.path,
             offset=found.raw.offset,
@@ -189,10 +189,9 @@ def _check_frames(disk: Disk, known: Known, boot_id: str, findings: Findings) ->
 
 
 def _has_moved(disk: Disk, known: Known) -> bool:
-    """True when somebody has written since the look began: what was missing may have been let go.
+    """True when others have written since the look began: what was missing may have been removed.
 
-    Each durable frame raises the witness, whether or not the view that was opened on the way has
-    it, so that tells.
+    Each durable frame raises the witness, whether or not the view opened on the way has it.
     """
     if generations(disk) != known.generations or list_journals(disk) != known.journals:
         return True
@@ -211,7 +210,7 @@ def _partitions(view: View | None, topics: Sequence[TopicName]) -> set[int] | No
 
 
 def survey(disk: Disk, boot_id: str, findings: Findings, *, deep: bool = False) -> Known | None:
-    """Identity, witness, manifests and journals, and a view if one can be had."""
+    """Check identity, witness, manifests and journals; with a view if one can be opened."""
     try:
         identity = read_identity(disk)
     except TxlogError as error:
@@ -219,7 +218,7 @@ def survey(disk: Disk, boot_id: str, findings: Findings, *, deep: bool = False) 
         return None
     findings.read(disk.size(IDENTITY_PATH))
     salt = identity.salt
-    witnessed = _witnessed(disk, salt)  # before all else: who writes from here on changes it
+    witnessed = _witnessed(disk, salt)  # before all else: any write from here on changes it
     found, journals = generations(disk), list_journals(disk)
     check_witness(disk, salt, findings)
     manifests, bad = _manifests(disk, salt, witnessed, findings)
@@ -229,7 +228,7 @@ def survey(disk: Disk, boot_id: str, findings: Findings, *, deep: bool = False) 
     try:
         view = View.open(disk, salt, boot_id)
         view.take(view.journal.read_durable())
-        assert view.catalog is not None  # nothing can be told without it
+        assert view.catalog is not None  # nothing can be checked without it
     except (TxlogError, JournalMoved) as error:
         if view is not None:
             view.close()
@@ -238,13 +237,13 @@ def survey(disk: Disk, boot_id: str, findings: Findings, *, deep: bool = False) 
             findings.caught(
                 error
                 if isinstance(error, TxlogError)
-                else Corruption("the journal was let go while it was read", path=JOURNAL_DIR)
+                else Corruption("the journal was removed while it was being read", path=JOURNAL_DIR)
             )
     return Known(identity, witnessed, manifests, bad, chain, view, found, journals)
 
 
 def _witnessed(disk: Disk, salt: bytes) -> Witnessed | None:
-    """The newest good record of the witness; None: none can be read, which check_witness says."""
+    """The newest good record of the witness; None: unreadable, which check_witness reports."""
     witness = Witness(disk, salt)
     try:
         return witness.read()
@@ -265,7 +264,7 @@ def _manifests(
         path = manifest_path(witnessed.generation)
         findings.error(
             601,
-            f"{path} is missing: its predecessor is used",
+            f"{path} is missing: the one before is used",
             path=path,
             hint="txlog admin repair writes a new one",
         )
@@ -294,7 +293,7 @@ def _manifests(
             "manifest",
             f"the manifest before {manifest_path(out[0].generation)} is missing",
             path="manifest",
-            hint="it is not needed; txlog admin checkpoint has two again",
+            hint="it is not needed; txlog admin checkpoint makes a second one again",
         )
     return out, bad
 
@@ -308,7 +307,7 @@ def _check_files(
     *,
     deep: bool,
 ) -> None:
-    """Every file that a kept manifest or a frame names, and what nobody names."""
+    """Check every file that a kept manifest or a frame names, and unnamed ones."""
     view = known.view
     is_wanted = _Wanted(disk, known)
     for ref, partition in _segments(known):
@@ -348,7 +347,7 @@ def _chunked(view: View | None, ref: FileRef, partition: int | None) -> Chunked 
     try:
         return view.buffer(partition).chunked.get(ref.ledger)
     except TxlogError:
-        return None  # its dump is damaged, which is said of the state file
+        return None  # its dump is damaged, which is reported for the state file
 
 
 def _check_states(
@@ -382,7 +381,7 @@ def _check_states(
 def _check_changes(
     disk: Disk, known: Known, findings: Findings, is_wanted: _Wanted, *, deep: bool
 ) -> None:
-    """The logs of both checkpoints; deep: what the newer says at last is what its dumps say."""
+    """The logs of both checkpoints; deep: the final state in the newer is that of its dumps."""
     newest = [] if known.newest is None else changes_of(known.newest).refs
     paths = {ref.path for ref in newest}
     refs = {ref.path: ref for one in known.manifests for ref in changes_of(one).refs}
@@ -396,7 +395,7 @@ def _check_changes(
 
 
 def _unavailable(view: View, findings: Findings) -> None:
-    """Partitions that are away, and what was accepted as lost."""
+    """Report unavailable partitions, and what was accepted as lost."""
     for one in view.catalog.losses:
         what = f"entries {one.first} to {one.last} of ledger {one.ledger}"
         findings.warning(
@@ -412,7 +411,7 @@ def _unavailable(view: View, findings: Findings) -> None:
         if why.reason == "damage":
             findings.warning(
                 "quarantined",
-                f"{name} is quarantined: readers get what stands before row "
+                f"{name} is quarantined: readers get what comes before row "
                 f"{why.row} of ledger {why.ledger}",
                 partition=number,
                 ledger=why.ledger,
@@ -443,7 +442,7 @@ def _segments(known: Known) -> list[tuple[FileRef, int | None]]:
     out: list[tuple[FileRef, int | None]] = []
     for ref in found.values():
         if ref.ledger in gone:
-            continue  # a frame has let it go: nobody reads it
+            continue  # a frame has dropped it: nobody reads it
         owner = owners.get(ref.ledger)
         out.append((ref, None if owner is None else owner[0]))
     try:
@@ -451,12 +450,12 @@ def _segments(known: Known) -> list[tuple[FileRef, int | None]]:
             if has_partition(view.catalog, number):
                 out += [(bucket.file, number) for bucket in view.delayed(number).buckets]
     except TxlogError:
-        pass  # its dump is damaged, which is said of the state file
+        pass  # its dump is damaged, which is reported for the state file
     return out
 
 
 class _Wanted:
-    """Whether somebody names a path now; what is kept is asked anew when a checkpoint came."""
+    """Whether anything names a path now; asked again after each checkpoint."""
 
     __slots__ = ("_disk", "_generation", "_let_go", "_newest", "_salt", "named")
 
@@ -495,9 +494,9 @@ class _Wanted:
         return path in self.named and path not in self._let_go
 
     def _ask(self, manifests: Sequence[Manifest]) -> None:
-        """Note what manifests name, and the rows that the newest has let go without a grace.
+        """Note what manifests name, and the rows that the newest dropped without a grace.
 
-        From the one before frames lead to where these are, or tell that they are gone.
+        Frames after the one before lead to where these are, or say that they are gone.
         """
         self.named = {path for manifest in manifests for path in paths_of(manifest)}
         self._let_go = set()
