@@ -257,7 +257,7 @@ DISAGREE: list[tuple[str, int | None, Callable[[Any], None], str]] = [
     ("buffer", 1, _marker, r"the marker 1:\d is of 0:0 with 2 messages, the sidecar says 0:1"),
     ("buffer", 1, _lost_marker, "ledger 1 has 1 markers, and 0 are known"),
     ("buffer", 1, _range, "has txn_index 1, and 2 is expected of transaction"),
-    ("cursor", 1, _mark_delete, "subscription s: mark-delete 1:99 is no place"),
+    ("cursor", 1, _mark_delete, "subscription s: mark-delete 1:99 is not a place"),
     ("cursor", 1, _acked, "subscription s: 1:50 to 1:51 is acknowledged but does not exist"),
     ("cursor", 1, _pending, "holds 2 acknowledgements, its ids are 1"),
     ("cursor", 1, _in_hand, "consumer 77 has messages in hand but does not exist"),

@@ -27,7 +27,7 @@ Tell = Callable[[str, Mapping[str, object]], object]
 
 
 class GivenUp(Exception):
-    """An input has failed for good and on_error is stop; the error to raise is its cause."""
+    """An input has finally failed and on_error is stop; the error to raise is its cause."""
 
     def __init__(self, error: TxlogError) -> None:
         super().__init__(str(error))
@@ -35,7 +35,7 @@ class GivenUp(Exception):
 
 
 class Unsettled(Exception):
-    """A batch has failed, and which of its inputs is to blame is not known."""
+    """A batch has failed, and it is not known which of its inputs is to blame."""
 
     def __init__(self, error: BaseException) -> None:
         super().__init__(str(error))
@@ -46,7 +46,7 @@ class Attempt:
     """The outputs of one transaction, and the inputs given up in it.
 
     late:  messages whose window was closed
-    aside: rows in the outbox that are no outputs of the function: inputs that it did not take
+    aside: rows in the outbox that are not outputs of the function: inputs that it did not take
     """
 
     __slots__ = (
@@ -73,7 +73,7 @@ class Attempt:
     def repeat(
         self, rows: pa.Table, call: Callable[[], None], mark: Mark, error: BaseException
     ) -> None:
-        """Call again what failed for these rows; give them up when the attempts are used.
+        """Retry what failed for these rows; give them up when the attempts are used up.
 
         mark:   of the outbox before the first attempt
         raises: GivenUp
@@ -93,7 +93,7 @@ class Attempt:
         self.give_up(rows, error, attempts)
 
     def give_up(self, rows: pa.Table, error: BaseException, attempts: int) -> None:
-        """Do with rows that failed for good what on_error says; raises GivenUp."""
+        """Treat rows that finally failed as on_error says; raises GivenUp."""
         options = self._options
         if options.on_error == STOP:
             raise GivenUp(as_ours(self.context.function_name, error)) from error
@@ -121,7 +121,7 @@ def reason(error: BaseException) -> str:
 
 
 def as_ours(name: str, error: BaseException) -> TxlogError:
-    """What a user's failure is for the caller; it names the line of the user's code."""
+    """A failure of user code as our error; it names the line of the user's code."""
     if isinstance(error, CommandFailed):
         return error
     frames = traceback.extract_tb(error.__traceback__)

@@ -53,17 +53,17 @@ class Source(Protocol):
     """Where the rows of a batch come from, and what goes with the transaction that ends them."""
 
     def settle(self, handled: Handled, txn: Transaction) -> None:
-        """Acknowledge what is done, in the transaction; with what else has to happen in it."""
+        """Acknowledge what is done in the transaction, and do what else belongs in it."""
 
     def settled(self, handled: Handled, txn: Transaction) -> int:
-        """The transaction is committed; returns how many inputs were consumed by it."""
+        """The transaction is committed; returns how many inputs it consumed."""
 
     def renew(self) -> None:
-        """Somebody else acknowledged what is in hand: begin anew with what is still there."""
+        """Others acknowledged what we hold: start again with what is still there."""
 
 
 class _Piece(NamedTuple):
-    """Rows to be processed together, and how often they failed alone."""
+    """Rows to process together, and how often they failed alone."""
 
     rows: pa.Table
     attempts: int
@@ -125,11 +125,11 @@ class Work:
             self._epoch = self._client.connect(self._key)["epoch"]
 
     def started(self) -> None:
-        """Say that the run has begun."""
+        """Report that the run has begun."""
         self._hooks.tell("started", {"transaction_key": self._key, "epoch": self._epoch})
 
     def take_over(self, make: Callable[[], T], until: float, what: Mapping[str, object]) -> T:
-        """Open what an older instance may still have; it is given until then to let it go.
+        """Open what an older instance may still hold; it has until then to release it.
 
         raises: ConsumerBusy, ExpiredTransaction (there is a newer instance)
         """
@@ -139,7 +139,7 @@ class Work:
                 with self._hooks.guard():
                     return make()
             except ConsumerBusy:
-                # Under a new key there was nobody before: the consumer is a stranger.
+                # A new key had no holder before: the consumer is not ours.
                 if not self._epoch or time.monotonic() >= until or self._hooks.stop():
                     raise
             if not said:
@@ -149,7 +149,7 @@ class Work:
             self.check_fence()
 
     def check_fence(self) -> None:
-        """Notice a newer instance also while there is nothing to do; raises ExpiredTransaction."""
+        """Notice a newer instance even while there is nothing to do; raises ExpiredTransaction."""
         try:
             with self._hooks.guard():
                 epoch = self._client.admin.transaction_key(self._key)["epoch"]
@@ -169,7 +169,7 @@ class Work:
     # --- a batch -----------------------------------------------------------------------------
 
     def process(self, rows: pa.Table, handler: Handler, source: Source) -> None:
-        """Bring rows to their end: in one transaction if all goes well, else in ever smaller ones.
+        """Process rows to the end: in one transaction if all goes well, else in ever smaller ones.
 
         raises: GivenUp
         """
@@ -214,7 +214,7 @@ class Work:
         return []
 
     def _conflict(self, error: TransactionConflict, source: Source) -> None:
-        """Somebody else acknowledged what we have in hand: go on with what is still ours."""
+        """Others acknowledged what we hold: continue with what is still ours."""
         self._conflicts += 1
         self._hooks.tell("conflict", {"reason": error.message})
         if self._conflicts > _CONFLICTS_MAX:
@@ -240,7 +240,7 @@ class Work:
             with self._hooks.guard():
                 self._finish(txn, attempt, handled, source)
         except BaseException as error:  # a signal too ends the transaction
-            if not isinstance(error, OutcomeUnknown):  # nobody may decide before it is asked
+            if not isinstance(error, OutcomeUnknown):  # check before the first decision
                 self._abort(txn)
             if isinstance(error, ExpiredTransaction):
                 raise self._fenced() from error
@@ -286,7 +286,7 @@ class Work:
 
     def _abort(self, txn: Transaction) -> None:
         if txn.state in ("COMMITTING", "COMMITTED"):
-            return  # what is raised came behind the commit
+            return  # what is raised came after the commit
         self.summary.aborted += 1
         if txn.state != "OPEN":
             return
@@ -310,7 +310,7 @@ class _Unsendable(Exception):
 
 
 class _Resigned:
-    """A handler that calls nothing: it gives its rows up."""
+    """A handler that calls nothing and gives its rows up."""
 
     wants_quiet = False
 
@@ -322,7 +322,7 @@ class _Resigned:
         return [rows]
 
     def handle(self, rows: pa.Table, attempt: Attempt) -> Handled:
-        """Do with the rows what on_error says. Raises GivenUp."""
+        """Treat the rows as on_error says. Raises GivenUp."""
         attempt.give_up(rows, self._error, self._attempts)
         return Handled(rows)
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 class Window(NamedTuple):
     """What a window covers: messages, and for one of time its bounds, ms since 1970 UTC.
 
-    is_late: it was closed before; these are messages that came too late for it
+    is_late: it was closed already; these messages came too late for it
     """
 
     messages: int
@@ -30,8 +30,8 @@ class Window(NamedTuple):
 class Context:
     """What a function knows of itself, its input, and where it may publish.
 
-    The names are those of Pulsar Functions without `get_`. `message` and what is of it are None in
-    a function of batches; `window` is None outside of one, `watermark` (ms) but for windows that
+    The names are those of Pulsar Functions without `get_`. `message` and its parts are None in a
+    function of batches; `window` is None outside of one, `watermark` (ms) except for windows that
     close on watermarks.
 
     >>> from txlog.functions import Context
@@ -117,7 +117,7 @@ class Context:
     ) -> None:
         """Produce to any topic, in the transaction of this batch; the arguments of Output.
 
-        value:  also a pa.Table of messages, then alone
+        value:  or a pa.Table of messages, without other arguments
         raises: InvalidMessage, TopicNotFound
         """
         assert self._outbox is not None, "a context publishes while its function runs"
@@ -130,7 +130,7 @@ class Context:
     def hold_back(self, mask: pa.Array) -> None:
         """Leave the rows of a batch where mask is true unacknowledged; they come first in the next.
 
-        Only for functions of batches, whose results belong to whole groups of messages.
+        Only for functions of batches whose results belong to whole groups of messages.
         """
         self._held = mask
 

@@ -27,8 +27,8 @@ UserFunction: TypeAlias = Callable[..., object]
 class Handled(NamedTuple):
     """What became of rows; None: there are none.
 
-    held: they come first in the next batch; left: it did not come to them
-    kept: of those that are done, what goes to the state of windows
+    held: they come first in the next batch; left: it did not reach them
+    kept: of the done ones, what goes to the state of windows
     """
 
     done: pa.Table
@@ -42,17 +42,17 @@ class Handler(Protocol):
 
     @property
     def wants_quiet(self) -> bool:
-        """Whether it wants to be called once more, without rows, when nothing is left."""
+        """Whether to call it once more, without rows, when nothing is left."""
 
     def parts(self, rows: pa.Table) -> list[pa.Table]:
-        """What of rows that failed together is tried again by itself; one part: all of it."""
+        """How rows that failed together are split for a retry; one part: all of them."""
 
     def handle(self, rows: pa.Table, attempt: Attempt) -> Handled:
         """Call the function. Raises GivenUp, Unsettled."""
 
 
 class MessageHandler:
-    """Calls a function once a message."""
+    """Calls a function once per message."""
 
     __slots__ = ("_call", "_stop", "_txn_time_ms")
     wants_quiet = False
@@ -92,7 +92,7 @@ class MessageHandler:
 
 
 class BatchHandler:
-    """Calls a function once a batch; no object is made for a message."""
+    """Calls a function once per batch, without an object per message."""
 
     __slots__ = ("_call",)
     wants_quiet = False
@@ -140,7 +140,7 @@ def with_context(function: UserFunction) -> Callable[[Any, Any], object]:
     if needs_more or not (positional or takes_any):
         raise InvalidArgument(
             f"{name_of(function)} takes {len(required)} arguments",
-            hint="a function takes its input, and a context if it wants one",
+            hint="a function takes its input, and optionally a context",
         )
     if len(required) == 2 or (len(positional) > 1 and positional[1].name == "context"):
         return function

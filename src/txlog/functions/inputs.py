@@ -23,7 +23,7 @@ _NAME_MAX: Final = 100
 class Inputs:
     """The consumers of a run.
 
-    watermarks: they hand out watermarks, and a receive ends where there is a new one
+    watermarks: they deliver watermarks, and a receive ends at a new one
     received:   messages so far, of the limit
     has_moved:  the last receive ended at a new watermark
     """
@@ -59,7 +59,7 @@ class Inputs:
         self.has_moved = False
 
     def open(self, work: Work) -> None:
-        """Take the subscriptions; an older instance is given time to let them go."""
+        """Take the subscriptions; an older instance has time to release them."""
         until = time.monotonic() + self._options.take_over_ms / 1000
         for topic in self._topics:
 
@@ -76,7 +76,7 @@ class Inputs:
             self._consumers.append(work.take_over(make, until, what))
 
     def close(self) -> None:
-        """Let the subscriptions go; what was not acknowledged comes again."""
+        """Release the subscriptions; what was not acknowledged comes again."""
         with self._hooks.guard():
             for consumer in self._consumers:
                 consumer.close()
@@ -89,17 +89,17 @@ class Inputs:
 
     @property
     def is_blocked(self) -> bool:
-        """A consumer has as many messages in hand as it may have."""
+        """A consumer holds as many messages as it may."""
         return any(consumer.blocked for consumer in self._consumers)
 
     @property
     def is_full(self) -> bool:
-        """There were as many messages as were wanted."""
+        """As many messages came as were wanted."""
         return self._options.limit is not None and self.received >= self._options.limit
 
     @property
     def watermark(self) -> int | None:
-        """The least over the topics, of those that are idle only if all are; None: not known."""
+        """The least over the topics, idle ones counting only if all are idle; None: unknown."""
         held = [
             (consumer.watermark_status == "idle", consumer.get_last_watermark())
             for consumer in self._consumers
@@ -125,7 +125,7 @@ class Inputs:
                 tables.append(table.drop_columns("is_late") if self._watermarks else table)
                 left -= table.num_rows
             if consumer.get_last_watermark() != before:
-                self.has_moved = True  # what it closes is closed before more is taken
+                self.has_moved = True  # close what it closes before taking more
                 break
         if len(self._consumers) > 1:  # one that is full must not keep the others from their turn
             self._consumers.append(self._consumers.pop(0))
@@ -152,7 +152,7 @@ class Inputs:
         return rows
 
     def renew(self) -> None:
-        """Receive anew what is still ours."""
+        """Receive again what is still ours."""
         for consumer in self._consumers:
             consumer.redeliver_unacknowledged_messages()
 

@@ -79,7 +79,7 @@ def _file(name: str) -> ModuleType:
     path = Path(name).absolute()
     if not path.is_file():
         raise NotFound(f"no file {name}", path=str(path))
-    own_name = f"file:{path}"  # no module of the same stem is hidden by it
+    own_name = f"file:{path}"  # so that it hides no module of the same stem
     spec = importlib.util.spec_from_file_location(own_name, path)
     assert spec is not None, "a name that ends in .py has a loader"
     assert spec.loader is not None, "a name that ends in .py has a loader"
@@ -95,5 +95,5 @@ def _file(name: str) -> ModuleType:
 
 def _import_failed(name: str, error: BaseException) -> CommandFailed:
     failed = as_ours(f"the import of {name}", error)
-    assert isinstance(failed, CommandFailed), "only a failure of ours stays what it is"
+    assert isinstance(failed, CommandFailed), "only our own failures stay as they are"
     return failed

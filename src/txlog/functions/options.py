@@ -21,23 +21,23 @@ RETRIES_MAX: Final = 1000
 class FunctionOptions:
     """How a function is run.
 
-    name:             of the function, for its transaction key; its own name when left out
-    instance:         number of this one among those of the name
+    name:             of the function, for its transaction key; by default its own name
+    instance:         the number of this one among those of that name
     batch:            the function gets an Arrow table, not a message
-    txn_size:         messages a transaction, at most
-    txn_time_ms:      a transaction of single messages takes no further one after so long
-    txn_timeout_ms:   the store aborts it when it is open for longer; None: the store's setting
-    transaction_key:  in place of `function:NAME:INSTANCE`
+    txn_size:         messages per transaction, at most
+    txn_time_ms:      a transaction of single messages takes no more after this long
+    txn_timeout_ms:   the store aborts it if it is open longer; None: the store's setting
+    transaction_key:  instead of `function:NAME:INSTANCE`
     limit:            messages in all
-    follow:           go on when nothing is left
-    max_wait_ms:      wait so long for a next message before that
+    follow:           continue when nothing is left
+    max_wait_ms:      wait this long for the next message first
     on_error:         stop, skip, or dead-letter
-    dead_letter_topic: where inputs go that failed
+    dead_letter_topic: where failed inputs go
     retries:          attempts after the first
-    allow_loop:       an output may be an input too: the function gets what it wrote, for ever.
-                      Asked for outputs, dead letters and late messages as the run names them. A
-                      topic that the function names itself, in an Output, is its own choice for
-                      that message: to send one round again, a few times, is a use of it
+    allow_loop:       an output may be an input too: the function gets what it wrote, forever.
+                      Checked for outputs, dead letters and late messages as the run names them. A
+                      topic that the function names itself, in an Output, is its own choice for that
+                      message: sending one round again, a few times, is a valid use
     take_over_ms:     how long to wait for an older instance to let the subscription go
     """
 
@@ -74,9 +74,9 @@ class FunctionOptions:
 
 @dataclass(slots=True)
 class Summary:
-    """What a run has done so far; the messages are those of committed transactions.
+    """What a run has done so far; it counts messages of committed transactions.
 
-    late: messages that came when their window was closed, by watermarks
+    late: messages that came after watermarks closed their window
     """
 
     consumed: int = 0
@@ -99,14 +99,14 @@ def _never() -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hooks:
-    """Who listens to a run and may end it; everything left out does nothing.
+    """Callbacks that observe a run and may end it; those left out do nothing.
 
-    guard:      surrounds calls into the store; user code and waiting stand outside of it
-    stop:       asked between messages and while waiting; true ends the run behind a whole commit
+    guard:      surrounds calls into the store, not user code or waiting
+    stop:       asked between messages and while waiting; true ends the run after a whole commit
     committing: everything is in the transaction and its commit comes next; what was done before,
                 and how many messages it produces
     committed:  the commit is durable
-    tell:       something happened: a word and what belongs to it
+    tell:       something happened: a word and its details
     """
 
     guard: Callable[[], AbstractContextManager[object]] = nullcontext

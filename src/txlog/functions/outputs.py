@@ -34,7 +34,7 @@ _COLUMNS: Final = {
     "deliver_at": _INSTANT,
     "deliver_after": pa.int64(),
 }
-# Columns of a received table that say where a message came from: they are not sent on.
+# Columns of a received table that say where a message came from; they are not sent on.
 _ORIGIN: Final = frozenset(
     "topic partition ledger entry index publish_time visible_time producer sequence_id txn_most "
     "txn_least txn_state redelivery_count".split()
@@ -57,9 +57,9 @@ class Output:
     key:           bytes or text, None for none; left out, the key of the input
     event_time:    ms since 1970 UTC, None for none; left out, the event time of the input
     deliver_at:    not before this, ms since 1970 UTC
-    deliver_after: not before so many ms after it was stored
-    topic:         left out, the output topic of the function; an input is allowed, and the function
-                   has to see to it that what goes round ends
+    deliver_after: not before this many ms after it was stored
+    topic:         left out, the output topic of the function; an input is allowed, but the function
+                   must make sure that the loop ends
 
     >>> Output({"total": 3}, key="ana", topic="totals").topic
     'totals'
@@ -99,7 +99,7 @@ class Outbox:
         self._items: list[tuple[str, Row | pa.Table]] = []
 
     def add(self, returned: Returned, source: Message | None = None) -> None:
-        """Take whatever a function returned for one input, or for a batch of them.
+        """Add whatever a function returned for one input, or for a batch of them.
 
         raises: InvalidMessage, InvalidArgument, TopicNotFound
         """
@@ -122,7 +122,7 @@ class Outbox:
             raise InvalidMessage(f"a function cannot return {type(returned).__name__}")
 
     def add_table(self, topic: str | None, rows: pa.Table | pa.RecordBatch) -> None:
-        """Take messages as columns: value, and key, properties, event_time and a delivery."""
+        """Add messages as columns: value, and key, properties, event_time and a delivery."""
         if "value" not in rows.schema.names:
             raise InvalidMessage("a table of outputs has no column named value")
         unknown = [n for n in rows.schema.names if n not in _COLUMNS and n not in _ORIGIN]
@@ -156,11 +156,11 @@ class Outbox:
         return len(self._items)
 
     def rollback(self, mark: Mark) -> None:
-        """Forget what was given since the mark."""
+        """Forget what was added since the mark."""
         del self._items[mark:]
 
     def batches(self) -> list[tuple[str, pa.Table]]:
-        """One table a topic, in the order given."""
+        """One table per topic, in the order given."""
         by_topic: dict[str, list[Row | pa.Table]] = {}
         for topic, item in self._items:
             by_topic.setdefault(topic, []).append(item)
@@ -222,7 +222,7 @@ def encoded(value: object) -> bytes | None:
     if isinstance(value, dict | list):
         try:
             return orjson.dumps(value)
-        except TypeError as error:  # orjson's own error is one
+        except TypeError as error:  # orjson's own error is a subclass
             raise InvalidMessage(f"a message is not JSON: {error}") from error
     raise InvalidMessage(f"a payload is bytes, text or JSON, not {type(value).__name__}")
 
@@ -264,7 +264,7 @@ def _delay(output: Output) -> int | None:
 
 
 def _joined(items: list[Row | pa.Table]) -> pa.Table:
-    """Rows and tables as one table; rows that stand together are one piece of it."""
+    """Rows and tables as one table; adjacent rows are one piece of it."""
     tables: list[pa.Table] = []
     for are_rows, group in groupby(items, lambda item: isinstance(item, tuple)):
         if are_rows:

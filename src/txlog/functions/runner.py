@@ -47,15 +47,15 @@ def run(
     options: FunctionOptions | None = None,
     hooks: Hooks | None = None,
 ) -> Summary:
-    """Run a function until nothing is left, or for ever with `follow`.
+    """Run a function until nothing is left, or forever with `follow`.
 
     function: (message, context) -> outputs, or (message) -> outputs; with `batch` it gets a table
               of received rows; one of windows gets a list of messages, or a table
     inputs:   topics; each has the subscription
-    output:   where outputs go that name no topic; None: each of them names one
-    raises:   CommandFailed when the function fails for good and on_error is stop;
-              ExpiredTransaction when a newer instance runs under the same key; ConsumerBusy,
-              TopicNotFound, SubscriptionNotFound, InvalidArgument
+    output:   where outputs without a topic go; None: each names one
+    raises:   CommandFailed if the function finally fails and on_error is stop; ExpiredTransaction
+              if a newer instance runs under the same key; ConsumerBusy, TopicNotFound,
+              SubscriptionNotFound, InvalidArgument
 
     >>> import tempfile, txlog
     >>> from txlog import functions
@@ -90,7 +90,7 @@ class Flow(Protocol):
     """What a run does with its inputs."""
 
     def open(self) -> None:
-        """Take what it needs beside the inputs, before them."""
+        """Take what it needs besides the inputs, before them."""
 
     def turn(self) -> bool:
         """Receive and process; returns whether there was anything to do."""
@@ -99,13 +99,13 @@ class Flow(Protocol):
         """The run ends because nothing is left."""
 
     def close(self) -> None:
-        """Let go what it has beside the inputs."""
+        """Release what it has besides the inputs."""
 
 
 def check_loop(inputs: Sequence[str], outputs: Sequence[str | None], is_allowed: bool) -> None:
     """Refuse outputs that are inputs: the run would never end, and the topic only grow.
 
-    What a function names itself, message by message, is not asked: such a round may well end.
+    What a function names itself, message by message, is not checked: such a loop may well end.
     raises: Refused (902)
     """
     for topic in outputs:
@@ -166,14 +166,14 @@ class Runner:
             self._flow = Batches(client, handler, context, self._inputs, self.work)
 
     def open(self) -> None:
-        """Take the key, then the subscriptions; an older instance is given time to let them go."""
+        """Take the key, then the subscriptions; an older instance has time to release them."""
         self.work.connect()
         self._flow.open()
         self._inputs.open(self.work)
         self.work.started()
 
     def close(self) -> None:
-        """Let the subscriptions go; what was not acknowledged comes again."""
+        """Release the subscriptions; what was not acknowledged comes again."""
         self._inputs.close()
         self._flow.close()
 
@@ -210,7 +210,7 @@ def _made_handler(
 
 
 class Batches:
-    """Each batch that is received is handled at once."""
+    """Each received batch is handled at once."""
 
     def __init__(
         self, client: Client, handler: Handler, context: Context, inputs: Inputs, work: Work
@@ -240,7 +240,7 @@ class Batches:
         return False
 
     def _check_room(self) -> None:
-        """Refuse to hold back more than may be in hand: nothing more would ever come."""
+        """Refuse to hold back more than a consumer may hold: nothing more would ever come."""
         held = self._work.held
         if held is not None and self._inputs.is_blocked:
             most = self._client.settings.unacked_max

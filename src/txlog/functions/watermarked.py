@@ -35,7 +35,7 @@ from txlog.functions.window_state import WindowState, without_own
 from txlog.functions.windows import Windowed, by_window, call_window, starts_of, times_of
 from txlog.startup import compute as pc
 
-_NONE_MS: Final = -(1 << 62)  # no window begins so early
+_NONE_MS: Final = -(1 << 62)  # no window begins this early
 
 
 class WatermarkedWindows:
@@ -69,7 +69,7 @@ class WatermarkedWindows:
         self._give = _Give(windowed, options, hooks.stop)
 
     def open(self) -> None:
-        """Take the state, then: nobody else has it, and what an older instance did is known."""
+        """Take the state: then nobody else has it, and what an older instance did is known."""
         with self._hooks.guard():
             self._state.make()
         until = time.monotonic() + self._options.take_over_ms / 1000
@@ -79,7 +79,7 @@ class WatermarkedWindows:
         self._closed = self._state.closed
 
     def ended(self) -> None:
-        """Say what stays in the state."""
+        """Report what stays in the state."""
         if self._state.windows:
             self._hooks.tell(
                 "open-windows",
@@ -92,12 +92,12 @@ class WatermarkedWindows:
             )
 
     def close(self) -> None:
-        """Let the state go."""
+        """Release the state."""
         with self._hooks.guard():
             self._state.close()
 
     def turn(self) -> bool:
-        """Give windows that are closed; if there is none, receive."""
+        """Process closed windows; if there is none, receive."""
         self._context.watermark = self._closed
         rows = self._state.take_until(self._last_closed(), self._options.txn_size)
         if rows is not None:
@@ -129,7 +129,7 @@ def windows_need_shared(subscription: str) -> NotAllowed:
 
 
 class _Take:
-    """Tells the messages of open windows from late ones."""
+    """Separates messages of open windows from late ones."""
 
     wants_quiet = False
 
@@ -187,12 +187,12 @@ class _Taking:
         return self._inputs.settled(handled, txn)
 
     def renew(self) -> None:
-        """Receive anew what is still ours."""
+        """Receive again what is still ours."""
         self._inputs.renew()
 
 
 class _Give:
-    """Calls the function once a window."""
+    """Calls the function once per window."""
 
     wants_quiet = False
 
@@ -243,5 +243,5 @@ class _Giving:
         return 0
 
     def renew(self) -> None:
-        """Read the state anew."""
+        """Read the state again."""
         self._state.load()

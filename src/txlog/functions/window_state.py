@@ -77,7 +77,7 @@ class WindowState:
     # --- opening -----------------------------------------------------------------------------
 
     def make(self) -> None:
-        """Make the topic and its subscription where they are missing."""
+        """Create the topic and its subscription if they are missing."""
         client, name = self._client, self._subscription
         client.create_topic(self.topic, 1, if_not_exists=True, retention_acked=1)
         client.create_subscription(self.topic, name, if_not_exists=True)
@@ -91,7 +91,7 @@ class WindowState:
         self.load()
 
     def close(self) -> None:
-        """Let the subscription go."""
+        """Release the subscription."""
         if self._consumer is not None:
             self._consumer.close()
 
@@ -124,7 +124,7 @@ class WindowState:
 
     def _foreign(self) -> NotAllowed:
         return NotAllowed(
-            f"{self.topic} keeps the windows of {self._subscription}: it has messages of others",
+            f"{self.topic} keeps the windows of {self._subscription}, but has messages of others",
             hint="nothing else may be sent there",
             topic=self.topic,
         )
@@ -142,10 +142,10 @@ class WindowState:
         return sum(table.num_rows for tables in self._open.values() for table in tables)
 
     def take_until(self, start_ms: int, rows: int) -> pa.Table | None:
-        """Take whole windows that begin at start_ms or before, the first ones, of so many rows.
+        """Take the first whole windows that begin at start_ms or before, up to this many rows.
 
-        It is one window at least, if there is one. Whatever becomes of them must be committed, or
-        the state be loaded anew.
+        At least one window, if there is one. Their outcome must be committed, or the state loaded
+        again.
         """
         taken: list[pa.Table] = []
         for start in sorted(start for start in self._open if start <= start_ms):
@@ -213,7 +213,7 @@ class WindowState:
         found = {marker[0]: marker for marker in txn.outcome.markers}.get(self._number)
         if found is None:  # decided, and it takes effect when the partition comes back
             raise PartitionUnavailable(
-                f"partition {self.topic}/0 is away: the windows go on when it is back",
+                f"partition {self.topic}/0 is unavailable: the windows continue when it is back",
                 topic=self.topic,
                 partition=0,
             )
@@ -239,9 +239,9 @@ def state_topic(topic: str, subscription: str, instance: int) -> str:
 def left_open(
     client: Client, topics: Sequence[str], subscription: str, instances: int
 ) -> dict[str, int]:
-    """States that a run of so many instances does not take up, and how many messages they have.
+    """States that a run of this many instances does not use, and how many messages they have.
 
-    They are of a run with more instances, or whose first topic by name was another one.
+    They belong to a run with more instances, or whose first topic by name was another.
     """
     taken = {state_topic(min(topics), subscription, number) for number in range(instances)}
     firsts = [re.escape(state_topic(topic, subscription, 0)) for topic in topics]
@@ -320,7 +320,7 @@ def _restored(rows: pa.Table, origins: pa.Array) -> pa.Table:
 
 
 def _with_last(properties: pa.ChunkedArray, values: pa.Array) -> pa.Array:
-    """Properties with one more behind those that are there."""
+    """Properties with one more after the existing ones."""
     rows = len(values)
     names = pa.repeat(pa.scalar(_ORIGIN, _TEXT), rows)
     if properties.null_count == rows:
@@ -372,7 +372,7 @@ def _offsets(lengths: pa.Array) -> pa.Array:
 
 
 def _numbers(count: int, first: int) -> pa.Array:
-    """So many integers from first on."""
+    """This many integers from first on."""
     return pc.subtract(pc.cumulative_sum(pa.repeat(pa.scalar(1, pa.int32()), count)), 1 - first)
 
 

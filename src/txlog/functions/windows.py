@@ -33,7 +33,7 @@ _INT = pa.int64()
 
 @dataclass(frozen=True, slots=True)
 class Windowed:
-    """A function with the windows that it is called for; made by `tumbling`."""
+    """A function and the windows it is called for; made by `tumbling`."""
 
     function: UserFunction
     count: int | None
@@ -56,14 +56,14 @@ def tumbling(
     watermarks: bool = False,
     late_topic: str | None = None,
 ) -> Callable[[UserFunction], Windowed]:
-    """Call a function once a window of so many messages, or of so much event time.
+    """Call a function once per window of this many messages, or of this much event time.
 
     lateness_ms: how much older than the newest, or than the watermark, a message may be and still
                  find its window open
     watermarks:  windows of time close when the watermark has passed their end and the lateness,
                  not by the newest message
-    late_topic:  where messages go then whose window is closed; None: the function is called again,
-                 with them alone (context.window.is_late)
+    late_topic:  where messages go whose window is closed; None: the function is called again, with
+                 them alone (context.window.is_late)
 
     >>> import txlog
     >>> from txlog import functions
@@ -115,7 +115,7 @@ def tumbling(
 
 
 class WindowHandler:
-    """Calls a function once a window that is full.
+    """Calls a function once per full window.
 
     partitions: the topics and partitions it reads from
     """
@@ -135,7 +135,7 @@ class WindowHandler:
         return self._windowed.duration_ms is not None
 
     def parts(self, rows: pa.Table) -> list[pa.Table]:
-        """They stay together: windows are made of all of them."""
+        """They stay together: windows span all of them."""
         return [rows]
 
     def handle(self, rows: pa.Table, attempt: Attempt) -> Handled:

@@ -110,7 +110,7 @@ def relation(
 
     everything: also how rows are stored, and rows of all kinds; of isolation uncommitted
     raises: TopicNotFound; PartitionUnavailable, Corruption (604) unless skip_unavailable;
-            InvalidArgument for an isolation that there is not; as spans_of
+            InvalidArgument for an unknown isolation; as spans_of
     cost:   O(files + markers that are wanted + rows in frames); uncommitted: and the rows that
             are not visible
     """
@@ -241,7 +241,7 @@ def _hidden(
     *,
     everything: bool,
 ) -> pa.Table:
-    """What is not visible, if it is wanted: it stands behind the end, as for a reader."""
+    """What is not visible, if wanted: it comes after the end, as for a reader."""
     if not everything and (isolation == "committed" or not wanted.has_end):
         return HIDDEN.empty_table()
     rows = hidden(view, topic, indexes, everything=everything)
@@ -254,14 +254,14 @@ def _hidden(
 
 
 def _why_unavailable(view: View, topic: Topic, number: int) -> TxlogError:
-    """What a reader is told of a partition; of a quarantined one behind its last good row."""
+    """The error a reader gets for a partition; for a quarantined one after its last good row."""
     if view.catalog.unavailable[number].reason == "damage":
         return damage_error(view, number)
     return unavailable_error(view.catalog, topic, number)
 
 
 class _Making:
-    """A relation while its partitions are gone through."""
+    """A relation in the making, partition by partition."""
 
     def __init__(self, view: View, everything: bool) -> None:
         self._view = view

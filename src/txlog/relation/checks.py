@@ -21,7 +21,7 @@ from txlog.engine.storage.segment_reader import SegmentReader
 from txlog.ranges import SQL_MS_MAX, SQL_MS_MIN
 
 _INSTANTS: Final = [field.name for field in MESSAGE if pa.types.is_timestamp(field.type)]
-_KNOWN_MAX: Final = 100_000  # some 20 MB; then it begins anew
+_KNOWN_MAX: Final = 100_000  # some 20 MB; then it starts over
 Stamp = tuple[int, int, int, int]  # CRC, bytes, time of the last change in ns, inode
 
 
@@ -97,7 +97,7 @@ def check_files(disk: Disk, sources: Iterable[Source]) -> int:
 
 
 def _check_remote(ref: FileRef) -> None:
-    """Of a file behind a network only the footer: who reads it compares the checksums of pages."""
+    """Of a remote file only the footer: its reader compares the checksums of pages."""
     file = open_far(ref.path)
     try:
         reader = SegmentReader(file, ref)
@@ -108,11 +108,11 @@ def _check_remote(ref: FileRef) -> None:
 
 
 def _stamp(path: Path, crc: int) -> Stamp | None:
-    """What a file would change with; None: there is none by this path."""
+    """What changes when a file changes; None: there is no such file."""
     try:
         found = path.lstat()
     except OSError:
-        return None  # opening it says what is wrong
+        return None  # opening it reports what is wrong
     return (crc, found.st_size, found.st_mtime_ns, found.st_ino)
 
 

@@ -53,7 +53,7 @@ def hidden(
     """The messages of these partitions that are not visible, as HIDDEN, in order of storing.
 
     everything: and all other rows of their sidecars: ends of transactions, watermarks
-    txn_state:  open or aborted; of other rows also committed, null where nobody knows any more
+    txn_state:  open or aborted; of other rows also committed, null if no longer known
     cost:       O(markers + ledgers), and reading those rows
     """
     tables = [HIDDEN.empty_table()]
@@ -105,7 +105,7 @@ def _unmarked(view: View, state: Buffer) -> Iterator[tuple[int, list[Request]]]:
 
 
 def _states(state: Buffer, rows: pa.Table) -> pa.Array:
-    """Of each row what became of its transaction."""
+    """For each row what became of its transaction."""
     held = [(number, sequence) for number, known in state.held.items() for sequence in known]
     said = pa.scalar(None, pa.string())
     is_data = pc.equal(rows.column("kind"), _DATA)

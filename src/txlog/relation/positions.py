@@ -66,7 +66,7 @@ def chosen_partitions(
 ) -> list[int] | None:
     """Which partitions of a topic are meant, by index; None: all, also those added later.
 
-    raises: TopicNotFound for one that there is not; InvalidArgument when both ways name some
+    raises: TopicNotFound for a missing one; InvalidArgument if both ways name some
     """
     if name.partition is not None:
         if wanted is not None:
@@ -80,13 +80,13 @@ def chosen_partitions(
 def last_ids(
     view: View, topic: Topic, indexes: Iterable[int] | None
 ) -> dict[int, MessageId | None]:
-    """The last visible message of these partitions (None: all); None where there is none."""
+    """The last visible message of these partitions (None: all); None for an empty one."""
     chosen = range(topic.partitions) if indexes is None else indexes
     return {index: ranges.last_message(view, number_of(topic, index)) for index in chosen}
 
 
 def only_one(topic: str, known: Mapping[int, MessageId | None]) -> MessageId | None:
-    """The last id of the one partition there is. Raises NotAllowed when there are several."""
+    """The last id of the only partition. Raises NotAllowed when there are several."""
     if len(known) != 1:
         raise NotAllowed(
             f"{topic} has {len(known)} partitions, each with a last message",

@@ -61,13 +61,13 @@ def first_places(view: View, topic: Topic, indexes: list[int], bound: Bound) -> 
 
 
 def first_place(view: View, topic: Topic, index: int) -> Mark:
-    """The first position of a partition that is still there."""
+    """The first position of a partition that still exists."""
     number = number_of(topic, index)
     return max(stop_behind(start_of(view, number)), (view.topic(number).ledgers[0].ledger, 0, 0))
 
 
 def last_places(view: View, topic: Topic, indexes: list[int]) -> Places:
-    """Behind everything that is visible now."""
+    """After everything that is visible now."""
     return {index: end_of(view, topic, index) for index in indexes}
 
 
@@ -85,7 +85,7 @@ def are_rows_between(
 
 
 def check_there(view: View, topic: Topic, places: Mapping[int, Mark]) -> None:
-    """Refuse to go on where messages are gone that were not read: never a silent jump.
+    """Refuse to continue where unread messages are gone: never a silent jump.
 
     raises: MessageNotFound, with the range if they were trimmed
     """
@@ -111,9 +111,9 @@ def next_places(
     rows_max: int | None,
     bytes_max: int | None,
 ) -> Places:
-    """Where a batch ends that begins at places, not behind ends; it holds about so much at most.
+    """Where a batch that begins at places ends, not after ends; it holds about room at most.
 
-    It ends at a frame. If the first frame alone is more, it ends inside it: behind a plain message
+    It ends at a frame. If the first frame alone is more, it ends inside it: after a plain message
     or a marker; and a marker that alone is more is a batch of its own.
     cost: reads kinds and LSN of as many rows as fit, of each partition
     """
@@ -151,7 +151,7 @@ def next_places(
 
 
 def last_before(view: View, number: int, place: Mark) -> MessageId | None:
-    """The last message of a partition before a position; None when there is none any more."""
+    """The last message of a partition before a position; None when there is none left."""
     for end in reversed(view.topic(number).ledgers):
         ledger, high = end.ledger, end.entries
         if ledger > place[0]:

@@ -43,7 +43,7 @@ def names_of(view: View, uid: int, kind: str, topic: str | None = None) -> list[
 
     kind:  one of KINDS; `ended`: every remembered transaction, the newest first
     uid:   whose keys
-    topic: only its subscriptions; a name that is none has none
+    topic: only its subscriptions; an unknown name has none
     """
     if kind == "topic":
         return [(name, _counted(len(numbers))) for name, numbers in _topics(view)]
@@ -114,7 +114,7 @@ def open_relations(
 
 @checked
 class RelationReader:
-    """The part of a client that says which files and rows hold the messages of topics."""
+    """The part of a client that finds the files and rows that hold the messages of topics."""
 
     __slots__ = ("_disk", "_store")
 
@@ -129,15 +129,15 @@ class RelationReader:
 
     @property
     def lock_timeout_ms(self) -> int:
-        """How long calls wait for a lock, as it was asked for, or as the store says."""
+        """How long calls wait for a lock, as requested, or the store's setting."""
         return self._store.lock_timeout_ms
 
     def _wait_for_locks(self, timeout_ms: int) -> None:
-        """Wait so long from now on, whatever the store says."""
+        """Wait this long from now on, whatever the store says."""
         self._store.lock_timeout_asked_ms = timeout_ms
 
     def close(self) -> None:
-        """Let go of the store; harmless when repeated."""
+        """Close the store; harmless when repeated."""
         with suppress(AlreadyClosed):  # a forked child has nothing to close
             self._store.close()
         self._disk.close()
@@ -251,7 +251,7 @@ class RelationReader:
         return scans.read_scan(self._disk, scan, names, wanted)
 
     def has_batch(self, topic: str, key: str, batch: int | str) -> bool:
-        """True when a batch is stored; as Bulk.stored, for who must not write."""
+        """True when a batch is stored; as Bulk.stored, for callers that must not write."""
         caller, settings, name = self._disk.owner(), self._store.settings, TopicName.parse(topic)
         return self._ask(
             lambda view: (
@@ -267,8 +267,8 @@ class RelationReader:
     def _pin(self, sources: Iterable[Source]) -> Pin | None:
         """Keep the files of a relation on disk until the pin is closed, or this process ends.
 
-        Look for the files afterwards: what was gone before is gone. None: the store is open for
-        reading only, where not even a lock file is left, and the grace of readers counts.
+        Check for the files afterwards: what was gone before is gone. None: the store is open
+        read-only, which leaves not even a lock file, and the grace for readers applies.
         """
         if self._disk.read_only:
             return None
@@ -281,11 +281,11 @@ class RelationReader:
             raise
 
     def _has_files(self, sources: Iterable[Source]) -> bool:
-        """Whether all files of a relation are there still, also those outside of the store."""
+        """Whether all files of a relation still exist, including those outside the store."""
         return all(remote.is_there(self._disk, source.ref.path) for source in sources)
 
     def _check_files(self, sources: Iterable[Source]) -> int:
-        """Compare every byte of files of a relation; returns how many this process had not before.
+        """Compare every byte of files of a relation; returns how many were new to this process.
 
         raises: Corruption; MissingFile: removed
         """
@@ -315,9 +315,9 @@ class RelationReader:
         return self._ask(lambda view: names_of(view, uid, kind, topic))
 
     def open(self, path: str) -> File:
-        """A file of the store, or outside of it, by the path that a view has for it.
+        """A file of the store, or outside it, by the path that a view has for it.
 
-        raises: MissingFile, DiskFailed; who reads it compares checksums and closes it
+        raises: MissingFile, DiskFailed; the caller compares checksums and closes it
         """
         return remote.open_file(self._disk, path)
 

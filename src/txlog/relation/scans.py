@@ -52,7 +52,7 @@ MESSAGES: Final = pa.schema(
 UNCOMMITTED: Final = MESSAGES.append(pa.field("txn_state", pa.string()))
 SCAN_BYTES: Final = 64 << 20
 SCAN_BYTES_LEAST: Final = 8 << 20
-SCANS_WANTED: Final = 16  # a small topic is cut finer, that all cores have work
+SCANS_WANTED: Final = 16  # a small topic is cut finer, so that all cores have work
 
 Rule = Literal["plain", "clean", "joined", "large", "rows"]
 Ends = Mapping[str, tuple[object, object]]  # by column: the least and greatest value that is wanted
@@ -122,7 +122,7 @@ def scans_of(relation: Relation, wanted: Ends | None = None) -> list[Scan]:
 
 
 def grouped(scans: Sequence[Scan]) -> list[list[Scan]]:
-    """Scans put together until they are worth a task; their order stays."""
+    """Scans joined until they are worth a task; their order stays."""
     out: list[list[Scan]] = []
     size = 0
     room = max(SCAN_BYTES_LEAST, min(SCAN_BYTES, sum(scan.bytes for scan in scans) // SCANS_WANTED))
@@ -140,7 +140,7 @@ def read_scan(
 ) -> Iterator[pa.Table]:
     """The messages of a scan with these columns of UNCOMMITTED, some rows at a time, in order.
 
-    disk:   None will do where no file is in the store
+    disk:   None will do if no file is in the store
     wanted: by column what is asked for; row groups that have none of it are left out
     raises: Corruption; SnapshotExpired when a file was removed since the scan was made
     """
@@ -152,7 +152,7 @@ def read_scan(
         file = open_file(disk, scan.ref.path)
     except MissingFile as error:
         raise SnapshotExpired(
-            f"{scan.ref.path} was removed since it was decided to read it",
+            f"{scan.ref.path} was removed before it was read",
             hint="read again, or raise reader_grace_ms",
             path=scan.ref.path,
         ) from error
@@ -184,7 +184,7 @@ def _is_behind(place: list[pa.ChunkedArray], mark: tuple[int, int, int]) -> pa.C
 
 
 class _Cutting:
-    """The scans of a relation while its sources are gone through."""
+    """The scans of a relation in the making, source by source."""
 
     def __init__(self, relation: Relation, wanted: Ends) -> None:
         self.scans: list[Scan] = []
@@ -363,7 +363,7 @@ class _Places:
 def _stored(scan: Scan, names: Collection[str]) -> list[str]:
     """Which stored columns it takes to make these."""
     is_sifted = scan.ref is None or not scan.ref.is_messages_only
-    needed = {"kind"} if is_sifted else {"entry"}  # without a column nobody counts the rows
+    needed = {"kind"} if is_sifted else {"entry"}  # without a column there is no row count
     asked = {source for name in names for source in _MADE.get(name, (name,))}
     if scan.within is not None:
         asked.update(_PLACE)

@@ -69,7 +69,7 @@ class Wanted:
 
     partitions: by index; None: all
     range:      as spec/cli 6 has it, but for `unacked`, which is no stretch
-    at_lsn:     as the topic was at this LSN, of what is still there
+    at_lsn:     as the topic was at this LSN, of what still exists
     spans:      positions by partition, instead of range and at_lsn; others are left out
     """
 

@@ -119,7 +119,7 @@ def stored(view: View, words: Collection[str] | None) -> list[Stored]:
 
 
 class _Gathering:
-    """One topic while its partitions are gone through."""
+    """One topic in the making, partition by partition."""
 
     def __init__(self, view: View, topic: Topic) -> None:
         self._view, self._topic = view, topic

@@ -329,7 +329,7 @@ def _one_line(text: object) -> str:
 
 
 def _fit(connection: duckdb.DuckDBPyConnection, room: int) -> None:
-    """Let a scan of many files have at most so many open, as far as threads decide it."""
+    """Let a scan of many files have at most this many open, as far as threads decide it."""
     [(threads,)] = connection.execute("SELECT current_setting('threads')").fetchall()
     if AHEAD_FILES + THREAD_FILES * threads <= room:
         return

@@ -53,13 +53,13 @@ class SqlQuery:
     """One SELECT over a store; a context manager. All relations that it names are of one LSN.
 
     Its files stay until it is closed, whatever checkpoints, compactions and trims do meanwhile; but
-    with a client that is read-only they go after the grace of readers.
+    with a read-only client they go after the grace for readers.
     lists:      gives the relations of LISTS by name, of a view
     sql:        over `messages`, `messages_all`, topics by their names, short or in full, and LISTS
     parameters: values of $name
     isolation:  uncommitted: messages have a txn_state, and those of open and of aborted
                 transactions are there too; they have no id, place, LSN and visible time
-    skip_unavailable: leave partitions out that are away or damaged; `left_out` names them
+    skip_unavailable: leave out unavailable or damaged partitions; `left_out` names them
     this:       a SELECT over the same relations, which the SQL knows as `this`
     raises:     SqlError; what reading the topics raises
     """
@@ -95,7 +95,7 @@ class SqlQuery:
             raise
 
     def _begin(self, named: list[str]) -> None:
-        """Make the views of the relations that are named, at an LSN whose files are still there."""
+        """Make the views of the named relations, at an LSN whose files still exist."""
         words = {word.casefold() for word in named}
         wanted = None if words & {_MESSAGES, _EVERYTHING} else named
         stood: list[tuple[int, int]] | None = None
@@ -116,7 +116,7 @@ class SqlQuery:
             except (MissingFile, SqlError) as error:
                 self.close()
                 if stood == before:
-                    raise  # nothing moved on: the file is lost
+                    raise  # nothing moved: the file is lost
                 if not isinstance(error, MissingFile) and not self._is_overtaken():
                     raise
                 continue  # R21: a checkpoint has removed files since
@@ -151,7 +151,7 @@ class SqlQuery:
         return self._session.plan(self._sql, self._parameters)
 
     def close(self) -> None:
-        """End the session, and let its files go."""
+        """End the session, and release its files."""
         if self._session is not None:
             self._session.close()
             self._session = None
@@ -206,7 +206,7 @@ class SqlQuery:
                     yield f"CREATE TEMP VIEW {name(word)} AS FROM {_MESSAGES}{only}"
 
     def _is_overtaken(self) -> bool:
-        """A file of the snapshot is not there any more."""
+        """A file of the snapshot no longer exists."""
         try:
             self._client._check_files(list(files_of(self._contents)))
         except MissingFile:

@@ -334,7 +334,7 @@ def _found(client: RelationReader, what: str) -> tuple[list[FileRef], SegmentRow
 
 
 def _changes(client: RelationReader, what: str) -> tuple[SegmentRow, str, pa.Table] | None:
-    """What is known of a file of a log of changes, its path, its rows; None: it is none."""
+    """What is known of a file of a log of changes, its path, its rows; None: it is not one."""
 
     def question(view: View) -> tuple[SegmentRow, str, pa.Table] | None:
         for ref in changes_of(view.manifest).refs:
@@ -442,7 +442,7 @@ def _arrow_columns(table: pa.Table) -> list[ColumnShape]:
 
 
 def _of_stranger(path: str) -> SegmentDescription:
-    """A file that is none of this store's."""
+    """A file that is not of this store."""
     found = inspect_file(path)
     if found["type"] not in ("parquet", "arrow", "bucket"):
         raise InvalidArgument(f"{path} is a {found['type']}, and has no rows of messages")

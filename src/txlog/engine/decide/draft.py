@@ -62,7 +62,7 @@ class Draft:
         return self._next_ledger - 1
 
     def skip_ledgers(self, first: int) -> None:
-        """Take the next ledger ids from this one on; it is above every one that was used."""
+        """Take the next ledger ids from this one on; it is above every one used so far."""
         assert first >= max(self._next_ledger, self.view.catalog.next_ledger)  # Law 6
         self._next_ledger = first
 
@@ -74,7 +74,7 @@ class Draft:
         end = self._ends.get((partition, role))
         if end is None:
             end = self._open_end(partition, role)
-            if role == "p" and end[1]:  # a new ledger has its snapshot already
+            if role == "p" and end[1]:  # a new ledger already has its snapshot
                 end = self._behind_snapshot(partition, *end)
         self._ends[(partition, role)] = (end[0], end[1] + rows)
         return end
@@ -119,7 +119,7 @@ class Draft:
     def roll_behind(self, partition: int, last: tuple[int, int]) -> None:
         """Open a ledger of a partition after a closed one that this frame puts there.
 
-        last: its last row; that ledger has no snapshot, for nothing in it moves a watermark
+        last: its last row; that ledger has no snapshot, as nothing in it moves a watermark
         """
         ledger = self.new_ledger()
         self.ops.append(LedgerRolled(partition, "p", last[0], ledger))
@@ -135,7 +135,7 @@ class Draft:
         return (ledger, entry + 1)
 
     def snapshot(self, partition: int) -> None:
-        """Add a snapshot of watermarks after the last row, whether it is due or not."""
+        """Add a snapshot of watermarks after the last row, due or not."""
         ledger, entry = self._open_end(partition, "p")
         if entry <= 1 and not self.holds_rows(partition, "p", ledger, entry):
             return  # it begins with one
@@ -150,7 +150,7 @@ class Draft:
         self.ops.append(WatermarkSnapshot(partition, ledger, entry, payload, ledger_bytes))
 
     def settled(self, subscription: int, partition: int) -> Settled:
-        """What the ops so far do to a cursor; several commits in one frame follow one another."""
+        """What the ops so far do to a cursor; several commits in one frame build on each other."""
         key = (subscription, partition)
         if self._settled is None:
             self._settled = {}

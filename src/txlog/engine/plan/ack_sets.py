@@ -79,7 +79,7 @@ def _not_found(ledger: int, entry: int, index: int) -> MessageNotFound:
 
 
 def messages_in(view: View, partition: int, runs: Iterable[Run]) -> int:
-    """How many messages the runs stand for; rows that are not data count nothing."""
+    """How many messages the runs stand for; rows that are not data do not count."""
     total = 0
     markers = view.buffer(partition).markers
     silent = view.watermark(partition).silent
@@ -99,7 +99,7 @@ def messages_in(view: View, partition: int, runs: Iterable[Run]) -> int:
 
 
 def subtract(view: View, partition: int, run: Run, taken: IdSet) -> list[Run]:
-    """What of the run is not in the set."""
+    """The part of the run that is not in the set."""
     ledger, first, last, index_first, index_last = run
     known = taken.entries.get(ledger)
     if index_first:
@@ -132,7 +132,7 @@ def subtract(view: View, partition: int, run: Run, taken: IdSet) -> list[Run]:
 
 
 def behind_mark(view: View, partition: int, run: Run, mark: Mark) -> list[Run]:
-    """What of the run lies after the mark; a marker the mark stands inside gives its rest."""
+    """The part of the run after the mark; of a marker that the mark is inside, the rest."""
     rest = _behind(view, partition, run, mark)
     if rest is None:
         return []
@@ -192,8 +192,8 @@ def acked_outcome(
 ) -> tuple[list[Run], Mark]:
     """The runs to record when these become DELETED, and the mark-delete position after that.
 
-    A marker whose last message this acknowledges is recorded as its entry. What stands right after
-    mark-delete only moves it: the usual case of a consumer that acknowledges in order.
+    A marker whose last message this acknowledges is recorded as its entry. What comes right after
+    mark-delete only moves it: the usual case, acknowledging in order.
 
     before: what earlier ops of the frame do here; it is brought up to date
     """
@@ -238,13 +238,13 @@ def pending_outcome(
 
 
 def advanced(view: View, subscription: int, partition: int, mark: Mark) -> Mark:
-    """Where mark-delete comes to rest when it is moved on to this mark."""
+    """Where mark-delete comes to rest if it is moved to this mark."""
     cursor = view.cursor(subscription, partition)
     return _advanced(view, partition, mark, cursor.acked, IdSet())
 
 
 def resting(view: View, partition: int, mark: Mark) -> Mark:
-    """Where a mark-delete position comes to rest after which nothing is acknowledged."""
+    """Where a mark-delete position with nothing acknowledged after it comes to rest."""
     return _advanced(view, partition, mark, IdSet(), IdSet())
 
 

@@ -32,12 +32,12 @@ NOTE_MS: Final = HOUR_MS  # a mark is this old at most while the store is writte
 
 
 class Judged(NamedTuple):
-    """What there is to say of the wall clock.
+    """What is known of the wall clock.
 
     ahead_ms:    how far it is ahead of what was expected
-    is_believed: what destroys may go by it
+    is_believed: deleting by age may use it
     is_set:      it was set in this boot: only a command makes it believed
-    left_ms:     else for how long it must go on like this
+    left_ms:     else how long it must continue like this
     expected_ms: what the time would be
     """
 
@@ -63,7 +63,7 @@ def judge(view: View, settings: Settings, now: Instant) -> Judged:
 
 
 def is_as_expected(view: View, settings: Settings, now: Instant) -> bool:
-    """True when the mark is of this boot and the wall clock near it: nearly always, and cheap."""
+    """True when the mark is of this boot and the wall clock is near it: nearly always; cheap."""
     mark, bound = view.catalog.clock, settings.clock_jump_max_ms
     return (
         mark is not None
@@ -74,7 +74,7 @@ def is_as_expected(view: View, settings: Settings, now: Instant) -> bool:
 
 
 def trusted(view: View, settings: Settings, now: Instant) -> Instant:
-    """The instant that destroying goes by: now, or the time expected."""
+    """The instant for deleting by age: now, or the time expected."""
     if is_as_expected(view, settings, now):
         return now
     known = judge(view, settings, now)
@@ -90,7 +90,7 @@ def due_ms(view: View, settings: Settings, now: Instant) -> int:
 
 
 def note(view: View, settings: Settings, now: Instant) -> ClockNoted | None:
-    """The mark as it is to be; None: it is well as it is. It rides in a frame of others."""
+    """The new mark; None: it is fine as it is. It goes along in another frame."""
     mark = view.catalog.clock
     if is_as_expected(view, settings, now) and _stands(mark, now):
         return None
@@ -115,7 +115,7 @@ def wants_frame(view: View, settings: Settings, now: Instant) -> bool:
 
 
 def _stands(mark: ClockNoted | None, now: Instant) -> bool:
-    """True for a mark of this boot that nothing has been in doubt since, and that is not old."""
+    """True for a recent mark of this boot with no doubt since."""
     return (
         mark is not None
         and mark.boot_id == now.boot_id

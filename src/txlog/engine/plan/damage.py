@@ -65,7 +65,7 @@ def wall(view: View, partition: int, ledger: int, row: int) -> Mark:
             if any(at == ledger and start + rows > row for at, start, rows, _ in marker.ranges):
                 return (number, marker.entry, 0)
     last = view.topic(partition).ledgers[-1]
-    return (last.ledger, last.entries, 0)  # only rows that nobody can see are bad
+    return (last.ledger, last.entries, 0)  # only invisible rows are bad
 
 
 def quarantine_wall(view: View, partition: int) -> Mark | None:

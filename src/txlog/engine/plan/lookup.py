@@ -141,8 +141,8 @@ def is_overdue(txn: Txn, now: Instant) -> bool:
 
 
 def left_ms(txn: Txn, now: Instant) -> int:
-    """How long an open transaction may go on; below 0 it is overdue."""
-    if txn.boot_id and txn.boot_id == now.boot_id:  # unknown: each process a boot of its own
+    """How long an open transaction has left; below 0 it is overdue."""
+    if txn.boot_id and txn.boot_id == now.boot_id:  # unknown: each process is its own boot
         return txn.timeout_ms - (now.boot_ms - txn.boot_ms)
     return txn.timeout_ms - (max(now.wall_ms, txn.modified_ms) - txn.wall_ms)
 
@@ -158,7 +158,7 @@ def check_owner(txn: Txn, uid: int) -> None:
 
 
 def check_open(txn: Txn) -> None:
-    """Raises the error that an operation in a transaction gets which is not OPEN."""
+    """Raises the error for an operation in a transaction that is not OPEN."""
     if txn.status != coordinators.OPEN:
         raise ended_error(txn)
 
@@ -169,7 +169,7 @@ def _begin_again(txn: Txn) -> str:
 
 
 def timed_out(txn: Txn) -> TransactionTimedOut:
-    """The error of a transaction that was aborted by its time-out."""
+    """The error for a transaction aborted by its time-out."""
     txn_id = TxnId(txn.coordinator, txn.sequence)
     return TransactionTimedOut(
         f"transaction {txn_id} was aborted: it timed out after {txn.timeout_ms / 1000:g}s",
@@ -179,7 +179,7 @@ def timed_out(txn: Txn) -> TransactionTimedOut:
 
 
 def ended_error(txn: Txn) -> InvalidTxnStatus | ExpiredTransaction:
-    """The error that tells how a transaction ended, by its status and reason."""
+    """The error that says how a transaction ended, by its status and reason."""
     txn_id = TxnId(txn.coordinator, txn.sequence)
     if txn.reason == "timeout":
         return timed_out(txn)
@@ -198,5 +198,5 @@ def ended_error(txn: Txn) -> InvalidTxnStatus | ExpiredTransaction:
     }.get(txn.reason or "", f"is {txn.status}")
     hint = _begin_again(txn)
     if txn.status == coordinators.COMMITTING:
-        hint = f"it is decided; what it waits for: txlog txn show {txn_id}"
+        hint = f"it is decided; to see what it waits for: txlog txn show {txn_id}"
     return InvalidTxnStatus(f"transaction {txn_id} {how}", hint=hint, txn=txn_id)

@@ -15,7 +15,7 @@ from txlog.startup import compute as pc
 
 
 def find_plain(view: View, partition: int, producer: str, sequence: int) -> MessageId | None:
-    """Where a producer's message of this sequence lies; None when it cannot be found any more."""
+    """Where a producer's message of this sequence is; None if it can no longer be found."""
     state = view.topic(partition)
     known = state.producers.get(producer)
     if known is not None and known.sequence == sequence:

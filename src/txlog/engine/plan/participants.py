@@ -47,7 +47,7 @@ class Participants(msgspec.Struct, gc=False):
     cursors: list[tuple[int, int, Pending]] = []  # (subscription, partition, ...)
     waiting: list[Place] = []
     skipped: list[Place] = []
-    messages: int = 0  # of the transaction, in what is available and in what waits
+    messages: int = 0  # of the transaction, in what is available and what waits
     acks: int = 0
 
     @property
@@ -111,7 +111,7 @@ def waiting_for(view: View, partition: int) -> list[Txn]:
 
 
 def in_order(txns: list[Txn]) -> list[Txn]:
-    """Decided transactions in the order in which their markers have to stand."""
+    """Decided transactions in the order that their markers must have."""
     return sorted(txns, key=lambda txn: (txn.decision_lsn, txn.coordinator, txn.sequence))
 
 
@@ -122,7 +122,7 @@ def check_available(view: View, topic: Topic, partition: int) -> None:
 
 
 def unavailable_error(catalog: Catalog, topic: Topic, partition: int) -> PartitionUnavailable:
-    """The error of a call that needs a partition which is offline or quarantined."""
+    """The error for a call that needs an offline or quarantined partition."""
     name, index = TopicName.parse(topic.name).short, catalogs.index_of(topic, partition)
     is_damaged = catalog.unavailable[partition].reason == "damage"
     how = "quarantined: a file of it is damaged" if is_damaged else "offline"
@@ -164,7 +164,7 @@ class Finding(msgspec.Struct, frozen=True):
 
 
 def hanging(view: View, now: Instant, older_than_ms: int, topics: list[Topic]) -> list[Finding]:
-    """What hangs in these topics, one finding a transaction and cause, by id."""
+    """What hangs in these topics, one finding per transaction and cause, by id."""
     view.load_coordinators()
     numbers = {number for topic in topics for number in catalogs.numbers(topic)}
     every = len(topics) == len(view.catalog.topics)
@@ -215,14 +215,14 @@ def contradictions(view: View, partition: int, now: Instant | None = None) -> It
                     txn,
                     (marker.coordinator, marker.sequence),
                     now,
-                    "it is aborted and has a marker",
+                    "it is aborted but has a marker",
                 )
 
 
 def _held(
     view: View, now: Instant, pair: tuple[int, int], partition: int, subscription: int
 ) -> Iterator[Finding]:
-    """Something is held for a transaction: it must be unfinished, and know of it."""
+    """Something is held for a transaction, which must be unfinished and know of it."""
     what = "acknowledgements" if subscription else "messages"
     state: Coordinator = view.coordinator(pair[0])
     txn = coordinators.find(state, pair[1])

@@ -42,7 +42,7 @@ _FAR = 1 << 62
 
 
 class DelayPolicy(msgspec.Struct, frozen=True, gc=False):
-    """What holds for a topic; active False: nothing of it waits."""
+    """What applies to a topic; active False: nothing of it waits."""
 
     active: bool
     tick_time_ms: int
@@ -73,7 +73,7 @@ def delay_policy(view: View, settings: Settings, topic: Topic) -> DelayPolicy:
 
 
 class RetentionPolicy(msgspec.Struct, frozen=True, gc=False):
-    """What holds for a topic; None: no bound."""
+    """What applies to a topic; None: no bound."""
 
     retention_ms: int | None
     retention_bytes: int | None
@@ -82,7 +82,7 @@ class RetentionPolicy(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def lets_go(self) -> bool:
-        """Ledgers may go on their own."""
+        """Ledgers may be trimmed automatically."""
         bounds = (self.retention_ms, self.retention_bytes)
         return self.retention_acked or any(bound is not None for bound in bounds)
 
@@ -105,11 +105,11 @@ def retention_policy(view: View, settings: Settings, topic: Topic) -> RetentionP
 
 # --- watermarks ------------------------------------------------------------------------------
 
-SNAPSHOT_SHARE = 10  # so many times its own size lie between a snapshot and the next
+SNAPSHOT_SHARE = 10  # at least this many times its own size lie between a snapshot and the next
 
 
 def policy(view: View, settings: Settings, topic: Topic, name: str) -> int:
-    """What holds for a topic; name: one of WATERMARK_POLICIES."""
+    """What applies to a topic; name: one of WATERMARK_POLICIES."""
     found = policies_of(view.catalog, topic).get(name)
     return getattr(settings, name) if found is None else found
 

@@ -81,7 +81,7 @@ def user_batch(data: pa.Table | pa.RecordBatch) -> tuple[pa.RecordBatch, pa.Arra
 
 
 class _Shape(NamedTuple):
-    """Where the partitions stand in rows of a schema, -1: nowhere, and whether as integers."""
+    """Where the partition column is in a schema, -1: nowhere, and whether it is of integers."""
 
     partition: int
     is_integer: bool
@@ -89,7 +89,7 @@ class _Shape(NamedTuple):
 
 @lru_cache(maxsize=64)
 def _shape(schema: pa.Schema) -> _Shape | None:
-    """What is known of rows by their schema; None: they have to be changed, or refused.
+    """What is known of rows by their schema; None: they must be converted, or refused.
 
     Programs send rows of few shapes, and looking at a schema costs as much as sending.
     """
@@ -109,7 +109,7 @@ def _shape(schema: pa.Schema) -> _Shape | None:
 
 @lru_cache(maxsize=64)
 def _places(schema: pa.Schema) -> tuple[tuple[int, ...], bool, bool]:
-    """Where the values and keys stand in rows that were conformed.
+    """Where the values and keys are in conformed rows.
 
     Then whether there are properties, and whether there are delays.
     """
@@ -226,7 +226,7 @@ def _few_groups(targets: list[int | None]) -> list[tuple[int, int]] | None:
 def _check_partitions(
     wanted: pa.Array, grouped: list[tuple[int, int]] | None, partitions: int
 ) -> None:
-    """Refuse a partition that does not exist; rows in order need no look at each of them."""
+    """Refuse a partition that does not exist; rows in order need no check of each."""
     if wanted.null_count:
         raise InvalidArgument("a row names no partition, others do", code=203)
     if grouped is not None:

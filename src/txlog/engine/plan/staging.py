@@ -24,14 +24,14 @@ from txlog.settings import INSTANT_MS_MAX
 from txlog.startup import compute as pc
 
 STAGE_DIR = "_stage"
-# What a task keeps of all its files together; then the largest is published.
+# What a task keeps in memory of all its files; beyond it the largest is published.
 TASK_BYTES_MAX = 256 << 20
 # Rows routed at once.
 ROWS_AT_ONCE = 100_000
 
 
 class StagePlan(msgspec.Struct, frozen=True):
-    """What a task has to know; it can be pickled.
+    """What a task needs to know; it can be pickled.
 
     store:          the directory, as the driver names it
     topic, number:  its full name, and its number in the store
@@ -110,7 +110,7 @@ class Stager:
         for start in range(0, data.num_rows, ROWS_AT_ONCE):
             self._add(data.slice(start, ROWS_AT_ONCE))
         if not data.num_rows:
-            user_batch(data)  # its columns are looked at all the same
+            user_batch(data)  # its columns are checked all the same
 
     def finish(self) -> list[Staged]:
         """Publish what is left; all files of the task, in order."""

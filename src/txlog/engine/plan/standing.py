@@ -18,9 +18,10 @@ from txlog.engine.model.ops import Mark
 
 
 class Place(msgspec.Struct, frozen=True, gc=False):
-    """Where a consumer stands in a partition: nothing at or below is deliverable to it.
+    """A consumer's place in a partition: nothing at or below it can be delivered to it.
 
-    round:   of the cursor; it holds while that is unchanged, later returns say how far to go back
+    round:   of the cursor; the place is valid while that is unchanged, later returns say how far to
+             go back
     members: the consumers it shared with then; with others it begins again
 
     The rest is of subscriptions that honour deliver_at (delayed/due).
@@ -41,7 +42,7 @@ class Place(msgspec.Struct, frozen=True, gc=False):
 
 
 class Standing(msgspec.Struct, frozen=True, gc=False):
-    """Through which consumer a call comes, its places, and the last message it ever got in each.
+    """The consumer a call comes through, its places, and the last message it got in each.
 
     consumer 0: through none, by id
     seen: how far its application has come, where it has something ahead of that
@@ -59,7 +60,7 @@ OUTSIDE = Standing()
 def stands_at(
     cursor: Cursor, place: Place | None, now: Instant, members: tuple[int, ...] = ()
 ) -> Mark:
-    """Where a consumer goes on: its place, or further back if messages have come back since."""
+    """Where a consumer continues: its place, or further back if messages have come back since."""
     mark = cursor.mark_delete
     if place is not None and place.members == members:
         mark = place.mark
@@ -77,11 +78,11 @@ def is_stale(
 ) -> bool:
     """True when a cumulative acknowledgement is of a message received before some came back.
 
-    The consumer has had it, and stands below it again: what came back would be lost.
+    The consumer has had it, and is below it again: what came back would be lost.
     """
     highest = standing.highest.get(partition)
     if highest is None or not covers(highest, target):
-        return False  # never received through it: an id that is taken as meant
+        return False  # never received through it: the id is taken as meant
     place, seen = standing.places.get(partition), standing.seen.get(partition)
     if place is not None and seen is not None:
         place = msgspec.structs.replace(place, mark=seen)

@@ -47,7 +47,7 @@ Find = Callable[[View], tuple[Topic, Subscription]]
 class AckAnswer(msgspec.Struct, frozen=True, gc=False):
     """What an acknowledgement did, in messages.
 
-    stale: cumulative requests that were left undone: messages below have come back since
+    stale: cumulative requests not done, as messages below have come back since
     """
 
     acked: int
@@ -101,7 +101,7 @@ def _held_by_overdue(
 ) -> bool:
     """True when a holder is past its time-out (I-18).
 
-    Its coordinator is loaded now, so the sweep before the same call, made again, ends it.
+    Its coordinator is loaded now, so the sweep before the repeated call ends it.
     """
     found = False
     for partition in partitions:
@@ -121,10 +121,10 @@ def acknowledge(
     cumulative: bool,
     standing: Standing = OUTSIDE,
 ) -> Decision:
-    """Decide a plain acknowledgement; best effort, written and not flushed, as in Pulsar.
+    """Decide a plain acknowledgement; best effort, written but not flushed, as in Pulsar.
 
     standing: the consumer it comes through
-    returns: an AckAnswer, None: make the call again (its sweep has something to end); messages
+    returns: an AckAnswer, None: repeat the call (its sweep has something to end); messages
              that a transaction holds are dropped, not an error
     raises:  MessageNotFound, NotAllowed (cumulative on a shared type), what find raises
     """
@@ -192,7 +192,7 @@ def acknowledge_in_txn(
     """Decide an acknowledgement in a transaction: PENDING becomes PENDING_ACK.
 
     returns: (its TxnId, an AckAnswer), not flushed: the commit carries it; None: call again
-    raises:  TransactionNotFound, NotAllowed, InvalidTxnStatus and its kin, MessageNotFound; and
+    raises:  TransactionNotFound, NotAllowed, InvalidTxnStatus and the like, MessageNotFound; and
              TransactionConflict as the error of a decision that aborts the transaction
     source:  PIP-31 "Acknowledge in a transaction", spec/transactions 9.3
     """
@@ -267,7 +267,7 @@ def _claim(
 
 
 def _undeleted(view: View, partition: int, cursor: Cursor, run: Run) -> list[Run]:
-    """What of the run is not DELETED."""
+    """The part of the run that is not DELETED."""
     if is_trimmed(view, partition, run[0]):
         return []
     return [

@@ -52,13 +52,13 @@ from txlog.settings import TOPICS_MAX, Settings
 DEAD, RETRY = "DLQ", "RETRY"
 REAL_TOPIC, REAL_SUBSCRIPTION = "REAL_TOPIC", "REAL_SUBSCRIPTION"
 ORIGIN_MESSAGE_ID, RECONSUMETIMES, DELAY_TIME = "ORIGIN_MESSAGE_ID", "RECONSUMETIMES", "DELAY_TIME"
-NO_LIMIT = 1 << 62  # a stored message is moved whatever the limit on new ones is by now
+NO_LIMIT = 1 << 62  # a stored message is moved whatever limit now applies to new ones
 Find = Callable[[View], tuple[Topic, Subscription]]
 Policies = Mapping[str, int | str]
 
 
 class Moved(msgspec.Struct, frozen=True, gc=False):
-    """What a move did: to which topic, how many messages, and how many were somebody else's."""
+    """What a move did: to which topic, how many messages, and how many others held."""
 
     topic: str
     moved: int
@@ -66,7 +66,7 @@ class Moved(msgspec.Struct, frozen=True, gc=False):
 
 
 class Postponed(msgspec.Struct, frozen=True, gc=False):
-    """What is said of a message that is put off, and through which consumer (0: by id)."""
+    """What is requested for a postponed message, and through which consumer (0: by id)."""
 
     delay_ms: int = 0
     properties: dict[str, str] = {}
@@ -129,7 +129,7 @@ def target_name(base: tuple[Topic, Subscription], kind: str) -> TopicName:
 
 
 def due(view: View, topic: Topic, held: Subscription, partition: int) -> list[Run]:
-    """PENDING messages in nobody's hand that came again too often, in order of position.
+    """PENDING messages, leased to nobody, that came again too often, in order of position.
 
     cost: O(messages with a redelivery count), nothing without the policy
     """
@@ -152,7 +152,7 @@ def due(view: View, topic: Topic, held: Subscription, partition: int) -> list[Ru
 def free(
     view: View, held: Subscription, partition: int, runs: Sequence[Run], mine: int = 0
 ) -> list[Run]:
-    """What of the runs is PENDING and in no hand but `mine`; what waits to come again is free."""
+    """The part of the runs that is PENDING and leased to none but `mine`; what waits is free."""
     cursor = view.cursor(held.number, partition)
     left = still_pending(view, partition, cursor, runs)
     for consumer, lease in cursor.hands.leases.items():
@@ -189,8 +189,8 @@ def postpone(
 ) -> Decision:
     """Decide to move messages to the retry topic, with a delay; durable.
 
-    A message that was put off max_redeliver_count times goes to the dead-letter topic, as in
-    Pulsar. rows, answers, raises: as bury; all messages have been put off equally often.
+    A message postponed max_redeliver_count times goes to the dead-letter topic, as in Pulsar. rows,
+    answers, raises: as bury; all messages have been postponed equally often.
     """
     topic, held = find(view)
     allowed = {
@@ -209,7 +209,7 @@ def made_target(
     rows: dict[int, pa.Table],
     how: Postponed | None,
 ) -> Decision:
-    """Decide to have the topic that messages are moved to; answers (its record, DLQ or RETRY)."""
+    """Decide to create the topic that messages are moved to; answers (its record, DLQ or RETRY)."""
     topic, held = find(view)
     base = home(view, topic, held)
     kind = _kind(base, rows, how)
@@ -221,7 +221,7 @@ def made_target(
 def copies(
     view: View, find: Find, table: pa.Table, kind: str, how: Postponed | None
 ) -> pa.RecordBatch:
-    """The rows as they are to be sent to the target, for whoever does not send them by `bury`."""
+    """The rows as they will be sent to the target, for callers that do not use `bury`."""
     topic, held = find(view)
     return _copies(table, (topic, held), home(view, topic, held), kind, how)
 
@@ -229,7 +229,7 @@ def copies(
 def _kind(
     base: tuple[Topic, Subscription], rows: dict[int, pa.Table], how: Postponed | None
 ) -> str:
-    """What was put off too often is given up."""
+    """What was postponed too often is given up."""
     if how is None:
         return DEAD
     times = 1 + max(
@@ -333,7 +333,7 @@ def _target(draft: Draft, base: tuple[Topic, Subscription], name: TopicName, kin
 def _subscribe(
     draft: Draft, base: tuple[Topic, Subscription], topic: Topic, starts: dict[int, Mark]
 ) -> None:
-    """Make the subscription on a retry topic, so that what is put off comes again."""
+    """Make the subscription on a retry topic, so that what is postponed comes again."""
     number, held = draft.view.catalog.next_subscription, base[1]
     draft.ops.append(
         SubscriptionCreated(number, topic.number, held.name, held.type, held.isolation)
@@ -365,7 +365,7 @@ def _copies(
             REAL_SUBSCRIPTION: source[1].name,
             ORIGIN_MESSAGE_ID: str(MessageId(ledger, entry, index or 0)),
         }
-        if is_retried and ORIGIN_MESSAGE_ID in new:  # it says already where it was at first
+        if is_retried and ORIGIN_MESSAGE_ID in new:  # it already says where it was first
             from_here = {}
         if how is not None:
             times = {RECONSUMETIMES: str(_times(new) + 1), DELAY_TIME: str(how.delay_ms)}

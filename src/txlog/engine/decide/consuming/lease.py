@@ -49,10 +49,10 @@ NOBODY: Mapping[int, Seen] = {}
 class Wants(msgspec.Struct, frozen=True, gc=False):
     """What a consumer asks for; partitions in the order in which they are tried.
 
-    make_do: without an index that is missing, which costs reads; else the answer asks for it
+    make_do: without a missing index, which costs reads; else the answer asks for it
     ahead:   0: the application gets all of it at once; else it is taken ahead, and this is the
              number of its first batch, of one partition; the next has the next number
-    most:    of what is taken ahead, all consumers of a shared type together have no more
+    most:    the most that all consumers of a shared type together take ahead
     seen:    (partition, messages, when their time-out is over) of what the application got of the
              batches before; it is written with what is leased now
     """
@@ -69,7 +69,7 @@ class Wants(msgspec.Struct, frozen=True, gc=False):
     seen: Sequence[tuple[int, list[Run], Due]] = ()
 
     def making_do(self) -> Wants:
-        """The same, without an index that is missing."""
+        """The same, without a missing index."""
         return msgspec.structs.replace(self, make_do=True)
 
 
@@ -77,7 +77,7 @@ class Handed(msgspec.Struct, gc=False):
     """The answer of receive; blocked: why there is nothing although there may be messages.
 
     is_more: ask again, the look ended early
-    wanting: an index that is to be built, or dropped, before anything is handed out
+    wanting: an index to be built, or dropped, before anything is delivered
     due_ms:  if there is nothing: when the next message is due, by the wall clock
     timeout_ms: the ack time-out, 0 for none
     """
@@ -91,7 +91,7 @@ class Handed(msgspec.Struct, gc=False):
 
 
 class Back(msgspec.Struct, frozen=True, gc=False):
-    """The answer of what gives back: messages, and those of the request that nobody had."""
+    """The answer of a return: messages, and those of the request that nobody held."""
 
     returned: int
     missed: int = 0
@@ -106,9 +106,9 @@ def attached(view: View, consumer: int) -> Consumer:
 
 
 def receive(view: View, settings: Settings, now: Instant, wants: Wants) -> Decision:
-    """Decide what a consumer gets next; written, and flushed only if it hands out what is not.
+    """Decide what a consumer gets next; written, and flushed only if it delivers what is not.
 
-    returns: Handed; None: reap first, hand-outs have run out
+    returns: Handed; None: reap first, leases have run out
     raises:  AlreadyClosed, PartitionUnavailable when no partition is available
     """
     me = attached(view, wants.consumer)
@@ -165,14 +165,14 @@ def _timeout_ms(held: Subscription, wants: Wants) -> int:
 
 
 def _share(view: View, me: Consumer, wants: Wants) -> int:
-    """How many a consumer may have ahead beside the others of a shared type."""
+    """How many a consumer of a shared type may have ahead, given the others."""
     if not wants.ahead or me.kind not in SHARED_TYPES:
         return wants.limit
     return max(1, wants.most // len(catalogs.consumers_of(view.catalog, me.subscription)))
 
 
 def _hand_over(ops: list[Op], parts: list[Part], due: Due | None) -> None:
-    """A single message goes to the application at once: nothing of it lies ahead."""
+    """A single message goes to the application at once, so none is ahead."""
     [at] = [at for at, part in enumerate(parts) if part.runs]
     [op] = ops
     assert isinstance(op, Leased)
@@ -192,7 +192,7 @@ def _seen_ops(view: View, wants: Wants) -> list[Op]:
 
 
 def _in_hand(view: View, me: Consumer, wants: Wants, now: Instant) -> int:
-    """Messages in hand; what is to be delivered again to the same hand is not counted twice."""
+    """Leased messages; what will be delivered again to the same consumer is not counted twice."""
     total = 0
     for number in wants.partitions:
         cursor = view.cursor(me.subscription, number)
@@ -207,9 +207,9 @@ def _in_hand(view: View, me: Consumer, wants: Wants, now: Instant) -> int:
 
 
 def _is_durable(view: View, piece: Piece) -> bool:
-    """True when the frame that made the piece visible is; a dead writer may have left others.
+    """True when the frame that made the piece visible is; a dead writer may leave others.
 
-    Positions rise with the LSN, so the last piece of a partition speaks for those before it.
+    Positions rise with the LSN, so the last piece of a partition decides for those before it.
     """
     durable = view.journal.durable_lsn
     if durable >= view.lsn:
@@ -232,10 +232,10 @@ def reap_ops(
     now: Instant,
     late: Mapping[int, Seen] = NOBODY,
 ) -> list[Op]:
-    """What dead consumers had, and hand-outs that ran out, go back; what was seen counts.
+    """What dead consumers held, and leases that ran out, go back; what was seen counts.
 
     dead: consumers whose lock the caller found free: they never come back, ids are used once
-    late: consumers that live and let the time-out of what they handed out last run out
+    late: live consumers that let the time-out of their last delivery run out
     """
     ops: list[Op] = []
     numbers = catalogs.numbers(view.catalog.topics[subscription.topic])
@@ -261,14 +261,14 @@ def reap_ops(
 
 
 def is_reaping_due(view: View, subscription: int, numbers: Iterable[int], now: Instant) -> bool:
-    """True when a hand-out has run out."""
+    """True when a lease has run out."""
     return any(view.cursor(subscription, number).hands.overdue(now) for number in numbers)
 
 
 def give_back(
     view: View, subscription: Subscription, consumer: int, seen: Seen, *, detach: bool
 ) -> Decision:
-    """Decide to give back a whole hand, and with detach to leave; answers Back.
+    """Decide to return all that a consumer holds, and with detach to leave; answers Back.
 
     seen: how far its application came: what it never got comes again without counting
     """
@@ -286,7 +286,7 @@ def give_back(
 
 
 def give_back_unseen(view: View, subscription: int, consumer: int, seen: Seen) -> Decision:
-    """Decide to give back what a consumer took ahead and its application has not got."""
+    """Decide to return what a consumer took ahead and its application did not get."""
     held = view.catalog.subscriptions.get(subscription)
     if held is None:
         return Decision([])
@@ -299,7 +299,7 @@ def give_back_unseen(view: View, subscription: int, consumer: int, seen: Seen) -
 
 
 def give_back_parts(view: View, subscription: int, consumer: int, parts: list[Part]) -> Decision:
-    """Decide to give back what could not be read: nobody has seen it."""
+    """Decide to return what could not be read: nobody has seen it."""
     ops: list[Op] = [
         Returned(subscription, part.partition, consumer, [], part.runs)
         for part in parts
@@ -320,10 +320,10 @@ def negative_acknowledge(
     nack_delay_ms: int | None = None,
     seen: Mapping[int, Seen] = NOBODY,
 ) -> Decision:
-    """Decide that messages in hand come again after a delay; others are left alone.
+    """Decide that leased messages come again after a delay; others are left alone.
 
     delay_ms:      for all of them; None: the subscription's, doubled with each redelivery
-    consumer:      only from this hand; 0: from any
+    consumer:      only from this one; 0: from any
     nack_delay_ms: instead of the subscription's
     seen:          how far applications came in what their consumers took ahead; what none has got
                    comes again at once, uncounted
@@ -398,7 +398,7 @@ def redeliver(
     runs: list[Run] | None,
     seen: Mapping[int, Seen] = NOBODY,
 ) -> Decision:
-    """Decide that messages come again at once, whoever has them; None: all that are in hand.
+    """Decide that messages come again at once, whoever holds them; None: all that are leased.
 
     returns: Back; seen: as in negative_acknowledge
     """

@@ -47,7 +47,7 @@ Find = Callable[[View], tuple[Topic, Subscription | None]]
 class Which(msgspec.Struct, frozen=True, gc=False):
     """The delayed messages that are meant: named ones, those before an instant, or all.
 
-    indexes: the partitions; note: is told which bucket of the index could not be read
+    indexes: the partitions; note: called with each bucket of the index that could not be read
     """
 
     indexes: Sequence[int]
@@ -66,7 +66,7 @@ class Changed(msgspec.Struct, frozen=True, gc=False):
 
 
 def promote(view: View, settings: Settings, now: Instant, find: Find, which: Which) -> Decision:
-    """Decide to release delayed messages, on one subscription or on all that wait for times.
+    """Decide to release delayed messages, on one subscription or on all that wait.
 
     returns: Changed, durable
     raises:  NotAllowed (another type of subscription; a transaction holds one), MessageNotFound,
@@ -128,7 +128,7 @@ def _change(
 ) -> Decision:
     """Decide a change of what is left of the delayed messages on each subscription.
 
-    Named messages count as done when nothing is left to do; of the others only what is done.
+    Named messages count even if nothing is left to do; others only if something was done.
     """
     draft = Draft(view, settings, now.wall_ms)
     found, not_delayed = _delayed(view, now, topic, which)
@@ -178,7 +178,7 @@ def _delayed(
 def _not_found(topic: Topic, run: Run) -> MessageNotFound:
     wanted = MessageId(run[0], run[1], run[3])
     short = TopicName.parse(topic.name).short
-    return MessageNotFound(f"message {wanted} is not there in {short}", message_id=wanted)
+    return MessageNotFound(f"message {wanted} does not exist in {short}", message_id=wanted)
 
 
 def _pending_error(one: Subscription, cursor: Cursor, times: pa.Table) -> NotAllowed:
@@ -191,7 +191,7 @@ def _pending_error(one: Subscription, cursor: Cursor, times: pa.Table) -> NotAll
     )
     return NotAllowed(
         f"transaction {holder} has acknowledged message {message} on {one.name}, and has not ended",
-        hint=f"what it holds: txlog txn show {holder}",
+        hint=f"see what it holds: txlog txn show {holder}",
         subscription=one.name,
         message_id=message,
         txn=holder,

@@ -47,7 +47,7 @@ class SoughtPartition:
 
 @dataclass(slots=True)
 class SeekAnswer:
-    """What a seek did; aborted: transactions whose acknowledgements were in the way."""
+    """What a seek did; aborted: transactions aborted because of their acknowledgements."""
 
     partitions: list[SoughtPartition] = field(default_factory=list)
     aborted: list[TxnId] = field(default_factory=list)
@@ -65,7 +65,7 @@ def seek(
     *,
     force: bool,
 ) -> Decision:
-    """Decide that a subscription stands before a bound.
+    """Decide that a subscription moves to just before a bound.
 
     indexes: the partitions that move, None for all; an id must be of one of them
     force:   abort the transactions that hold acknowledgements there, in the same frame
@@ -92,7 +92,7 @@ def seek(
             abort_ops(draft, txn, aborter(txn, uid))
             answer.aborted.append(TxnId(*pair))
         else:
-            finish_ops(draft, txn)  # decided; that it is still here is the sweep's bound
+            finish_ops(draft, txn)  # decided; it is still here only because of the sweep's bound
     for index, number in zip(moved, numbers, strict=True):
         mark = resting(view, number, resolve_bound(view, topic, index, to))
         answer.partitions.append(_moved(view, topic, held, index, mark))
@@ -135,12 +135,12 @@ def _unacked(view: View, number: int, cursor: Cursor, behind: Mark, end: Mark) -
 
 
 def _order(mark: Mark) -> tuple[int, int, int]:
-    """Marks in order: what is inside a marker comes before what is after it."""
+    """Marks in order: places inside a marker come before those after it."""
     return (mark[0], mark[1], mark[2] or 1 << 62)
 
 
 def next_of(view: View, number: int, mark: Mark) -> MessageId:
-    """The position after a mark, as an id: that message comes next, or will."""
+    """The position after a mark, as an id: the message that comes next, now or later."""
     ledger, entry, index = mark
     if index:
         return MessageId(ledger, entry, index + 1)

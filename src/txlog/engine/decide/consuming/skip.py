@@ -37,10 +37,10 @@ ALL = 1 << 62
 
 
 class Amount(msgspec.Struct, frozen=True, gc=False):
-    """How much goes: so many messages of each partition, as far as they are older than an instant.
+    """How much goes: this many messages of each partition, if older than an instant.
 
     before_ms: None, whatever their age
-    due_ms:    their age counts from deliver_at, too: what is later than this is not due yet
+    due_ms:    their age also counts from deliver_at: what is later than this is not due yet
     """
 
     messages: int = ALL
@@ -75,9 +75,9 @@ def skip(
 def expire(
     view: View, settings: Settings, now: Instant, pairs: Sequence[tuple[int, int]]
 ) -> Decision:
-    """Decide to acknowledge what is past the time to live of its topic, written and not flushed.
+    """Decide to acknowledge what is past the time to live of its topic, written but not flushed.
 
-    pairs:   (topic, subscription) numbers; what was deleted is left out, and what is away
+    pairs:   (topic, subscription) numbers; what was deleted or is unavailable is left out
     returns: how many messages
     """
     draft = Draft(view, settings, now.wall_ms)
@@ -109,9 +109,9 @@ def past_ttl(view: View, settings: Settings, topic: Topic, now: Instant) -> Amou
 
 
 def _is_due(view: View, subscription: int, number: int, amount: Amount) -> bool:
-    """True when the first message that is PENDING is too old; it costs the time of one row.
+    """True when the first PENDING message is too old; costs reading the time of one row.
 
-    Where deliver_at counts: the first that is due; one after it may be too old if it is so itself.
+    Where deliver_at counts: the first that is due; only if that is too old can later ones be.
     """
     before_ms = amount.before_ms
     assert before_ms is not None

@@ -20,7 +20,7 @@ from txlog.engine.folds.watermark import Clamp, Position
 from txlog.engine.model.ops import Op, WatermarkEmitted
 from txlog.engine.view.view import View
 
-HOLDING = ("unknown", "unavailable")  # nothing can be said while a partition is so
+HOLDING = ("unknown", "unavailable")  # no value while a partition is so
 Pair = tuple[int, int]  # subscription, partition: numbers of the store
 
 
@@ -46,13 +46,13 @@ class Offer(msgspec.Struct, frozen=True, gc=False):
 
 
 def clamp_of(clamps: Mapping[int, Clamp], subscription: int, epoch: int) -> int | None:
-    """What was handed out in this epoch."""
+    """What was delivered in this epoch."""
     known = clamps.get(subscription)
     return known.event_time if known is not None and known.epoch == epoch else None
 
 
 def offer(standings: Mapping[Pair, Standing], last: int | None) -> Offer | None:
-    """What to hand to a consumer with these partitions; last: what it has, None: it is new."""
+    """What to deliver to a consumer with these partitions; last: what it has, None: it is new."""
     if not standings or any(one.status in HOLDING for one in standings.values()):
         return None
     active = [one for one in standings.values() if one.raw is not None]
@@ -62,7 +62,7 @@ def offer(standings: Mapping[Pair, Standing], last: int | None) -> Offer | None:
         clamps = [one.clamp for one in standings.values()]
         known = [clamp for clamp in clamps if clamp is not None]
         if last is not None or len(known) < len(clamps):
-            return None  # all idle: what was handed out stays
+            return None  # all idle: what was delivered stays
         value = min(known)
     if last is not None and value <= last:
         return None
@@ -75,9 +75,9 @@ def _effective(one: Standing) -> int:
 
 
 def emit(view: View, offered: Offer) -> Decision:
-    """Decide that a value is handed out; durable, with the acknowledgements beneath it.
+    """Decide that a value is delivered; durable, with the acknowledgements below it.
 
-    Answers False when it may be stale: a seek came in between, or another consumer was handed more.
+    Answers False when it may be stale: a seek came between, or another consumer got more.
     """
     ops: list[Op] = []
     for (subscription, partition), one in offered.standings.items():

@@ -66,7 +66,7 @@ class Recorded:
 
 @dataclass(frozen=True, slots=True)
 class Adoption:
-    """What is to be adopted: files in the order of their ledgers, with their last names.
+    """What to adopt: files in the order of their ledgers, with their final names.
 
     topic: its number
     """
@@ -98,7 +98,7 @@ def check_token(key: str, batch: int | str) -> None:
 def recorded(
     view: View, settings: Settings, caller: Owner, topic: int, key: str, batch: int | str
 ) -> Recorded | None:
-    """The batch if it was stored, under this key and for this topic.
+    """The batch if it was stored under this key and for this topic.
 
     raises: NotAllowed: it was stored for another topic
     """
@@ -153,7 +153,7 @@ def adopt(
 ) -> Decision:
     """Decide that the files are messages of the topic; durable before answered.
 
-    returns: one of DONE, BEFORE (it was stored already), AGAIN (an id is too low by now)
+    returns: one of DONE, BEFORE (it was stored already), AGAIN (an id has become too low)
     raises:  TopicNotFound, NotAllowed (partitions were added, a batch of another topic),
              PartitionUnavailable, InvalidMessage (a delay above the maximum), LimitExceeded
              (unfinished transactions, names of batches)
@@ -207,7 +207,7 @@ def _delays(
 def _commit(
     draft: Draft, now: Instant, holder: Owner, wanted: Adoption, places: dict[int, tuple[int, int]]
 ) -> None:
-    """Add the ops: who does it, the files, the end, the record."""
+    """Add the ops: the transaction, the files, its end, the record."""
     key, batch = wanted.key, wanted.batch
     connected, freed = connect_ops(draft, now, holder, key, NEW_HOLDER)
     number, uid = connected.coordinator, holder[0]

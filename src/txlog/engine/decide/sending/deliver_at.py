@@ -32,7 +32,7 @@ AFTER, AT = "deliver_after", "deliver_at"
 
 
 class Delays:
-    """The deliveries of one send to a topic: those it asks for, refuses and warns of.
+    """The deliveries of one send to a topic: those asked for, refused and warned of.
 
     number_of_refused and beyond_ttl are by partition (its store-wide number)
     """
@@ -107,7 +107,7 @@ class Delays:
     # --- what is refused, and what is warned of ----------------------------------------------
 
     def check(self, number: int, rows: pa.RecordBatch) -> pa.Array | None:
-        """Look at rows that are to be stored in a partition; those that will have expired: a mask.
+        """Check rows to be stored in a partition; returns a mask of those that will have expired.
 
         rows: resolved; None: no row expires before it is due
         """
@@ -119,12 +119,12 @@ class Delays:
         return self._checked(number, rows.column(at).view(pa.int64()))
 
     def check_times(self, number: int, times: pa.Array) -> None:
-        """Look at rows by their instants, NO_TIME for none."""
+        """Check rows by their instants, NO_TIME for none."""
         if self._latest_ms is not None or self._ttl_latest_ms is not None:
             self._checked(number, times)
 
     def check_one(self, number: int, deliver_at: int | None) -> bool:
-        """Look at one message that is to be stored; whether it will have expired."""
+        """Check one message to be stored; returns whether it will have expired."""
         return self._checked(number, pa.array([deliver_at], pa.int64())) is not None
 
     def _checked(self, number: int, times: pa.Array) -> pa.Array | None:
@@ -155,7 +155,7 @@ class Delays:
             value=self._worst_ms,
             topic=name,
         )
-        # a topic that the same frame would have made is not there to count it
+        # a topic that the same frame would have created cannot count it
         is_known = self._topic.number in self._view.catalog.topics
         counts = self._refused if is_known else {}
         return Decision(

@@ -68,7 +68,7 @@ class Made(msgspec.Struct, frozen=True, gc=False):
 class Placed(msgspec.Struct, frozen=True, gc=False):
     """What became of a large message, or of its reservation.
 
-    ledger:     reserved for its file; 0: it is stored already, or was just now
+    ledger:     reserved for its file; 0: it was stored before, or just now
     message_id: None in a transaction, or when the original cannot be found any more
     beyond_ttl: it will expire before it is due
     """
@@ -84,7 +84,7 @@ class Placed(msgspec.Struct, frozen=True, gc=False):
 
 
 def reserve(view: View, settings: Settings, now: Instant, topic: Topic, to: Address) -> Decision:
-    """Decide the ledger of a message that is sent plainly, unless it is there already; a Placed.
+    """Decide the ledger of a plainly sent message, unless it is stored already; a Placed.
 
     raises: ProducerFenced, PartitionUnavailable, InvalidMessage
     """
@@ -148,7 +148,7 @@ def append(
 
 
 def _plain(draft: Draft, now: Instant, topic: Topic, to: Address) -> tuple[int, int, Placed | None]:
-    """(partition, sequence or -1, what is there already); the scope is that of plain sends."""
+    """(partition, sequence or -1, what is stored already); the scope is that of plain sends."""
     view, number = draft.view, numbers(topic)[to.partition]
     if to.named is not None:
         check_producer(view, topic, to.named)
@@ -173,7 +173,7 @@ def reserve_in_txn(
 ) -> Decision:
     """Decide the ledger of a message in a transaction; (its TxnId, a Placed).
 
-    raises: TransactionNotFound, NotAllowed, InvalidTxnStatus and its kin, PartitionUnavailable,
+    raises: TransactionNotFound, NotAllowed, InvalidTxnStatus and the like, PartitionUnavailable,
             ProducerFenced, LimitExceeded
     """
     draft = Draft(view, settings, now.wall_ms)
@@ -230,7 +230,7 @@ def append_in_txn(
 
 
 def _in_txn(draft: Draft, txn: Txn, topic: Topic, to: Address) -> tuple[int, int, Placed | None]:
-    """(partition, sequence or -1, what is there already); the scope is the transaction."""
+    """(partition, sequence or -1, what is stored already); the scope is the transaction."""
     view, number = draft.view, numbers(topic)[to.partition]
     if to.named is not None:
         check_producer(view, topic, to.named)

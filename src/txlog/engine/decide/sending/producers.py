@@ -72,7 +72,7 @@ def last_sent(draft: Draft, now: Instant, number: int, name: str) -> LastSent | 
 
 
 def make_room(draft: Draft, number: int, name: str) -> None:
-    """Forget the longest idle names of a partition, if a new one would be too many."""
+    """Forget the names idle longest in a partition, if a new one would be too many."""
     producers = draft.view.topic(number).producers
     if name in producers:
         return

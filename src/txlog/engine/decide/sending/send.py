@@ -43,8 +43,8 @@ _NO_TIME = pa.scalar(NO_TIME, pa.int64())
 class Stored(msgspec.Struct, frozen=True, gc=False):
     """What became of one slice of a routed batch.
 
-    The first `duplicates` rows of the slice were there already; their ids are in `originals`, or
-    None where the original cannot be found any more. In a transaction only the index counts.
+    The first `duplicates` rows of the slice were stored already; their ids are in `originals`, or
+    None where the original can no longer be found. In a transaction only the index counts.
     beyond_ttl: of the rows that were stored, those that will expire before they are due
     """
 
@@ -119,7 +119,7 @@ def send(
     if refusal is not None:
         return refusal
     draft.ops += delays.warnings()
-    # also a duplicate is answered only once its original is durable
+    # even a duplicate is answered only once its original is durable
     return Decision(draft.ops, _joined(routed, pieces, at), True, stored)
 
 
@@ -136,7 +136,7 @@ def send_in_txn(
     """Decide a send in a transaction; written, not flushed: the commit carries it.
 
     returns: (its TxnId, a list of Stored with first_index, one a slice)
-    raises:  TransactionNotFound, NotAllowed, InvalidTxnStatus and its kin, PartitionUnavailable,
+    raises:  TransactionNotFound, NotAllowed, InvalidTxnStatus and the like, PartitionUnavailable,
              ProducerFenced, LimitExceeded, InvalidMessage
     """
     draft = Draft(view, settings, now.wall_ms)

@@ -25,7 +25,7 @@ from txlog.settings import Settings
 TIMEOUT: Final = "watermark_producer_idle_timeout_ms"
 BY_TIMEOUT: Final = "timeout"
 RETRY_MS: Final = 1_000  # where something holds back what is overdue
-LOOK_MS_MAX: Final = 60_000  # between two looks, for the wall clock may be set
+LOOK_MS_MAX: Final = 60_000  # between two looks, as the wall clock may be set
 NEVER_MS: Final = 1 << 62
 
 
@@ -37,16 +37,16 @@ class Look(NamedTuple):
 
 
 def silent_producers(view: View, settings: Settings, now_ms: int, *, bounded: bool = True) -> Look:
-    """Who was silent for as long as the policy of the topic says.
+    """The producers silent for as long as the topic's policy says.
 
-    bounded: at most sweep_max of them, and of so many partitions that may have one; of others the
-             turn comes as the journal grows
+    bounded: at most sweep_max of them, from as many partitions that may have one; the others' turn
+             comes as the journal grows
     cost:    loads the watermarks of these partitions, reads no row; without the policy no fold
     """
     limits = _limits(view, settings)
     if not limits:
         return Look([], NEVER_MS)
-    again_ms = min(LOOK_MS_MAX, *limits)  # whoever comes now is not silent before
+    again_ms = min(LOOK_MS_MAX, *limits)  # a producer that begins now is not silent before that
     watched: list[tuple[int, int]] = []
     for topic in _topics(view, settings):
         if limit_ms := policy(view, settings, topic, TIMEOUT):
@@ -61,7 +61,7 @@ def silent_producers(view: View, settings: Settings, now_ms: int, *, bounded: bo
         try:
             state = view.watermark(number)
         except Corruption:
-            continue  # whoever uses this partition is told; other calls must not fail for it
+            continue  # users of this partition hear of it; other calls must not fail
         busy = {name for effects in state.pending.values() for name in effects}
         for name, one in state.state.active.items():
             left_ms = one.time_ms + limit_ms - now_ms
@@ -75,7 +75,7 @@ def silent_producers(view: View, settings: Settings, now_ms: int, *, bounded: bo
 
 
 def _limits(view: View, settings: Settings) -> list[int]:
-    """What any policy says, wherever it holds."""
+    """The values that any policy has, in whatever scope."""
     catalog = view.catalog
     named = [*catalog.namespace_policies.values(), *catalog.policies.values()]
     found = [getattr(settings, TIMEOUT), *(known.get(TIMEOUT, 0) for known in named)]
@@ -108,7 +108,7 @@ def declare_idle(draft: Draft, silent: Iterable[tuple[int, str]]) -> None:
 
 
 def is_silence_due(view: View, settings: Settings, now: Instant) -> bool:
-    """True when a sweep would declare somebody idle."""
+    """True when a sweep would declare a producer idle."""
     if view.no_silence_before(now):
         return False
     found = silent_producers(view, settings, now.wall_ms)

@@ -39,7 +39,7 @@ class Assertion(msgspec.Struct, frozen=True, gc=False):
 
 
 class WatermarkPlaced(msgspec.Struct, frozen=True, gc=False):
-    """Where an assertion stands: partition (from 0) -> (ledger, entry); of its transaction else.
+    """Where an assertion is: partition (from 0) -> (ledger, entry), else its transaction.
 
     numbers: partition (from 0) -> its number in the store
     """
@@ -101,7 +101,7 @@ def assert_in_txn(
     """Decide a watermark in a transaction; written, not flushed: the commit carries it.
 
     returns: (its TxnId, WatermarkPlaced)
-    raises:  as assert_watermark; TransactionNotFound, InvalidTxnStatus and its kin
+    raises:  as assert_watermark; TransactionNotFound, InvalidTxnStatus and the like
     """
     draft = Draft(view, settings, now.wall_ms)
     txn = enter(draft, now, uid, use)
@@ -123,7 +123,7 @@ def _indexes(topic: Topic) -> dict[int, int]:
 
 
 def is_active(view: View, topic: Topic, producer: str) -> bool:
-    """True while some partition waits for a producer, whatever open transactions will do."""
+    """True while some partition waits for a producer, whatever open transactions may do."""
     return any(producer in view.watermark(number).state.active for number in numbers(topic))
 
 
@@ -167,7 +167,7 @@ def _check(draft: Draft, topic: Topic, what: Assertion, named: Named | None) -> 
 
 
 def _names(state: Watermark) -> set[str]:
-    """Producers that are waited for, or will be when open transactions commit."""
+    """Producers that others wait for, or will when open transactions commit."""
     found = set(state.state.active)
     for effects in state.pending.values():
         found |= effects.keys()

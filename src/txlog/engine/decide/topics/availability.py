@@ -26,7 +26,7 @@ from txlog.settings import Settings
 
 @dataclass(frozen=True, slots=True)
 class Switched:
-    """What became of a partition; finished: the transactions that its coming back completed."""
+    """What became of a partition; finished: the transactions completed by its return."""
 
     online: bool
     changed: bool
@@ -34,7 +34,7 @@ class Switched:
 
 
 def partition_number(view: View, name: TopicName) -> int:
-    """The store-wide number of the partition that a name says; one of one need not be named.
+    """The store-wide number of the partition in a name; a single one need not be named.
 
     raises: TopicNotFound, InvalidArgument (which of several)
     """
@@ -69,7 +69,7 @@ def quarantine(view: View, partition: int, ledger: int, row: int) -> Decision:
 
 
 def set_online(view: View, settings: Settings, now: Instant, name: TopicName) -> Decision:
-    """Decide the coming back of a partition whose files were found good; a Switched."""
+    """Decide the return of a partition whose files were found good; a Switched."""
     number = partition_number(view, name)
     if number not in view.catalog.unavailable:
         return Decision([], None, True, Switched(True, False))

@@ -39,7 +39,7 @@ def cutoff_of(view: View, settings: Settings, partition: int, now: Instant) -> i
 
 
 def is_tended(view: View, partition: int) -> bool:
-    """True when the partition exists and is not away."""
+    """True when the partition exists and is available."""
     catalog = view.catalog
     return has_partition(catalog, partition) and partition not in catalog.unavailable
 
@@ -91,7 +91,7 @@ def doomed(view: View, partition: int, cutoff: int) -> list[BucketDeleted]:
 
 
 def all_gone(view: View, partition: int) -> list[BucketDeleted]:
-    """The op that lets go of all buckets of a partition that is deleted: they have files."""
+    """The op that drops all buckets of a deleted partition, as they have files."""
     buckets = view.delayed(partition).buckets
     return [_deleted(partition, buckets, "trimmed", NO_TIME)] if buckets else []
 
@@ -109,7 +109,7 @@ def to_prune(state: Delayed, cutoff: int) -> list[Bucket]:
 
 
 def seal_through(state: Delayed, settings: Settings) -> Id | None:
-    """The last id of the mutable bucket that is to be sealed; None: nothing is.
+    """The last id of the mutable bucket to seal; None: nothing.
 
     Once an id came in a new ledger, those of the ledgers before it go; at mutable_ids_max all.
     """
@@ -132,7 +132,7 @@ def seal_through(state: Delayed, settings: Settings) -> Id | None:
 
 
 def neighbours(state: Delayed) -> list[tuple[Bucket, Bucket]]:
-    """Pairs that may become one: nothing between them is without an index."""
+    """Pairs that may be merged: nothing between them is unindexed."""
     return [
         (low, high)
         for low, high in pairwise(state.buckets)
@@ -153,7 +153,7 @@ def live_ids(head: Head, cutoff: int) -> int:
 
 
 def to_rebuild(view: View, partition: int) -> Ranges:
-    """The ranges without an index in which a subscription that waits has something left."""
+    """The unindexed ranges in which a waiting subscription has something left."""
     state = view.delayed(partition)
     if not state.unindexed:
         return []
@@ -210,13 +210,13 @@ def rebuild(view: View, op: BucketSealed) -> Decision:
     if not _fits(view, op.partition, op.bucket):
         return Decision([], None, True, False)
     ranges = view.delayed(op.partition).unindexed
-    assert op.first <= op.last  # else it would be tried for ever
+    assert op.first <= op.last  # else it would be tried forever
     is_same = any(low <= op.first and op.last <= high for low, high in ranges)
     return Decision([op] if is_same else [], None, True, is_same)
 
 
 def merge(view: View, op: BucketsMerged) -> Decision:
-    """Decide that a bucket takes the place of its sources; answers whether it does."""
+    """Decide that a bucket replaces its sources; answers whether it does."""
     if not _fits(view, op.partition, op.bucket):
         return Decision([], None, True, False)
     state = view.delayed(op.partition)

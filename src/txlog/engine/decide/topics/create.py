@@ -45,7 +45,7 @@ SUBSCRIPTION_TYPES = ("exclusive", "shared", "failover", "key-shared")
 
 
 def nothing(view: View, now: Instant) -> Decision:
-    """A call that only wants the sweep which precedes every decision."""
+    """A call that only wants the sweep before every decision."""
     del view, now
     return Decision([], None, True)
 
@@ -81,7 +81,7 @@ def create_topic(
         )
     if len(catalog.topics) >= TOPICS_MAX:
         raise LimitExceeded(
-            f"the store has {TOPICS_MAX} topics, the most there may be",
+            f"the store has {TOPICS_MAX} topics, the most there can be",
             setting="topics_max",
             limit=TOPICS_MAX,
             value=TOPICS_MAX + 1,
@@ -97,7 +97,7 @@ def create_topic(
 
 
 def set_policies(view: View, topic: Topic, policies: Mapping[str, int | None]) -> Decision:
-    """Decide policies of a topic, None to take one away; answers those it has then."""
+    """Decide policies of a topic, None to remove one; answers those it then has."""
     known = {**view.catalog.policies.get(topic.number, {}), **policies}
     answer = {name: known[name] for name in POLICIES if known.get(name) is not None}
     return Decision([*policy_ops(topic.number, policies)], None, True, answer)
@@ -159,7 +159,7 @@ def create_subscription(
     draft.ops.append(SubscriptionCreated(number, topic.number, name, type, isolation))
     wanted = position or START
     for index, partition in enumerate(numbers(topic)):
-        # an id selects its partition; of the others nothing is passed over
+        # an id selects its partition; in the others nothing is skipped
         is_other = isinstance(wanted.value, MessageId) and (
             partition_of(view, topic, wanted.value) != index
         )

@@ -55,7 +55,7 @@ def delete_subscription(
     dead: Collection[int],
     force: bool,
 ) -> Decision:
-    """Decide that a subscription is gone, with what it acknowledged and what is pending on it.
+    """Decide to delete a subscription, with what it acknowledged and what is pending on it.
 
     dead:    consumers of it that the caller found dead; any other keeps it, unless forced
     returns: a DeletedSubscription, durable
@@ -88,7 +88,7 @@ def delete_subscription(
 def delete_topic(
     view: View, settings: Settings, now: Instant, topic: Topic, *, force: bool
 ) -> Decision:
-    """Decide that a topic is gone, with its messages and subscriptions.
+    """Decide to delete a topic, with its messages and subscriptions.
 
     returns: a DeletedTopic, durable
     raises:  StillInUse (408) with subscriptions or unfinished transactions, unless forced
@@ -108,7 +108,7 @@ def delete_topic(
         raise StillInUse(
             f"topic {short} has subscriptions ({len(subscriptions)}) or unfinished transactions "
             f"({len(txns)})",
-            hint="--force deletes it all the same",
+            hint="--force deletes it anyway",
             topic=short,
         )
     answer = DeletedTopic(

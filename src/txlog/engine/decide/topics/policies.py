@@ -70,7 +70,7 @@ def policy_ops(
         _check(policy, value)
         if policy in TOPICS and isinstance(value, str) and TopicName.parse(value).full == topic:
             raise InvalidArgument(
-                f"{policy} is the topic itself: its messages would come again for ever",
+                f"{policy} is the topic itself: its messages would come again forever",
                 hint="name another topic",
                 topic=TopicName.parse(topic).short,
             )
@@ -105,7 +105,7 @@ def derived_topic(topic: str, name: str, suffix: str) -> str:
 
 
 def set_policies(view: View, topic: Topic, held: Subscription, policies: Policies) -> Decision:
-    """Decide policies of a subscription, None to take one away; answers those it has then."""
+    """Decide policies of a subscription, None to remove one; answers those it then has."""
     ops = policy_ops(held.number, topic.name, held.name, policies)
     known = {**held.policies, **policies}
     answer = {name: value for name, value in known.items() if value is not None}
@@ -115,14 +115,14 @@ def set_policies(view: View, topic: Topic, held: Subscription, policies: Policie
 
 # --- inherited -------------------------------------------------------------------------------
 
-Value = int | str  # of a policy: a switch is a bool, some are words
+Value = int | str  # the value of a policy: a switch is a bool, some are words
 OPEN_TRANSACTION_CHECKS: Final = ("count", "refuse", "off")
 
 
 class _Name(NamedTuple):
     """How a policy is named in the catalog and in the settings of the store.
 
-    words: what it may be; the catalog has the place of one
+    words: its possible values; the catalog has the index of one
     """
 
     policy: str
@@ -135,7 +135,7 @@ class _Name(NamedTuple):
 
 
 class Family(NamedTuple):
-    """Policies that are set together; noun: of what they are."""
+    """Policies that are set together; noun: what they are about."""
 
     noun: str
     names: Mapping[str, _Name]
@@ -179,7 +179,7 @@ class Scope(msgspec.Struct, frozen=True, gc=False):
 
 
 class ScopedPolicies(msgspec.Struct, frozen=True, gc=False):
-    """What holds in a scope, and which scope each comes from: topic, namespace or store."""
+    """What applies in a scope, and which scope each comes from: topic, namespace or store."""
 
     scope: Scope
     policies: dict[str, Value | None]
@@ -188,7 +188,7 @@ class ScopedPolicies(msgspec.Struct, frozen=True, gc=False):
 
 
 def scope_of(topic: str | None, namespace: str | None) -> Scope:
-    """The scope that is named; raises InvalidArgument (201 for both, 202 for a bad name)."""
+    """The scope named; raises InvalidArgument (201 for both, 202 for a bad name)."""
     if topic is None:
         return Scope(namespace=None if namespace is None else _namespace(namespace))
     if namespace is not None:
@@ -207,13 +207,13 @@ def _namespace(text: str) -> str:
 
 
 def get_policies(view: View, settings: Settings, family: Family, scope: Scope) -> ScopedPolicies:
-    """What holds in a scope. Raises TopicNotFound."""
+    """What applies in a scope. Raises TopicNotFound."""
     topic = None if scope.topic is None else find_topic(view, scope.topic)
     return _effective(view, settings, family, scope, topic, {})
 
 
 def own_policies(view: View, topic: Topic) -> dict[str, Value | None]:
-    """Everything that was set for a topic itself, those of a family as people say them."""
+    """Everything that was set for a topic itself, those of a family as people write them."""
     said = {
         known.policy: (name, known)
         for family in (DELAYED, RETENTION, WATERMARK)
@@ -229,7 +229,7 @@ def own_policies(view: View, topic: Topic) -> dict[str, Value | None]:
 def set_scoped_policies(
     view: View, settings: Settings, family: Family, scope: Scope, values: Mapping[str, Value]
 ) -> Decision:
-    """Decide policies of a scope; answers ScopedPolicies as they are then.
+    """Decide policies of a scope; answers the resulting ScopedPolicies.
 
     raises: InvalidArgument, LimitExceeded, TopicNotFound
     """
@@ -292,7 +292,7 @@ def _effective(
     topic: Topic | None,
     changes: Mapping[str, int | None],
 ) -> ScopedPolicies:
-    """What holds in a scope after changes of its own."""
+    """What applies in a scope after its own changes."""
     namespace = scope.namespace
     if topic is not None:
         name_of = TopicName.parse(topic.name)
@@ -333,7 +333,7 @@ def _of_store(settings: Settings, known: _Name) -> int:
 
 
 def _said(known: _Name, value: int) -> Value | None:
-    """A value as people say it, of one as the catalog has it."""
+    """A catalog value as people write it."""
     if known.policy in _UNBOUND and value == UNLIMITED:
         return None
     if known.words:
@@ -342,7 +342,7 @@ def _said(known: _Name, value: int) -> Value | None:
 
 
 def _stored(family: Family, name: str, value: object) -> int:
-    """A value as the catalog has it, of one that was given; raises InvalidArgument."""
+    """A given value as the catalog has it; raises InvalidArgument."""
     known = _name(family, name)
     if known.is_switch:
         if value not in (0, 1) or isinstance(value, float):

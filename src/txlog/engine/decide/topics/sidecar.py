@@ -23,7 +23,7 @@ Moved = tuple[int, int, int, int]
 
 @dataclass(frozen=True, slots=True)
 class Switch:
-    """A published file and what it stands for; old: (ledger, was it sealed)."""
+    """A published file and what it replaces; old: (ledger, was it sealed)."""
 
     partition: int
     old: list[tuple[int, bool]]
@@ -59,7 +59,7 @@ def reserve_ledger(view: View, number: int) -> Decision:
 
 
 def switch(view: View, made: Switch) -> Decision:
-    """Decide that a compacted file takes the place of its ledgers; answers whether it does.
+    """Decide that a compacted file replaces its ledgers; answers whether it does.
 
     What ended since the file was made is right in either place: order comes from markers.
     """
@@ -73,7 +73,7 @@ def switch(view: View, made: Switch) -> Decision:
 
 
 def seal(view: View, op: LedgerSealed) -> Decision:
-    """Decide that a sealed file takes the place of a ledger; answers whether it does.
+    """Decide that a sealed file replaces a ledger; answers whether it does.
 
     A trim since the file was made took rows out of the rule by which ranges are counted anew.
     """

@@ -28,7 +28,7 @@ from txlog.ids import MessageId, TopicName
 from txlog.ranges import Bound
 from txlog.settings import Settings
 
-# What a topic may be told: keep so long, keep so many bytes, keep until acknowledged by all;
+# The policies of a topic: keep this long, keep this many bytes, keep until acknowledged by all;
 # acknowledge what is older (upkeep/space/retention).
 POLICIES = ("retention_ms", "retention_bytes", "retention_acked", "ttl_ms")
 
@@ -68,11 +68,11 @@ def trim(
     force_unacked: bool = False,
     careful: bool = False,
 ) -> Decision:
-    """Decide to trim what lies before a bound, or (None) what the topic's policies let go.
+    """Decide to trim what is before a bound, or (None) what the topic's policies do not keep.
 
     careful: stop before the first ledger with unacknowledged messages, instead of refusing
     returns: a TrimAnswer, durable
-    raises:  Refused (902) when unacknowledged messages would go
+    raises:  Refused (902) if unacknowledged messages would go
     """
     draft = Draft(view, settings, now.wall_ms)
     answer = TrimAnswer(TopicName.parse(topic.name).short)
@@ -106,7 +106,7 @@ def trim(
         raise Refused(
             f"{unacked} messages of {answer.topic} that would go are not acknowledged",
             code=902,
-            hint="--force-unacked trims them all the same",
+            hint="--force-unacked trims them anyway",
             topic=answer.topic,
         )
     return draft.decision(answer, sync=True)
@@ -133,7 +133,7 @@ def _used(end: LedgerEnd) -> bool:
 
 
 def _by_policy(view: View, policy: RetentionPolicy, topic: Topic, number: int, now_ms: int) -> int:
-    """How many of the oldest ledgers a policy of the topic lets go."""
+    """How many of the oldest ledgers no policy of the topic keeps."""
     age, size = policy.retention_ms, policy.retention_bytes
     state = view.topic(number)
     acked = 0
@@ -148,12 +148,12 @@ def _by_policy(view: View, policy: RetentionPolicy, topic: Topic, number: int, n
             return count
         count += 1
     last = state.ledgers[-1]
-    # an idle partition never rolls over by itself: its last ledger goes when all in it is too old
+    # an idle partition never rolls over by itself: its last ledger goes once all in it is too old
     return count + (_used(last) and age is not None and now_ms - last.last_ms >= age)
 
 
 def _acknowledged(view: View, topic: Topic, number: int, ends: list[LedgerEnd]) -> int:
-    """How many of these ledgers every subscription has wholly behind its mark-delete."""
+    """How many of these ledgers are wholly below every subscription's mark-delete."""
     marks = [view.cursor(one, number).mark_delete for one in topic.subscriptions]
     for count, end in enumerate(ends):
         last = _last_message(view, number, end)

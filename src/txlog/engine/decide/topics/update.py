@@ -39,7 +39,7 @@ from txlog.settings import PARTITIONS_MAX, Settings
 
 @dataclass(frozen=True, slots=True)
 class UpdatedTopic:
-    """What a topic has after a change, and whether anything is different."""
+    """What a topic has after a change, and whether anything changed."""
 
     topic: str
     partitions: int
@@ -55,7 +55,7 @@ def update_topic(
     partitions: int | None,
     policies: Mapping[str, int | None],
 ) -> Decision:
-    """Decide partitions (None: as they are) and policies (None: take away) of a topic.
+    """Decide partitions (None: unchanged) and policies (None: remove) of a topic.
 
     returns: an UpdatedTopic, durable; subscriptions get new partitions from their start
     raises:  NotAllowed (fewer partitions), LimitExceeded, InvalidArgument (a policy)
@@ -79,7 +79,7 @@ def update_topic(
         )
     known = view.catalog.policies.get(topic.number, {})
     different = {name: value for name, value in policies.items() if known.get(name) != value}
-    policy_ops(topic.number, policies)  # a wrong one is refused, whatever it was
+    policy_ops(topic.number, policies)  # a wrong one is refused, whatever the old value
     draft.ops += policy_ops(topic.number, different)
     if count > topic.partitions:
         _add(draft, topic, count - topic.partitions)
@@ -97,7 +97,7 @@ def _add(draft: Draft, topic: Topic, count: int) -> None:
     known = least_state(draft.view, topic)
     for number in range(first, first + count):
         ledger, entry = draft.roll(number, "p", 0)
-        if known is not None:  # a partition of which nothing is known would stop every consumer
+        if known is not None:  # a partition without known state would stop every consumer
             payload = encode_snapshot(Snapshot(PAYLOAD_VERSION, START, known))
             draft.ops.append(WatermarkSnapshot(number, ledger, entry, payload, 0))
         for subscription in topic.subscriptions:
@@ -144,6 +144,6 @@ def current(settings: Settings, name: str) -> Value:
 
 
 def accept_clock(view: View, settings: Settings, now: Instant) -> Decision:
-    """Decide that the wall clock is right, durable; answers what was thought of it before."""
+    """Decide that the wall clock is right, durable; answers how it was judged before."""
     before = judge(view, settings, now)
     return Decision([ClockNoted(now.wall_ms, now.boot_id, now.boot_ms)], None, True, before)

@@ -90,7 +90,7 @@ def end(
     same = (COMMITTING, COMMITTED) if commit else (ABORTING, ABORTED)
     if txn.status not in same or txn.reason == "fenced":
         raise ended_error(txn)
-    # nothing is left to drive on: the sweep did it. The end may be another's, unflushed
+    # nothing is left to do: the sweep did it. The end may be another process's, unflushed
     return Decision([], None, True, _recorded(view, txn_id, txn, open_ms))
 
 

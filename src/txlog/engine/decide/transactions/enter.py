@@ -21,7 +21,7 @@ from txlog.settings import Settings
 
 
 class NewTxn(msgspec.Struct, frozen=True, gc=False):
-    """A transaction to be opened; start: when the caller began it, its time-out counts from there.
+    """A transaction to open; start: when the caller began it, from which its time-out counts.
 
     owner: (uid, name) of the process; coordinator: None for the next in turn
     """
@@ -110,9 +110,9 @@ def open_txn(
 
 
 def enter(draft: Draft, now: Instant, uid: int, use: Use) -> Txn | Decision:
-    """The OPEN transaction to work in, or the decision that ends it because its time is over.
+    """The OPEN transaction to work in, or the decision that ends it because it timed out.
 
-    raises: TransactionNotFound, NotAllowed (owner), InvalidTxnStatus and its kin; as open_txn
+    raises: TransactionNotFound, NotAllowed (owner), InvalidTxnStatus and the like; as open_txn
     """
     if isinstance(use, NewTxn):
         return open_txn(draft, use)

@@ -75,8 +75,8 @@ def connect(
 ) -> Decision:
     """Decide who holds a key; durable before answered. Returns Connected.
 
-    epoch:  the one that this holder was given last, -1 for a new holder, which always takes over
-    owner:  whose key it is, the caller's when left out
+    epoch:  the last one given to this holder, -1 for a new holder, which always takes over
+    owner:  whose key it is, by default the caller's
     raises: InvalidArgument; NotAllowed (an epoch of the table above, another's key)
     """
     check_key(key)
@@ -119,7 +119,7 @@ def begin(
     new = NewTxn(holder, now, timeout_ms, number)
     txn = open_txn(draft, new, key=key, epoch=connected.epoch, freed=freed)
     draft.ops.append(KeyBound(number, holder[0], key, connected.epoch, txn.sequence))
-    # that another was aborted is an answer which must stay true
+    # the answer that another was aborted must stay true
     answer = Opened(TxnId(number, txn.sequence), connected.fenced)
     return draft.decision(answer, sync=connects or freed > 0)
 
@@ -152,7 +152,7 @@ def home(view: View, settings: Settings, uid: int, key: str) -> int:
     """The coordinator of a key: where it is registered, or where a new one belongs.
 
     The number of coordinators grows; a key stays where it was made, so it is looked for under every
-    number the store had, newest first, tombstones included.
+    number the store has had, newest first, tombstones included.
     """
     digest = crc32(f"{uid}&{key}".encode())
     for count in (settings.coordinators, *reversed(view.catalog.coordinator_counts)):
@@ -190,7 +190,7 @@ UID_MAX = (1 << 32) - 1  # as Linux has it
 
 
 def find_owner(view: View, caller: Owner, owner: str | int | None) -> Owner:
-    """Whose key is meant: the caller's, or for root that of a user by number or name.
+    """The owner of the key: the caller, or for root a user by number or name.
 
     raises: NotAllowed for another's; TransactionKeyNotFound when nobody of that name has a key;
             InvalidArgument for a name of two users, and for a caller whose name cannot be shown

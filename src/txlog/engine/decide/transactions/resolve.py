@@ -70,7 +70,7 @@ def commit_ops(draft: Draft, txn: Txn) -> Outcome:
 
 
 def aborter(txn: Txn, uid: int) -> str:
-    """The reason of an abort that somebody asked for: its owner, or root for another's."""
+    """The reason of a requested abort: by its owner, or by root for another's."""
     return "user" if uid == txn.owner_uid else "admin"
 
 
@@ -84,7 +84,7 @@ def abort_ops(draft: Draft, txn: Txn, reason: str) -> Outcome:
 
 
 def finish_ops(draft: Draft, txn: Txn, back: int = 0, gone: Collection[Place] = ()) -> Outcome:
-    """Drive a decided transaction on: end what is available by now, and it when nothing waits.
+    """Continue a decided transaction: end what is available now, and the whole if nothing waits.
 
     back: a partition that the same frame makes available
     gone: participants that the same frame deletes
@@ -100,7 +100,7 @@ def finish_ops(draft: Draft, txn: Txn, back: int = 0, gone: Collection[Place] = 
 
 
 def unrecorded_markers(view: View, txn: Txn) -> list[tuple[int, int, int, int]]:
-    """Markers that a waiting transaction got since its decision: its record learns them last."""
+    """Markers that a waiting transaction got since its decision: its record gets them last."""
     out: list[tuple[int, int, int, int]] = []
     recorded = {marker[0] for marker in txn.markers}
     for partition in txn.partitions:
@@ -138,7 +138,7 @@ def _outcome(
     markers: list[tuple[int, int, int, int]],
     late: list[tuple[int, int, int, int]],
 ) -> Outcome:
-    """Add the last status unless a participant waits; what the end has come to."""
+    """Add the last status unless a participant waits; returns how far the end has come."""
     if not found.waiting:
         expected, status = status, COMMITTED if status == COMMITTING else ABORTED
         draft.ops.append(
@@ -200,7 +200,7 @@ def _abort_body(draft: Draft, txn: Txn, found: Participants) -> list[Op]:
 
 
 def release_key(draft: Draft, txn: Txn) -> None:
-    """Add what the key of a transaction learns in the frame that makes it COMMITTED or ABORTED."""
+    """Add what the key of a transaction needs in the frame that makes it COMMITTED or ABORTED."""
     if txn.key is not None:
         open_ms = max(0, draft.now_ms - txn.wall_ms)
         draft.ops.append(
@@ -221,7 +221,7 @@ def expire_if_due(draft: Draft, txn: Txn, now: Instant) -> Decision | None:
 
 
 def recover_lossy(view: View, draft: Draft) -> int:
-    """Abort everything OPEN and step over ids that may have been given out (R9, R10)."""
+    """Abort everything OPEN and skip ids that may have been given out (R9, R10)."""
     aborted = 0
     for key in sorted(view.known()):
         if key[0] != "coordinator":

@@ -39,7 +39,7 @@ Find = Callable[[View], tuple[Topic, Subscription]]
 
 
 class Uses(msgspec.Struct, frozen=True, gc=False):
-    """What a call works with: what of it is unresolved concerns the sweep before the call.
+    """What a call works with; the sweep before the call resolves what is unresolved of it.
 
     txn:     the transaction it names
     sends:   the number of the topic that it sends to in a transaction, and the routed slices
@@ -64,13 +64,13 @@ class Swept(msgspec.Struct, gc=False):
     rolled_forward: int = 0
     rolled_back: int = 0
     forgotten: int = 0
-    left: int = 0  # decided ones that the bound kept from going on
+    left: int = 0  # decided ones that the bound held back
 
 
 def load_used(view: View, settings: Settings, now: Instant, uses: Uses) -> bool:
     """Load the coordinators of what a call uses.
 
-    An acknowledgement looks at holders itself, and is made again when one of them is overdue.
+    An acknowledgement checks holders itself, and is repeated if one of them is overdue.
     returns: True when the transaction it names is to be forgotten
     """
     is_past = False
@@ -79,7 +79,7 @@ def load_used(view: View, settings: Settings, now: Instant, uses: Uses) -> bool:
         is_past = txn is not None and is_old(txn, settings, now.wall_ms)
     if uses.sends is not None:
         topic = view.catalog.topics.get(uses.sends[0])
-        for piece in uses.sends[1] if topic is not None else ():  # else the call itself says so
+        for piece in uses.sends[1] if topic is not None else ():  # else the call itself reports it
             assert topic is not None
             for number, held in view.buffer(number_of(topic, piece.partition)).held.items():
                 if held:
@@ -109,13 +109,13 @@ def _acknowledged(view: View, uses: Uses) -> set[tuple[int, int]]:
     try:
         subscription = find(view)[1].number
     except TxlogError:
-        return set()  # the call itself says what is wrong
+        return set()  # the call itself reports what is wrong
     owners = view.catalog.owners
     return {(subscription, owners[ledger][0]) for ledger in ledgers if ledger in owners}
 
 
 def sweep(draft: Draft, now: Instant, first: Collection[Pair] = (), *, bounded: bool) -> Swept:
-    """Add the ops that expire and drive on transactions of loaded coordinators.
+    """Add the ops that expire and continue transactions of loaded coordinators.
 
     first:   transactions beyond the bound, too
     bounded: at most sweep_max others, oldest first
@@ -123,7 +123,7 @@ def sweep(draft: Draft, now: Instant, first: Collection[Pair] = (), *, bounded: 
     overdue, decided = _due(draft.view, now)
     limit = draft.settings.sweep_max if bounded else len(overdue) + len(decided)
     swept = Swept()
-    # markers must stand in order of decision, so one beyond the bound takes all before it along
+    # markers must stand in order of decision, so one beyond the bound brings all before it along
     reach = [at + 1 for at, txn in enumerate(decided) if _pair(txn) in first]
     now_going_on = decided[: max([limit, *reach])]
     swept.left = len(decided) - len(now_going_on)

@@ -31,13 +31,13 @@ SHARED_TYPES = ("shared", "key-shared")
 
 
 class Part(msgspec.Struct, gc=False):
-    """What is handed over of one partition, and the place after it.
+    """What is delivered of one partition, and the place after it.
 
     runs:  what was leased; takes: with keys, for each piece the offsets of its rows that are meant
     error: the pieces cannot be read, and nothing of them was leased
     bytes: about so many in the pieces
     is_more: ask again, the look ended early
-    is_rewound: it began again at mark-delete, for the index may have lost something
+    is_rewound: it began again at mark-delete, as the index may have lost something
     ahead:  the number of the batch that it is, if it is taken ahead
     """
 
@@ -54,7 +54,7 @@ class Part(msgspec.Struct, gc=False):
 
 
 class Delays(NamedTuple):
-    """How a subscription honours deliver_at; ahead_ms: so much before it is due it is delivered."""
+    """How a subscription honours deliver_at; ahead_ms: how long before it is due it may come."""
 
     cutoff: int
     ahead_ms: int
@@ -122,12 +122,12 @@ def choose(
     now: Instant,
     delays: Delays | None,
 ) -> Part | None:
-    """The next messages of one partition for a consumer; None: none of it is for this one now.
+    """The next messages of one partition for a consumer; None: nothing is for this one now.
 
     raises: Unindexed, BucketLost: what the index lacks there is wanted first
     """
     if delays is None and place is not None and place.honours:
-        place = None  # what it passed over as not due is to be had now
+        place = None  # what it passed over as not due is available now
     if me.kind == "key-shared":
         return _choose_keys(view, me, number, place, limit, now, delays)
     if delays is not None:
@@ -199,14 +199,14 @@ def _choose(
     limit: int,
     now: Instant,
 ) -> Part | None:
-    """The next messages of one partition for a consumer; None: none of it is for this one now."""
+    """The next messages of one partition for a consumer; None: nothing is for this one now."""
     cursor = view.cursor(me.subscription, number)
     hands = cursor.hands
     if me.kind == "failover":
         if active_consumer(view, me.subscription, index_of(topic, number)) != me.number:
             return None
         if hands.others(me.number):
-            return None  # the one before is at work on them: taken over now, they would come twice
+            return None  # the one before is working on them: taken over now, they would come twice
     at = stands_at(cursor, place, now)
     waiting = hands.not_due(now)[0]
     skip: tuple[IdSet, ...] = (cursor.acked, cursor.held, waiting)

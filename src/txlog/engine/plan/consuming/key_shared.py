@@ -36,7 +36,7 @@ SLOTS = 1 << 16
 NO_SLOT = -1
 _NO_SLOT = pa.scalar(NO_SLOT, pa.int32())
 SCAN_ROWS_MIN = 64
-# rows looked at under the write lock before a consumer without a message there is sent round again
+# rows checked under the write lock before a consumer that finds no message must try again
 SCAN_ROWS_MAX = 65_536
 
 
@@ -153,8 +153,7 @@ def _place(cursor: Cursor, at: Mark, members: tuple[int, ...], cycle: Cycle | No
 def _take_due(view: View, number: int, cycle: Cycle, look: _Look, mine: range, owners: int) -> bool:
     """Take the owner's part of what is due below its mark; False: its keys cannot be read.
 
-    Nothing there holds a key up: what is in another hand is of another owner's slots, or the mark
-    stands below it.
+    Nothing there holds a key up: what others hold is of their slots, or the mark is below it.
     """
     weight = Weight(view, number, RECEIVE_BYTES_MAX)
     taken: list[Id] = []
@@ -200,7 +199,7 @@ def _slots_by_id(view: View, pieces: list[Piece]) -> dict[Id, int]:
 
 
 def _back_to_due(cycle: Cycle, stops: _Stops) -> Mark:
-    """The place to go on from, below everything that has become due since it was passed.
+    """The place to continue from, below everything that has become due since it was passed.
 
     What holds a key up is below it as well: whoever passed it may not know.
     """
@@ -223,7 +222,7 @@ def _lower(mark: Mark, one: Id) -> Mark:
 
 
 class _Look:
-    """One look at the messages of an owner, in order of position.
+    """One pass over the messages of an owner, in order of position.
 
     halt: the position before the first message that must be looked at again
     """
@@ -295,7 +294,7 @@ class _Look:
 
 
 class _Stops:
-    """What keeps a slot from its owner: it grows while the look goes on in order of position."""
+    """What keeps a slot from its owner; it grows as the pass moves on in order of position."""
 
     __slots__ = ("_blocked", "_blocking", "_elsewhere", "_held", "is_clear", "passed")
 
@@ -323,7 +322,7 @@ class _Stops:
         return self._elsewhere.first()
 
     def is_stopped(self, one: Id, slot: int) -> bool:
-        """True for a message that is not to be had now and makes those after it wait."""
+        """True for a message that is unavailable now and makes those after it wait."""
         if slot == NO_SLOT:
             return False
         if slot in self._blocked:
@@ -334,7 +333,7 @@ class _Stops:
         return False
 
     def is_away(self, one: Id, slot: int) -> bool:
-        """True for a message that is not to be had now, and holds nobody up.
+        """True for a message that is unavailable now, but holds nothing up.
 
         Held by a transaction through this very consumer; or without a key.
         """

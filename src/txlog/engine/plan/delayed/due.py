@@ -43,12 +43,12 @@ from txlog.errors import Corruption
 from txlog.startup import compute as pc
 
 LOOK_ROWS = 4096  # rows whose time is read at once
-# ids and rows looked at under the write lock before a consumer that gets none is sent round again
+# ids and rows looked at under the write lock before a consumer that gets none must try again
 LOOK_ROWS_MAX = 65_536
 
 
 class Unindexed(Exception):
-    """A range that is not indexed was reached: it is built anew before it is read row by row."""
+    """A range that is not indexed was reached: rebuild it rather than read it row by row."""
 
     def __init__(self, partition: int, first: Id, last: Id) -> None:
         super().__init__(f"{first} to {last} of partition {partition} is not indexed")
@@ -80,10 +80,10 @@ class Split(NamedTuple):
 class Cycle:
     """One look of a subscription at one partition.
 
-    busy:     sets of ids that are not to be had now; skip: of those that are not due
-    looked:   ids and rows so far; is_more: there are others, that were not looked at
-    make_do:  read row by row where the index is missing, instead of asking for it
-    is_rewound: it begins again at mark-delete, for the index may have lost something
+    busy:     sets of ids that are unavailable now; skip: of those that are not due
+    looked:   ids and rows so far; is_more: there are others, not looked at
+    make_do:  read row by row if the index is missing, instead of asking for it
+    is_rewound: it begins again at mark-delete, as the index may have lost something
     """
 
     __slots__ = (
@@ -142,7 +142,7 @@ class Cycle:
         self.skip: Skip = ()
         self._ranges: list[tuple[Id, Id]] = []
         self._away: list[Id] = []  # the first ids of ranges whose bucket cannot be read now
-        # a store that is older than its index has messages with a time that no op told
+        # a store older than its index has messages with a time that no op recorded
         is_older = ACTIVE not in view.catalog.settings
         self._is_behind = is_older or cutoff < delayed.passed_ms
         self._is_cut = False
@@ -165,7 +165,7 @@ class Cycle:
         )
 
     def is_free(self, one: Id) -> bool:
-        """True for a message that nobody has acknowledged, holds, or has in hand."""
+        """True for a message that is not acknowledged, held or leased."""
         return not covers(self.cursor.mark_delete, one) and not any(one in ids for ids in self.busy)
 
     # --- below R -----------------------------------------------------------------------------
@@ -173,14 +173,14 @@ class Cycle:
     def due(self) -> Iterator[Key]:
         """What is due below R and free, in order of key.
 
-        The pointer follows: it stands before the key given last until the next is asked for, so
-        that one which is not taken is found again. Raises BucketLost.
+        The pointer follows: it stays before the last key until the next is requested, so that a key
+        not taken is found again. Raises BucketLost.
         """
         last: Key | None = None
         start = self.pointer
         for key in merge(self._due_strays(), self._polled()):
             if self.looked >= LOOK_ROWS_MAX:
-                self.is_more = self.pointer > start  # else asking again would come to the same
+                self.is_more = self.pointer > start  # else asking again would find the same
                 return
             self.looked += 1
             one = key[1:]
@@ -261,7 +261,7 @@ class Cycle:
     # --- from R on ---------------------------------------------------------------------------
 
     def open_forward(self, behind: Mark) -> None:
-        """Learn what a read from a place leaves out, and where it looks at each row.
+        """Find what a read from a place leaves out, and where it looks at each row.
 
         raises: BucketLost
         """
@@ -272,7 +272,7 @@ class Cycle:
             self._away = [one.first for one in away]
 
     def not_due(self, pieces: list[Piece]) -> dict[int, Key]:
-        """Rows of the pieces, counted through, that must wait although the index lacks them.
+        """Rows of the pieces, numbered throughout, that must wait although the index lacks them.
 
         cost: reads their times where one may not be due; nothing elsewhere
         raises: Unindexed, when the index is to be built before that; Corruption
@@ -318,7 +318,7 @@ class Cycle:
             self.strays = tuple(sorted({*self.strays, *waiting}))
 
     def room(self, waiting: list[Key]) -> bool:
-        """True when it may remember one row more."""
+        """True when it may remember one more row."""
         return len(self.strays) + len(waiting) < self._strays_max
 
 

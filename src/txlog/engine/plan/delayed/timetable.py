@@ -49,7 +49,7 @@ class Timetable:
         self.cutoff = NO_TIME
 
     def stand(self, cutoff: int) -> Timetable:
-        """Follow the fold, and stand at a cutoff, whether above or below the last."""
+        """Follow the fold, and move to a cutoff, above or below the last."""
         delayed = self._view.delayed(self._number)
         if [one.bucket.gen for one in self._buckets] != [one.gen for one in delayed.buckets]:
             self._follow(delayed)
@@ -78,9 +78,9 @@ class Timetable:
             one.close()
 
     def futures(self, cursor: Cursor, behind: Mark, *, make_do: bool) -> tuple[Skip, list[Bucket]]:
-        """What a read from a position leaves out as not due, and buckets that it must do without.
+        """What a read from a position leaves out as not due, and the buckets it must do without.
 
-        Of what is released for the subscription nothing is left out.
+        Nothing released for the subscription is left out.
         make_do: do without a lost bucket; else it raises BucketLost
         """
         out: list[IdSet] = []
@@ -103,8 +103,8 @@ class Timetable:
     def poll(self, behind: Key, below: Mark) -> Iterator[Key]:
         """The keys after one that are due, in order, without those at or above a position.
 
-        Of a bucket at the position all are given: the caller must look. A bucket that cannot be
-        read ends it, by BucketAway or BucketLost, after everything that was given.
+        All keys of a bucket at the position are returned: the caller must check. A bucket that
+        cannot be read ends it, with BucketAway or BucketLost, after all the others.
         """
         found = self._mutable.keys(behind, self.cutoff, below)
         for one in self._buckets:
@@ -117,11 +117,11 @@ class Timetable:
         best = self._mutable.next_key()
         for one in sorted(self._buckets, key=lambda one: one.bucket.min_at):
             if best is not None and best[0] < one.bucket.min_at:
-                break  # nothing in it, or in those after it, is lower
+                break  # nothing in it or after it is lower
             try:
                 key = one.next_key()
             except (BucketAway, BucketLost):
-                continue  # the next cycle meets it
+                continue  # the next scan meets it
             if key is not None and (best is None or key < best):
                 best = key
         return best
@@ -154,7 +154,7 @@ class Timetable:
     def _count_in(self, future: IdSet, cursor: Cursor) -> int:
         buffer = self._view.buffer(self._number)
         ids, mark = _copy(future), cursor.mark_delete
-        if mark[2]:  # it stands inside a marker, which may be here as a whole
+        if mark[2]:  # it is inside a marker, which may be here as a whole
             below = IdSet()
             below.add((mark[0], mark[1], mark[1], 1, mark[2]))
             remove(ids, below, buffer)

@@ -41,8 +41,8 @@ from txlog.startup import compute as pc
 
 Key = tuple[int, int, int, int]
 FAR = 1 << 62  # above every ledger: (time, FAR, 0, 0) stands after all keys of that time
-FEW_ROWS_MAX = 128  # so many are sorted faster one by one
-SET_ROWS_MAX = 2048  # and so many put into a set
+FEW_ROWS_MAX = 128  # up to this many are sorted faster one by one
+SET_ROWS_MAX = 2048  # and up to this many put into a set
 AT_ONCE = 512
 ROW_BYTES = 28  # of a row in memory: three columns of 8 bytes, and its index
 
@@ -162,7 +162,7 @@ def _counts(buffer: Buffer, ledger: int) -> pa.Array | None:
 
 
 def unite(ids: IdSet, more: IdSet) -> None:
-    """Add a set to another in place; `more` is not to be used after that."""
+    """Add a set to another in place; do not use `more` after that."""
     for ledger, entries in more.entries.items():
         known = ids.entries.get(ledger)
         if known is None:
@@ -182,7 +182,7 @@ def unite(ids: IdSet, more: IdSet) -> None:
 
 
 def remove(ids: IdSet, gone: IdSet, buffer: Buffer) -> None:
-    """Take a set out of another in place; of a whole marker the rest of its messages stays."""
+    """Remove a set from another in place; the other messages of a whole marker stay."""
     for ledger, entries in gone.entries.items():
         known = ids.entries.get(ledger)
         if known is not None:
@@ -253,7 +253,7 @@ def common(left: IdSet, right: IdSet) -> IdSet:
 
 # --- the parts -------------------------------------------------------------------------------
 
-READS_MAX = 3  # so often a bucket is tried before the rest goes on without it
+READS_MAX = 3  # how often a bucket is tried before the rest continues without it
 KEPT_SEGMENTS_MAX = 2  # of a bucket: the one that is falling due, and the one after it
 T = TypeVar("T")
 
@@ -267,7 +267,7 @@ class Loaded(NamedTuple):
 
 
 class BucketLost(Exception):
-    """A bucket that is not what the frame said of it: it is dropped, and built again."""
+    """A bucket that differs from what the frame says: it is dropped and rebuilt."""
 
     def __init__(self, partition: int, gen: int, error: IntegrityError) -> None:
         super().__init__(str(error))
@@ -275,7 +275,7 @@ class BucketLost(Exception):
 
 
 class BucketAway(Exception):
-    """A bucket that cannot be read now; the next cycle tries again."""
+    """A bucket that cannot be read now; the next scan tries again."""
 
     def __init__(self, bucket: Bucket) -> None:
         super().__init__(bucket.file.path)
@@ -319,7 +319,7 @@ class Mutable:
             self._chunks[-2:] = [sorted_rows(self._chunks[-2:])]
 
     def move(self, cutoff: int) -> None:
-        """Stand at another cutoff."""
+        """Move to another cutoff."""
         before, self._cutoff = self._cutoff, cutoff
         if self._future is None or cutoff == before:
             return
@@ -398,7 +398,7 @@ class Sealed:
         self._open = self._file = None
 
     def _read(self, look: Callable[[BucketFile], T]) -> T:
-        """What a look at the file gives; raises BucketLost, BucketAway."""
+        """What reading the file returns; raises BucketLost, BucketAway."""
         for _ in range(READS_MAX):
             try:
                 if self._file is None:
@@ -433,7 +433,7 @@ class Sealed:
         return bisect_right(self._times, at)
 
     def move(self, cutoff: int) -> None:
-        """Stand at another cutoff."""
+        """Move to another cutoff."""
         before, self._cutoff = self._cutoff, cutoff
         if self._future is None or max(cutoff, before) < self.bucket.min_at:
             return
@@ -445,7 +445,7 @@ class Sealed:
             if rows is not None:
                 _moved(self._future, rows, before, cutoff, self._view, self.number)
                 return
-        self._future = None  # made again from the bitmaps, when a read comes by
+        self._future = None  # rebuilt from the bitmaps at the next read
 
     def future(self) -> IdSet:
         """The ids whose time is above the cutoff."""

@@ -56,9 +56,9 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Which delayed messages are looked for: with a time between two instants, and still there.
+    """Which delayed messages are wanted: with a time between two instants, and still there.
 
-    first_ledger: of the partition; a bucket may go on naming what was trimmed
+    first_ledger: of the partition; a bucket may still name what was trimmed
     """
 
     after_ms: int
@@ -86,7 +86,7 @@ class Wanted:
         return Wanted(self.after_ms, before_ms, self.first_ledger)
 
     def touches(self, min_at: int, max_at: int) -> bool:
-        """True when something between two times, both included, can be looked for."""
+        """True when something between two times, both included, can be wanted."""
         return max_at > self.after_ms and (self.before_ms is None or min_at < self.before_ms)
 
 
@@ -95,7 +95,7 @@ def upcoming(
 ) -> Iterator[pa.Table]:
     """Delayed messages with a time between two instants, both left out, as TIMES in order of key.
 
-    note:      is told which bucket could not be read
+    note:      called with each bucket that could not be read
     before_ms: None: all that follow
     cost:      segments of a bucket are loaded when what comes before them was taken
     """
@@ -117,7 +117,7 @@ def upcoming(
 def upcoming_in_any_order(
     view: View, partitions: Sequence[int], note: Note, after_ms: int, before_ms: int | None = None
 ) -> Iterator[pa.Table]:
-    """The same in whatever order, with fewer and larger reads."""
+    """The same in any order, with fewer and larger reads."""
     with ExitStack() as stack:
         for source in _all_sources(view, partitions, note, after_ms, before_ms, stack, few=False):
             yield source.load()
@@ -168,7 +168,7 @@ def _sources(
 ) -> Iterator[Source]:
     state = view.delayed(partition)
     if wanted.after_ms < state.passed_ms:
-        # the clock went back, or another one is ahead: up to here the index may lack some
+        # the clock went back, or another is ahead: up to here the index may lack some
         early = wanted.until(state.passed_ms + 1)
         yield Source(early.after_ms, partial(_scanned, view, partition, *EVERYWHERE, early))
         wanted = wanted.since(state.passed_ms)
@@ -192,7 +192,7 @@ def _in_bucket(
     *,
     few: bool,
 ) -> Iterator[Source]:
-    """What is wanted of a bucket; of one that cannot be read, the same from the log."""
+    """What is wanted of a bucket; if it cannot be read, the same from the log."""
 
     def from_log(error: IntegrityError) -> pa.Table:
         note(f"read the log instead of a bucket of delayed messages: {error}")
@@ -217,7 +217,7 @@ def _in_bucket(
     if not wide:
         return
     start, count = wide[0], 1 if few else SEGMENTS_AT_ONCE
-    while start <= wide[-1]:  # in order of key, so those that are wanted stand together
+    while start <= wide[-1]:  # in order of key, so the wanted ones are together
         stop = min(wide[-1] + 1, start + count)
         yield Source(max(wanted.after_ms, segments[start].min_at), partial(load, start, stop))
         start, count = stop, min(2 * count, SEGMENTS_AT_ONCE)
@@ -276,7 +276,7 @@ def columns_of(schedule: Schedule) -> pa.Table:
 
 
 def _column(values: array[int], kind: pa.DataType) -> pa.Array:
-    # a copy: an array cannot grow while somebody has a view of it
+    # a copy: an array cannot grow while there is a view of it
     return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(values.tobytes())])
 
 

@@ -27,7 +27,7 @@ class Weight:
     ) -> tuple[int, int]:
         """(how many of the next `wanted` messages, bytes of each); 0: the batch is full.
 
-        index: of the first in its transaction; is_first: the batch is empty, and takes it anyway
+        index: of the first in its transaction; is_first: the batch is empty, so it takes it anyway
         """
         count, each = (
             self._plain(ledger, wanted) if marker is None else self._in_txn(marker, index, wanted)

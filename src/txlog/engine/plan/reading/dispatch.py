@@ -51,9 +51,9 @@ RECEIVED = pa.schema(
         ("redelivery_count", pa.int32()),
     ]
 )
-# One for all: making it takes a third of a millisecond, and readers at their end ask all the time.
+# One for all: making it takes a third of a millisecond, and readers at the end ask all the time.
 NO_MESSAGES = RECEIVED.empty_table()
-NO_MATTER = 1 << 62  # a plan whose rows nobody reads has no bound in bytes
+NO_MATTER = 1 << 62  # a plan whose rows are not read has no bound in bytes
 _STORED = (
     "key", "value", "properties", "publish_time", "event_time", "deliver_at", "producer",
     "sequence_id", "txn_most", "txn_least",
@@ -166,7 +166,7 @@ def _apart(
     number = 0
     for low, last in runs:
         if number < len(markers) and markers[number].entry < low:
-            number += 1  # the next one is near, or far behind what is left out
+            number += 1  # the next one is near, or far after what is left out
             if number < len(markers) and markers[number].entry < low:
                 number = bisect_left(markers, low, number, key=_entry_of)
         while low <= last:
@@ -186,7 +186,7 @@ def _entry_of(marker: Marker) -> int:
 
 
 def _ledgers_from(view: View, partition: int, ledger: int) -> Iterable[LedgerEnd]:
-    """The ledgers of a partition from one on; most calls stand in the last."""
+    """The ledgers of a partition from one on; most calls are in the last."""
     ends = view.topic(partition).ledgers
     if ends[-1].ledger <= ledger:
         return ends[-1:] if ends[-1].ledger == ledger else ()

@@ -97,7 +97,7 @@ def pieces_of(view: View, partition: int, runs: Iterable[Run]) -> list[Piece]:
 
 
 def still_pending(view: View, partition: int, cursor: Cursor, runs: Iterable[Run]) -> list[Run]:
-    """What of the runs is neither DELETED nor PENDING_ACK."""
+    """The part of the runs that is neither DELETED nor PENDING_ACK."""
     out: list[Run] = []
     for run in runs:
         if is_trimmed(view, partition, run[0]):
@@ -108,7 +108,7 @@ def still_pending(view: View, partition: int, cursor: Cursor, runs: Iterable[Run
 
 
 def without(view: View, partition: int, runs: Iterable[Run], taken: IdSet) -> list[Run]:
-    """What of the runs is not in the set."""
+    """The part of the runs that is not in the set."""
     return [rest for run in runs for rest in subtract(view, partition, run, taken)]
 
 

@@ -24,7 +24,7 @@ from txlog.ids import MessageId, TopicName, TxnId
 from txlog.ranges import Bound, Range
 from txlog.startup import compute as pc
 
-_STEADY = ("start", "skip", "id", "time")  # bounds that frames which follow do not move back
+_STEADY = ("start", "skip", "id", "time")  # bounds that later frames do not move back
 
 
 class Place(NamedTuple):
@@ -74,12 +74,12 @@ def resolve_range(
 def is_settled(
     view: View, topic: Topic, wanted: Range, places: dict[int, Place], *, of_all: bool
 ) -> bool:
-    """Whether no frame that follows, whatever it holds, can put a message into a range.
+    """Whether no later frame, whatever it holds, can put a message into a range.
 
-    Positions only grow, so it is when each stop stands before the end, or is the end by its name.
-    A stop by time does when a message of that time or later is there: after it nothing counts,
-    however early. Who counts from the end, or asks what a subscription has, asks for what follows.
-    of_all: the range is of all partitions: by an id it is of one, else frames may add partitions
+    Positions only grow, so it is settled when each stop is before the end, or is named `end`.
+    So is a stop by time once a message of that time or later exists: nothing after it counts,
+    however early. Counting from the end, or from a subscription, includes what follows.
+    of_all: the range covers all partitions: an id means one, else frames may add partitions
     """
     stop = wanted.stop
     if stop is None or wanted.kind != "range" or wanted.start.kind not in _STEADY:
@@ -160,7 +160,7 @@ def _behind_id(view: View, number: int, wanted: MessageId) -> Mark:
 
 
 def start_of(view: View, number: int) -> Mark:
-    """The position before the first message that is still there."""
+    """The position before the first message that still exists."""
     state = view.topic(number)
     return BEFORE_ALL if state.trimmed is None else (state.ledgers[0].ledger, -1, 0)
 
@@ -179,7 +179,7 @@ def check_retained(view: View, topic: Topic, number: int, place: Mark) -> None:
     raise MessageNotFound(
         f"messages of {short}/{index_of(topic, number)} {behind} up to "
         f"{MessageId(*last)} were trimmed",
-        hint="read again from start, the first message that is still there",
+        hint="read again from start, the first message that still exists",
         topic=short,
         partition=index_of(topic, number),
         message_id=MessageId(*last),
@@ -189,13 +189,13 @@ def check_retained(view: View, topic: Topic, number: int, place: Mark) -> None:
 
 
 def end_of(view: View, topic: Topic, partition: int) -> Mark:
-    """The first position that nothing is at yet."""
+    """The first position that is still empty."""
     last = view.topic(number_of(topic, partition)).ledgers[-1]
     return (last.ledger, last.entries, 0)
 
 
 def last_message(view: View, number: int) -> MessageId | None:
-    """The last message of a partition that is visible and still there."""
+    """The last message of a partition that is visible and still exists."""
     state = view.topic(number)
     last = state.last_message
     if last is None or (state.trimmed is not None and covers(state.trimmed, last)):
@@ -204,7 +204,7 @@ def last_message(view: View, number: int) -> MessageId | None:
 
 
 def stop_behind(behind: Mark) -> Mark:
-    """The first position that is not passed, of one that is the last to be."""
+    """The first position not to be passed, given the last one that is."""
     ledger, entry, index = behind
     return (ledger, entry, index + 1) if index else (ledger, entry + 1, 0)
 

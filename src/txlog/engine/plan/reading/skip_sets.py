@@ -16,7 +16,7 @@ from txlog.engine.model.idset import IdSet
 
 
 class Without(NamedTuple):
-    """Ids that are left out, but for some of them."""
+    """Ids that are left out, except some of them."""
 
     ids: IdSet
     but: IdSet

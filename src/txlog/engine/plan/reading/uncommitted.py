@@ -44,9 +44,9 @@ def check_isolation(isolation: str) -> str:
 
 
 class PreviewPlace(NamedTuple):
-    """After which row a reader stands: its LSN and index, and where it lay when it was read.
+    """The row a reader is after: its LSN and index, and where it was when it was read.
 
-    The row number saves looking through the ledger again; it holds until the ledger is sealed.
+    The row number saves searching the ledger again; it is valid until the ledger is sealed.
     """
 
     lsn: int = 0
@@ -73,9 +73,9 @@ def preview(
     """(rows as RECEIVED in append order, at most limit; the place after the last).
 
     Ends before, but never empty, where the bytes of a batch do.
-    through_lsn: what was written later is not there: neither rows nor markers
+    through_lsn: what was written later is left out, rows and markers alike
     only:        the rows of one transaction
-    is_strict:   raise SnapshotExpired where rows were moved that may be of that moment
+    is_strict:   raise SnapshotExpired if rows were moved that may belong to that moment
     """
     state = view.buffer(partition)
     if is_strict and through_lsn is not None:
@@ -107,9 +107,9 @@ def preview(
 
 
 def _check_unmoved(view: View, state: Buffer, through_lsn: int, topic: str) -> None:
-    """Raise SnapshotExpired for rows that a clean file has: it says when they became visible.
+    """Raise SnapshotExpired for rows in a clean file, which says when they became visible.
 
-    When they were written it does not say, so whether they were open at that LSN is not known.
+    It does not say when they were written, so whether they were open at that LSN is unknown.
     """
     sealed = {
         end.ledger

@@ -30,7 +30,7 @@ _COLUMNS = ("kind", "producer", "event_time", "publish_time", "lsn", "txn_most",
 
 
 class Row(NamedTuple):
-    """A watermark row, or a marker; by: who said so; effects: those of a marker; times in ms."""
+    """A watermark row, or a marker; by: who said it; effects: those of a marker; times in ms."""
 
     where: Position
     kind: int
@@ -96,7 +96,7 @@ def _cells(table: pa.Table, name: str) -> list[object]:
 
 
 class Lateness:
-    """What the messages of a partition say of event time, up to a place.
+    """The event times of a partition's messages, up to a place.
 
     greatest: of the event times, None without one
     late:     messages that were older than the watermark just before them; one without an event
@@ -117,7 +117,7 @@ class Lateness:
     def step(self, view: View) -> bool:
         """Look at the next messages; returns whether there may be more.
 
-        It may run again after it failed: it changes nothing before everything is read.
+        It may be repeated after a failure: it changes nothing before everything is read.
         cost: reads the event times of at most ROWS_AT_ONCE messages, and the moves between them
         """
         number, stop = self.partition, (self._last[0], self._last[1] + 1, 0)

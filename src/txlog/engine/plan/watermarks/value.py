@@ -58,7 +58,7 @@ class WatermarkGenerator:
         return self._state.value
 
     def seek(self, view: View, position: Position) -> None:
-        """Stand at a position; values passed on the way do not exist."""
+        """Move to a position; values passed on the way do not count."""
         self._state = self._at(view, view.watermark(self.partition), position)
         self.position = position
 
@@ -66,7 +66,7 @@ class WatermarkGenerator:
         if not known.state.seen:
             return State()
         if not any(moves_between(known, position, None)):
-            return known.state.copy()  # nothing behind it changes anything: as at the end
+            return known.state.copy()  # nothing after it changes anything: as at the end
         nearest = next(_snapshots(known, position), START)
         if nearest <= self.position <= position and self.position != START:
             start, state = self.position, self._state  # forwards, and nearer than any snapshot
@@ -92,8 +92,8 @@ class WatermarkGenerator:
     def _read_next(self, view: View, known: Watermark, position: Position) -> State | None:
         """The state of the next snapshot if nothing moves up to it; None: there is none.
 
-        A ledger that was adopted begins with none, and nothing in it moves: if those before it
-        were trimmed, the state at any row of it is that after it.
+        An adopted ledger begins with none, and nothing in it moves: if those before it were
+        trimmed, the state at any of its rows is that after it.
         """
         behind = _next_snapshot(known, position)
         if behind is None or any(moves_between(known, position, behind)):
