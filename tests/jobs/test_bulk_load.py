@@ -169,7 +169,7 @@ def test_same_bytes_again_are_already_there(client: Client, tmp_path: Path) -> N
 def test_source_that_cannot_be_read_leaves_nothing(client: Client, tmp_path: Path) -> None:
     """All or nothing: kills the rows before the bad one, and staged files."""
     (tmp_path / "a.ndjson").write_text('{"a":1}\n[1]\n{"a":\n')
-    with pytest.raises(BadRecord, match=r"a\.ndjson: line 2: no JSON object, and 1 more$"):
+    with pytest.raises(BadRecord, match=r"a\.ndjson: line 2: not a JSON object, and 1 more$"):
         load(client, tmp_path / "a.ndjson")
     (tmp_path / "a.csv").write_text("value,event_time\n" + "a,2026-11-20\n" * 50_000 + "a,soon\n")
     with pytest.raises(BadRecord, match="soon"):

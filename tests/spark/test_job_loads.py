@@ -105,7 +105,7 @@ def test_source_is_what_duckdb_makes_of_it(
 
 def test_source_that_cannot_be_read_leaves_nothing(client: Client, tmp_path: Path) -> None:
     (tmp_path / "a.ndjson").write_text('{"a":1}\n[1]\n{"a":\n')
-    with pytest.raises(BadRecord, match=r"a\.ndjson: line 2: no JSON object, and 1 more$"):
+    with pytest.raises(BadRecord, match=r"a\.ndjson: line 2: not a JSON object, and 1 more$"):
         load(client, tmp_path / "a.ndjson", Columns(), "there", engine())
     (tmp_path / "a.csv").write_text("value,event_time\na,2026-11-20\na,soon\n")
     with pytest.raises(CommandFailed, match="soon"):

@@ -1,20 +1,20 @@
-"""Owns the job `audit`: whether what is stored is what the program goes by.
+"""Owns the job `audit`: whether the stored rows agree with the store's own records.
 
-The stored rows are read by an engine that knows nothing of txlog, and visibility is worked out anew
-from the rows alone: data of a partition, and of its sidecar what has a marker there. Then:
+An engine that knows nothing of txlog reads the stored rows and works out visibility afresh from
+them alone: the data of a partition, and rows of its sidecar that have a marker there. Then:
 
     bytes         files are what the manifest says, byte for byte; Spark checks pages as it reads
-    files         their rows, and the bounds of entries and LSNs
-    entries       of a ledger 0 to n - 1, each once
-    markers       one a transaction and partition, those that the sidecar goes by
-    transactions  rows of a marker are as many as it says, with the indexes 1 to n
+    files         the number of rows in each, and the bounds of entries and LSNs
+    entries       a ledger has 0 to n - 1, each once
+    markers       one for each transaction and partition, the same ones that the sidecar has
+    transactions  a marker has as many rows as it says, with the indexes 1 to n
     places        clean files name the marker that made a row visible
-    messages      as many as the topic counts
-    ids           no two messages have one id
-    sequences     of a producer rise, within what it sent plainly and within each transaction
+    messages      there are as many as the topic counts
+    ids           no two messages have the same id
+    sequences     those of a producer rise, outside transactions and within each one
     large         chunks are complete
-    acks          point at entries that are there, or messages of a marker
-    digest        found only: a number to compare engines, copies and moments by
+    acks          point at entries that exist, or at messages of a marker
+    digest        never fails: a number to compare engines, copies and points in time
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 _TXN: Final = "partition, txn_most, txn_least"
-# Committed messages by the rows alone; nothing of a fold is in it but for large messages, whose
+# Committed messages by the rows alone. Nothing here comes from a fold except large messages, whose
 # rows are in no file.
 _COMMITTED: Final = f"""
 marks AS (SELECT partition, ledger, entry, txn_most, txn_least,
@@ -56,11 +56,11 @@ committed AS (
 
 
 def audit(client: Client, topics: Sequence[str], engine: Engine, tell: Tell = silent) -> Audit:
-    """Compare what is stored of topics, of all when none is named, with what is said of it.
+    """Check the stored rows of the topics, or of all topics, against the store's own records.
 
-    tell:    what is told of each step
+    tell:    called with a line for each step
     returns: {failed, check_list: [{name, topic, partition, expected, found, ok}]}; partition is
-             None where a check is of the whole topic
+             None where a check is for the whole topic
     raises:  TopicNotFound, PartitionUnavailable; Corruption of a part, which the manifest covers
     """
     names = [TopicName.parse(topic) for topic in topics]
@@ -77,7 +77,7 @@ def audit(client: Client, topics: Sequence[str], engine: Engine, tell: Tell = si
 
 
 def stored_of(client: Client, words: Sequence[str] | None) -> list[Stored]:
-    """What is stored of topics, by their full names; None: of all."""
+    """What is stored of the topics with these full names; None: of all."""
     return client._ask(lambda view: stored(view, words))
 
 
@@ -88,7 +88,7 @@ def _checks(client: Client, held: Stored, engine: Engine) -> Iterator[AuditCheck
         damage = _damage(client, files)
         yield _check("bytes", held, None, expected, damage or expected)
         if damage:
-            return  # whatever these bytes say would be told twice
+            return  # anything else wrong in these bytes would be reported twice
     try:
         with engine.stored(client, held) as ask:
             yield from _asked(held, ask, engine)
@@ -100,7 +100,7 @@ def _checks(client: Client, held: Stored, engine: Engine) -> Iterator[AuditCheck
 
 
 def _damage(client: Client, files: Sequence[Source]) -> str | None:
-    """What is wrong with the bytes of files, None when nothing is."""
+    """What is wrong with the bytes of files; None when nothing is."""
     try:
         client._check_files(files)
     except Corruption as error:
@@ -159,7 +159,7 @@ _SUMS: Final = {
         GROUP BY a.partition ORDER BY a.partition""",
 }  # fmt: skip
 
-# Each gives (partition, faults): what there should be none of.
+# Each gives (partition, faults): there should be none.
 _FAULTS: Final = {
     "markers": ("differ", f"""
         WITH {_COMMITTED}, said AS (
@@ -200,7 +200,7 @@ _FAULTS: Final = {
 
 
 def _files(held: Stored, ask: Ask) -> Iterator[AuditCheck]:
-    """Each file against what the manifest says of it, a check a partition."""
+    """Each file against what the manifest says about it, one check a partition."""
     sql = (
         "SELECT ledger, file, count(*) AS n, min(entry) AS first, max(entry) AS last,"
         f" coalesce(min(lsn), 0) AS lsn_first, coalesce(max(lsn), 0) AS lsn_last FROM {STORED}"
@@ -250,7 +250,7 @@ def _faults(name: str, unit: str, held: Stored, table: pa.Table) -> Iterator[Aud
 
 
 def _digest(held: Stored, ask: Ask, engine: Engine) -> AuditCheck:
-    """Σ of 48 bits of the values' md5: it depends on no order, and on where rows lie neither."""
+    """Σ of 48 bits of the values' md5: it depends neither on order nor on where rows lie."""
     sql = (
         f"WITH {_COMMITTED} SELECT count(value) AS n,"
         f" CAST(coalesce(sum({engine.digest('value')}), 0) AS VARCHAR(40)) AS total FROM committed"

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 Tell = Callable[[str], None]
 Ask = Callable[[str], pa.Table]
-# The views of `stored`, and the tables that it has beside them.
+# The views of `stored`, and the tables beside them.
 STORED, LARGE_CHUNKS = "stored", "large_chunks"
 TABLES = ("ledgers", "markers", "large", "acks")
 
@@ -42,7 +42,7 @@ class Engine(Protocol):
         """SQL for 48 bits of the md5 of bytes, as an integer."""
 
     def messages(self, client: Client, topic: str, sql: str) -> pa.Table:
-        """Rows of a SELECT over `{messages}`: the committed messages of a topic, of one moment.
+        """Rows of a SELECT over `{messages}`: the committed messages of a topic, as of one moment.
 
         raises: TopicNotFound; what reading the topic raises
         """
@@ -54,15 +54,15 @@ class Engine(Protocol):
         """
 
     def count(self, source: Files) -> int:
-        """How many messages files have; raises CommandFailed, BadRecord, InvalidArgument.
+        """How many messages the files have; raises CommandFailed, BadRecord, InvalidArgument.
 
-        Every record is looked at, and none is written.
+        Every record is read and none is written.
         """
 
     def csv_rows(self, source: Files) -> CsvRows:
-        """What csv files are to this engine; raises BadRecord, CommandFailed for what is none.
+        """What csv files hold for this engine; raises BadRecord, CommandFailed.
 
-        All that DuckDB cannot read as it is written it refuses; others may take it for something.
+        DuckDB refuses whatever it cannot read as written; others may read something into it.
         """
 
     def load(self, client: Client, source: Files, topic: str, key: str, batch: str) -> BulkStored:
@@ -80,21 +80,21 @@ class Engine(Protocol):
         batch: str,
         function: Transform | None,
     ) -> tuple[int, BulkStored]:
-        """Store the messages of a content again, changed by a function; how many were read."""
+        """Store messages of a content again, changed by a function; returns how many were read."""
 
     def arrange(self, client: Client) -> Arrange | None:
-        """What reads and sorts the rows of a compaction; None: the upkeep itself."""
+        """What reads and sorts the rows of a compaction; None: upkeep does it itself."""
 
     def searches(self, client: Client, topic: str) -> Mapping[int, Search] | None:
-        """By number of the partition what finds its delayed ids; None: the upkeep itself."""
+        """By partition number, what finds its delayed ids; None: upkeep does it itself."""
 
     def stored(self, client: Client, held: Stored) -> AbstractContextManager[Ask]:
         """What runs a SELECT over the views STORED and LARGE_CHUNKS, and over TABLES.
 
-        STORED: role, partition, and the columns of stored.ROWS; a row of it a stored row
+        STORED: role, partition, and the columns of stored.ROWS; one row for each stored row
         raises: Corruption when a file cannot be read
         """
 
 
 def silent(text: str) -> None:
-    """What is told to nobody."""
+    """Tells nobody."""

@@ -1,9 +1,9 @@
 """Owns the job `export-delta`: the committed messages of a topic as a Delta table.
 
-One commit of Delta adds files with what became visible since the export before, and records the
-LSN that they reach to as the version of an application: so a table has each message once, and knows
-itself how far it is. A file of the store with nothing but such messages is linked, not copied;
-the rest an engine writes. A table that was exported to is never asked of the store.
+One commit of Delta adds files with what became visible since the previous export, and records the
+LSN that they reach as the version of an application: so a table has each message once, and itself
+knows how far it is. A file of the store with nothing but such messages is linked, not copied; an
+engine writes the rest. The store keeps no note of the tables exported to.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _TABLE: Final = pa.schema([("partition", pa.int32()), ("ledger", pa.int64()), *F
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """What is exported: all of a topic at an LSN, and ledgers without markers."""
+    """What is exported: all of a topic at an LSN, and its ledgers without markers."""
 
     content: Content
     plain: set[int]
@@ -62,11 +62,11 @@ def export_delta(
 ) -> ExportedDelta:
     """Add what became visible since the last export to a Delta table in a local directory.
 
-    app_id:  under which the table keeps the LSN that it has; two of them are two exports
-    returns: {topic, path, messages, files, linked, version, lsn, already}; version of the table,
-             None while there is none; already: the table has everything
+    app_id:  the table records its LSN under this; two of them are two exports
+    returns: {topic, path, messages, files, linked, version, lsn, already}; version: that of the
+             table, None if there is none yet; already: the table had everything
     raises:  TopicNotFound, InvalidArgument, NotAllowed when the table is of another topic or ahead
-             of the store, TryAgain when another export came between
+             of the store, TryAgain when another export came in between
     """
     if "://" in path or not path or not app_id:
         raise InvalidArgument("an export goes to a local directory, and its app id is not empty")
@@ -106,7 +106,7 @@ def export_delta(
             "already": not messages,
         }
     pin = client._pin([*rest.relation.direct, *rest.relation.unclean, *rest.relation.large_files])
-    if table is None:  # first of all, so that what a killed export leaves is in a table
+    if table is None:  # first of all, so that what a killed export leaves belongs to a table
         place.mkdir(parents=True, exist_ok=True)
         table = DeltaTable.create(
             str(place), _TABLE, mode="ignore", partition_by=list(PLACE), description=label
@@ -158,7 +158,7 @@ def _opened(place: Path) -> DeltaTable | None:
 
 
 def _found(view: View, name: TopicName) -> _Found:
-    """The topic, and which of its closed ledgers hold plain messages and nothing else."""
+    """The topic, and those of its closed ledgers that hold only plain messages."""
     topic = find_topic(view, name)
     plain: set[int] = set()
     for index in range(topic.partitions):
@@ -173,7 +173,7 @@ def _found(view: View, name: TopicName) -> _Found:
 
 
 def _is_whole(source: Source, found: _Found, since: int) -> bool:
-    """Every row of the file is a committed message that the table does not have."""
+    """Whether every row of the file is a committed message that the table lacks."""
     is_clean = source.role == "s" or source.ref.ledger in found.plain
     return is_clean and source.within is None and source.ref.lsn_first > since
 
@@ -194,13 +194,13 @@ def _link(client: Client, source: Source, place: Path, folder: Path) -> AddActio
     stored = Path(client.path, source.ref.path)
     try:
         made.hardlink_to(stored)
-    except OSError:  # another file system, or one without links
+    except OSError:  # another file system, or one without hard links
         shutil.copyfile(stored, made)
     return _action(place, made, source.ref.rows)
 
 
 def _added(place: Path, folder: Path) -> list[AddAction]:
-    """Files that the engine wrote, as the table is told of them."""
+    """Files that the engine wrote, as the table records them."""
     return [
         _action(place, path, pq.read_metadata(path).num_rows)
         for path in sorted(folder.glob("*/*/part-*.parquet"))
@@ -231,5 +231,5 @@ def _commit(table: DeltaTable, actions: list[AddAction], app_id: str, lsn: int) 
     except (CommitFailedError, DeltaError) as error:
         text = " ".join(str(error).split())
         raise TryAgain(
-            f"the table was written by another meanwhile: {text[:200]}", hint="run the export again"
+            f"somebody else wrote the table meanwhile: {text[:200]}", hint="run the export again"
         ) from error

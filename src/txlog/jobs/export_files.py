@@ -1,21 +1,21 @@
 """Owns the export of a topic to files: one written as a whole, or a directory that grows.
 
-A directory has a file `_txlog-export.json`: which store and topic it is of, in which form, and
-after which message of each partition it ends. A piece is written in three steps, so that whoever is
-killed loses a piece and doubles none:
+A directory has a file `_txlog-export.json`: its store, topic and form, and after which message of
+each partition it ends. A piece is written in three steps, so that a killed export loses one piece
+and writes none twice:
 
     files     under temporary names, flushed, then renamed; named by partition and first message
-    state     replaced at once: the piece is in
-    again     files that begin after the state belong to a piece that did not get there: they go
+    state     replaced in one step: the piece is in
+    again     files that begin after the state belong to an unfinished piece: they are removed
 
 Order is that of the log, one partition after another. What a message looks like:
 
     parquet, arrow   COLUMNS: key and value are bytes, instants UTC in milliseconds
-    csv              the same as text, instants that no year from 1 to 9999 has as epoch ms; key and
+    csv              the same as text, instants outside the years 1 to 9999 as epoch ms; key and
                      value as their encoding says: utf8, base64, or empty for null
     ndjson           the envelope of FORMAT records (`produce --in envelope` takes it byte for byte)
 
-DuckDB makes text of columns: no message becomes an object of Python. A row is laid out as in a
+DuckDB turns columns into text: no message becomes a Python object. A row is laid out as in a
 clean file of a store: a plain message has its ledger, a partition column, and its entry; a message
 of a transaction has no ledger but its marker and its index. Its id is
 `coalesce(marker_ledger, ledger):coalesce(marker_entry, entry):txn_index`. Source: spec/cli 8.2.
@@ -87,16 +87,16 @@ COLUMNS: Final = pa.schema(
         ("sequence_id", pa.int64()),
     ]
 )
-# By what files may be parted; a date is a day in UTC.
+# What files may be partitioned by; a date is a day in UTC.
 PLACES: Final = ("partition", "key", "producer", "publish_date", "event_date")
-PLACES_MAX: Final = 500  # files that are open at once
+PLACES_MAX: Final = 500  # files open at once
 _TIMES: Final = [field.name for field in COLUMNS if field.type == INSTANT]
 _NOWHERE: Final = "__HIVE_DEFAULT_PARTITION__"
 _HIGH: Final = pa.scalar((1 << 48) - 1, pa.int64())
 
 
 def _text(column: str) -> str:
-    """SQL for bytes as text, and how it says them."""
+    """SQL for bytes as text, and for their encoding."""
     said = f"CASE WHEN {column} IS NULL THEN NULL WHEN try(decode({column})) IS NULL"
     return (
         f"coalesce(try(decode({column})), to_base64({column})) AS {column}, "
@@ -105,7 +105,7 @@ def _text(column: str) -> str:
 
 
 def _time(column: str) -> str:
-    """SQL for an instant as records print it: what no year has as epoch ms."""
+    """SQL for an instant as records print it; outside the years it is epoch ms."""
     year = f"strftime({column}, '%Y-%m-%dT%H:%M:%S.%gZ')"
     within = f"{column}_ms BETWEEN {INSTANT_MS_MIN} AND {INSTANT_MS_MAX}"
     return f"CASE WHEN {within} THEN {year} ELSE CAST({column}_ms AS VARCHAR) END AS {column}"
@@ -133,7 +133,7 @@ _ENVELOPES: Final = (
 
 
 class Writer(Protocol):
-    """What takes the messages of one file."""
+    """Takes the messages of one file."""
 
     def write(self, rows: pa.Table) -> None:
         """Add rows of COLUMNS."""
@@ -142,7 +142,7 @@ class Writer(Protocol):
         """Write the end of the file; it stays open."""
 
     def drop(self) -> None:
-        """Write nothing any more, the end included; behind `close` it does nothing."""
+        """Write nothing more, not even the end; after `close` it does nothing."""
 
 
 def exported(received: pa.Table) -> pa.Table:
@@ -182,9 +182,9 @@ def _unsigned(column: pa.ChunkedArray, mask: int | None) -> pa.ChunkedArray:
 
 
 def writer(form: str, sink: BinaryIO, without: Sequence[str] = (), *, seeks: bool = True) -> Writer:
-    """What writes a file of a form.
+    """Return what writes a file of a form.
 
-    without: columns that the names of directories say
+    without: columns that the directory names give
     seeks:   the sink is a file
     """
     schema = pa.schema([field for field in COLUMNS if field.name not in without])
@@ -229,8 +229,8 @@ class _Arrow:
         self._sink.close()
 
     def drop(self) -> None:
-        # Else a writer of Parquet writes the end when it is collected, and says on stderr that its
-        # sink is closed.
+        # Else a Parquet writer writes the end when it is collected, and complains on stderr that
+        # its sink is closed.
         if isinstance(self._sink, pq.ParquetWriter):
             self._sink.is_open = False
 
@@ -295,7 +295,7 @@ def by_place(rows: pa.Table, names: Sequence[str]) -> Iterator[tuple[str, pa.Tab
     if len(distinct) > PLACES_MAX:
         raise InvalidArgument(
             f"{len(distinct)} files at once by {', '.join(names)}, at most {PLACES_MAX}",
-            hint="part by less",
+            hint="partition by less",
         )
     for code in distinct:
         parts: list[str] = []
@@ -314,7 +314,7 @@ def _place(rows: pa.Table, name: str) -> pa.ChunkedArray:
         within = pc.and_(
             pc.greater_equal(ms, pa.scalar(INSTANT_MS_MIN, pa.int64())),
             pc.less_equal(ms, pa.scalar(INSTANT_MS_MAX, pa.int64())),
-        )  # what no year has, has no date
+        )  # outside these years there is no date
         times = pc.if_else(within, times, pa.scalar(None, times.type))
         return pc.strftime(times, "%Y-%m-%d")
     return rows.column(name)
@@ -359,7 +359,7 @@ def export_stream(
 ) -> Exported:
     """Write the committed messages of a topic to an open file; parquet and arrow as a stream.
 
-    wanted:  a range, all when left out; it ends at the end that the log has now
+    wanted:  a range; everything when left out. It ends at the present end of the log
     returns: {topic, path, files, messages, size_bytes}; size_bytes: of payload
     raises:  TopicNotFound, InvalidArgument, PartitionUnavailable, Corruption; what sink raises
     """
@@ -385,7 +385,7 @@ def export_file(
     force: bool = False,
     tell: Tell = silent,
 ) -> Exported:
-    """Write the committed messages of a topic to one file, which is there when all are in it.
+    """Write the committed messages of a topic to one file, which appears once all are in it.
 
     force:   replace a file of that name
     returns: as export_stream; raises that, AlreadyExists, DiskFailed
@@ -424,21 +424,21 @@ def export_directory(
 ) -> Exported:
     """Write the committed messages of a topic as files of a directory, each message once.
 
-    wanted:  a stretch of the log; of a directory that is gone on with it is not asked again
+    wanted:  a stretch of the log; not used again when a directory is continued
     partition_by: of exported.PLACES: files lie below name=value/…, and have no such column
-    resume:  go on where an export of the same store and topic was killed, or begin
-    append:  that, and what became visible since it was finished
-    force:   what an export wrote there goes first
-    returns: as export_stream, of this call
+    resume:  continue where an export of the same store and topic was killed, or begin
+    append:  that, and add what became visible since it was finished
+    force:   first remove what an export wrote there
+    returns: as export_stream, for this call
     raises:  that; AlreadyExists (there is one, or other files), NotAllowed (it is of something
-             else), TryAgain (another export is at it), MessageNotFound (what follows was trimmed)
+             else), TryAgain (another export is writing), MessageNotFound (what follows was trimmed)
     """
     _check_form(form)
     for name in partition_by:
         if name not in PLACES:
-            raise InvalidArgument(f"files are not parted by {name}", hint=", ".join(PLACES))
+            raise InvalidArgument(f"files cannot be partitioned by {name}", hint=", ".join(PLACES))
     if wanted is not None and wanted.kind != "range":
-        raise InvalidArgument("a directory takes a stretch of the log: unacked and txn are none")
+        raise InvalidArgument("a directory needs a range: unacked and txn are not allowed")
     short = TopicName.parse(topic, allow_partition=True).short
     client.topic(topic)
     make_directory(path)
@@ -449,7 +449,7 @@ def export_directory(
         try:
             export.begin(wanted, resume=resume or append, again=append, force=force)
         except TxlogError:
-            if not disk.exists(STATE):  # refused: the directory is left as it was found
+            if not disk.exists(STATE):  # refused: the directory stays as it was
                 disk.unlink(LOCK)
             raise
         for partition in sorted(export.state.places):
@@ -461,7 +461,7 @@ def export_directory(
 
 @dataclass(slots=True)
 class _State:
-    """What a directory holds: per partition the mark behind which it ends, and where it shall."""
+    """What a directory holds: per partition, the mark after which it ends, and its goal."""
 
     store: str
     topic: str
@@ -480,7 +480,7 @@ class _State:
 
 
 class _Directory:
-    """An export that is being made."""
+    """An export in progress."""
 
     def __init__(
         self, client: Client, topic: str, root: Path, form: str, partition_by: Sequence[str]
@@ -495,7 +495,7 @@ class _Directory:
     def begin(self, wanted: Range | None, *, resume: bool, again: bool, force: bool) -> None:
         """Read what there is, or begin."""
         known = self._known()
-        # No other export is at it: these are of one that was killed.
+        # No other export is writing: these are from one that was killed.
         left = [one for one in self._root.rglob(".*.tmp") if _TEMPORARY.fullmatch(one.name)]
         remove_files(map(str, left))
         if known is None and any(one.name not in (LOCK,) for one in self._root.iterdir()):
@@ -511,7 +511,7 @@ class _Directory:
         if not resume:
             raise AlreadyExists(
                 f"{self._root} has an export{'' if known.is_done else ' that is not finished'}",
-                hint="--append adds to it, --resume finishes it, --force begins anew",
+                hint="--append adds to it, --resume finishes it, --force starts over",
                 path=str(self._root),
             )
         for name in ("store", "topic", "form", "partition_by"):
@@ -521,7 +521,7 @@ class _Directory:
                     path=str(self._root),
                 )
         if wanted is not None:
-            raise InvalidArgument("an export is gone on with where it ends: without a range")
+            raise InvalidArgument("an export continues where it ended: leave out the range")
         self.state = known
         places = known.places
         remove_files(
@@ -537,7 +537,7 @@ class _Directory:
             self.state.is_done = False
 
     def pieces(self, partition: str, piece_messages: int) -> Iterator[int]:
-        """Write what is left of a partition, a piece at a time; yields the messages so far."""
+        """Write the rest of a partition, a piece at a time; yields the messages so far."""
         stop = self.state.stops.get(partition)
         if stop is None:
             return
@@ -548,7 +548,7 @@ class _Directory:
             try:
                 written = self._piece(reader, number, piece_messages)
             except MessageNotFound as error:
-                error.hint = "begin anew: in another directory, or here with --force"
+                error.hint = "start over: in another directory, or here with --force"
                 raise
             ((_, mark),) = store.ask(reader._standing, up_to_damage=True).items()
             if written:
@@ -559,13 +559,13 @@ class _Directory:
                 return
 
     def finish(self) -> None:
-        """All of it is there."""
+        """All of it is written."""
         if not self.state.is_done:
             self.state.is_done = True
             self._save()
 
     def _piece(self, reader: Reader, partition: int, most: int) -> int:
-        """Write at most so many messages; their files take their names together."""
+        """Write at most this many messages; their files take their names together."""
         done = 0
         with ExitStack() as files:
             writers: dict[str, Writer] = {}
@@ -630,7 +630,7 @@ class _Directory:
             return _State.parse(data)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise NotAllowed(
-                f"{self._root / STATE} is not of an export: {error}", path=str(self._root)
+                f"{self._root / STATE} does not belong to an export: {error}", path=str(self._root)
             ) from error
 
     def _save(self) -> None:
@@ -698,7 +698,7 @@ Key = tuple[int, int | None]
 
 
 def rows_after(client: Client, content: Content, lsn: int, names: list[str]) -> Iterator[pa.Table]:
-    """Committed messages that became visible after an LSN, some at a time."""
+    """Committed messages that became visible after an LSN, a batch at a time."""
     wanted = {"lsn": (lsn + 1, content.relation.lsn)}
     for scan in scans_of(content.relation, wanted):
         for table in client._scanned(scan, names, wanted):
@@ -724,13 +724,13 @@ def write_files(client: Client, content: Content, lsn: int, folder: Path) -> Non
             writer.close()
     finally:
         for writer in writers.values():
-            writer.is_open = False  # else one that was given up complains when it is collected
+            writer.is_open = False  # else an abandoned one complains when it is collected
 
 
 def _by_place(table: pa.Table) -> Iterator[tuple[Key, pa.Table]]:
     """The rows by partition and ledger, as files have them.
 
-    Delta holds microseconds: an instant beyond is the end of those, which DuckDB calls infinity.
+    Delta holds microseconds: an instant beyond their range becomes its end, DuckDB's infinity.
     """
     table = bounded(table)
     is_plain = pc.is_null(table.column("txn_index"))

@@ -1,8 +1,8 @@
 """Owns importing files: `import` and the job `bulk-load`; rows become messages of a topic, once.
 
-All of a batch is stored or none of it. It is named by the transaction key and the bytes of the
-files; whoever brings both again gets the first answer, and nothing is written. With `resume` each
-file is a batch of its own, so an import that was killed goes on with the files that are not stored.
+All of a batch is stored or none of it. It is identified by the transaction key and the bytes of the
+files: importing both again gives the first answer, and nothing is written. With `resume` each file
+is a batch of its own, so a killed import continues with the files that are not stored.
 Source: spec/cli 8.2.
 """
 
@@ -44,9 +44,9 @@ def bulk_load(
 
     returns: {topic, files, messages, size_bytes, ledgers, txn, already}; files: of the source
     raises:  InvalidArgument, TopicNotFound, PartitionUnavailable, NotAllowed; BadRecord,
-             CommandFailed when a file cannot be read as it is said to be: nothing was stored
+             CommandFailed when a file is not in the form stated: nothing was stored
     """
-    tell("reading the source for its name")
+    tell("reading the source for its digest")
     batch = source.name()
     already = client.has_batch(topic, key, batch)
     if source.form == "csv" and engine.name != Local.name and not already:
@@ -71,7 +71,7 @@ def bulk_load(
 
 
 def _check_csv(source: Files, engine: Engine) -> None:
-    """Raises BadRecord for what is no csv, or when an engine takes it for other rows."""
+    """Raises BadRecord for what is not csv, or when an engine reads other rows in it."""
     ours, theirs = Local().csv_rows(source), engine.csv_rows(source)
     if ours == theirs or ours.rows == theirs.rows == 0:
         return
@@ -82,12 +82,12 @@ def _check_csv(source: Files, engine: Engine) -> None:
         what = f"as {theirs.rows} rows, not {ours.rows}"
     raise BadRecord(
         f"{engine.name} reads these csv files {what}",
-        hint="--engine duckdb; it may be blank lines, blanks around quotes, or names of columns",
+        hint="--engine duckdb; the cause may be blank lines, blanks around quotes, or column names",
     )
 
 
 def answer_of(found: BulkStored, files: int) -> BulkLoaded:
-    """What a job says of Bulk.commit's answer."""
+    """What a job returns of Bulk.commit's answer."""
     return {
         "topic": found["topic"],
         "files": files,
@@ -118,15 +118,15 @@ def import_files(
 ) -> Imported:
     """Store the rows of files as messages, in their order, once.
 
-    source:  of loads.files_of, of the forms OF_IMPORT
+    source:  from loads.files_of, in one of the forms OF_IMPORT
     key:     the transaction key that the batches belong to; left out: `import-TOPIC`
     resume:  each file is stored by itself; else all of them or none
     create:  make the topic if it is missing, with one partition
-    decoded_bytes_max: a row group of Parquet that decodes to more is refused
+    decoded_bytes_max: a Parquet row group that decodes to more is refused
     returns: {topic, files, messages, size_bytes, txn, already}: of what was stored now, or before;
              txn None: there were several; already: nothing was stored now
-    raises:  TopicNotFound, InvalidArgument, LimitExceeded; BadRecord when a file is
-             not what it is said to be: of that batch nothing was stored; as Bulk.commit
+    raises:  TopicNotFound, InvalidArgument, LimitExceeded; BadRecord when a file is not in the
+             form stated: of that batch nothing was stored; as Bulk.commit
     """
     name = TopicName.parse(topic)
     _check_decoded(source, decoded_bytes_max)
@@ -156,7 +156,7 @@ def import_files(
 
 
 def _check_decoded(source: Files, most: int) -> None:
-    """Refuse Parquet that would fill the memory, before any of it is read."""
+    """Refuse Parquet that would exhaust memory, before any of it is read."""
     if source.form != "parquet":
         return
     for path in source.paths:

@@ -1,8 +1,8 @@
-"""Owns the job `lateness`: how long after their event messages came, and what waiting would save.
+"""Owns the job `lateness`: how late messages arrive, and how many a waiting watermark would save.
 
-The watermark of a partition that waits so long trails its greatest event time by as much; a message
-below it is late. Order is that of the log, in each partition for itself; messages without an event
-time have no part in it.
+A watermark that waits for a delay lags the greatest event time of its partition by that much; a
+message below it is late. Each partition is taken by itself, in the order of the log; messages
+without an event time are left out.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ _QUANTILES: Final = {"p50_ms": 0.5, "p90_ms": 0.9, "p99_ms": 0.99}
 
 
 def lateness(client: Client, topic: str, by_ms: int, engine: Engine) -> Lateness:
-    """Delays from event to publication of a topic, by time of publication.
+    """Delays from event to publication in a topic, by publish time.
 
     returns: {topic, messages, row_list, delay_list}
     row_list:   {from_time, messages, late, p50_ms, p90_ms, p99_ms, max_ms}, by time; late: those
                 below the greatest event time before them
-    delay_list: {delay_ms, late}: how many a watermark that waits so long would find late
+    delay_list: {delay_ms, late}: how many a watermark with this delay would find late
     raises:     TopicNotFound, InvalidArgument; what reading the topic raises
     """
     if by_ms < 1:
-        raise InvalidArgument(f"--by is {by_ms} ms, it must be 1 ms at least", code=203)
+        raise InvalidArgument(f"--by is {by_ms} ms, it must be at least 1 ms", code=203)
     table = engine.messages(client, topic, _sql(engine, by_ms))
     rows = table.select(["from_time", "messages", "late_0", *_QUANTILES, "max_ms"])
     rows = rows.rename_columns(["from_time", "messages", "late", *_QUANTILES, "max_ms"])

@@ -1,6 +1,6 @@
-"""Owns what is loaded in bulk: files of which form, what names them, what is kept of a message.
+"""Owns the source of a bulk load: files and their form, their identity, which columns are kept.
 
-A source is named by what is in it: the same bytes again are the same source, wherever they lie.
+A source is identified by its content: the same bytes again are the same source, wherever they lie.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ _SUFFIXES: Final[dict[str, Form]] = {
     ".parquet": "parquet", ".csv": "csv", ".ndjson": "ndjson", ".jsonl": "ndjson",
     ".arrow": "arrow",
 }  # fmt: skip
-# What every engine reads; in this process also what an export writes, and what is packed.
+# What every engine reads; in this process also what an export writes, and compressed files.
 OF_ENGINES: Final[tuple[Form, ...]] = ("parquet", "csv", "ndjson")
 OF_IMPORT: Final[tuple[Form, ...]] = (*OF_ENGINES, "arrow", "envelope")
 _PACKED: Final = (".gz", ".zst")
-# Of a message that is replayed, beside this property: TOPIC:MESSAGE-ID of where it came from.
+# The property of a replayed message that says where it came from: TOPIC:MESSAGE-ID.
 KEPT: Final = ("key", "value", "properties", "event_time", "deliver_at")
 PROPERTY: Final = "replay_of"
-# Of DuckDB a pa.Table to a pa.Table, of Spark a DataFrame to a DataFrame.
+# With DuckDB a pa.Table to a pa.Table, with Spark a DataFrame to a DataFrame.
 Transform = Callable[[Any], Any]
 _BLOCK_BYTES: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """Which columns of a source are which of a message; None: that of the name, if there is one.
+    """Which columns of a source are which of a message; None: the one of that name, if any.
 
-    value: None and no column `value`: the whole row as a JSON object; of ndjson always the line,
-           and the others are members of it
+    value: None and no column `value`: the whole row as a JSON object; with ndjson always the line,
+           whose members are the other columns
     values: these as a JSON object
     """
 
@@ -54,7 +54,7 @@ class Files:
     columns: Columns
 
     def name(self) -> str:
-        """The name of the source: a digest of its bytes, and of what is taken from them."""
+        """The identity of the source: a digest of its bytes, and of what is taken from them."""
         digest = hashlib.sha256(repr((self.form, self.columns)).encode())
         for path in self.paths:
             of_file = hashlib.sha256()
@@ -67,7 +67,7 @@ class Files:
 
 @dataclass(frozen=True, slots=True)
 class CsvRows:
-    """What an engine takes csv files for; digest: of all values, in any order of the rows."""
+    """What an engine reads in csv files; digest: of all values, whatever the order of rows."""
 
     columns: list[str]
     rows: int
@@ -80,7 +80,7 @@ def files_of(
     """The files that paths name: files, and all with a known suffix below directories.
 
     form:   None: by their suffixes, which must agree
-    forms:  that there may be; with OF_IMPORT lines may also be packed, as .csv.gz or .ndjson.zst
+    forms:  those allowed; with OF_IMPORT lines may be compressed, as .csv.gz or .ndjson.zst
     raises: NotFound, InvalidArgument
     """
     found: list[Path] = []
@@ -103,20 +103,22 @@ def files_of(
         raise NotFound(f"no file with {named} below {', '.join(paths)}")
     said = {_form(one, forms) for one in found}
     if form is None and (len(said) != 1 or None in said):
-        raise InvalidArgument("the suffixes do not say one form", hint=f"--in {'|'.join(forms)}")
+        raise InvalidArgument(
+            "the suffixes do not agree on one form", hint=f"--in {'|'.join(forms)}"
+        )
     chosen = next((one for one in forms if one == (form or next(iter(said)))), None)
     if chosen is None:
         *others, last = forms
         raise InvalidArgument(f"a source is {', '.join(others)} or {last}, not {form}")
     if chosen == "envelope" and columns != Columns():
-        raise InvalidArgument("an envelope says itself what is key and value")
+        raise InvalidArgument("an envelope itself says what is key and value")
     if chosen == "ndjson" and (columns.value is not None or columns.values):
-        raise InvalidArgument("of ndjson the value is the line: there is no value column")
+        raise InvalidArgument("with ndjson the value is the line: there is no value column")
     return Files(chosen, [str(one.absolute()) for one in found], columns)
 
 
 def _form(path: Path, forms: Sequence[Form]) -> Form | None:
-    """The form that a name says."""
+    """The form that a name implies."""
     suffixes = path.suffixes
     if "envelope" in forms and suffixes and suffixes[-1] in _PACKED:
         del suffixes[-1]

@@ -70,7 +70,7 @@ class Local:
         write_files(client, content, lsn, folder)
 
     def count(self, source: Files) -> int:
-        """How many messages files have."""
+        """How many messages the files have."""
         with telling(source), _session(source) as session:
             check_lines(session, source)
             return count_rows(session, source)
@@ -111,11 +111,11 @@ class Local:
         return source.read, answer
 
     def arrange(self, client: Client) -> Arrange | None:
-        """The upkeep reads and sorts by itself."""
+        """Upkeep reads and sorts by itself."""
         return None
 
     def searches(self, client: Client, topic: str) -> Mapping[int, Search] | None:
-        """The upkeep reads the log by itself."""
+        """Upkeep reads the log by itself."""
         return None
 
     @contextmanager
@@ -161,10 +161,10 @@ def _scan(client: Client, sources: Sequence[Source]) -> str:
 
 
 def _both(paths: Sequence[str]) -> list[str]:
-    """Paths as such, and as patterns."""
+    """Paths as they are, and escaped as patterns."""
     return sorted({*paths, *map(_unglobbed, paths)})
 
 
 def _unglobbed(path: str) -> str:
-    """A path without the meaning of a pattern."""
+    """A path, escaped so that it is not a pattern."""
     return "".join(f"[{char}]" if char in "*?[" else char for char in path)

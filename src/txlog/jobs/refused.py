@@ -1,7 +1,7 @@
-"""Owns what is said of files that DuckDB would not take: which line, and what is wrong with it.
+"""Owns the errors for files that DuckDB rejects: which line, and what is wrong with it.
 
-DuckDB's own words name options that nobody here can set, and quote the line. A csv file is read
-once more, by the library of Python, up to the first line that is no row.
+DuckDB's own message names options that nobody can set here, and quotes the line. A csv file is
+read once more, by Python's csv module, up to the first line that is not a row.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from txlog.errors import BadRecord, SqlError
 from txlog.jobs.loads import Files
 
 _FIELD_BYTES_MAX: Final = 1 << 24  # as DuckDB is told: a line
-# Where the words begin that help nobody: statements that are ours, options, lines of the file.
+# Where the unhelpful part of a message begins: our statements, options, lines of the file.
 _ENDS: Final = ("LINE 1:", "Original Line:", "Possible ", "The search space")
 
 
 @contextmanager
 def telling(source: Files) -> Iterator[None]:
-    """Turn what DuckDB says of the files into an error that names file and line.
+    """Turn DuckDB's complaint about the files into an error that names file and line.
 
     raises: BadRecord for a SqlError
     """
@@ -43,14 +43,16 @@ def telling(source: Files) -> Iterator[None]:
 
 
 def no_objects(source: Files, count: int) -> BadRecord:
-    """What to say of lines that are no JSON object: where the first is, and how many more."""
+    """What to say about lines that are not JSON objects: where the first is, and how many more."""
     more = f", and {count - 1} more" if count > 1 else ""
     for path in source.paths:
         with _opened(path) as file:
             for number, line in enumerate(_lines(path, file), start=1):
                 if not _is_object(line):
-                    return _bad(path, number, f"no JSON object{more}")
-    return BadRecord(f"{count} line{'s are' if count > 1 else ' is'} no JSON object")
+                    return _bad(path, number, f"not a JSON object{more}")
+    return BadRecord(
+        f"{count} line{'s are not JSON objects' if count > 1 else ' is not a JSON object'}"
+    )
 
 
 def _is_object(line: str) -> bool:
@@ -61,7 +63,7 @@ def _is_object(line: str) -> bool:
 
 
 def _check_rows(path: str, error: SqlError) -> None:
-    """Raises BadRecord at the first line of a csv file that is no row of its header's length."""
+    """Raises BadRecord at the first line of a csv file that is not a row of its header's length."""
     csv.field_size_limit(_FIELD_BYTES_MAX)
     with _opened(path) as file:
         rows = csv.reader(_lines(path, file), strict=True)
@@ -93,7 +95,7 @@ def _check_text(path: str, error: SqlError) -> None:
 
 def _opened(path: str) -> BinaryIO:
     if path.endswith(".zst"):
-        return io.BytesIO()  # nothing here unpacks it
+        return io.BytesIO()  # nothing here can decompress it
     if path.endswith(".gz"):
         return cast(BinaryIO, gzip.open(path, "rb"))
     return Path(path).open("rb")

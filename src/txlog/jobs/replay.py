@@ -1,8 +1,8 @@
 """Owns the job `replay`: messages of a range become messages of another topic, once.
 
-The batch is named by the transaction key, the topic and the range as it was written: whoever brings
-all three again gets the first answer, even if the range would mean other messages by now. Each
-message is the same as before, with the place it came from as a property.
+The batch is identified by the transaction key, the topic and the range as written: all three again
+give the first answer, even if the range covers other messages by now. Each message stays the same,
+with a property that says where it came from.
 """
 
 from __future__ import annotations
@@ -46,15 +46,15 @@ def replay(
 ) -> Replay:
     """Store the committed messages of a range in another topic, once for this key and range.
 
-    wanted:   the range as text, which names the batch, and what it means
-    function: its name, which names the batch too, and what changes the messages: columns key,
+    wanted:   the range as text, which identifies the batch, and its meaning
+    function: its name, which identifies the batch too, and what changes the messages: columns key,
               value, properties, event_time, deliver_at
     returns:  {topic, dest, read, written, txn, already}; read is None when it was done before
     raises:   InvalidArgument, TopicNotFound, CommandFailed when the function failed; as Bulk.commit
     """
     source, target = (TopicName.parse(name, allow_partition=True) for name in (topic, dest))
     if source.topic.full == target.full:
-        raise InvalidArgument("a topic is not replayed into itself")
+        raise InvalidArgument("a topic cannot be replayed into itself")
     text, range_ = wanted
     batch = f"replay {source.full} {text}" + (f" {function[0]}" if function else "")
     answer: Replay = {
@@ -121,7 +121,7 @@ class Replayed:
                     yield as_message(batch)
 
     def _changed(self, table: pa.Table) -> pa.Table:
-        """What the user's function makes of messages."""
+        """What the user's function makes of the messages."""
         if self._function is None:
             return table
         try:
@@ -134,18 +134,18 @@ class Replayed:
 
 
 def _with_source(table: pa.Table) -> pa.Array:
-    """The properties of messages and where each came from, which replaces what said it before."""
+    """The properties of messages, and where each came from, in place of what said it before."""
     count = table.num_rows
     place = pc.binary_join_element_wise(table.column("topic"), table.column("message_id"), ":")
     given = pa.concat_arrays(table.column("properties").cast(PROPERTY_MAP).chunks)
-    given = given.take(pa.arange(0, count))  # offsets from 0, nothing between the rows
+    given = given.take(pa.arange(0, count))  # offsets from 0, no gaps between the rows
     names = pa.ListArray.from_arrays(given.offsets, given.keys)
     of = pc.list_parent_indices(names).cast(pa.int64())
     known = pc.not_equal(given.keys, PROPERTY)
     rows = pa.concat_arrays([of.filter(known), pa.arange(0, count)])
     keys = pa.concat_arrays([given.keys.filter(known), pa.repeat(PROPERTY, count)])
     items = pa.concat_arrays([given.items.filter(known), *place.chunks])
-    order = pc.sort_indices(rows)  # stable: ours stands last
+    order = pc.sort_indices(rows)  # stable: ours comes last
     ends = pc.cumulative_sum(pc.value_counts(rows.take(order)).field("counts"))
     offsets = pa.concat_arrays([pa.array([0], pa.int64()), ends]).cast(pa.int32())
     return pa.MapArray.from_arrays(offsets, keys.take(order), items.take(order))

@@ -18,12 +18,12 @@ _OTHERS: Final = {
     "sequence_id": "CAST({0} AS BIGINT)",
 }
 
-# What a source of this form is in the session.
+# What a source of this form is called in the session.
 ARROW: Final = "arrow_source"
 
 
 def _decoded(text: str, encoding: str) -> str:
-    """SQL for the bytes that a text says; without an encoding there are none."""
+    """SQL for the bytes that a text encodes; null without an encoding."""
     wrong = f"error('no encoding: ' || {encoding})"
     return (
         f"CASE WHEN {encoding} IS NULL THEN NULL WHEN {encoding} = 'utf8' THEN encode({text})"
@@ -32,7 +32,7 @@ def _decoded(text: str, encoding: str) -> str:
 
 
 def _said(name: str) -> str:
-    """SQL for the bytes that an envelope has."""
+    """SQL for the bytes in an envelope."""
     member, encoding = f"json_extract_string(line, '$.{name}')", f"'$.{name}_encoding'"
     return _decoded(member, f"json_extract_string(line, {encoding})")
 
@@ -52,13 +52,13 @@ _ENVELOPE: Final = {
 def message_rows(session: Session, source: Files) -> Rows:
     """The messages of a source, read as they are asked for, in the order of its files.
 
-    raises: SqlError, InvalidArgument for a column that there is not
+    raises: SqlError; InvalidArgument for a missing column
     """
     return session.stream(f"SELECT {_columns(session, source)} FROM {_scan(source)}")
 
 
 def count_rows(session: Session, source: Files) -> int:
-    """How many messages a source has; every record is looked at."""
+    """How many messages a source has; every record is read."""
     row = session.row(f"SELECT count(*) AS n FROM ({_selected(session, source)})")
     return int(str(row["n"]))
 
@@ -76,7 +76,7 @@ def csv_rows(session: Session, source: Files) -> CsvRows:
 
 
 def as_message(rows: pa.RecordBatch) -> pa.RecordBatch:
-    """Rows with the types of messages; instants lose what is below a millisecond."""
+    """Rows with the types of messages; instants are cut to milliseconds."""
     columns = [
         column.cast(COLUMNS[name], safe=not pa.types.is_timestamp(column.type))
         for name, column in zip(rows.schema.names, rows.columns, strict=True)
@@ -85,7 +85,7 @@ def as_message(rows: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def check_lines(session: Session, source: Files) -> None:
-    """Raises BadRecord when a line of an ndjson source is no JSON object."""
+    """Raises BadRecord when a line of an ndjson source is not a JSON object."""
     if source.form not in ("ndjson", "envelope"):
         return
     [row] = session.arrow(
@@ -183,5 +183,5 @@ def _text(text: str) -> str:
 
 
 def _unglobbed(path: str) -> str:
-    """A path without the meaning of a pattern."""
+    """A path, escaped so that it is not a pattern."""
     return "".join(f"[{char}]" if char in "*?[" else char for char in path)

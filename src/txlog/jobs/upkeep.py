@@ -1,7 +1,7 @@
 """Owns the jobs `compact` and `rebuild-delayed`: upkeep whose reading and sorting an engine does.
 
-What the engine computes is compared with what the store goes by, row by row. Files and frames are
-then written as by `txlog admin compact` and `txlog delay rebuild`, and refused if a source has
+What the engine computes is checked row by row against the store's own records. Files and frames
+are then written as by `txlog admin compact` and `txlog delay rebuild`, and refused if a source
 changed meanwhile.
 """
 
