@@ -138,7 +138,7 @@ def test_what_may_not_be_set_is_refused_and_changes_nothing(
         (["--user", "checkpoint_bytes", "1"], 3, "no setting"),
         (["--user", "color", "pink"], 2, "auto|always|never"),
         (["--user", "utc", "1"], 2, "true or false"),
-        (["--user", "a b.utc", "true"], 2, "name of a profile"),
+        (["--user", "a b.utc", "true"], 2, "profile name"),
     ):
         assert main(["config", "set", *words]) == code, words
         assert told in capfd.readouterr().err, words

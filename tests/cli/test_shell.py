@@ -101,7 +101,7 @@ def test_what_begin_left_open_is_aborted(shell: Shell) -> None:
 @pytest.mark.parametrize(
     ("lines", "told"),
     [
-        (["commit"], "no begin before"),
+        (["commit"], "no transaction was begun"),
         (["begin", "begin"], "transaction 0:0 is open"),
         (["use"], "one word"),
         (["use /nowhere"], "no store at /nowhere"),

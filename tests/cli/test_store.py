@@ -423,7 +423,7 @@ def test_an_interrupt_in_the_commit_counts_what_it_committed(
             {
                 "acknowledged": 0,
                 "message": "interrupted: 2 messages written out, none acknowledged; "
-                "the others come again",
+                "the others will be redelivered",
             },
         ),
         (

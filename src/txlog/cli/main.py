@@ -4,8 +4,8 @@
          ── global flags, noun, verb ── catalogue ──► load one module, run one command
          ── whatever is raised ─────────────────────► one error on stderr, an exit code (spec/cli 5)
 
-No traceback ever, unless TXLOG_DEBUG=1. So the program takes interrupts before it loads anything;
-while the interpreter starts, and at the imports here, which are few for that reason, it cannot.
+No traceback ever, unless TXLOG_DEBUG=1. So the program handles interrupts before it imports much
+else; it cannot while the interpreter starts, or at the imports here, which are few for that reason.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ import _signal  # type: ignore[import-not-found]
 import os
 import sys
 
-TYPE_CHECKING = False  # typing takes longer than what is imported here
+TYPE_CHECKING = False  # importing typing takes longer than all that is imported here
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from types import FrameType
     from typing import NoReturn
 
-# New objects before the collector looks: imports make thousands, and none of them is garbage.
+# New objects before a garbage collection: imports make thousands, and none of them is garbage.
 OBJECTS_MAX = 20_000
 
 
@@ -56,9 +56,9 @@ def _prepare() -> None:
 def script() -> NoReturn:
     """Run the command line of this process, and end it.
 
-    Taking an interpreter apart takes a sixth of `produce`, and what is in it goes with the process
-    all the same. What was registered for the end is called; where threads are left, which may be
-    those of a user's function or of Spark, the interpreter ends as usual.
+    Tearing down an interpreter takes a sixth of `produce`, and what is in it goes with the process
+    anyway. Exit functions are called; where threads are left, which may be those of a user's
+    function or of Spark, the interpreter ends as usual.
     """
     try:
         if _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler:
@@ -80,7 +80,7 @@ def script() -> NoReturn:
 
 
 def _interrupted(number: int, frame: FrameType | None) -> None:
-    """End the process where no command runs: nothing is begun, or all is done but the parting."""
+    """End the process while no command runs: nothing has begun, or only the exit is left."""
     os._exit(130)
 
 

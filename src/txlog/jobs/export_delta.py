@@ -231,5 +231,5 @@ def _commit(table: DeltaTable, actions: list[AddAction], app_id: str, lsn: int) 
     except (CommitFailedError, DeltaError) as error:
         text = " ".join(str(error).split())
         raise TryAgain(
-            f"somebody else wrote the table meanwhile: {text[:200]}", hint="run the export again"
+            f"another export wrote the table meanwhile: {text[:200]}", hint="run the export again"
         ) from error

@@ -8,10 +8,10 @@ Contents:
     call          Call: the global flags, the store, the clock, diagnostics
     environment   the environment variables and settings, and where the user's files are
     find          what a call finds by itself: the user's settings, the store
-    install       files written outside any store because the user said so
+    install       files written outside any store because the user asked for it
     page          long texts through a pager, on a terminal only
     progress      progress on the last line of a terminal
-    targets       several targets in one call: go on after a failure, then list it
+    targets       several targets in one call: continue after a failure, then list it
     user_config   the user's config.toml: its settings and profiles
     version       the long answer to --version
 """

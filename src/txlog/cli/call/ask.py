@@ -11,7 +11,7 @@ from txlog.errors import Refused
 def confirm(call: Call, plan: str, *, word: str | None = None) -> None:
     """Return when the user agrees: -y, or y at the question on a terminal.
 
-    word: what has to be typed instead of y
+    word: what must be typed instead of y
 
     raises: Refused (901), and nothing was done
     """
@@ -19,7 +19,7 @@ def confirm(call: Call, plan: str, *, word: str | None = None) -> None:
         return
     if call.flags.no_input or not is_terminal(0):
         raise Refused(f"not asked: {'; '.join(plan.splitlines())}", code=901, hint="--yes does it")
-    question = "go on? [y/N]" if word is None else f"type {word} to go on:"
+    question = "go on? [y/N]" if word is None else f"type {word} to continue:"
     sys.stderr.write(f"{plan}\n{question} ")
     sys.stderr.flush()
     answer = sys.stdin.readline().strip()

@@ -71,7 +71,7 @@ class Globals(msgspec.Struct):
 
 
 class Described(Protocol):
-    """What a call must know of its command."""
+    """What a call must know about its command."""
 
     path: str
     function: Any
@@ -105,7 +105,7 @@ class Call:
         self.started = time.monotonic()
         self._stack = ExitStack()
         self._clock: Clock | None = None
-        self.line: Line | None = None  # the last of a terminal, while something is drawn there
+        self.line: Line | None = None  # the last line of a terminal, while something is drawn there
         report.json = report.json or flags.json
         self.user = user_settings(profile_of(flags))
         self._take_user_settings()
@@ -140,7 +140,7 @@ class Call:
         return self.exit
 
     def client(self, *, write: bool = False, durability: str | None = None) -> Client:
-        """Open the store; it is closed when the command ends, and says what it found.
+        """Open the store; when the command ends it is closed, and its notes are printed.
 
         write:  the command changes the store
         raises: ReadOnlyStore (409) for a changing command with --read-only; what open raises
@@ -200,13 +200,13 @@ class Call:
         return None if text is None else parse_duration(text)
 
     def durability(self, flag: str | None = None) -> str | None:
-        """Return `sync`, `os`, or None for what the store says."""
+        """Return `sync`, `os`, or None for the store's own setting."""
         word = flag or os.environ.get("TXLOG_DURABILITY") or None
         self.check_choice("--durability" if flag else "TXLOG_DURABILITY", word, ("sync", "os"))
         return word
 
     def check_choice(self, flag: str, value: str | None, words: tuple[str, ...]) -> None:
-        """Refuse a value that is none of the words (201)."""
+        """Refuse a value that is not one of the words (201)."""
         if value is not None and value not in words:
             shown = value if len(value) <= 40 else f"{value[:37]}..."
             raise Usage(f'{flag} is {"|".join(words)}, not "{shown}"')
@@ -225,7 +225,7 @@ class Call:
             self._say("info", text, "dry run: " if self.dry_run else "")
 
     def say(self, text: str) -> None:
-        """Say what an option asked for, beside any format of the data; not with -q."""
+        """Print what an option asked for, whatever the format of the data; not with -q."""
         if self.flags.quiet < 1:
             self._say("info", text)
 
@@ -235,12 +235,12 @@ class Call:
             self._say("note", text)
 
     def warn(self, text: str) -> None:
-        """Say something that may be wrong; only -qq silences it."""
+        """Warn that something may be wrong; only -qq silences it."""
         if self.flags.quiet < 2:
             self._say("warning", text)
 
     def stopped(self, exit: int, text: str, facts: Mapping[str, object]) -> None:
-        """Say how far a command came that a signal ends; only -qq silences it.
+        """Say how far a command got before a signal ended it; only -qq silences it.
 
         With --json it is one object on stderr, as errors are (spec/cli 5), but without a TXL code.
         """
@@ -270,7 +270,7 @@ class Call:
         return find_store(self.flags, self.user)
 
     def settings_in_force(self) -> list[dict[str, Any]]:
-        """What holds of the user's settings but the store; {name, value, origin}."""
+        """The user's settings that apply, except the store; {name, value, origin}."""
         variables = {
             "format": "TXLOG_FORMAT",
             "color": "NO_COLOR",
@@ -292,7 +292,7 @@ class Call:
         return rows
 
     def _take_user_settings(self) -> None:
-        """Put what config.toml says where no flag and no variable says anything."""
+        """Fill in from config.toml what neither a flag nor a variable sets."""
         self.taken: set[str] = set()
         named = ("NO_COLOR", "CLICOLOR", "CLICOLOR_FORCE", "FORCE_COLOR")
         for name, (value, _) in self.user.items():
@@ -326,8 +326,8 @@ class Call:
             wall_ms = parse_time(text, real.wall_ms)
         else:
             wall_ms = of_variable("TXLOG_NOW", lambda word: parse_time(word, real.wall_ms))
-        # The boot clock stands at the same distance from the wall clock as the machine's, so that
-        # deadlines of calls with and without --now agree; whole seconds, so that they repeat.
+        # The boot clock keeps the machine's distance from the wall clock, so that deadlines of
+        # calls with and without --now agree; whole seconds, so that they repeat.
         distance_s = (real.wall_ms - real.boot_ms + 500) // 1000
         return ManualClock(wall_ms, real.boot_id, wall_ms - distance_s * 1000)
 
@@ -339,13 +339,13 @@ class Call:
         return of_variable("TXLOG_LOCK_TIMEOUT", parse_duration)
 
     def usual_lock_timeout_ms(self) -> int:
-        """How long to wait for a lock where neither a flag, a variable nor the store says it."""
+        """How long to wait for a lock where no flag, no variable and not the store says so."""
         if "lock_timeout" in self.user:
             return parse_duration(str(self.user["lock_timeout"][0]))
         return Settings().lock_timeout_ms
 
     def _settle_lock_timeout(self, client: RelationReader) -> None:
-        """Take what the user's config says of the lock, unless somebody says it who comes first."""
+        """Take the user's setting for the lock, unless something with precedence sets it."""
         if self.lock_timeout_ms is None and "lock_timeout" in self.user:
             usual_ms = self.usual_lock_timeout_ms()
             if client.lock_timeout_ms == Settings().lock_timeout_ms:
@@ -367,14 +367,14 @@ class Call:
             saying.log(self.flags.log_file, line)
             return
         if is_terminal(1) and is_terminal(2):
-            self.output.out.flush()  # on one screen what is said of data stands behind it
+            self.output.out.flush()  # on one screen, remarks about data come after it
         saying.say(line + "\n")
 
 
 def of_variable(name: str, read: Callable[[str], T]) -> T:
-    """Read what an environment variable says.
+    """Read the value of an environment variable.
 
-    raises: what read raises, with the name of the variable: nobody sees it in the command line
+    raises: what read raises, with the variable's name, which the command line does not show
     """
     try:
         return read(os.environ[name])
@@ -394,7 +394,7 @@ def split_key(text: str | None) -> tuple[str | None, str | None]:
 
 
 def utf8(word: str, what: str) -> str:
-    """Return an argument as text, whatever the locale: its bytes are UTF-8.
+    """Return an argument as text, in any locale: its bytes are UTF-8.
 
     raises: InvalidArgument (201)
     """

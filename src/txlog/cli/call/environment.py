@@ -16,7 +16,7 @@ VARIABLES: Final[dict[str, str]] = {
     "TXLOG_READ_ONLY": "1: take no lock, write nothing",
     "TXLOG_LOCK_TIMEOUT": "how long to wait for the lock, as --lock-timeout",
     "TXLOG_DURABILITY": "sync or os, for this process",
-    "TXLOG_NOW": "the clocks of this process stand still there, as --now",
+    "TXLOG_NOW": "the clocks of this process stand still at this time, as --now",
     "TXLOG_NO_INPUT": "1: never ask",
     "TXLOG_NO_PROGRESS": "1: no progress bars",
     "TXLOG_LOG": "error, warning, info or debug: how much is said on stderr",
@@ -24,20 +24,20 @@ VARIABLES: Final[dict[str, str]] = {
     "NO_COLOR": "no colours; also CLICOLOR=0. CLICOLOR_FORCE and FORCE_COLOR: colours everywhere",
     "COLUMNS": "width of tables on a terminal; also TERMINAL_WIDTH",
     "XDG_CONFIG_HOME": "where txlog/config.toml is (~/.config)",
-    "XDG_CACHE_HOME": "where txlog/ keeps what Spark starts with and can be made again (~/.cache)",
+    "XDG_CACHE_HOME": "where txlog/ keeps what Spark starts with and can be recreated (~/.cache)",
     "XDG_DATA_HOME": "where completions and man pages are installed (~/.local/share)",
     "PAGER": "shows help topics and man pages on a terminal (less)",
     "JAVA_HOME": "the Java of Spark jobs; PYSPARK_PYTHON: their Python",
 }
 
 USER_SETTINGS: Final[dict[str, str]] = {
-    "store": "the store, when none is found otherwise",
+    "store": "the store, when no other is found",
     "format": "as -f, where the word fits",
     "color": "auto, always or never",
     "utc": "true: times on a terminal in UTC",
     "log_format": "text or json",
     "log_file": "where diagnostics go",
-    "lock_timeout": "how long to wait for the lock, where the store says nothing else",
+    "lock_timeout": "how long to wait for the lock, unless the store says otherwise",
     "no_progress": "true: no progress bars",
     "no_pager": "true: no pager",
     "no_input": "true: never ask",
@@ -56,6 +56,6 @@ def config_home(environ: Mapping[str, str]) -> Path:
 
 
 def _home(environ: Mapping[str, str], name: str, otherwise: str) -> Path:
-    # By the standard a relative path there is to be ignored.
+    # The standard says to ignore a relative path there.
     named = environ.get(name, "")
     return Path(named) if os.path.isabs(named) else Path("~").expanduser() / otherwise

@@ -20,14 +20,14 @@ class _Flags(Protocol):
 
 
 def profile_of(flags: _Flags) -> str | None:
-    """The profile that is named, by a flag or else by a variable."""
+    """The profile named by a flag, else by a variable."""
     return flags.profile or os.environ.get("TXLOG_PROFILE") or None
 
 
 def user_settings(profile: str | None) -> UserSettings:
-    """What config.toml says, name -> (value, where); its reader is loaded only if there is one.
+    """What config.toml sets, name -> (value, where); its reader is imported only for a file.
 
-    raises: InvalidArgument (201) for a bad file; NotFound (308) for a profile that is not there
+    raises: InvalidArgument (201) for a bad file; NotFound (308) for a missing profile
     """
     home = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
     if profile is None and not os.path.exists(os.path.join(home, "txlog", "config.toml")):

@@ -1,4 +1,4 @@
-"""Owns files that txlog writes outside of a store because it was told to: man pages, completions.
+"""Owns files that txlog writes outside a store when told to: man pages, completions.
 
 They go where the user's programs look for them, and only bytes that differ are written.
 """
@@ -13,7 +13,7 @@ from txlog.errors import DiskFailed
 
 
 def install(call: Call, path: Path, text: str) -> bool:
-    """Write a file unless it is so already; print its result object; tell whether it changed.
+    """Write a file if its bytes differ; print its result object; return whether it changed.
 
     raises: DiskFailed
     """
@@ -22,7 +22,7 @@ def install(call: Call, path: Path, text: str) -> bool:
         changed = not path.is_file() or path.read_bytes() != data
         if changed:
             path.parent.mkdir(parents=True, exist_ok=True)
-            # Renamed so that no reader sees half of it; not flushed, since it can be made again.
+            # Renamed so that no reader sees half of it; not flushed, since it can be recreated.
             beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
             beside.write_bytes(data)
             os.replace(beside, path)

@@ -1,4 +1,4 @@
-"""Owns long texts on a terminal: they go through the pager, elsewhere they are printed."""
+"""Owns long texts: on a terminal they go through the pager, elsewhere they are printed."""
 
 from __future__ import annotations
 

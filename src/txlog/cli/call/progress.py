@@ -1,16 +1,16 @@
-"""Owns bars: what a command is at, on the last line of a terminal's stderr, gone when it ends.
+"""Owns progress bars: on the last line of a terminal's stderr, gone when the command ends.
 
     files   orders ━━━━━━━━━━━━━━━━━━───────────── 58% 15.7 MiB of 27.0 MiB, 3.1 MiB/s, 4s left
     pipes   orders 1,204,000 messages, 12.3 MiB, 2.1 MiB/s
     words   orders: writing, 12s
 
-A bar comes after half a second. The work only puts down how far it is; a thread draws, so that a
-bar comes also while one long call runs. What else is said on stderr stands `aside`, so that no line
+A bar appears after half a second. The work only notes how far it is; a thread draws, so that a bar
+appears even during one long call. Other output on stderr is printed inside `aside`, so that no line
 begins in a bar. The cursor is never hidden, and a second signal, which ends the process at once,
 takes the bar away as well.
 
-rich draws the line, when there is one to draw. It comes and goes here and not by rich.live, which
-hides the cursor until it ends in order, and a second signal or a kill ends nothing in order.
+rich draws the line when there is one to draw. It is shown and removed here and not by rich.live,
+which hides the cursor until it ends in order; a second signal or a kill ends nothing in order.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ class Sight(NamedTuple):
 class Line:
     """The last line of stderr: what is drawn there, and what must not run into it.
 
-    prints: the command writes to stdout meanwhile: then there is a bar beside a file only, for what
-            reads a pipe may be on the same screen
+    prints: the command writes to stdout meanwhile: then there is a bar only if stdout is a file,
+            because whatever reads a pipe may be on the same screen
     """
 
     def __init__(self, call: Call, *, prints: bool = False) -> None:
@@ -66,7 +66,7 @@ class Line:
         self._drawn = ""
 
     def draw(self, sight: Sight) -> None:
-        """Have this there instead of what is there now, cut to the width."""
+        """Replace what is drawn, cut to the width."""
         screen = importlib.import_module("txlog.cli.terminal.screen")
         name, words = printable(sight.name), printable(sight.words)
         shown = screen.progress(name, words, sight.share, columns_of() - 1, self._color)
@@ -78,7 +78,7 @@ class Line:
 
     @contextmanager
     def aside(self) -> Iterator[None]:
-        """Take the line away and keep it away for the length of the block."""
+        """Remove the line and keep it away for the length of the block."""
         with signals.shielded(), self._lock:
             if self._drawn:
                 self._drawn = ""
@@ -88,9 +88,9 @@ class Line:
 
 
 class Bar(Line):
-    """A line that is drawn by itself, as long as the context.
+    """A line that a thread redraws for as long as the context lasts.
 
-    sight: what it shows; asked for by a thread
+    sight: returns what it shows; the thread calls it
     """
 
     def __init__(self, call: Call, sight: Callable[[], Sight], *, prints: bool = False) -> None:
@@ -124,9 +124,9 @@ class Bar(Line):
 
 
 class Words(Bar):
-    """A bar of words: what the work is at, and for how long.
+    """A bar of words: what the work is doing, and for how long.
 
-    It is called with them; said: the first ones
+    It is called with the words; said: the first ones
     """
 
     def __init__(self, call: Call, said: str = "", *, prints: bool = False) -> None:
@@ -135,7 +135,7 @@ class Words(Bar):
         self._since = time.monotonic()
 
     def __call__(self, text: str) -> None:
-        """Say what it is at."""
+        """Say what the work is doing."""
         self._said = text
 
     def _words(self) -> Sight:
@@ -146,12 +146,12 @@ class Words(Bar):
 
 
 class Amount(Bar):
-    """A bar of an amount: bytes of files whose sizes are known, else a counter.
+    """A bar for an amount: bytes of files whose sizes are known, else a counter.
 
     total:   bytes in all, as far as is known
     read:    bytes that were read
-    records: messages that are made of them
-    done:    messages of those that are where they belong; read counts by their share
+    records: messages made of them
+    done:    those of the messages that are stored; `read` counts by their share
     """
 
     def __init__(self, call: Call, name: str, total: int | None, *, prints: bool = False) -> None:
@@ -161,7 +161,7 @@ class Amount(Bar):
         self.read = self.records = self.done = 0
 
     def count(self, size_bytes: int) -> None:
-        """Bytes were read."""
+        """Count bytes that were read."""
         self.read += size_bytes
 
     def _amount(self) -> Sight:
@@ -174,7 +174,7 @@ class Amount(Bar):
 def amount(name: str, done_bytes: int, total: int | None, messages: int, elapsed_s: float) -> Sight:
     """What a bar of an amount shows.
 
-    total: None when nobody knows; more may come than there were
+    total: None when unknown; more bytes may come than that
     """
     rate = done_bytes / elapsed_s if elapsed_s > 0 else 0.0
     if not total:
@@ -190,7 +190,7 @@ def amount(name: str, done_bytes: int, total: int | None, messages: int, elapsed
 
 
 def size_of(paths: Sequence[str]) -> int | None:
-    """The bytes that are to be read from files, or from stdin without any; None: nobody knows."""
+    """The bytes to read from the files, or from stdin without any; None: unknown."""
     total = 0
     try:
         for path in paths or ["-"]:
@@ -227,6 +227,6 @@ def columns_of() -> int:
 
 
 def _write(text: str) -> None:
-    """Write at once and whole; a terminal that is gone is no error of the work."""
+    """Write at once and whole; a terminal that is gone is not an error of the work."""
     with suppress(OSError, ValueError, AttributeError):
         os.write(sys.stderr.fileno(), text.encode("utf-8", "backslashreplace"))

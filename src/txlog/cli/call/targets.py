@@ -1,4 +1,4 @@
-"""Owns several targets in one call: go on after a failure, then list it; `-` reads them from stdin.
+"""Owns several targets in one call: continue after a failure, then list it; `-` reads stdin.
 
 Source: spec/cli 5.
 """
@@ -14,7 +14,7 @@ from txlog.errors import PartlyDone, TxlogError
 def each_target(names: Sequence[str], act: Callable[[str], None]) -> None:
     """Act on every name.
 
-    raises: the first error when nothing was done; PartlyDone (701) when some were
+    raises: the first error when nothing was done; PartlyDone (701) when something was
     """
     done: list[str] = []
     failed: list[tuple[str, TxlogError]] = []

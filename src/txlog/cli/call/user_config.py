@@ -1,6 +1,6 @@
 """Owns the user's config.toml: its settings and profiles, read and changed.
 
-Keys at the top hold always; those of a section [NAME] hold for the profile NAME and go before.
+Keys at the top always apply; those of a section [NAME] apply with the profile NAME, and override.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ def path(environ: Mapping[str, str]) -> str:
 
 
 def read(environ: Mapping[str, str], profile: str | None) -> dict[str, tuple[str | bool, str]]:
-    """The settings that hold: name -> (value, `config.toml` or `profile NAME`).
+    """The settings that apply: name -> (value, `config.toml` or `profile NAME`).
 
-    raises: InvalidArgument (201) when the file is no TOML or a value is not what it may be;
+    raises: InvalidArgument (201) when the file is not TOML or a value is not allowed;
             NotFound (308) when there is no such profile
     """
     where = path(environ)
@@ -63,7 +63,7 @@ def change(
 ) -> str | None:
     """Set one setting in the file, at the top or in a profile; return what it was before.
 
-    The rest of the file stays as it was written, remarks too.
+    The rest of the file stays as it was written, comments too.
     raises: NotFound (308) for another name; InvalidArgument; DiskFailed
     """
     if name not in USER_SETTINGS:
@@ -71,7 +71,7 @@ def change(
             f"no setting {name[:60]} of a user", hint=" ".join(USER_SETTINGS), setting=name
         )
     if profile is not None and not _BARE.fullmatch(profile):
-        raise InvalidArgument(f'not a name of a profile: "{profile[:40]}"', code=202)
+        raise InvalidArgument(f'not a valid profile name: "{profile[:40]}"', code=202)
     value = _checked(name, _switch(word) if name in SWITCHES else word, "")
     where = path(environ)
     text = _text(where) or ""
@@ -86,7 +86,7 @@ def change(
         return answer
     new = _edited(text, profile, name, value)
     if _parsed(new, where) != wanted:
-        raise InvalidArgument(f"{where} is written in a way that is not changed here", path=where)
+        raise InvalidArgument(f"{where} is written in a form that txlog cannot edit", path=where)
     try:
         os.makedirs(os.path.dirname(where), exist_ok=True)
     except OSError as error:

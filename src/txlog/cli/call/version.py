@@ -1,4 +1,4 @@
-"""Owns the long answer to --version: versions of what txlog stands on, without importing it."""
+"""Owns the long answer to --version: versions of what txlog builds on, without importing it."""
 
 from __future__ import annotations
 

@@ -37,26 +37,30 @@ def consume(
     call: Call,
     topics: Annotated[list[str], Argument(metavar="TOPIC", show_default=False)],
     subscription: Annotated[str | None, Option("--subscription", "-s", metavar="SUB")] = None,
-    create: Annotated[bool, Option("--create", help="make the subscription if need be")] = False,
+    create: Annotated[
+        bool, Option("--create", help="make the subscription if it is missing")
+    ] = False,
     position: Annotated[str | None, Option("--position", metavar="BOUND")] = None,
     type: Annotated[str | None, Option("--type", metavar="|".join(TYPES))] = None,
     ack: Annotated[str, Option("--ack", metavar="auto|none|on-exit")] = "auto",
     txn_id: Annotated[
-        str | None, Option("--txn-id", metavar="ID", help="acknowledge in it")
+        str | None, Option("--txn-id", metavar="ID", help="acknowledge in this transaction")
     ] = None,
     no_join: Annotated[bool, Option("--no-join", help="ignore TXLOG_TXN")] = False,
     consumer: Annotated[str | None, Option("--consumer", metavar="NAME")] = None,
     watermarks: Annotated[
-        bool, Option("--watermarks", help="also tell of watermarks: JSON records of their own")
+        bool, Option("--watermarks", help="also print watermarks, as JSON records of their own")
     ] = False,
     range_: Annotated[str | None, Option("--offset", "-o", metavar="RANGE")] = None,
     n: Annotated[int | None, Option("-n", min=0, metavar="N", help="at most N")] = None,
     follow: Annotated[bool, Option("--follow", "-F", help="wait for more at the end")] = False,
     until: Annotated[str | None, Option("--until", metavar="BOUND")] = None,
     max_wait: Annotated[
-        str, Option("--max-wait", metavar="DUR", help="for a next one, at the end")
+        str, Option("--max-wait", metavar="DUR", help="for the next one, at the end")
     ] = "0s",
-    fail_empty: Annotated[bool, Option("--fail-empty", help="8 when there is nothing")] = False,
+    fail_empty: Annotated[
+        bool, Option("--fail-empty", help="exit with 8 when there is nothing")
+    ] = False,
     stats: Annotated[bool, Option("--stats", help="say on stderr what was read")] = False,
     partition: Annotated[list[int] | None, Option("--partition", "-p", min=0, metavar="N…")] = None,
     unbuffered: Annotated[bool, Option("--unbuffered", "-u")] = False,
@@ -72,15 +76,15 @@ def consume(
         str | None, Option("--where", metavar="SQL", help="a condition on the fields of a record")
     ] = None,
 ) -> None:
-    """Read messages; with -s take what a subscription may get next, and acknowledge it.
+    """Read messages; with -s take those that a subscription gets next, and acknowledge them.
 
-    Without -s all topics are read as they are at one moment: a transaction that commits later is
-    in none of them. With -F they are read from moment to moment, each transaction whole in one.
+    Without -s all topics are read as of one moment: a transaction that commits later appears in
+    none of them. With -F they are read from moment to moment, each transaction whole in one.
 
-    With --watermarks JSON has a record of kind "watermark" for each new one, where it stands
-    between the messages: {kind, topic, subscription, partition, watermark, status}; topic is null
-    for the least over several, partition for the least over those read. Messages say by `late`
-    whether they are older; %w is the last one. Who acknowledges nothing does not advance it.
+    With --watermarks JSON has a record of kind "watermark" for each new one, at its place between
+    the messages: {kind, topic, subscription, partition, watermark, status}; topic is null for the
+    least over several, partition for the least over those read. `late` says whether a message is
+    older; %w is the last one. Without acknowledgements the watermark does not advance.
     """
     call.check_choice("--ack", ack, ("auto", "none", "on-exit"))
     call.check_choice("--type", type, TYPES)
@@ -152,9 +156,9 @@ def peek(
     partition: Annotated[list[int] | None, Option("--partition", "-p", min=0, metavar="N…")] = None,
     raw_strings: Annotated[bool, Option("--raw-strings", help="never embed JSON")] = False,
 ) -> None:
-    """Look at messages: the last 10, or others; with -s what the subscription has not acknowledged.
+    """Show messages: the last 10, or others; with -s what the subscription has not acknowledged.
 
-    --random picks messages by chance, each as likely as any other, and shows them in order.
+    --random picks messages at random, each equally likely, and shows them in order.
 
     Nothing is changed, and messages not yet due are shown too.
     """

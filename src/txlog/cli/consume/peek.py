@@ -1,4 +1,4 @@
-"""Owns the work of `peek`: the ends of a topic, or what is around a message; changes nothing."""
+"""Owns the work of `peek`: the ends of a topic, or a message's neighbours; changes nothing."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from txlog.startup import compute as pc
 if TYPE_CHECKING:
     from txlog.api.client import Client
 
-_STRETCH = 1000  # messages read at once, where several that are wanted lie together
+_STRETCH = 1000  # messages read at once, where several wanted ones lie together
 
 
 def some(
@@ -52,7 +52,7 @@ def some(
 
 
 def _random(client: Client, target: Target, count: int) -> pa.Table | None:
-    """Return random messages; only stretches around them are read."""
+    """Return random messages; only the stretches around them are read."""
     rows = client.describe_topic(target.topic)["partition_list"]
     sizes = [
         (row["partition"], row["messages"])
@@ -81,7 +81,7 @@ def _random(client: Client, target: Target, count: int) -> pa.Table | None:
 
 
 def _sample(total: int, count: int) -> list[int]:
-    """Return count different numbers below total, in order, or all of them (Floyd's algorithm)."""
+    """Return count distinct numbers below total, in order, or all of them (Floyd's algorithm)."""
     picked: set[int] = set()
     for top in range(max(0, total - count), total):
         number = int.from_bytes(os.urandom(8), "big") % (top + 1)
@@ -146,7 +146,7 @@ def _before(
 def _read(
     client: Client, target: Target, chosen: Range, failed: list[Corruption]
 ) -> Iterator[pa.Table]:
-    """The tables of a range; what stops them goes to `failed`, and is raised behind the output."""
+    """The tables of a range; an error goes to `failed`, and is raised after the output."""
     try:
         yield from client.read(target.topic, range=chosen, partitions=target.partitions)
     except Corruption as error:
@@ -167,7 +167,7 @@ def _is_at(found: MessageId, place: MessageId) -> bool:
 def _print(
     call: Call, client: Client, table: pa.Table | None, raw: bool, failed: Sequence[Corruption] = ()
 ) -> None:
-    """Print messages, then raise what kept others from being read."""
+    """Print messages, then raise whatever kept others from being read."""
     columns = call.output.shown if call.flags.columns is not None else None
     form = call.output.form
     look_up = beside.beside_of(client, form) if "%" in form else None

@@ -46,5 +46,5 @@ class Request:
 
     @property
     def is_open(self) -> bool:
-        """The reading ends where the log does, so that more may come."""
+        """Reading ends where the log does, so more may come."""
         return self.range.kind == "range" and self.range.stop is None

@@ -1,4 +1,4 @@
-"""Owns `--where`: rows by a condition in SQL, over the columns that a record has."""
+"""Owns `--where`: rows by a condition in SQL over the columns of a record."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Owns the work of `consume`: tables from a reader or a consumer, filtered, printed, acknowledged.
 
-An acknowledgement is made only after the bytes have left stdout, so a message that nobody saw comes
+A message is acknowledged only after its bytes have left stdout, so one that nobody saw is delivered
 again.
 """
 
@@ -44,12 +44,12 @@ if TYPE_CHECKING:
     from txlog.rows.topics import TopicDescription
 
 _BATCH_MESSAGES = 1000
-READ_MESSAGES = 10_000  # at once, when nothing says how many are wanted
+READ_MESSAGES = 10_000  # at once, when no number is given
 _WAIT_S = 0.05
 
 
 def run(call: Call, request: Request) -> None:
-    """Print what there is, as it was asked for.
+    """Print what there is, in the form asked for.
 
     raises: ConditionNotMet (802) with --fail-empty and nothing to print
     """
@@ -67,7 +67,7 @@ def run(call: Call, request: Request) -> None:
         job.stopped(interrupted.exit)
         raise
     except TxlogError:
-        if job.records.count:  # what could be read stands, the error comes behind it
+        if job.records.count:  # what could be read is printed, then comes the error
             call.output.out.flush()
         raise
     call.output.out.flush()
@@ -117,11 +117,11 @@ class Job:
         self.handles: dict[str, TopicHandle] = {}
         self._cutoffs: dict[str, int | None] = {}
         self.where: Any = None
-        if request.where is not None:  # only then DuckDB is imported
+        if request.where is not None:  # only then is DuckDB imported
             self.where = importlib.import_module("txlog.cli.consume.where").Where(request.where)
 
     def read(self) -> None:
-        """Read to the end of the log as it is now: all topics as they are at one moment."""
+        """Read to the present end of the log: all topics as of one moment."""
         topics = [target.topic for target in self.request.targets]
         self._cutoffs = {topic: self.client.topic(topic).cutoff() for topic in topics}
         if self.is_full():
@@ -158,11 +158,11 @@ class Job:
             ):
                 return left
         except Corruption:
-            pass  # whoever reads raises it behind what can be read
+            pass  # the reader raises it after what can be read
         return READ_MESSAGES
 
     def follow(self) -> None:
-        """Read and go on at the end, for ever or until nothing came for --max-wait."""
+        """Read and wait for more at the end, for ever or until nothing comes for --max-wait."""
         idle_since = time.monotonic()
         for table in self._tables(_BATCH_MESSAGES, follow=True):
             self.print(self.filtered(table))
@@ -176,7 +176,7 @@ class Job:
                 return
 
     def take(self) -> None:
-        """Take what the subscription may get next; acknowledge as asked."""
+        """Take what the subscription gets next; acknowledge as asked."""
         request = self.request
         if request.join is not None:
             self._check_open(request.join)
@@ -205,7 +205,7 @@ class Job:
                 consumer.close()
 
     def _check_open(self, txn_id: TxnId) -> None:
-        """Raises what an acknowledgement in it would meet, before anything is printed."""
+        """Raise what an acknowledgement in it would raise, before anything is printed."""
         count = self.client.settings.coordinators
         self.client._ask(lambda view: check_open(transaction(view, txn_id, count)))
 
@@ -233,7 +233,7 @@ class Job:
     def _check_room(self) -> None:
         """Refuse to end, or to wait, before messages that cannot come: too many are in hand.
 
-        raises: LimitExceeded (204); what was printed is not acknowledged, so it comes again
+        raises: LimitExceeded (204); what was printed is not acknowledged, so it is delivered again
         """
         request, most = self.request, self.client.settings.unacked_max
         assert request.subscription is not None
@@ -245,8 +245,9 @@ class Job:
                     left += row["backlog"] - row["leased"] - row["pending_acks"] - row["delayed"]
         if left > 0:
             raise LimitExceeded(
-                f"{counted(self.records.count, 'message')} printed and none of them acknowledged: "
-                f"unacked_max is {most}, {left} more cannot come; those printed come again",
+                f"{counted(self.records.count, 'message')} printed and none acknowledged: "
+                f"unacked_max is {most}, {left} more cannot come; "
+                "those printed will be redelivered",
                 hint=f"--ack auto acknowledges as it goes; -n {most} stops in time; "
                 "txlog config set unacked_max N allows more",
                 setting=UNACKED_MAX,
@@ -284,7 +285,7 @@ class Job:
         if any(len(target.partitions or "1") > 1 for target in targets):
             raise InvalidArgument(
                 "several partitions of several topics cannot be consumed at once",
-                hint="consume one topic after the other",
+                hint="consume one topic after another",
             )
         names = [
             f"{one.topic}/{one.partitions[0]}" if one.partitions else one.topic for one in targets
@@ -302,7 +303,7 @@ class Job:
             )
 
     def _wait(self, idle_since: float) -> bool:
-        """Wait for a change; false when the waiting is over."""
+        """Wait for a change; false when there is nothing more to wait for."""
         left_s = self.request.max_wait_ms / 1000 - (time.monotonic() - idle_since)
         if not self.request.follow and left_s <= 0:
             return False
@@ -324,13 +325,13 @@ class Job:
             self.bar.read, self.bar.done = self.bytes, self.records.count
 
     def written(self) -> int:
-        """How many messages have left, as far as that is known: by batches."""
+        """How many messages have left stdout, as far as known: by batches."""
         while self._ends and self._ends[0][0] <= self.out.gone:
             _, self._written = self._ends.popleft()
         return self._written
 
     def stopped(self, exit: int) -> None:
-        """Say how far it came when a signal ends it, and what became of the acknowledgements."""
+        """Say how far it got before a signal ended it, and what became of the acknowledgements."""
         request, written = self.request, self.written()
         least = "at least " if written < self.records.count else ""
         text = f"{least}{counted(written, 'message')} written out"
@@ -349,7 +350,7 @@ class Job:
             if request.join is not None:
                 text += f" in transaction {request.join}, which is left open"
             if self.acknowledged < self.records.count:
-                text += "; the others come again"
+                text += "; the others will be redelivered"
         self.call.stopped(exit, text, facts)
 
     def left(self) -> int | None:
@@ -368,7 +369,7 @@ class Job:
         )
 
     def due(self, table: pa.Table) -> pa.Table:
-        """Return the rows that are not delayed; a message without an id is none of these."""
+        """Return the rows that are not delayed; a message without an id never is."""
         at = table["deliver_at"]
         if self.request.include_delayed or at.null_count == len(at):
             return table
@@ -401,7 +402,7 @@ class Job:
         return table
 
     def notes(self) -> None:
-        """Say what a reader does not see, and that a subscription does not wait."""
+        """Say what a reader does not see, and when a subscription does not wait."""
         if self.call.flags.quiet or not (self.call.flags.verbose or is_terminal(2)):
             return
         for target in self.request.targets:
@@ -421,7 +422,7 @@ class Job:
             if held["subscription"] == self.request.subscription and row["delayed"] and not waits:
                 self.call.note(
                     f"{row['topic']}: messages not yet due came at once, as {held['type']} "
-                    "subscriptions get them; shared and key-shared ones wait"
+                    "subscriptions deliver them; shared and key-shared ones wait"
                 )
 
 
@@ -433,7 +434,7 @@ def _name_of(target: Target) -> str:
 
 
 def check_pattern(pattern: bytes) -> None:
-    """Refuse what is no regular expression, before anything is read.
+    """Refuse what is not a regular expression, before anything is read.
 
     raises: InvalidArgument (201)
     """

@@ -1,17 +1,17 @@
 """Help in all its forms, made from what the commands declare.
 
-Completion and the shell are here too, since they need to know the same words.
+Completion and the shell are here too, since they need the same words.
 
 Contents:
 
-    codes        what each error code and exit code means: what happened, what helps, an example
-    completion   the words that may stand at the end of a line, names of the store included
-    fields       what `-f help` says besides a command's fields
+    codes        each error code and exit code: what happened, what to do, an example
+    completion   the words that may end a command line, names in the store included
+    fields       what `-f help` prints besides a command's fields
     help         the command `help`
     man_pages    the man pages
     markup       the small markup of help topics: parsed once, shown as text or as mdoc
     page         how rich draws a page of help on a terminal
     prompt       reading lines at a terminal, with history and Tab
     shell        `txlog shell`: many commands in one process
-    topics       the help topics: texts from topics/, tables from the program
+    topics       the help topics: texts from texts/, tables from the program
 """

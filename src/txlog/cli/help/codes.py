@@ -1,7 +1,7 @@
-"""Owns what each TXL code and exit code means to a user: what happened, what helps, an example.
+"""Owns what each TXL code and exit code means to a user: what happened, what to do, an example.
 
 `txlog help TXL-nnn`, `txlog help exit-codes` and EXIT STATUS of the man pages come from here; a
-test holds the table against the classes of `txlog.errors`.
+test compares the table with the classes of `txlog.errors`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from txlog.errors import error_table
 
 
 class Code(NamedTuple):
-    """One code: what it is in a line, why it comes, what to do, a command that helps."""
+    """One code: what it is in a line, what causes it, what to do, a command that helps."""
 
     means: str
     cause: str
@@ -30,7 +30,7 @@ EXITS: Final[dict[int, str]] = {
     6: "an integrity problem was found",
     7: "partly done; the rest is listed",
     8: "no data, or a condition is not met",
-    9: "refused: a consent is missing",
+    9: "refused: consent is missing",
     10: "done or not done: ask",
     130: "interrupted (SIGINT); 143: terminated (SIGTERM, SIGHUP)",
     141: "the reader of the pipe went away",
@@ -39,7 +39,7 @@ EXITS: Final[dict[int, str]] = {
 CODES: Final[dict[int, Code]] = {
     101: Code(
         "a bug of txlog",
-        "Something happened that the program does not expect. Nothing was changed.",
+        "Something happened that the program did not expect. Nothing was changed.",
         "Run it again with TXLOG_DEBUG=1, which prints where it happened, and report that.",
         "TXLOG_DEBUG=1 txlog status",
     ),
@@ -119,7 +119,7 @@ CODES: Final[dict[int, Code]] = {
     301: Code(
         "no store",
         "There is no txlog.toml where -S or TXLOG_STORE says, nor from here upwards.",
-        "Make one, go to it, or name it.",
+        "Make one, change to its directory, or name it.",
         "txlog init /data/shop",
     ),
     302: Code(
@@ -142,8 +142,8 @@ CODES: Final[dict[int, Code]] = {
     ),
     305: Code(
         "a transaction that is forgotten",
-        "It ended longer ago than ended transactions are remembered. Its messages tell: they are "
-        "there if it was committed.",
+        "It ended longer ago than ended transactions are remembered. Its messages show how: "
+        "they are there if it was committed.",
         "Ask earlier, or remember more: settings txn_ended_retention_ms and _count.",
         "txlog config get txn_ended_retention_ms",
     ),
@@ -164,7 +164,7 @@ CODES: Final[dict[int, Code]] = {
         "no such thing",
         "A coordinator, file, producer, setting, profile, page or help topic of that name does "
         "not exist.",
-        "The message says what was looked for.",
+        "The message says what was sought.",
         "txlog help",
     ),
     401: Code(
@@ -228,7 +228,7 @@ CODES: Final[dict[int, Code]] = {
     501: Code(
         "the store is locked",
         "Another process has held the lock for longer than --lock-timeout; the message names it. "
-        "A lock ends with its process, so none has to be removed.",
+        "A lock ends with its process, so it never has to be removed.",
         "Repeat, wait longer, or look at that process.",
         "txlog admin locks",
     ),
@@ -321,9 +321,9 @@ CODES: Final[dict[int, Code]] = {
         "txlog produce orders --txn --expect 3 < three.txt",
     ),
     901: Code(
-        "a consent is missing",
+        "consent is missing",
         "The command asks before it acts, and there is no terminal to ask, or the answer was No.",
-        "Say yes beforehand; --dry-run shows what would be done.",
+        "Give --yes; --dry-run shows what would be done.",
         "txlog sub seek billing --to start --dry-run",
     ),
     902: Code(

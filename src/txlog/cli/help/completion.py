@@ -1,10 +1,10 @@
-"""Owns completion: the words that may stand where a command line ends, names of the store included.
+"""Owns completion: the words that may end a command line, names in the store included.
 
-    txlog __complete WORD…          the words behind `txlog`, the last as far as it is typed
-    txlog __complete --line LINE    the line as it is typed, `txlog` too
+    txlog __complete WORD…          the words after `txlog`, the last as far as it is typed
+    txlog __complete --line LINE    the line as typed, including `txlog`
 
-Answers a candidate a line, `WORD<TAB>what it is`; the line `:files` leaves it to the shell. It
-takes no lock, writes nothing, and is silent about whatever goes wrong.
+It prints a candidate a line, `WORD<TAB>what it is`; the line `:files` leaves it to the shell. It
+takes no lock, writes nothing, and is silent whatever goes wrong.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Candidate = tuple[str, str]
 FILES: Final = ":files"
 _NAMES_MAX: Final = 500
 _BOUNDS: Final = [
-    ("start", "the first retained message"), ("end", "behind the last"), ("-10", "the last ten"),
+    ("start", "the first retained message"), ("end", "after the last"), ("-10", "the last ten"),
     ("@-1h", "an hour ago"), ("sub=", "where a subscription stands"),
 ]  # fmt: skip
 _RANGES: Final = [("unacked", "what is not acknowledged"), ("txn:", "of a transaction")]
@@ -49,7 +49,7 @@ def answer(words: Sequence[str]) -> int:
     try:
         given = split_line(words[1])[1:] if words[:1] == ["--line"] else list(words)
         found = candidates(given or [""])
-    except Exception:  # half a command line is no reason to speak
+    except Exception:  # half a command line is no reason to complain
         found = []
     lines = [f"{word}\t{' '.join(told.split())}" if told else word for word, told in found]
     sys.stdout.write("".join(f"{line}\n" for line in lines))
@@ -105,7 +105,7 @@ def candidates(words: list[str]) -> list[Candidate]:
 
 
 def _command(words: list[str]) -> tuple[str | None, int]:
-    """The command or noun that words begin with, and how many of them belong to it.
+    """The command or noun that the words begin with, and how many of them belong to it.
 
     raises: Usage when they begin with another word
     """
@@ -121,7 +121,7 @@ def _command(words: list[str]) -> tuple[str | None, int]:
 
 
 def _verbs(noun: str | None) -> list[Candidate]:
-    """What may follow a noun, or stand first."""
+    """What may follow a noun, or come first."""
     depth = 0 if noun is None else len(noun.split())
     before = "" if noun is None else f"{noun} "
     found: dict[str, str] = {}
@@ -168,7 +168,7 @@ def _flag(known: list[Parameter], word: str) -> Parameter | None:
 
 
 def _unused(known: list[Parameter], given: set[str]) -> list[Candidate]:
-    """Flags that may still be given; short ones only where there is no long one."""
+    """Flags that may still be given; short ones only where no long one exists."""
     out: list[Candidate] = []
     for each in known:
         if each.is_flag and (each.repeated or each.name not in given):
@@ -207,7 +207,7 @@ def _values(path: str, wanted: Parameter, last: str, before: list[str]) -> list[
         return _matching(last, _names(kind, before))
     word = wanted.metavar
     if word in _WORDS:
-        if "sub=" in last:  # a name behind what was typed
+        if "sub=" in last:  # a name after what was typed
             front = last[: last.rindex("sub=") + 4]
             found = _names("subscription", before)
             return _matching(last, [(f"{front}{name}", told) for name, told in found])
@@ -254,7 +254,7 @@ def _profiles() -> list[Candidate]:
 
 
 def _kind(path: str, wanted: Parameter) -> str | None:
-    """Which names of a store it may be, if any."""
+    """Which kind of names in a store it may be, if any."""
     word, name = wanted.metavar, wanted.name
     if path in _NEW and not wanted.is_flag:
         return None
@@ -279,7 +279,7 @@ def _kind(path: str, wanted: Parameter) -> str | None:
 
 
 def _names(kind: str, before: list[str]) -> list[Candidate]:
-    """Names of the store that the words before say, or the usual one."""
+    """Names in the store that the words before give, or in the usual one."""
     topic, given = None, importlib.import_module("txlog.cli.call.call").Globals()
     for word, value in zip(before, [*before[1:], ""], strict=True):
         if word in ("-S", "--store"):

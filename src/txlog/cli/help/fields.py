@@ -1,4 +1,4 @@
-"""Owns what `-f help` says beside the fields of a command: verbs, relations, what inspect finds."""
+"""Owns what `-f help` says besides a command's fields: verbs, relations, what inspect finds."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from txlog.cli.line import catalogue
 from txlog.cli.terminal import fields
 from txlog.cli.terminal.fields import MEANINGS
 
-_MESSAGES: Final = {  # as DuckDB says it
+_MESSAGES: Final = {  # as DuckDB calls it
     "topic": "VARCHAR", "partition": "INTEGER", "message_id": "VARCHAR", "ledger": "BIGINT",
     "entry": "BIGINT", "txn_index": "INTEGER", "key": "BLOB", "value": "BLOB",
     "properties": "MAP(VARCHAR, VARCHAR)", "publish_time": "TIMESTAMP WITH TIME ZONE",
@@ -27,7 +27,7 @@ _MEANT: Final = {
     "lsn": "the frame that made it visible", "kind": "message, or what else a row is",
     "stored_ledger": "where the row lies", "stored_entry": "where the row lies",
 }  # fmt: skip
-# What inspect finds, and the commands that have the fields of it.
+# What inspect finds, and the commands that have its fields.
 _KINDS: Final = (
     "status",
     "topic describe",
@@ -75,7 +75,7 @@ def _lines(before: str, columns: dict[str, str]) -> str:
 
 
 def inspected() -> str:
-    """Fields of all that inspect finds."""
+    """Fields of everything that inspect finds."""
     names: dict[str, None] = {"kind": None}
     for path in _KINDS:
         names |= dict.fromkeys(_fields(path))

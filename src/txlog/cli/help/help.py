@@ -23,7 +23,7 @@ def help_(
 ) -> None:
     """Explain a topic, an error or a command; without TOPIC list the topics.
 
-    An error is named by its code, TXL-403 or 403: why it comes, what helps, an example.
+    An error is named by its code, TXL-403 or 403: what causes it, what to do, an example.
     """
     words = topic or []
     if not words:
@@ -39,7 +39,7 @@ def help_(
 
 
 def _command(words: list[str]) -> str | None:
-    """The command or noun that words name wholly, None if they do not, or name a topic."""
+    """The command or noun that all of the words name; None if they do not, or name a topic."""
     if " ".join(words) in topics.TOPICS:
         return None
     try:

@@ -1,8 +1,7 @@
-"""Owns the man pages: one a command and noun from what the commands declare, the rest from topics/.
+"""Owns the man pages: one for each command and noun, from their declarations; others from texts/.
 
 `scripts/man.py` writes them into man/, `txlog man install` into the user's directory. A command's
-page may have more to say than its help: topics/NAME.txt adds to DESCRIPTION and may replace EXIT
-STATUS.
+page may say more than its help: texts/NAME.txt adds to DESCRIPTION and may replace EXIT STATUS.
 """
 
 from __future__ import annotations
@@ -127,7 +126,7 @@ def _command(command: Command) -> Page:
 
 
 def _more(path: str) -> Page | None:
-    """What topics/ has to say of a command, if anything."""
+    """What texts/ says about a command, if anything."""
     name = path.replace(" ", "-")
     return topics.read(name) if topics.has(name) else None
 

@@ -3,7 +3,7 @@
 NAME(SECTION): one line         the first line
 # HEADING                       a section
 term :: meaning                 a list, one line an item
-(four blanks)text               shown as it stands
+(four blanks)text               shown as it is
 @name                           a table that the program fills in
 anything else                   a paragraph, one line; `words` are literal
 """
@@ -27,7 +27,7 @@ WIDTH: Final = 79
 
 @dataclass
 class Block:
-    """A paragraph, a list of terms, or lines as they stand; one of the three is filled."""
+    """A paragraph, a list of terms, or verbatim lines; one of the three is filled."""
 
     text: str = ""
     terms: Terms = field(default_factory=list)
@@ -63,7 +63,7 @@ def parse(source: str, tables: Mapping[str, Callable[[], Terms]]) -> Page:
         blocks = page.sections[-1][1]
         last = blocks[-1] if blocks else None
         if not line:
-            blocks.append(Block())  # whatever comes next stands apart
+            blocks.append(Block())  # whatever comes next is set apart
         elif line.startswith("    "):
             if last is None or not last.lines:
                 last = Block()
@@ -85,7 +85,7 @@ def parse(source: str, tables: Mapping[str, Callable[[], Terms]]) -> Page:
 
 
 def as_text(page: Page) -> str:
-    """Return the page as text, at most 79 columns but for lines that stand as they are."""
+    """Return the page as text, at most 79 columns except for verbatim lines."""
     out = [f"{page.name}: {page.summary}"]
     for heading, blocks in page.sections:
         out += ["", heading]
@@ -125,12 +125,12 @@ def _wrapped(text: str, first: str, later: str) -> list[str]:
 
 
 def bare(text: str) -> str:
-    """Text without marks; what is literal and more than a word is quoted."""
+    """Text without marks; a literal of more than one word is quoted."""
     return re.sub(r"`([^`]+)`", lambda m: f"'{m[1]}'" if " " in m[1] else m[1], text)
 
 
 def as_mdoc(page: Page, date: str) -> str:
-    """Return the page as mdoc, the language of man pages; `man --warnings` has none for it."""
+    """Return the page as mdoc, the language of man pages, on which `man --warnings` is silent."""
     out = [f".Dd {date}", f".Dt {page.name.upper()} {page.section}"]
     out += [
         f".Os txlog {__version__}",
@@ -163,7 +163,7 @@ def _mdoc_lines(block: Block) -> list[str]:
 
 
 def _item(term: str) -> str:
-    """A term as one argument of .It; words that mdoc knows as macros are taken as they stand."""
+    """A term as one argument of .It; words that are mdoc macros are escaped."""
     return '"' + _bold(_escaped(term)).replace('"', "\\(dq") + '"'
 
 
@@ -179,7 +179,7 @@ def _filled(text: str) -> list[str]:
 
 
 def _bold(text: str) -> str:
-    """Escaped text with its literal words in bold; words with dashes, as flags, are not divided."""
+    """Escaped text with its literal words in bold; words with dashes, as flags, are not broken."""
     text = re.sub(r"`([^`]+)`", r"\\fB\1\\fR", text)
     return re.sub(r"(?<!\S)(?=\S*\\-\S)", r"\\%", text)
 

@@ -1,7 +1,7 @@
-"""Owns how rich draws a page of help on a terminal; between programs `markup` writes it as text.
+"""Owns how rich draws a page of help on a terminal; elsewhere `markup` writes it as text.
 
-A lazy boundary: rich is imported here. Lines are at most 79 columns, fewer where the terminal has
-fewer; lines that stand as they are stay so.
+A lazy boundary: rich is imported here. Lines have at most 79 columns, or the terminal's width if
+that is less; verbatim lines are left alone.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _LITERAL: Final = "cyan"
 
 
 def drawn(page: Page, columns: int, color: bool) -> str:
-    """Return the page as text for a terminal of so many columns."""
+    """Return the page as text for a terminal of this many columns."""
     width = min(columns, WIDTH)
     head = Text.assemble((page.name, "bold"), f": {page.summary}")
     out = [rendered(head, width, color)]
@@ -75,7 +75,7 @@ def _indented(shown: RenderableType, more: int = 0) -> RenderableType:
 
 
 def _marked(text: str, color: bool) -> Text:
-    """Text with its literal words in a colour; where there are none, in quotes as in plain text."""
+    """Text with its literal words in a colour; without colours in quotes, as in plain text."""
     if not color:
         return Text(bare(text))
     parts = re.split(r"`([^`]+)`", text)

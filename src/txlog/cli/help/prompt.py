@@ -1,4 +1,4 @@
-"""Owns reading lines at a terminal: readline, with Tab for verbs, flags and names of the store."""
+"""Owns reading lines at a terminal: readline, with Tab for verbs, flags and names in the store."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _OWN: Final = ("use", "set", "unset", "begin", "commit", "abort", "exit")
 
 @contextmanager
 def prompted() -> Iterator[Callable[[str], str]]:
-    """What asks for a line; the history is kept in memory alone, and is gone with the shell."""
+    """Asks for a line; the history is kept only in memory and goes with the shell."""
     before = readline.get_completer(), readline.get_completer_delims()
     readline.set_completer(_Completer().give)
     readline.set_completer_delims(" \t")
@@ -27,13 +27,13 @@ def prompted() -> Iterator[Callable[[str], str]]:
 
 
 class _Completer:
-    """Answers readline, which asks for one candidate after the other."""
+    """Answers readline, which asks for one candidate after another."""
 
     def __init__(self) -> None:
         self._found: list[str] = []
 
     def give(self, text: str, number: int) -> str | None:
-        """The candidate of a number, None behind the last."""
+        """The candidate with this number, None after the last."""
         if number == 0:
             self._found = offered(readline.get_line_buffer()[: readline.get_endidx()])
         return self._found[number] if number < len(self._found) else None
@@ -44,7 +44,7 @@ def offered(line: str) -> list[str]:
     words = split_line(line) or [""]
     try:
         found = [word for word, _ in candidates(words) if word != FILES]
-    except Exception:  # half a line is no reason to speak
+    except Exception:  # half a line is no reason to complain
         found = []
     if len(words) == 1:
         found = sorted([*found, *(word for word in _OWN if word.startswith(words[0]))])

@@ -1,7 +1,7 @@
 """Owns `txlog shell`: many commands in one process, from a terminal or a script.
 
 A line is a command without `txlog`, a SELECT, a word of the shell itself, or `!` and a line for sh.
-What is loaded once stays loaded; each command opens the store anew, as it does outside.
+What is loaded once stays loaded; each command opens the store afresh, as it does outside.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from txlog.errors import NotFound, StoreNotFound, TxlogError, Usage
 
 _SQL: Final = re.compile(r"(select|from|with)\b", re.IGNORECASE)
 _OWN: Final = ("use", "set", "unset", "begin", "commit", "abort")
-_LEFT: Final = frozenset(("store", "format", "version"))  # told by variables, or not at all
+_LEFT: Final = frozenset(("store", "format", "version"))  # set by variables, or not at all
 
 
 @command(
@@ -48,15 +48,15 @@ def shell(
         bool, Option("--keep-going", help="in a script: continue after an error")
     ] = False,
 ) -> None:
-    """Run many commands in one process, as they come from a terminal or a script.
+    """Run many commands in one process, from a terminal or a script.
 
     A line is a command without txlog; or SELECT, FROM, WITH …, which is a query; or `!LINE` for sh;
     or begin, commit, abort, which keep a transaction that the commands between them join; or
-    use STORE, set NAME=VALUE, unset NAME, exit. A `\\` at its end continues a line, # begins a
-    remark.
+    use STORE, set NAME=VALUE, unset NAME, exit. A line that ends with `\\` continues on the next; #
+    begins a comment.
 
-    A script ends with its first error and that exit code. A transaction that is still open at the
-    end is aborted.
+    A script ends at its first error, with that exit code. A transaction still open at the end is
+    aborted.
     """
     before = dict(os.environ)
     session = _Session(call)
@@ -65,7 +65,7 @@ def shell(
             _talk(call, session)
         else:
             _run_script(call, session, _lines_of(file), keep_going)
-    finally:  # what was set is the shell's, also when it is called inside another program
+    finally:  # what is set belongs to the shell, even when it is called inside another program
         os.environ.clear()
         os.environ.update(before)
 
@@ -77,14 +77,14 @@ class _Session:
         self.call = call
         self.txn: str | None = None
         self.flags = _given(call)
-        with suppress(StoreNotFound, NotFound):  # a store may still be made, or named by `use`
+        with suppress(StoreNotFound, NotFound):  # a store may be made later, or named by `use`
             os.environ["TXLOG_STORE"] = os.path.abspath(call.store_path())
         if call.flags.format is not None:
             os.environ["TXLOG_FORMAT"] = call.flags.format
 
     @property
     def prompt(self) -> str:
-        """What stands before the next line: the store, and the transaction if there is one."""
+        """The prompt of the next line: the store, and the transaction if there is one."""
         store = os.path.basename(os.environ.get("TXLOG_STORE", "")) or "txlog"
         return f"{store} {self.txn}> " if self.txn else f"{store}> "
 
@@ -126,9 +126,9 @@ class _Session:
             return self._begin(rest)
         if word in ("commit", "abort"):
             if self.txn is None:
-                raise Usage(f"nothing to {word}: there is no begin before", hint="begin")
+                raise Usage(f"nothing to {word}: no transaction was begun", hint="begin")
             code = dispatch.run([*self.flags, "txn", word, self.txn, *rest])
-            if code in (0, 3, 4):  # it has ended, this way or another
+            if code in (0, 3, 4):  # it has ended, one way or the other
                 self._forget()
             return code
         if len(rest) != 1:
@@ -183,7 +183,7 @@ def _talk(call: Call, session: _Session) -> None:
 
 
 def _asked(ask: Callable[[str], str], session: _Session, first: bool) -> str:
-    """One line from the terminal; Ctrl-C begins it anew."""
+    """One line from the terminal; Ctrl-C starts it over."""
     while True:
         try:
             with signals.watched():
@@ -217,7 +217,7 @@ def _run_script(call: Call, session: _Session, lines: list[str], keep_going: boo
 
 
 def _joined(following: Callable[[bool], str]) -> Iterator[str]:
-    r"""Lines, those that end with a \ with the next one; following raises EOFError at the end."""
+    r"""Lines, each that ends with \ joined to the next; `following` raises EOFError at the end."""
     while True:
         line = following(True)
         while line.endswith("\\"):
@@ -226,7 +226,7 @@ def _joined(following: Callable[[bool], str]) -> Iterator[str]:
 
 
 def _lines_of(file: str | None) -> list[str]:
-    """The lines of a script. What came by stdin is read as a whole, so no command can eat it."""
+    """The lines of a script. Stdin is read as a whole, so no command can eat it."""
     if file is None:
         text = sys.stdin.read() if sys.stdin is not None else ""
         with suppress(OSError):

@@ -1,4 +1,4 @@
-"""Owns the help topics and hand-written man pages: texts in topics/, tables from the program."""
+"""Owns the help topics and hand-written man pages: texts in texts/, tables from the program."""
 
 from __future__ import annotations
 
@@ -57,29 +57,29 @@ def overview() -> str:
     """Return the list of topics."""
     width = max(map(len, TOPICS))
     lines = [f"  txlog help {name.ljust(width)}  {text}" for name, text in TOPICS.items()]
-    example = f"  txlog help {'TXL-403'.ljust(width)}  an error: why it comes, what helps"
+    example = f"  txlog help {'TXL-403'.ljust(width)}  an error: what causes it, what to do"
     return "\n".join(
         ["help topics:", "", *lines, example, "", "txlog COMMAND -h helps with one", ""]
     )
 
 
 def read(name: str) -> markup.Page:
-    """Return a page of topics/ with its tables filled in."""
+    """Return a page of texts/ with its tables filled in."""
     return markup.parse(source(name), _TABLES)
 
 
 def source(name: str) -> str:
-    """Return a text of topics/ as it is written."""
+    """Return a text of texts/ as it is written."""
     return (_FOLDER / f"{name}.txt").read_text(encoding="utf-8")
 
 
 def has(name: str) -> bool:
-    """Tell whether topics/ has a text of that name."""
+    """Return whether texts/ has a text of that name."""
     return (_FOLDER / f"{name}.txt").is_file()
 
 
 def error_page(code: int) -> markup.Page:
-    """Return what is to be said of one code."""
+    """Return the page of one code."""
     page = markup.Page(f"TXL-{code}", 7, CODES[code].means)
     page.add("CAUSE", markup.Block(text=CODES[code].cause))
     page.add("FIX", markup.Block(text=CODES[code].fix))

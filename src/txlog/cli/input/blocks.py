@@ -1,4 +1,4 @@
-"""Owns the bytes of an input: blocks of a descriptor, and their cut into records as Arrow arrays.
+"""Owns the bytes of an input: blocks from a descriptor, cut into records as Arrow arrays.
 
 No Python object is made for a record: a block is split by Arrow into one binary array.
 """
@@ -48,7 +48,7 @@ def read_blocks(path: str | None, wait_s: Callable[[], float | None]) -> Iterato
         if sys.stdin is not None and not sys.stdin.closed:
             yield sys.stdin.read().encode("utf-8", "surrogateescape")
         return
-    coming = select.poll()  # `select.select` knows no descriptor from 1,024 on
+    coming = select.poll()  # `select.select` takes no descriptor from 1,024 on
     coming.register(number, select.POLLIN)
     while True:
         seconds = wait_s()

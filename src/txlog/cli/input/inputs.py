@@ -1,13 +1,13 @@
 """Owns the input formats of `produce`: bytes in, Arrow tables with the line of each record out.
 
-    lines null ndjson   cut by Arrow; with a key delimiter the key is cut off in front
+    lines null ndjson   cut by Arrow; with a key delimiter the key is split off first
     envelope csv tsv    parsed record by record into columns
     raw                 each file one message
-    %…                  as percentin says; behind a bad record there is no next one
+    %…                  as `percent` says; after a bad record there is no next one
 
-A table has `line` and `value`, and of key, properties, event_time, deliver_at, deliver_after,
-sequence_id and partition those that the format gives. A bad record ends the reading with BadRecord
-(104), after the records before it, or is left out and counted.
+A table has `line` and `value`, and those of key, properties, event_time, deliver_at, deliver_after,
+sequence_id and partition that the format gives. A bad record ends the reading with BadRecord (104),
+after the records before it, or is skipped and counted.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ _SEPARATORS = {"null": b"\0"}
 class Input:
     """Reads files, or stdin when there are none.
 
-    skipped: bad records left out so far; with skip_bad false the first one is raised
-    aside:   takes bad records with their bytes instead, None: they are too large
-    warn:    called with what a person should know
-    wait_s:  how long a read may wait before None is given out
+    skipped: bad records skipped so far; with skip_bad false the first one is raised
+    aside:   takes bad records with their bytes instead; None: they are too large
+    warn:    called with what the user should know
+    wait_s:  how long a read may wait before None is yielded
     value_bytes_max: of the longest record, without its key
     seen:    called with the length of each block that was read
     """
@@ -75,7 +75,7 @@ class Input:
             yield from self._of(self._blocks(path))
 
     def parse(self, data: bytes) -> pa.Table:
-        """Return the records of bytes that are all there; no bytes are no record.
+        """Return the records of complete bytes; no bytes are no record.
 
         raises: BadRecord (104)
         """
@@ -101,7 +101,7 @@ class Input:
             yield from self._cut(source)
 
     def bad(self, error: BadRecord, record: bytes | None) -> None:
-        """Count a bad record, or put it aside, or raise it."""
+        """Count a bad record, or set it aside, or raise it."""
         if not self.skip_bad:
             raise error
         if self.aside is not None:
@@ -164,7 +164,7 @@ class Input:
             raise error
 
     def _checked(self, table: pa.Table) -> Iterator[pa.Table]:
-        """Let JSON lines through that are JSON, everything else as it is."""
+        """Check the lines of ndjson, pass everything else through."""
         error = None
         if self.form == "ndjson":
             bad = []
@@ -185,7 +185,7 @@ class Input:
     def _without(
         self, table: pa.Table, bad: list[tuple[int, str]], beside: pa.Array | None
     ) -> tuple[pa.Table, pa.Array | None, BadRecord | None]:
-        """Return the good rows (and of `beside` the same), and the error to raise after them."""
+        """Return the good rows (and those of `beside`), and the error to raise after them."""
         errors = [_bad(table["line"][at].as_py(), reason) for at, reason in bad]
         if not self.skip_bad:
             stop = bad[0][0]
@@ -254,7 +254,7 @@ class Input:
 
 
 def json_reason(value: bytes, failure: Exception) -> str:
-    """Return why value is no JSON, without the payload in it."""
+    """Return why value is not JSON, without quoting the payload."""
     text = str(failure)
     if not value.strip():
         return "empty, not JSON"

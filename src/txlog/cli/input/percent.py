@@ -1,13 +1,13 @@
 """Owns the %-formats of input (spec/cli 7): a record is what the format says, byte for byte.
 
-    %k:%v\\n                a field ends where the text behind it begins
-    %V{big32}%v            a field whose size stands before it
-    %H{big32}%h{…}         so many properties, each in the inner format
+    %k:%v\\n                a field ends where the text after it begins
+    %V{big32}%v            a field whose size comes before it
+    %H{big32}%h{…}         that many properties, each in the inner format
     %p %q %d{event}        partition, sequence id, instants
-    %t %P                  a topic and a producer are read and left out
+    %t %P                  a topic and a producer are read and ignored
 
-Bytes are read as far as a record goes; what it lacks is asked for, and at the end it is bad. Only
-the text behind the last field may be missing there, as the newline of a last line.
+Bytes are read as far as a record goes; more are requested if it lacks some, and at the end of the
+input it is bad. Only the text after the last field may be missing there, as a last line's newline.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ Row = dict[str, Any]
 
 
 class More(Exception):
-    """The record goes on behind the bytes that there are."""
+    """The record continues past the bytes at hand."""
 
 
 class Cursor:
-    """Bytes that a record is read from; is_last: no others follow."""
+    """Bytes that a record is read from; is_last: no more follow."""
 
     __slots__ = ("at", "cut_short", "data", "is_last")
 
@@ -47,15 +47,15 @@ class Cursor:
         self.cut_short = False
 
     def take(self, count: int) -> bytes:
-        """So many bytes."""
+        """The next `count` bytes."""
         found = self.data[self.at : self.at + count]
         if len(found) < count:
-            self.lack(f"{count} bytes are wanted, {len(found)} are left")
+            self.lack(f"{count} bytes are needed, {len(found)} are left")
         self.at += count
         return found
 
     def until(self, stop: bytes) -> bytes:
-        """What stands before `stop`, which stays; without it, or with none, all there is."""
+        """The bytes before `stop`, which stays; without it, or with none, all there are."""
         end = self.data.find(stop, self.at) if stop else -1
         if end < 0:
             if not self.is_last:
@@ -88,7 +88,7 @@ class InputFormat:
             raise Usage("the format of the input is empty")
 
     def read(self, data: bytes, at: int, is_last: bool, line: int) -> tuple[Row, int, bool]:
-        """The record at `at`, where the next one begins, and whether its end was missing.
+        """The record at `at`, where the next one begins, and whether its own end was missing.
 
         raises: More; BadRecord (104)
         """
@@ -215,7 +215,7 @@ def _field(letter: str, options: list[Any], stop: bytes, *, is_sized: bool) -> S
 
 
 def _meaning(letter: str, options: list[str]) -> tuple[str, Callable[[bytes], Any]]:
-    """The column of a verb, and what makes its value of bytes."""
+    """The column of a verb, and what turns bytes into its value."""
     if letter in "pq":
         if options:
             raise Usage(f"%{letter} takes no option")
@@ -250,7 +250,7 @@ def _number(data: bytes, least: int, most: int) -> int | None:
     if not data:
         return None
     if re.fullmatch(rb"-?[0-9]{1,20}", data) is None or not least <= int(data) <= most:
-        raise ValueError("a number is none, or out of range")
+        raise ValueError("a number is not one, or is out of range")
     return int(data)
 
 
@@ -276,7 +276,7 @@ def percent_rows(
 ) -> Iterator[Row | BadRecord | str | None]:
     """Rows as records come, None for a pause, a text to warn of; an error ends the reading.
 
-    Behind a record that is bad nobody knows where the next one begins.
+    After a bad record it is unknown where the next one begins.
     """
     data, at, is_last = b"", 0, False
     while True:

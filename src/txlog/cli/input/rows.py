@@ -64,14 +64,14 @@ class Columns:
 
 
 class BadRow(NamedTuple):
-    """A row that is no record, and its bytes."""
+    """A row that is not a record, and its bytes."""
 
     error: BadRecord
     record: bytes
 
 
 def _joined(form: str, fields: list[str]) -> bytes:
-    """The row as a line of its form."""
+    """The row as a line in its format."""
     if form == "tsv":
         return "\t".join(tsv_cell(cell) for cell in fields).encode()
     text = io.StringIO()
@@ -115,7 +115,7 @@ def envelope_row(columns: Columns, line: int, record: bytes) -> None:
 def csv_rows(
     source: Iterator[bytes | None], form: str, line: int, now_ms: int, columns: Columns
 ) -> Iterator[int | BadRow | None]:
-    """Parse csv or tsv into columns; yield the line of each row, a bad one, or None for a pause."""
+    """Parse csv or tsv into columns; yield the line of each row, a bad row, or None for a pause."""
     header: list[str] | None = None
     try:
         for fields, at in _records(source, form, line):
@@ -158,7 +158,7 @@ def _records(
 
 
 def _lines(source: Iterator[bytes | None]) -> Iterator[str | None]:
-    """Yield lines with their ends, None for a pause."""
+    """Yield lines with their line ends, None for a pause."""
     decoder = codecs.getincrementaldecoder("utf-8-sig")()
     held = ""
     for block in source:
@@ -174,7 +174,7 @@ def _lines(source: Iterator[bytes | None]) -> Iterator[str | None]:
 
 def _check_header(header: list[str], line: int) -> None:
     if len(set(header)) != len(header):
-        raise _bad(line, "a column comes twice in the header")
+        raise _bad(line, "a column appears twice in the header")
     if "value" in header:
         for name in header:
             if name not in _CSV_COLUMNS and not name.startswith("prop."):

@@ -1,6 +1,6 @@
 """From the words of a line to a command with its arguments.
 
-Lines that are plainly right take a short way; all others, and help, go through Typer.
+Lines that are plainly right take a short path; all others, and help, go through Typer.
 
 Contents:
 
@@ -8,7 +8,7 @@ Contents:
     command      a command: its function, its fields, how a line of words is run
     declared     Option and Argument: what a command says it takes
     dispatch     one run: global flags, the command, its exit code
-    flags        the global flags, and what can be told of a line before it is parsed
+    flags        the global flags, and what is known of a line before it is parsed
     parameters   what a command takes, as data for man pages, completion and tests
     plain        the parser of lines that are plainly right
     typer        the commands over Typer: help, and all other lines

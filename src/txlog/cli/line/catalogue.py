@@ -1,6 +1,6 @@
-"""Owns the table of commands: where each lives and its short help, so that nothing need be loaded.
+"""Owns the table of commands: where each lives, and its short help, so that nothing is loaded.
 
-Root help, the help of a noun and did-you-mean come from here; a test holds the table against the
+Root help, the help of a noun and did-you-mean come from here; a test compares the table with the
 commands that the modules define.
 """
 
@@ -22,8 +22,8 @@ class Entry(NamedTuple):
 
 COMMANDS: Final[dict[str, Entry]] = {
     "init": Entry("commands.store", "init", "make a store"),
-    "copy": Entry("commands.store", "copy", "a backup, while others write"),
-    "status": Entry("commands.store", "status", "what is in the store, and whether it is well"),
+    "copy": Entry("commands.store", "copy", "back up, while others write"),
+    "status": Entry("commands.store", "status", "what is in the store, and whether it is healthy"),
     "inspect": Entry(
         "commands.store", "inspect", "look at a topic, transaction, message, ledger or file"
     ),
@@ -64,8 +64,8 @@ COMMANDS: Final[dict[str, Entry]] = {
         "commands.sub", "backlog", "what is not acknowledged, by key, age or ledger"
     ),
     "sub ack": Entry("commands.sub", "ack", "acknowledge messages"),
-    "sub nack": Entry("commands.sub", "nack", "let messages in hand come again, after a delay"),
-    "sub redeliver": Entry("commands.sub", "redeliver", "let messages in hand come again at once"),
+    "sub nack": Entry("commands.sub", "nack", "return messages in hand, to be redelivered later"),
+    "sub redeliver": Entry("commands.sub", "redeliver", "redeliver messages in hand at once"),
     "sub delete": Entry("commands.sub", "delete", "delete subscriptions"),
     "delay list": Entry(
         "commands.delay", "list_delayed", "messages that are not due yet, by their time"
@@ -78,10 +78,12 @@ COMMANDS: Final[dict[str, Entry]] = {
     ),
     "delay merge": Entry("commands.delay", "merge", "merge its buckets"),
     "delay rebuild": Entry("commands.delay", "rebuild", "rebuild its buckets from the log"),
-    "watermark set": Entry("commands.watermark", "set_watermark", "nothing of a producer is older"),
-    "watermark idle": Entry("commands.watermark", "idle", "wait no longer for a producer"),
+    "watermark set": Entry(
+        "commands.watermark", "set_watermark", "assert that nothing older will come"
+    ),
+    "watermark idle": Entry("commands.watermark", "idle", "stop waiting for a producer"),
     "watermark show": Entry(
-        "commands.watermark", "show", "how far event time is, and who holds it"
+        "commands.watermark", "show", "how far event time is, and what holds it back"
     ),
     "watermark history": Entry("commands.watermark", "history", "what moved it, row by row"),
     "watermark producers": Entry("commands.watermark", "producers", "who is waited for"),
@@ -110,14 +112,14 @@ COMMANDS: Final[dict[str, Entry]] = {
         "commands.admin", "delete_key", "delete a key, abort its open transaction"
     ),
     "admin scale-transaction-coordinators": Entry(
-        "commands.admin", "scale_coordinators", "have more transaction coordinators"
+        "commands.admin", "scale_coordinators", "add transaction coordinators"
     ),
     "admin coordinators": Entry("commands.admin_stats", "coordinators", "list the coordinators"),
     "admin coordinator-stats": Entry(
         "commands.admin_stats", "coordinator_stats", "figures of coordinators"
     ),
     "admin transaction-metadata": Entry(
-        "commands.admin_stats", "transaction_metadata", "everything known of a transaction"
+        "commands.admin_stats", "transaction_metadata", "everything known about a transaction"
     ),
     "admin slow-transactions": Entry(
         "commands.admin_stats", "slow_transactions", "unfinished transactions older than a time"
@@ -126,25 +128,25 @@ COMMANDS: Final[dict[str, Entry]] = {
         "commands.admin_stats", "transaction_buffer_stats", "the sidecars of a topic"
     ),
     "admin pending-ack-stats": Entry(
-        "commands.admin_stats", "pending_ack_stats", "what transactions hold of a subscription"
+        "commands.admin_stats", "pending_ack_stats", "what transactions hold in a subscription"
     ),
     "admin position-in-pending-ack": Entry(
         "commands.admin_stats",
         "position_in_pending_ack",
-        "what state a message has on a subscription",
+        "the state of a message on a subscription",
     ),
     "admin locks": Entry("commands.admin_stats", "locks", "who holds which lock"),
     "verify": Entry("commands.verify", "verify", "read every byte, and say what is wrong"),
-    "doctor": Entry("commands.verify", "doctor", "is the store well, and the machine under it"),
+    "doctor": Entry("commands.verify", "doctor", "are the store and the machine healthy"),
     "segment list": Entry("commands.segment", "list_segments", "the files of a topic or of all"),
     "segment show": Entry(
         "commands.segment", "show", "a ledger or file, its columns and row groups"
     ),
     "segment cat": Entry("commands.segment", "cat", "stored rows as they are"),
-    "wait": Entry("commands.wait", "wait", "until there are messages, a watermark, no backlog"),
-    "check": Entry("commands.check", "check", "whether it is well, for a monitor"),
+    "wait": Entry("commands.wait", "wait", "wait for messages, a watermark, no backlog"),
+    "check": Entry("commands.check", "check", "whether it is healthy, for monitors"),
     "metrics": Entry("commands.metrics", "metrics", "figures for Prometheus"),
-    "admin offline": Entry("commands.admin", "offline", "take a partition away"),
+    "admin offline": Entry("commands.admin", "offline", "take a partition offline"),
     "admin online": Entry("commands.admin", "online", "bring a partition back"),
     "admin compact": Entry(
         "commands.admin_space", "compact", "rewrite a sidecar without aborted messages"
@@ -155,28 +157,32 @@ COMMANDS: Final[dict[str, Entry]] = {
     "admin offload": Entry(
         "commands.admin_space", "offload", "move sealed files to a directory or to S3"
     ),
-    "admin trim": Entry("commands.admin_space", "trim", "let the oldest messages go"),
-    "admin repair": Entry("commands.verify", "repair", "make damaged files again, or say how"),
+    "admin trim": Entry("commands.admin_space", "trim", "delete the oldest messages"),
+    "admin repair": Entry("commands.verify", "repair", "rebuild damaged files, or say how"),
     "admin gc": Entry("commands.admin_space", "gc", "files that no manifest names"),
-    "admin accept-clock": Entry(
-        "commands.admin_space", "accept_clock", "expire by the clock as it is"
-    ),
+    "admin accept-clock": Entry("commands.admin_space", "accept_clock", "trust the clock as it is"),
     "policy delayed set": Entry("commands.policy", "set_delayed", "how delayed messages wait"),
     "policy delayed get": Entry(
-        "commands.policy", "get_delayed", "what holds, and where it is set"
+        "commands.policy", "get_delayed", "what applies, and where it is set"
     ),
     "policy delayed remove": Entry("commands.policy", "remove_delayed", "inherit policies again"),
     "policy retention set": Entry("commands.policy", "set_retention", "what is kept, how long"),
-    "policy retention get": Entry("commands.policy", "get_retention", "what is kept, who says so"),
+    "policy retention get": Entry(
+        "commands.policy", "get_retention", "what is kept, and where it is set"
+    ),
     "policy retention remove": Entry(
         "commands.policy", "remove_retention", "inherit policies again"
     ),
     "policy watermark set": Entry("commands.policy", "set_watermark", "how watermarks are kept"),
-    "policy watermark get": Entry("commands.policy", "get_watermark", "what holds, and from where"),
+    "policy watermark get": Entry(
+        "commands.policy", "get_watermark", "what applies, and from where"
+    ),
     "policy watermark remove": Entry(
         "commands.policy", "remove_watermark", "inherit policies again"
     ),
-    "job audit": Entry("commands.job", "audit", "whether what is stored is what the store goes by"),
+    "job audit": Entry(
+        "commands.job", "audit", "check stored rows against the store's own records"
+    ),
     "job bulk-load": Entry("commands.job", "bulk_load", "files as messages of a topic, once"),
     "job replay": Entry("commands.job", "replay", "messages of a range into another topic, once"),
     "job export-delta": Entry(
@@ -187,28 +193,28 @@ COMMANDS: Final[dict[str, Entry]] = {
         "commands.job", "rebuild_delayed", "the delayed index from the log"
     ),
     "job lateness": Entry(
-        "commands.job", "lateness", "how late messages come, and what waiting saves"
+        "commands.job", "lateness", "how late messages arrive, and what waiting saves"
     ),
     "spark submit-args": Entry("commands.spark", "submit_args", "arguments for spark-submit"),
-    "spark example": Entry("commands.spark", "example", "a job to begin with"),
+    "spark example": Entry("commands.spark", "example", "a job to start from"),
     "bench": Entry("commands.bench", "bench", "how fast a store is on this disk"),
     "demo": Entry(
         "commands.demo", "demo", "exactly once on real invoices while workers are killed"
     ),
     "shell": Entry("help.shell", "shell", "many commands in one process, from terminal or script"),
     "config show": Entry(
-        "commands.config", "show", "settings of user and store, and where they are from"
+        "commands.config", "show", "settings of user and store, and their origins"
     ),
     "config get": Entry("commands.config", "get", "the value of a setting"),
     "config set": Entry("commands.config", "set_", "set one of the store, or of the user"),
     "config path": Entry("commands.config", "path", "where the user's config.toml is"),
     "completion install": Entry(
-        "commands.completion", "install", "completion where the shell looks for it"
+        "commands.completion", "install", "install completion where the shell looks for it"
     ),
     "completion show": Entry(
         "commands.completion", "show", "print the script that completes txlog"
     ),
-    "man install": Entry("commands.man", "install", "man pages where man finds them"),
+    "man install": Entry("commands.man", "install", "install man pages where man finds them"),
     "man show": Entry("commands.man", "show", "print a man page"),
     "man path": Entry("commands.man", "path", "where the man pages are"),
     "help": Entry("help.help", "help_", "topics, errors by their code, commands"),
@@ -264,8 +270,8 @@ usage: txlog [FLAG…] COMMAND [ARG…] [FLAG…]
   process    run  transform  txn run     a function, a command, exactly once
   atomic     txn connect|begin|commit|abort|list|show|wait|log|expire
   look       inspect query views job     any id, file; SQL; bulk work, Spark
-  upkeep     admin  segment  wait        space, keys, ledgers; until it is so
-  health     verify doctor check metrics bench    whole, well, quick; figures
+  upkeep     admin  segment  wait        space, keys, ledgers; wait for a state
+  health     verify doctor check metrics bench    intact, healthy, fast; figures
   ease       shell  completion  config  man  help [TOPIC|TXL-nnn]
 
   txlog init shop && cd shop && txlog topic create orders
@@ -288,7 +294,7 @@ def noun_help(noun: str) -> str:
 
 
 def resolve(words: list[str]) -> tuple[str, int]:
-    """Return the command that words begin with, and how many of them name it.
+    """Return the command that the words begin with, and how many of them name it.
 
     The noun alone answers with the noun.
     raises: Usage (201) with the nearest known name

@@ -1,4 +1,4 @@
-"""Owns a command: its function, what help and `-f help` say of it, how a line of words is run.
+"""Owns a command: its function, what help and `-f help` say about it, how a line of words is run.
 
 A command is a function `(call, …) -> None`. What it prints goes through the call; what goes wrong
 is raised. Its parameters are those of `declared`; a plain line is read by `plain`, all others by
@@ -19,14 +19,14 @@ from txlog.errors import Usage
 
 
 class Command:
-    """One command of the table: a function and what help and `-f help` say of it.
+    """One command of the table: a function and what help and `-f help` say about it.
 
     fields:  names of its JSON, in order; those before `|` are the default table
     records: it prints messages, not rows
-    more:    what `-f help` says behind the fields
+    more:    what `-f help` says after the fields
     input_format: -f and --format belong to the command itself
     dry_run: it can be rehearsed: --dry-run, and `dry_run` in its result
-    times:   an argument is a TIME, so that a word as -3m is none of its flags
+    times:   an argument is a TIME, so that a word like -3m is not a flag
     """
 
     def __init__(
@@ -102,7 +102,7 @@ def command(
     dry_run: bool = False,
     times: bool = False,
 ) -> Callable[[Callable[..., None]], Command]:
-    """Make a command of a function."""
+    """Make a command from a function."""
 
     def wrap(function: Callable[..., None]) -> Command:
         return Command(
@@ -122,7 +122,7 @@ def command(
 
 
 def check_numbers(values: Mapping[str, object]) -> None:
-    """Refuse numbers that no file and no table has room for, 64 bits with the sign.
+    """Refuse numbers beyond signed 64 bits, for which no file or table has room.
 
     raises: Usage (201)
     """

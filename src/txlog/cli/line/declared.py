@@ -1,7 +1,7 @@
 """Owns how a command says what it takes: Option and Argument, as Annotated hints of its function.
 
-They have the words of Typer's, which `typer` makes of them for help and for complaints. Nothing of
-Typer is loaded by saying it: that took a third of the time of `produce`.
+They have the names of Typer's, into which `typer` turns them for help and for complaints. Declaring
+them imports nothing of Typer, which took a third of the time of `produce`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ GLOBAL_FLAGS: Final[dict[str, tuple[tuple[str, ...], str | None, str]]] = {
     "yes": (("--yes", "-y"), None, "answer yes"),
     "no_input": (("--no-input",), None, "never ask"),
     "read_only": (("--read-only",), None, "take no lock, write nothing [env: TXLOG_READ_ONLY]"),
-    "lock_timeout": (("--lock-timeout",), "DUR", "wait so long for a lock (the store's, 30s)"),
+    "lock_timeout": (("--lock-timeout",), "DUR", "how long to wait for a lock (the store's, 30s)"),
     "now": (("--now",), "TIME", "the clocks of this process stand still [env: TXLOG_NOW]"),
     "version": (("--version", "-V"), None, "the version"),
 }
@@ -36,7 +36,7 @@ REHEARSAL: Final = ("--dry-run", "say what would be done, change nothing")
 
 
 class Option:
-    """A flag: its words, `--active/--no-active` being two, and what help says of it.
+    """A flag: its words, of which `--active/--no-active` are two, and its help.
 
     min, max: bounds of a number
     """
@@ -60,7 +60,7 @@ class Option:
 
 
 class Argument:
-    """A word that is no flag; a list of them takes all that are left."""
+    """A word that is not a flag; a list of them takes all that are left."""
 
     __slots__ = ("help", "metavar", "show_default")
 
@@ -77,9 +77,9 @@ def declared(option: Option) -> tuple[str, ...]:
 
 
 def hints_of(function: Callable[..., None]) -> dict[str, Any]:
-    """The hints of the parameters behind the call, in order.
+    """The hints of the parameters after the call, in order.
 
-    They are written as text; the module of the function has every name in them.
+    They are written as text; the function's module has every name in them.
     """
     made = cast(FunctionType, function)
     code, given = made.__code__, made.__annotations__
@@ -88,7 +88,7 @@ def hints_of(function: Callable[..., None]) -> dict[str, Any]:
 
 
 def defaults_of(function: Callable[..., None]) -> dict[str, Any]:
-    """What parameters are when they are not given; those that are needed have none."""
+    """The defaults of parameters; required ones have none."""
     made = cast(FunctionType, function)
     code, given = made.__code__, made.__defaults__ or ()
     names = code.co_varnames[code.co_argcount - len(given) : code.co_argcount]

@@ -1,4 +1,4 @@
-"""Owns one run: leading global flags, the command they lead to, and what its end is worth.
+"""Owns one run: leading global flags, the command after them, and the exit code it earns.
 
 Every way out is here: an error of ours, a usage error of Typer's, a signal, a closed pipe, a bug.
 """
@@ -36,7 +36,7 @@ def run(words: list[str]) -> int:
         return 141
     except Exception as error:
         if not isinstance(error, errors.TxlogError | OSError):
-            # Python and libraries make errors of their own of what interrupts them.
+            # Python and libraries turn what interrupts them into errors of their own.
             cause = error.__cause__
             asked = cause.exit if isinstance(cause, signals.Interrupted) else signals.asked()
             if asked is not None:
@@ -47,7 +47,7 @@ def run(words: list[str]) -> int:
 
 
 def _print_utf8() -> None:
-    """Let `print` of libraries and user code write UTF-8, as all our text is, in any locale."""
+    """Let `print` of libraries and user code write UTF-8 in any locale, as all our text is."""
     encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
     change = getattr(sys.stdout, "reconfigure", None)
     if change is not None and encoding.lower() not in ("utf-8", "utf8"):
@@ -55,7 +55,7 @@ def _print_utf8() -> None:
 
 
 def _flush_printed(code: int) -> None:
-    """Write what `print` of a user's function left behind; where it cannot be, success is not told.
+    """Write what a user's function left in `print`'s buffer; if that fails, report no success.
 
     raises: BrokenPipeError; OutcomeUnknown (1001)
     """
@@ -74,10 +74,13 @@ def _flush_printed(code: int) -> None:
 
 
 def as_ours(error: Exception) -> errors.TxlogError:
-    """Return any exception as an error of ours; one that nobody expected is a bug (101)."""
+    """Return any exception as an error of ours; an unexpected one is a bug (101)."""
     if isinstance(error, errors.TxlogError):
         return error
-    no_room = ("failed to map segment", "annot allocate memory")  # for a library, says the loader
+    no_room = (
+        "failed to map segment",
+        "annot allocate memory",
+    )  # for a library, as the loader puts it
     if isinstance(error, MemoryError) or (
         isinstance(error, ImportError) and any(words in str(error) for words in no_room)
     ):

@@ -1,8 +1,8 @@
 """Owns the global flags: before the verb, in a line that is not parsed yet, and what each means.
 
 After the verb Typer reads them with everything else; those before it are put in front, so that the
-last one wins. One word means one thing on every command, so it is explained once: under the long
-flag, under the metavar of an argument, or under `COMMAND FLAG` where a command differs.
+last one wins. A word means the same on every command, so it is explained once: under the long flag,
+under the metavar of an argument, or under `COMMAND FLAG` where a command differs.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ SWITCHES: Final = frozenset(
 )
 _SHORT_VALUES: Final = frozenset("Sf")
 _SHORT_SWITCHES: Final = frozenset("qvyhV")
-_HIDING: Final = "\0"  # no word of a command line can have it
+_HIDING: Final = "\0"  # no word of a command line can contain it
 
 
 # --- in a line -------------------------------------------------------------------------------
 
 
 def hidden_times(words: list[str]) -> list[str]:
-    """Words with those before `--` made no flags that a TIME may be: - and a digit.
+    """Words in which a - and a digit before `--` are hidden: they may be a TIME, and no flag.
 
-    No flag begins like that. Values of flags are hidden with them, and shown again by as_given.
+    No flag begins like that. Values of flags are hidden too, and restored by as_given.
     """
     stop = words.index("--") if "--" in words else len(words)
     return [
@@ -47,12 +47,12 @@ def as_given(value: object) -> object:
 
 
 def as_told(message: str) -> str:
-    """What Typer says of words, as they were before hidden_times; it may escape them."""
+    """Typer's text with words as they were before hidden_times; it may escape them."""
     return message.replace(_HIDING, "").replace(repr(_HIDING)[1:-1], "")
 
 
 class Split(msgspec.Struct):
-    """A command line cut at its first word."""
+    """A command line split at its first word."""
 
     leading: list[str]
     rest: list[str]
@@ -62,7 +62,7 @@ class Split(msgspec.Struct):
 
 
 def split(words: list[str]) -> Split:
-    """Cut words at the noun or verb.
+    """Split words at the noun or verb.
 
     raises: Usage (201) for a flag that is not global, or one without its value
     """
@@ -81,7 +81,7 @@ def split(words: list[str]) -> Split:
 
 
 def split_on(before: Split, used: int) -> Split:
-    """Take the global flags behind the first `used` words of the rest to those before them.
+    """Move the global flags after the first `used` words of the rest to those before them.
 
     raises: Usage (201) as split does
     """
@@ -113,7 +113,7 @@ def wants_json(path: str, args: list[str]) -> bool:
 
 
 def says_json(words: list[str]) -> bool:
-    """Tell whether --json stands before the end of the flags."""
+    """Return whether --json comes before the end of the flags."""
     stop = words.index("--") if "--" in words else len(words)
     return "--json" in words[:stop]
 
@@ -155,50 +155,50 @@ def _take_value(words: list[str], at: int, out: Split, *, has_value: bool) -> in
 # --- what they mean --------------------------------------------------------------------------
 
 FLAGS: Final[dict[str, str]] = {
-    "--ack": "when messages are acknowledged: as they leave, not at all, at a clean end",
+    "--ack": "when to acknowledge: as messages leave, never, at a clean end",
     "--ack-format": "print each stored message in this format",
     "--around": "the messages around this one",
     "--at": "this message",
-    "--batch": "write a frame when so much has come",
+    "--batch": "write a frame when this much has come",
     "--by": "what to group by",
-    "--checkpoint-bytes": "a checkpoint is due after so much journal (64MiB)",
+    "--checkpoint-bytes": "a checkpoint is due after this much journal (64MiB)",
     "--consumer": "name of the consumer",
     "--context": "how many before and after --around",
     "--coordinator": "only this coordinator",
-    "--coordinators": "how many number transactions (16)",
+    "--coordinators": "number of transaction coordinators (16)",
     "--durability": "sync: flush before answering; os: leave that to the system",
     "--event-time": "when it happened",
     "--first": "the first N of each partition",
-    "--flush-every": "write a frame when its oldest message is so old",
+    "--flush-every": "write a frame when its oldest message is this old",
     "--for": "which end to wait for",
     "--grep": "messages whose value matches",
-    "--if-not-exists": "be content with what is there",
+    "--if-not-exists": "accept an existing one",
     "--input": "topics to read",
     "--isolation": "committed, or uncommitted: open and aborted too",
     "--key": "key of the messages",
-    "--key-delim": "what stands between key and value in a line",
+    "--key-delim": "what separates key and value in a line",
     "--last": "the last N of each partition",
-    "--ledger-age-max": "a ledger is closed after so long (4h)",
+    "--ledger-age-max": "a ledger is closed at this age (4h)",
     "--ledger-bytes-max": "a ledger is closed at this size (256MiB)",
-    "--ledger-entries-max": "a ledger is closed after so many entries (1000000)",
+    "--ledger-entries-max": "a ledger is closed after this many entries (1000000)",
     "--limit": "rows at most",
     "--message": "a message of this text; stdin is not read",
     "--offset": "which messages: txlog help offsets",
     "--older-than": "only those older than this",
-    "--on-error": "what becomes of a bad one",
+    "--on-error": "what to do with a bad one",
     "--output": "the topic to write",
     "--owner": "only of this user",
     "--partition": "only this partition",
     "--partitions": "how many partitions",
     "--position": "where a new subscription begins: txlog help offsets",
-    "--prefix": "names that begin so",
+    "--prefix": "names that begin with this",
     "--print": "the id alone, or a line for eval",
     "--producer": "a named producer: what it sent before is not stored again",
     "--prop": "a property",
     "--random": "N of them, anywhere",
     "--require-newline": "a last line without a newline is a bad record",
     "--retries": "tries before a failure counts",
-    "--seed": "of what is drawn by chance",
+    "--seed": "of the random choices",
     "--seq-from": "sequence of the first message, with --producer",
     "--since": "only from then on",
     "--sort": "what to order by",
@@ -207,10 +207,10 @@ FLAGS: Final[dict[str, str]] = {
     "--timeout": "how long at most",
     "--topic": "the topic; needed where several have the subscription",
     "--trailer": "the last line must be this; it is not stored",
-    "--transaction-key": "connect this key first, which fences its holder before",
-    "--transaction-timeout": "time-out of transactions that say none (60s)",
+    "--transaction-key": "connect this key first, which fences its previous holder",
+    "--transaction-timeout": "default time-out of transactions (60s)",
     "--transaction-timeout-max": "the longest time-out (1d)",
-    "--txn-every": "a transaction for so many messages, or so long",
+    "--txn-every": "a transaction for this many messages, or this long",
     "--txn-timeout": "time-out of the transaction",
     "--type": "who gets what: one, any, one with others waiting, one a key",
     "--unbuffered": "write every message at once",
@@ -225,11 +225,11 @@ SPECIAL: Final[dict[str, str]] = {
     "sub create --topic": "the topic",
     "sub list --topic": "only of this topic",
     "txn begin --coordinator": "begin it there",
-    "txn begin --timeout": "it is aborted after so long (60s)",
-    "txn begin --transaction-key": "of a series of transactions: its holder before is fenced",
+    "txn begin --timeout": "it is aborted after this long (60s)",
+    "txn begin --transaction-key": "of a series of transactions: its previous holder is fenced",
     "txn find-hanging --topic": "only those that take part there",
     "txn list --topic": "only those that take part there",
-    "txn run --timeout": "it is aborted after so long (60s)",
+    "txn run --timeout": "it is aborted after this long (60s)",
     "wait --topic": "the topic",
 }
 
@@ -268,10 +268,10 @@ _SPECIAL_ARGUMENTS: Final[dict[str, str]] = {
 
 
 def flag_meaning(path: str, flag: str) -> str:
-    """What a flag of a command means; empty if nobody said."""
+    """What a flag of a command means; empty if nothing says."""
     return SPECIAL.get(f"{path} {flag}") or FLAGS.get(flag, "")
 
 
 def argument_meaning(path: str, metavar: str) -> str:
-    """What an argument of a command means; empty if nobody said."""
+    """What an argument of a command means; empty if nothing says."""
     return _SPECIAL_ARGUMENTS.get(f"{path} {metavar}") or ARGUMENTS.get(metavar, "")

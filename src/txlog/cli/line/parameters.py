@@ -22,7 +22,7 @@ _NEEDED = object()
 class Parameter:
     """A flag or an argument.
 
-    names:    `--partition -p`; of an argument its metavar
+    names:    `--partition -p`; for an argument its metavar
     metavar:  what stands for its value; empty for a switch
     default:  as a user would write it; empty when there is none
     of_all:   a global flag
@@ -45,7 +45,7 @@ class Parameter:
 
     @property
     def choices(self) -> list[str]:
-        """The words it may be, where the metavar lists them."""
+        """The values it may have, where the metavar lists them."""
         words = self.metavar.split("|")
         plain = all(re.fullmatch("[a-z][a-z_-]*", word) for word in words)
         return words if plain and len(words) > 1 else []

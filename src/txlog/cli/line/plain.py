@@ -1,11 +1,11 @@
-"""Owns the parser of command lines that are plainly right; what is not is left to Typer.
+"""Owns the parser of command lines that are plainly right; others are left to Typer.
 
-It reads the same declarations and knows no text of any error: at an unknown flag, a missing or a
-bad value, at -h, it gives up, and Typer says what there is to say. So it can be wrong only by
-taking a line otherwise than Typer would; a test compares the two over random lines of all commands.
-One difference is meant: with `-f help`, which runs no command, nothing need be given.
+It reads the same declarations and has no error texts: at an unknown flag, a missing or bad value,
+or -h, it gives up, and Typer says what is wrong. So it can be wrong only by reading a line in
+another way than Typer; a test compares the two over random lines of all commands.
+One difference is intended: with `-f help`, which runs no command, nothing is required.
 
-Rules, as Typer's: flags and arguments mix; `--` ends the flags; `--flag V` takes the next word
+The rules are Typer's: flags and arguments mix; `--` ends the flags; `--flag V` takes the next word
 whatever it is; `-n5` and `-qq`; the last of a repeated flag wins, or all of them for a list.
 """
 
@@ -33,7 +33,7 @@ _KINDS: Final[dict[Any, int]] = {
 
 
 class _Given(Exception):
-    """The line is none of the plain ones."""
+    """The line is not a plain one."""
 
 
 class _Flag:
@@ -111,7 +111,7 @@ def _parse(
     missing = [name for name in hints if name not in found and name not in defaults]
     if missing and found.get("form" if input_format else "format") != "help":
         raise _Given
-    # `-f help` tells of the fields and asks for nothing: no command looks at its arguments then.
+    # `-f help` prints the fields and requires nothing: the command never sees its arguments then.
     return {**values, **defaults, **dict.fromkeys(missing), **found}
 
 
@@ -129,7 +129,7 @@ def _declare(
 
 
 def _flags(flags: dict[str, _Flag], args: list[str], found: dict[str, Any]) -> list[str]:
-    """Take the flags out of args into found; the other words are the answer."""
+    """Move the flags of args into found; return the other words."""
     words: list[str] = []
     at, stop = 0, len(args)
     while at < stop:
@@ -180,7 +180,7 @@ def _letters(flags: dict[str, _Flag], args: list[str], at: int, found: dict[str,
 
 
 def _arguments(wanted: list[tuple[str, int]], words: list[str], found: dict[str, Any]) -> None:
-    """Deal words to the arguments, in order; a list is the last and takes the rest."""
+    """Give words to the arguments, in order; a list is the last and takes the rest."""
     for at, (name, kind) in enumerate(wanted):
         many = kind in (TEXTS, NUMBERS)
         if many and at + 1 < len(wanted):

@@ -1,7 +1,7 @@
 """Owns the commands over Typer: help, and every command line that the plain parser leaves.
 
-A one-command app is made for each run, so nothing of the other commands is ever loaded. Only
-Typer's public names are used, and nowhere else. What it raises leaves here as ours.
+A one-command app is made for each run, so the other commands are never loaded. Typer is used only
+here, and only by its public names. What it raises leaves here as an error of ours.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def invoke(
     dry_run: bool,
     input_format: bool,
 ) -> int:
-    """Parse args and hand the values to take; return its answer, 0 for help.
+    """Parse args and pass the values to take; return its answer, 0 for help.
 
     raises: Usage (201)
     """
@@ -71,7 +71,7 @@ def invoke(
 def usage(error: typer.TyperException) -> Usage:
     """Return Typer's complaint as ours."""
     message = as_told(error.format_message()).strip().rstrip(".")
-    if len(message) > _MESSAGE_CHARS:  # of a word from the command line the ends are enough
+    if len(message) > _MESSAGE_CHARS:  # the ends of a word from the command line are enough
         message = f"{message[: _MESSAGE_CHARS - 60]}…{message[-59:]}"
     return Usage(message[:1].lower() + message[1:])
 

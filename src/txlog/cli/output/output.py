@@ -1,7 +1,7 @@
-"""Owns stdout: which format, listings and single objects in it, and the writer of its bytes.
+"""Owns stdout: the format, listings and single objects in it, and the writer of its bytes.
 
-stdout carries data only. Off a terminal nothing is cut, coloured or moved. The writer goes to the
-descriptor itself, so that a closed pipe or a full disk is met here and not at interpreter exit.
+stdout carries data only. Off a terminal nothing is cut, coloured or moved. The writer uses the
+descriptor itself, so that a closed pipe or a full disk shows here and not at interpreter exit.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _TSV_ESCAPED: Final = re.compile(r"\\[\\tnr]")
 LISTING_FORMS: Final = ("json", "ndjson", "table", "wide", "md", "tsv", "csv", "names", "help")
 RECORD_FORMS: Final = ("json", "ndjson", "tsv", "csv", "raw", "lines", "envelope", "help")
 RESULT_FORMS: Final = ("json", "ndjson", "help")
-_NUMBERS: Final = ("ledger", "coordinator", "lsn")  # that say which one it is, as a name does
+_NUMBERS: Final = ("ledger", "coordinator", "lsn")  # that identify it, as a name does
 _BLOCK_BYTES: Final = 1 << 16
 
 
@@ -40,11 +40,11 @@ class Stdout:
         self._parts: list[bytes] = []
         self._bytes = 0
         self.each = False
-        self.taken = 0  # bytes that were given to write
-        self.gone = 0  # the first of them that have left
+        self.taken = 0  # bytes given to write
+        self.gone = 0  # those of them that have left
 
     def write(self, data: bytes | memoryview) -> None:
-        """Add data; a full block is written out, and what is one by itself is not copied."""
+        """Add data; a full block is written out; data that fills one by itself is not copied."""
         self.taken += len(data)
         if len(data) >= _BLOCK_BYTES:
             self.flush()
@@ -57,7 +57,7 @@ class Stdout:
             self.flush()
 
     def flush(self) -> None:
-        """Write what is held back.
+        """Write what is buffered.
 
         raises: PipeGone; OSError when stdout cannot take it
         """
@@ -94,7 +94,7 @@ def _write_all(data: bytes | memoryview) -> None:
 
 
 def silence_stdout() -> None:
-    """Send whatever the interpreter still has for stdout nowhere."""
+    """Discard whatever the interpreter still has for stdout."""
     try:
         number = sys.stdout.fileno()
         nowhere = os.open(os.devnull, os.O_WRONLY)
@@ -132,7 +132,7 @@ class Output:
         self.fields = all_fields
         self.look = look
         self.out = Stdout()
-        self.extra: dict[str, object] = {}  # fields that every result has beside its own
+        self.extra: dict[str, object] = {}  # fields that every result has besides its own
 
     @property
     def as_json(self) -> bool:
@@ -193,7 +193,7 @@ class Output:
             self.answer(tables.as_json(fields.select(row, self._json_fields(row))) + "\n")
 
     def answer(self, text: str) -> None:
-        """Print what a change answers; it is done whether or not it can be printed.
+        """Print the answer of a change, which is done whether or not it can be printed.
 
         raises: OutcomeUnknown (1001)
         """
@@ -227,7 +227,7 @@ def output_for(command: _Described, flags: _Flags, environ: Mapping[str, str]) -
         names = [name.strip() for name in flags.columns.split(",") if name.strip()]
         if not names:
             raise Usage("--columns names no column")
-        if command.fields:  # else they are those of the answer, and looked at with it
+        if command.fields:  # else they are those of the answer, and checked with it
             check_columns(names, command.fields)
         shown = all_fields = names
     look = tables.look(terminal, flags.color or "auto", flags.utc, environ)
@@ -248,7 +248,7 @@ def _form(command: _Described, flags: _Flags, environ: Mapping[str, str]) -> str
     elif command.changes:
         known = RESULT_FORMS
     if flags.format is not None and command.records and "%" in flags.format:
-        # A bad format is told before a store is opened; who has no %w says so itself.
+        # A bad format is reported before a store is opened; commands without %w say so themselves.
         percent.Format(flags.format, watermarks=True, stored=True)
     if flags.json:
         return "json"

@@ -41,7 +41,7 @@ _PLAIN: Final = {
     "g": "file",
     "r": "row",
 }
-# What a message does not have itself: it is looked up where a format asks for it.
+# What a message itself lacks: it is looked up when a format asks for it.
 _BESIDE: Final = {
     "g": "file", "r": "row", "[": "first_position", "]": "last_position",
     "x{key}": "transaction_key",
@@ -59,7 +59,7 @@ class Format:
 
     def __init__(self, text: str, *, watermarks: bool = False, stored: bool = False) -> None:
         if not stored and beside(text):
-            raise Usage("%g %r %[ %] %x{key} are of consume, peek and transform")
+            raise Usage("only consume, peek and transform have %g %r %[ %] %x{key}")
         self._parts = _compile(text, watermarks)
 
     def apply(self, row: Row) -> bytes:
@@ -68,7 +68,7 @@ class Format:
 
 
 def beside(text: str) -> set[str]:
-    """The columns that a format asks for and a message does not have."""
+    """The columns that a format asks for and a message lacks."""
     return {_BESIDE[one[1]] for one in _BESIDE_VERB.finditer(text) if one[1] in _BESIDE}
 
 
@@ -90,7 +90,7 @@ def _compile(text: str, watermarks: bool) -> list[Part]:
 
 
 def escape(text: str, at: int) -> tuple[bytes, int]:
-    """The byte of the escape at `at`, and what is behind it. Raises Usage."""
+    """The byte of the escape at `at`, and what comes after it. Raises Usage."""
     letter = text[at + 1 : at + 2]
     if letter in _ESCAPES and letter:
         return _ESCAPES[letter], at + 2
@@ -112,7 +112,7 @@ def _verb(text: str, at: int, watermarks: bool) -> tuple[Part, int]:
         inner, at = braces(text, at) if text[at : at + 1] == "{" else ("%k=%v ", at)
         return _properties(Format(inner)), at
     if letter == "w" and not watermarks:
-        raise Usage("%w, the watermark, is of consume -s SUB --watermarks")
+        raise Usage("%w, the watermark, needs consume -s SUB --watermarks")
     return _part(letter, options), at
 
 
@@ -143,7 +143,7 @@ def _part(letter: str, options: list[str]) -> Part:
 
 
 def braces(text: str, at: int) -> tuple[str, int]:
-    """What stands in the braces at `at`, and what is behind them. Raises Usage."""
+    """What is in the braces at `at`, and what comes after them. Raises Usage."""
     depth = 0
     for stop in range(at, len(text)):
         escaped = stop > 0 and text[stop - 1] == "%"
@@ -279,7 +279,7 @@ def _instant(options: list[str]) -> Part:
 
 
 def _form(option: str, hint: str) -> str:
-    """How an instant is written; hint: the options that there are."""
+    """How an instant is written; hint: the possible options."""
     if option == "rfc3339" or re.fullmatch(r"strftime\[.+\]", option):
         return option
     raise Usage(f"no option {{{option[:40]}}}", hint=hint)

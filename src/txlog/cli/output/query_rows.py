@@ -1,7 +1,7 @@
 """Owns the rows of a query on their way out: printed in any form of a listing, or as a file.
 
-The columns are those of the statement, so a name says nothing of a type here: the type of the
-column does. Bytes are text where they are UTF-8, else base64; decimals keep every digit.
+The columns are those of the statement, so their types, not their names, decide how values look.
+Bytes are text where they are UTF-8, else base64; decimals keep every digit.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Rows(Protocol):
 
 
 def limited(rows: Rows, limit: int | None) -> Batches:
-    """The batches of a query up to so many rows; what is behind them is not computed."""
+    """The batches of a query up to a limit of rows; the rest is not computed."""
 
     def some() -> Iterator[pa.RecordBatch]:
         if limit is None:
@@ -84,7 +84,7 @@ def _listed(column: pa.Array) -> list[object]:
 
 
 def _far(number: int | None, kind: pa.TimestampType) -> object:
-    """An instant of a column where some are outside of the years 1 to 9999: those as epoch ms."""
+    """An instant of a column where some are outside the years 1 to 9999: those as epoch ms."""
     if number is None:
         return None
     if abs(number) == _ENDLESS and kind.unit == "us":
@@ -125,7 +125,7 @@ def _plain(value: Any, kind: pa.DataType) -> object:
 
 
 class Printed:
-    """Prints the rows of a query in the form that was asked for.
+    """Prints the rows of a query in the form asked for.
 
     columns: only these, of those that it has
     """
@@ -146,7 +146,7 @@ class Printed:
         form = self._output.form
         if form in ("table", "wide", "md"):
             rows = [row for batch in pieces for row in values(batch)]
-            look = replace(self._output.look, human=False)  # a name says nothing of a value here
+            look = replace(self._output.look, human=False)  # a name says nothing about a value here
             listed = [dict(zip(names, row, strict=True)) for row in rows]
             self._output.text(table(names, listed, look, markdown=form == "md"))
             return len(rows)
@@ -175,7 +175,7 @@ class Printed:
 
 
 def check_out(path: str, force: bool) -> None:
-    """Refuse a file that cannot be written in a form its name says. Raises Usage, AlreadyExists."""
+    """Refuse a file that cannot be written in the form of its name. Raises Usage, AlreadyExists."""
     if not path.endswith(_SUFFIXES):
         raise Usage(f"--out ends in {', '.join(_SUFFIXES)}, and that says the form")
     if os.path.lexists(path) and not force:
@@ -183,9 +183,9 @@ def check_out(path: str, force: bool) -> None:
 
 
 def write_out(path: str, batches: Batches, *, force: bool) -> int:
-    """Write the rows to a file, which is there when all are in it; returns how many.
+    """Write the rows to a file, which appears once all are in it; returns how many.
 
-    raises: DiskFailed; AlreadyExists when it was made meanwhile and is not to be replaced
+    raises: DiskFailed; AlreadyExists when it appeared meanwhile and is not to be replaced
     """
     schema, pieces = batches
     names = _distinct(schema)
@@ -218,7 +218,7 @@ def _distinct(schema: pa.Schema) -> list[str]:
     names: Sequence[str] = schema.names
     for name in names:
         if names.count(name) > 1:
-            raise Usage(f"two columns are called {name}", hint="name one otherwise, with AS")
+            raise Usage(f"two columns are called {name}", hint="rename one with AS")
     return list(names)
 
 

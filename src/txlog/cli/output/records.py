@@ -1,8 +1,8 @@
 """Owns messages out: tables of RECEIVED in, bytes of the chosen record format out (spec/cli 7).
 
 JSON never depends on bytes it cannot express: text is utf8, anything else base64. An embedded JSON
-value is passed on as it stands; only its line breaks, which can only be space, become blanks. What
-a %-format may ask for and a message does not have is looked up beside it: file, row, ends, key.
+value is passed on as it is; only its line breaks, which can only be white space, become blanks.
+What a %-format may ask for and a message lacks is looked up beside it: file, row, ends, key.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _JSON_FORMS: Final = ("json", "ndjson")
 _BREAKS: Final = bytes.maketrans(b"\n\r", b"  ")
 
 Row = dict[str, Any]
-# Of a table what its messages do not have themselves, by name.
+# For a table what its messages themselves lack, by name.
 Beside = Callable[[pa.Table], Mapping[str, Sequence[object]]]
 
 
@@ -42,7 +42,7 @@ class Records:
     """Writes messages in one format; counts them.
 
     watermarks: the consumer has some, for %w
-    beside:     looks up what a %-format asks for and a message does not have
+    beside:     looks up what a %-format asks for and a message lacks
     watermark:  its last one
     """
 
@@ -79,7 +79,7 @@ class Records:
         return b"".join([self._line(row) for row in self._rows(table)])
 
     def pieces(self, table: pa.Table) -> Iterator[bytes | memoryview]:
-        """Yield what `encode` returns; raw values as they lie in memory, for they may be large."""
+        """Yield what `encode` returns; raw values as they lie in memory, as they may be large."""
         if self.form != "raw":
             yield self.encode(table)
             return
@@ -276,11 +276,11 @@ def _shown(data: bytes | None) -> str:
     return "(null)" if text is None else printable(cell(text))
 
 
-# --- what a message does not have itself -----------------------------------------------------
+# --- what a message itself lacks -------------------------------------------------------------
 
 
 def beside_of(client: Client, form: str) -> Beside | None:
-    """What looks it up for a table; None: the format asks for nothing of it."""
+    """What looks it up for a table; None: the format asks for none of it."""
     wanted = beside(form) if "%" in form else set()
     if not wanted:
         return None
@@ -325,7 +325,7 @@ def _ends(client: Client, table: pa.Table) -> tuple[list[str], list[str]]:
 
 
 def _keys(client: Client, table: pa.Table, known: dict[TxnId, str | None]) -> list[str | None]:
-    """The transaction key of each message, as long as its transaction is remembered."""
+    """The transaction key of each message, while its transaction is remembered."""
     halves = (table.column(name).to_pylist() for name in ("txn_most", "txn_least"))
     out: list[str | None] = []
     for most, least in zip(*halves, strict=True):

@@ -2,7 +2,7 @@
 
 Contents:
 
-    columns      what the flags add to the records of the input, column by column
+    columns      what flags add to the records of the input, column by column
     command      the options
     request      what `produce` was asked to do
     totals       the summary, and a line per message for `--ack`

@@ -1,15 +1,15 @@
-"""Owns what becomes of the records of an input on their way to messages, column by column.
+"""Owns how the records of an input become messages, column by column.
 
-What a record says itself counts; flags fill in the rest. Its deliver_at and deliver_after are one
+What a record itself says counts; flags fill in the rest. deliver_at and deliver_after are one
 thing: a flag gives a time to the records that have neither.
 
-A bad record becomes a dead letter, if asked for: the record as it stood as the value (null when it
-is too large for a message), and properties that say where it came from and why: REAL_TOPIC,
-ORIGIN_LINE, EXCEPTION, as those of `run` do.
+A bad record becomes a dead letter, if asked for: its value is the record as it was (null when too
+large for a message), and the properties REAL_TOPIC, ORIGIN_LINE and EXCEPTION say where it came
+from and why, as with `run`.
 
-With --chunking large records go alone. A raw file is never in memory as a whole: its blocks go to
-the producer as they are read, and a signal between two of them ends the message before a frame
-names anything of it.
+With --chunking large records are sent alone. A raw file is never in memory as a whole: its blocks
+go to the producer as they are read, and a signal between two of them ends the message before any
+frame names a part of it.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ _MS = pa.int64()
 
 
 def filled(request: Request, table: pa.Table, sent: int) -> pa.Table:
-    """The columns to send: those of the input, filled up with those of the flags.
+    """The columns to send: those of the input, completed by the flags.
 
-    sent: how many records went before these; --seq-from counts on from there
+    sent: how many records went before these; --seq-from counts from there
     """
     count = len(table)
     columns: dict[str, pa.Array] = {"value": table["value"]}
@@ -83,7 +83,7 @@ def _add(columns: dict[str, pa.Array], name: str, column: pa.Array | None) -> No
 def _filled(
     table: pa.Table, name: str, fill: bytes | int | None, kind: pa.DataType
 ) -> pa.Array | None:
-    """A column of the input with its nulls filled; None: there is neither."""
+    """A column of the input with its nulls filled; None: there is nothing of either."""
     column = table[name] if name in table.column_names else None
     if fill is None:
         return column
@@ -115,7 +115,7 @@ def _deliveries(request: Request, table: pa.Table) -> dict[str, pa.Array | None]
 
 
 class Letters:
-    """Bad records, held until they are sent with what is around them."""
+    """Bad records, held until they are sent with their neighbours."""
 
     def __init__(self, request: Request, client: Client) -> None:
         self.sent = 0
@@ -139,8 +139,8 @@ class Letters:
         self.held.append((record, [*properties.items()]))
 
     def send(self, txn: TxnId | None) -> None:
-        """Send what is held."""
-        assert self._producer is not None, "only with a topic is anything held"
+        """Send the held records."""
+        assert self._producer is not None, "records are held only if there is a topic for them"
         held, self.held = self.held, []
         table = pa.table(
             {
@@ -154,13 +154,13 @@ class Letters:
 
 # --- large records ---------------------------------------------------------------------------
 
-_WAIT_S = 0.2  # for a terminal or pipe, before a signal is looked for
+_WAIT_S = 0.2  # for a terminal or pipe, before checking for a signal
 
 
 def runs(data: pa.Table, most: int) -> Iterator[pa.Table]:
     """Cut a table so that each record of more than `most` bytes is alone; the order stays."""
     batch = data.combine_chunks().to_batches() if data.nbytes > most else []
-    if len(batch) != 1:  # nothing large; or more than Arrow joins, where each row goes alone
+    if len(batch) != 1:  # nothing large; or more than Arrow can join: then each row goes alone
         yield from [data] if not batch else (data.slice(row, 1) for row in range(len(data)))
         return
     large = pc.indices_nonzero(pc.greater(message_bytes(batch[0]), pa.scalar(most, pa.int64())))
@@ -177,9 +177,9 @@ def runs(data: pa.Table, most: int) -> Iterator[pa.Table]:
 def send(
     producer: Producer, data: pa.Table, txn: TxnId | None, value: Iterator[bytes] | None = None
 ) -> BatchReceipt | LargeReceipt:
-    """Send what `runs` gave; a record alone may be large.
+    """Send what `runs` gave; a single record may be large.
 
-    value: of the one record, where data has only what stands beside it
+    value: of the one record, when data has only its other columns
     """
     if not producer.chunking or len(data) != 1:
         return producer.send_batch(data, txn=txn)
@@ -210,4 +210,4 @@ def pieces(path: str | None) -> Iterator[bytes]:
         raise_if_asked()
         if block is not None:
             yield block
-    raise_if_asked()  # who was asked to end may have lost the rest of the input as well
+    raise_if_asked()  # a process asked to end may have lost the rest of the input as well

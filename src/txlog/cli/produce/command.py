@@ -52,7 +52,7 @@ def produce(
     partition: Annotated[int | None, Option("--partition", "-p", min=0, metavar="N")] = None,
     event_time: Annotated[str | None, Option("--event-time", metavar="TIME")] = None,
     deliver_after: Annotated[
-        str | None, Option("--deliver-after", metavar="DUR", help="not before, once stored")
+        str | None, Option("--deliver-after", metavar="DUR", help="deliver this long after storing")
     ] = None,
     deliver_at: Annotated[
         str | None, Option("--deliver-at", metavar="TIME", help="not before")
@@ -64,22 +64,22 @@ def produce(
         str | None, Option("--watermark-from", metavar="event-time", help="assert watermarks")
     ] = None,
     watermark_lag: Annotated[
-        str | None, Option("--watermark-lag", metavar="DUR", help="what comes late, at most")
+        str | None, Option("--watermark-lag", metavar="DUR", help="how late messages may be")
     ] = None,
     watermark_every: Annotated[
         str | None, Option("--watermark-every", metavar="N|DUR", help="not only at the end")
     ] = None,
     idle_on_close: Annotated[
-        bool, Option("--idle-on-close", help="at the end nobody waits for its watermarks")
+        bool, Option("--idle-on-close", help="at the end, declare the producer idle")
     ] = False,
-    create: Annotated[bool, Option("--create", help="make the topic if need be")] = False,
+    create: Annotated[bool, Option("--create", help="make the topic if it is missing")] = False,
     batch: Annotated[str, Option("--batch", metavar="N|SIZE")] = "1000",
     flush_every: Annotated[str, Option("--flush-every", metavar="DUR")] = "1s",
     rate: Annotated[
-        str | None, Option("--rate", metavar="N/s", help="records a second at most")
+        str | None, Option("--rate", metavar="N/s", help="records a second, at most")
     ] = None,
     durability: Annotated[str | None, Option("--durability", metavar="sync|os")] = None,
-    chunking: Annotated[bool, Option("--chunking", help="let messages be large")] = False,
+    chunking: Annotated[bool, Option("--chunking", help="allow large messages")] = False,
     keep_partition: Annotated[bool, Option("--keep-partition", help="of an envelope")] = False,
     keep_sequence: Annotated[bool, Option("--keep-sequence", help="of an envelope")] = False,
     txn: Annotated[bool, Option("--txn", help="the whole input in one transaction")] = False,
@@ -96,8 +96,8 @@ def produce(
 ) -> None:
     """Write messages from stdin, files, or -m.
 
-    With --watermark-from the run asserts how far its event time is: the greatest so far, less the
-    lag; at the end, and every N messages or so often. With --txn that comes with the commit.
+    With --watermark-from the run asserts how far event time is: the greatest so far, less the lag;
+    at the end, and every N messages or DUR. With --txn that takes effect with the commit.
     """
     if form == "help":
         call.output.field_help()
@@ -115,7 +115,7 @@ def produce(
         raise Usage("TXLOG_TXN is set: --no-join ignores it", hint="or leave out --txn")
     _check_key(transaction_key, epoch, own)
     if not txn and (expect is not None or trailer is not None):
-        raise Usage("--expect and --trailer need --txn: without it nothing can be taken back")
+        raise Usage("--expect and --trailer need --txn: without it nothing can be undone")
     if txn_timeout is not None and not own:
         raise Usage("--txn-timeout needs --txn or --txn-every")
     _check_sequence(producer, seq_from, says_sequence)
@@ -185,7 +185,7 @@ def produce(
 
 
 def _check_key(key: str | None, epoch: int | None, own: bool) -> None:
-    """Refuse a transaction key without own transactions, and an epoch without a key."""
+    """Refuse a transaction key without transactions of its own, and an epoch without a key."""
     if key is not None and not own:
         raise Usage("--transaction-key needs --txn or --txn-every")
     if epoch is not None and key is None:
@@ -193,7 +193,7 @@ def _check_key(key: str | None, epoch: int | None, own: bool) -> None:
 
 
 def _check_sequence(producer: str | None, first: int | None, is_said: bool) -> None:
-    """Refuse sequence ids of nobody, and those of records beside those of the flag."""
+    """Refuse sequence ids without a producer, and those of both records and flag."""
     if first is not None and producer is None:
         raise Usage("--seq-from needs --producer")
     if is_said and producer is None:
@@ -203,14 +203,14 @@ def _check_sequence(producer: str | None, first: int | None, is_said: bool) -> N
 
 
 def _check_watermarks(call: Call, source: str | None, lag: str | None, every: str | None) -> None:
-    """Refuse how watermarks are made of the data without a word that they are."""
+    """Refuse flags on how to make watermarks from the data without the one that makes them."""
     call.check_choice("--watermark-from", source, ("event-time",))
     if source is None and (lag is not None or every is not None):
         raise Usage("--watermark-lag and --watermark-every need --watermark-from event-time")
 
 
 def _check_idle(idle_on_close: bool, producer: str | None, source: str | None) -> None:
-    """Refuse to declare idle whoever has no name, by a run that asserts nothing."""
+    """Refuse to declare a producer idle that has no name, in a run that asserts nothing."""
     if idle_on_close and producer is None and source is None:
         raise Usage("--idle-on-close needs --producer or --watermark-from: whose watermarks?")
 
@@ -255,7 +255,7 @@ def _dead_letters(on_error: str) -> str | None:
 
 
 def _says(call: Call, form: str) -> tuple[bool, bool]:
-    """Refuse an input that is none; tell whether its records say a partition, and a sequence id."""
+    """Refuse an unknown format; return whether its records give a partition, and a sequence id."""
     if "%" in form:
         made = percentin.InputFormat(form)
         return made.has_partition, made.has_sequence
@@ -264,7 +264,7 @@ def _says(call: Call, form: str) -> tuple[bool, bool]:
 
 
 def _rate(text: str | None) -> tuple[float | None, int]:
-    """N/s, N/m or N/h as records a second, and how many may go at once, that they come evenly."""
+    """N/s, N/m or N/h as records a second, and how many may go at once to keep them even."""
     if text is None:
         return None, 1_000_000
     found = re.fullmatch(r"([0-9]{1,9})(?:/(s|m|h))?", text)

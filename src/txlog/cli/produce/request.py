@@ -8,7 +8,7 @@ from txlog.ids import TxnId
 
 
 class Request(msgspec.Struct):
-    """What `produce` was asked to do, checked as far as it can be without the store."""
+    """What `produce` was asked to do, checked as far as possible without the store."""
 
     topic: str
     files: list[str]

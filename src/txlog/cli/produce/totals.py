@@ -36,14 +36,14 @@ class Place:
 
 
 class Aborted(NamedTuple):
-    """The own transaction of a run that failed; refused: why it could not be aborted, or None."""
+    """A failed run's own transaction; refused: why it could not be aborted, or None."""
 
     txn: TxnId
     refused: str | None
 
     @property
     def state(self) -> str:
-        """The state it is in now."""
+        """Its present state."""
         return "aborted" if self.refused is None else "open"
 
     def told(self, discarded: int) -> str:
@@ -57,7 +57,7 @@ class Aborted(NamedTuple):
 
 
 class Totals:
-    """The figures of one run. `durable` counts messages that a failure no longer takes back."""
+    """The figures of one run. `durable` counts messages that a failure cannot undo."""
 
     def __init__(self, request: Request) -> None:
         self.topic = request.topic
@@ -95,7 +95,7 @@ class Totals:
                 place.reach(part.first, part.last)
 
     def stored_before(self) -> str:
-        """Say what a failure does not take back."""
+        """Say what a failure does not undo."""
         if self.durable == 1:
             return "1 record before it is stored"
         return f"{self.durable} records before it are stored"
@@ -119,10 +119,10 @@ class Totals:
     def stopped(
         self, call: Call, exit: int, read: int, joined: TxnId | None, own: Aborted | None
     ) -> None:
-        """Say how far a run came that a signal ends, and what became of its transaction.
+        """Say how far a run got before a signal ended it, and what became of its transaction.
 
-        read: records of the input, those of unfinished batches too
-        own:  the open transaction of its own, None for none
+        read: records of the input, including those of unfinished batches
+        own:  its own open transaction, None for none
         """
         discarded = read - self.sent + (0 if own is None else self._open)
         text = f"{counted(self.durable, 'message')} stored in {self.topic}"
@@ -229,7 +229,7 @@ class Acks:
     ) -> None:
         """Take the rows of one batch; print them unless they wait for the own commit.
 
-        sequences: those that the rows were sent with, None without any
+        sequences: those that the rows were sent with; None without any
         """
         if self._wanted is None:
             return

@@ -1,10 +1,10 @@
 """Owns the watermarks that `produce` asserts from its data: --watermark-from, -lag, -every.
 
-    every N messages or so often, and at the end:   the greatest event time so far minus the lag,
-                                                    if that is above the last one and above 0
+    every N messages or DUR, and at the end:   the greatest event time so far minus the lag,
+                                               if that is above the last one and above 0
 
-They go into the transaction that the messages go into; --txn-every has one in each transaction, if
---watermark-every does not say otherwise.
+They go into the transaction of the messages; --txn-every has one in each transaction, unless
+--watermark-every says otherwise.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Marks:
-    """What the messages of one run say about event time, and what was asserted of it."""
+    """What the messages of one run say about event time, and what was asserted."""
 
     def __init__(self, request: Request, producer: Producer) -> None:
         self._request = request
@@ -36,12 +36,12 @@ class Marks:
 
     @property
     def last(self) -> int | None:
-        """What was asserted last, None: nothing yet."""
+        """What was asserted last; None: nothing yet."""
         return self._asserted or None
 
     @property
     def room(self) -> int | None:
-        """How many messages may go before a watermark is due; None: any number."""
+        """How many messages may be sent before a watermark is due; None: any number."""
         most = self._request.watermark_every_messages
         return None if most is None else most - self._messages
 
@@ -58,25 +58,25 @@ class Marks:
             self.send(txn)
 
     def wait_s(self) -> float | None:
-        """How long it is until a watermark is due by time; None: none is."""
+        """How long until a watermark is due by time; None: none is."""
         every = self._request.watermark_every_ms
         if every is None or not self._rises():
             return None
         return max(0.0, self._since + every / 1000 - time.monotonic())
 
     def commit(self, txn: TxnId) -> None:
-        """A transaction of --txn-every is full: what is asserted of it goes into it."""
+        """A transaction of --txn-every is full: its watermark goes into it."""
         request = self._request
         if request.watermark_every_messages is None and request.watermark_every_ms is None:
             self.send(txn)
 
     def send_if_due(self, txn: TxnId | None) -> None:
-        """Assert it when the time is over, though no message came."""
+        """Assert it when the time is up, even if no message came."""
         if self.wait_s() == 0:
             self.send(txn)
 
     def send(self, txn: TxnId | None) -> None:
-        """Assert how far the messages are, if that is further than before."""
+        """Assert how far the messages are, if further than before."""
         self._messages, self._since = 0, time.monotonic()
         if self._rises():
             event_time = self._value()
@@ -85,9 +85,9 @@ class Marks:
             self._asserted = event_time
 
     def close(self) -> None:
-        """With --idle-on-close nobody waits for the producer any more.
+        """With --idle-on-close, declare the producer idle, so that nothing waits for it.
 
-        In a transaction of somebody else it is idle when that commits, as its messages are there.
+        In a joined transaction it becomes idle when that commits, as its messages become visible.
         """
         if self._request.idle_on_close:
             with shielded():

@@ -2,8 +2,8 @@
 
     input ── limit, trailer ── batches ── columns of the flags ── send ── acknowledgement lines
 
-Own transactions end here on every way out: commit at the end of input, abort on anything else. A
-joined transaction is never ended. Only whole batches are written; what stands before a bad record
+Its own transactions end here on every way out: commit at the end of input, abort on anything else.
+A joined transaction is never ended. Only whole batches are written; what comes before a bad record
 in an unfinished batch is discarded with it.
 """
 
@@ -97,7 +97,7 @@ class Job:
         size = None if request.messages is not None else progress.size_of(request.files)
         self.bar = progress.Amount(call, request.topic, size, prints=request.ack_format is not None)
         if request.messages is None and "-" in (request.files or ["-"]) and is_terminal(0):
-            self.bar.shows = False  # somebody types there
+            self.bar.shows = False  # somebody is typing
         self.input = Input(
             request.form,
             request.files,
@@ -156,7 +156,7 @@ class Job:
             self._send_letters()
 
     def _send_letters(self) -> None:
-        """Send the bad records that were put aside, in the transaction of the others."""
+        """Send the bad records that were set aside, in the transaction of the others."""
         if not self.letters.held:
             return
         if self.request.own_txn and self.txn is None:
@@ -264,7 +264,7 @@ class Job:
         return table.filter(pc.invert(large))
 
     def _send(self, table: pa.Table) -> None:
-        """Send records, so many at once as may go before a commit or a watermark is due."""
+        """Send records, as many at once as fit before a commit or a watermark is due."""
         every = self.request.txn_every_messages
         while len(table):
             if self.request.own_txn and self.txn is None:
@@ -279,7 +279,7 @@ class Job:
             table = table.slice(min(rooms))
 
     def _pace(self) -> None:
-        """Wait until the next record may go by --rate; the first ones go at once."""
+        """Wait until --rate allows the next record; the first ones go at once."""
         rate = self.request.rate
         if rate is None:
             return
@@ -314,7 +314,7 @@ class Job:
     def _count(
         self, receipt: BatchReceipt | LargeReceipt, data: pa.Table, txn: TxnId | None
     ) -> None:
-        """Count what was sent: before a signal that came meanwhile is raised."""
+        """Count what was sent, before a signal that came meanwhile is raised."""
         self.txn_messages += len(data)
         self.totals.add(receipt, txn is not None)
 
@@ -328,7 +328,7 @@ class Job:
         self._commit_if_due()
 
     def _within(self) -> TxnId | None:
-        """The transaction that the messages go into."""
+        """The transaction of the messages."""
         return self.txn or self.request.join
 
     def _begin(self) -> None:
@@ -365,7 +365,7 @@ class Job:
         self.acks.committed(answer)
 
     def _abort(self) -> Aborted | None:
-        """Abort the own open transaction, whatever state it is in; return what became of it."""
+        """Abort its own open transaction, whatever its state; return what became of it."""
         txn, self.txn = self.txn, None
         if txn is None:
             return None
@@ -373,7 +373,7 @@ class Job:
             with shielded():
                 self.client.abort(txn)
         except (WrongState, NotFound):
-            pass  # it has ended by itself; the first error is the one to tell
+            pass  # it has ended by itself; the first error is the one to report
         except TxlogError as error:
             return Aborted(txn, error.message)
         return Aborted(txn, None)

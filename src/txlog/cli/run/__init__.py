@@ -6,6 +6,6 @@ Contents:
     log         what a running function says on stderr
     request     what was asked for
     transform   the user's program: a batch on its stdin, messages on its stdout
-    work        one process: load, make what is missing, run, report
-    workers     the processes of `--parallelism`: started, watched, started again
+    work        one process: load, create what is missing, run, report
+    workers     the processes of `--parallelism`: started, watched, restarted
 """

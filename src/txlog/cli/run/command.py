@@ -32,10 +32,12 @@ KeyOption = Annotated[str | None, Option("--transaction-key", metavar="KEY")]
 NameOption = Annotated[str | None, Option("--name", metavar="NAME", help="of the function")]
 LimitOption = Annotated[int | None, Option("-n", min=0, metavar="N", help="at most N messages")]
 FollowOption = Annotated[bool, Option("--follow", "-F", help="wait for more at the end")]
-MaxWait = Annotated[str, Option("--max-wait", metavar="DUR", help="for a next one")]
-CreateOption = Annotated[bool, Option("--create", help="make subscription and output topics")]
+MaxWait = Annotated[str, Option("--max-wait", metavar="DUR", help="for the next one")]
+CreateOption = Annotated[
+    bool, Option("--create", help="make subscription and output topics if missing")
+]
 LoopOption = Annotated[
-    bool, Option("--allow-loop", help="an output may be an input: that never ends")
+    bool, Option("--allow-loop", help="allow an output that is an input; that never ends")
 ]
 TypeOption = Annotated[
     str | None, Option("--type", metavar="|".join(_TYPES), help="of it, with --create")
@@ -65,7 +67,7 @@ def run(
     inputs: Annotated[list[str], Option("--input", metavar="T…")],
     subscription: SubscriptionOption,
     output: Annotated[str | None, Option("--output", metavar="T")] = None,
-    batch: Annotated[bool, Option("--batch", help="it gets an Arrow table")] = False,
+    batch: Annotated[bool, Option("--batch", help="pass it an Arrow table")] = False,
     path: Annotated[list[str] | None, Option("--path", metavar="DIR…", help="modules")] = None,
     name: NameOption = None,
     parallelism: Parallelism = 1,
@@ -87,8 +89,8 @@ def run(
     """Run a Python function between topics, exactly once.
 
     It gets a message, and a context if it takes one, and returns bytes, text, a dict, an Output,
-    several of these, or None. FILE.py:FUNCTION names a file. Inputs are acknowledged and outputs
-    produced in one transaction a batch; whoever ran under the same name before is fenced.
+    several of these, or None. FILE.py:FUNCTION names a file. Each batch acknowledges its inputs and
+    produces its outputs in one transaction; an earlier run under the same name is fenced.
     """
     _start(
         call,
@@ -159,9 +161,9 @@ def transform(
     instance: Instance = None,
     report_to: ReportTo = None,
 ) -> None:
-    """Run a command between topics, exactly once: it reads a batch on stdin, its stdout goes on.
+    """Run a command between topics, exactly once: a batch on its stdin, its stdout to the output.
 
-    The command runs once a batch. Ending with anything but 0 aborts the batch.
+    The command runs once for each batch. An exit code other than 0 aborts the batch.
     """
     _check_formats(call, in_format, out_format)
     _start(
@@ -196,7 +198,7 @@ def transform(
 
 
 def _check_formats(call: Call, in_format: str, out_format: str) -> None:
-    """Refuse what a command cannot be given, or what it writes cannot be read back."""
+    """Refuse formats that a command's input cannot have, or its output cannot be read by."""
     if "%" in in_format:
         percent.Format(in_format, stored=True)
     else:
@@ -210,7 +212,7 @@ def _check_formats(call: Call, in_format: str, out_format: str) -> None:
 
 
 def _start(call: Call, request: Request) -> None:
-    """Check what can be told without a store, then do the work."""
+    """Check what can be checked without a store, then do the work."""
     call.check_choice("--type", request.type, _TYPES)
     check_name("subscription", request.subscription)
     for topic in request.inputs:

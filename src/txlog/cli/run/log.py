@@ -1,7 +1,7 @@
 """Owns what a running function says on stderr: lines of text, progress on a terminal.
 
-What needs attention is a warning. `-q` leaves only warnings, `-qq` nothing; beside --json there is
-no line of information. `--log-format json` makes each line a JSON object with its facts.
+What needs attention is a warning. `-q` leaves only warnings, `-qq` nothing; --json drops
+informational lines. `--log-format json` makes each line a JSON object with its facts.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class JobLog(logging.Handler):
         self._say(level, f"{event}: {shown}" if shown else event, {"event": event, **facts})
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Say what a function logged."""
+        """Print what a function logged."""
         level = "warning" if record.levelno >= logging.WARNING else "info"
         self._say(level, record.getMessage(), {"event": "log", "logger_level": record.levelname})
 
@@ -83,7 +83,7 @@ class JobLog(logging.Handler):
         self._say("info", text, {"event": word} | counts(summary))
 
     def erase(self) -> None:
-        """Take the bar away."""
+        """Remove the bar."""
         with self._bar.aside():
             pass
 

@@ -41,15 +41,15 @@ class Command:
             raise CommandFailed(f"{words[0]}: no such command", command=words[0])
 
     def look_up(self, client: Client) -> None:
-        """Take from a store what the format of its input asks for and no message has."""
+        """Look up in a store what the input format asks for and messages lack."""
         self._beside = beside_of(client, self._in_format)
 
     def __call__(self, rows: pa.Table) -> pa.Table:
-        """Run it once; raises CommandFailed for any end but 0, BadRecord for what it wrote."""
+        """Run it once; raises CommandFailed for any exit but 0, BadRecord for what it wrote."""
         given = self._encoded(rows)
         child = None
         try:
-            with shielded():  # a child that nobody knows yet could not be stopped
+            with shielded():  # a child not yet noted could not be stopped
                 child = subprocess.Popen(
                     self._words,
                     env=self._environment,
@@ -78,7 +78,7 @@ class Command:
 
 
 def _stop(child: subprocess.Popen[bytes]) -> None:
-    """End the child as we were asked to end; wait for it."""
+    """Ask the child to end, kill it if it does not, and wait for it."""
     if child.poll() is None:
         child.send_signal(signal.SIGTERM)
     try:

@@ -1,4 +1,4 @@
-"""Owns the work of `run` and `transform` in one process: load, make what is missing, run, report.
+"""Owns the work of `run` and `transform` in one process: load, create what is missing, run, report.
 
 A signal breaks into the user's function, whose transaction is then aborted; calls into the store
 are never cut. The function's standard output goes to stderr, because stdout carries data.
@@ -69,7 +69,7 @@ def start(call: Call, request: Request) -> None:
 def partly(error: TxlogError, summary: Summary, request: Request) -> TxlogError:
     """The error to raise: PartlyDone when something was committed before.
 
-    Not for a fence, which is an answer of its own, nor for what is unknown.
+    Not for a fence, which is an answer of its own, nor for an unknown outcome.
     """
     if not summary.transactions or error.exit == 10 or error.kind == "fenced":
         return error
@@ -100,7 +100,7 @@ def _leave_working_directory() -> None:
 
 
 def _create(request: Request, client: Client, topics: list[str], windowed: Windowed | None) -> None:
-    """Make what --create allows: output topics, and the subscription.
+    """Create what --create allows: output topics, and the subscription.
 
     windowed: a function whose windows close on watermarks
     """
@@ -147,7 +147,7 @@ def _options(request: Request, lock_timeout_ms: int) -> FunctionOptions:
 def _run_here(
     request: Request, client: Client, function: Any, log: JobLog
 ) -> tuple[Summary, TxlogError | None]:
-    """Run it in this process; returns what was done, and the error that ended it."""
+    """Run it in this process; return what was done, and the error that ended it."""
     seen = Summary()
 
     def committed(summary: Summary) -> None:
@@ -160,10 +160,10 @@ def _run_here(
 
 
 def _run_instance(call: Call, request: Request, client: Client, function: Any, log: JobLog) -> None:
-    """Run it as one of several; the watching process learns everything through the pipe."""
+    """Run it as one of several; the watching process learns all through the pipe."""
     assert request.report_to is not None, "an instance is started with both"
     gone = select.poll()
-    gone.register(request.report_to, 0)  # only that the reader is gone
+    gone.register(request.report_to, 0)  # it only means that the reader is gone
     seen = Summary()
 
     def send(facts: dict[str, object]) -> None:

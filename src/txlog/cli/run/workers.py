@@ -1,12 +1,12 @@
-"""Owns the processes of --parallelism: starts them, watches them, starts killed ones again.
+"""Owns the processes of --parallelism: starts them, watches them, restarts killed ones.
 
-    an instance was killed    it is started again, under the same number and key
+    an instance was killed    it is restarted with the same number and key
     it failed                 all are stopped, and its error is that of the run
-    it is done                the others go on; behind the last, one looks for what is left
+    it is done                the others continue; after the last, one looks for what is left
     a signal                  all are stopped, then this process
 
-An instance reports by a pipe after each commit, a JSON object a line. When the pipe has no reader
-any more the instance stops by itself: none outlives the process that watches it.
+An instance reports through a pipe after each commit, one JSON object a line. When the pipe loses
+its reader the instance stops by itself: none outlives the process that watches it.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from txlog.api.client import Client
 
 _GRACE_S: Final = 10
-_DEATHS_MAX: Final = 5  # in a row without a commit: then it is the function that kills
+_DEATHS_MAX: Final = 5  # in a row without a commit: then the function is to blame
 _COUNTS: Final = {  # what an instance reports, and where Summary has it
     **{name: name for name in (
         "consumed", "produced", "transactions", "aborted", "skipped", "dead_lettered",
@@ -111,7 +111,7 @@ class Fleet:
         self._instances: dict[int, Instance] = {}
 
     def run(self) -> tuple[Summary, TxlogError | None]:
-        """Run all to their end; returns what was done, and the first error."""
+        """Run all to their end; return what was done, and the first error."""
         error: TxlogError | None = None
         try:
             for number in range(self._request.parallelism):
@@ -134,11 +134,11 @@ class Fleet:
         return error
 
     def _unfinished(self) -> range:
-        """Which instances have to look again when all have ended.
+        """The instances that must look again when all have ended.
 
-        One may have ended because another one had in hand what was to be its own next: one alone
-        finds what is left, if it is not held back on purpose. And the watermark waited for what
-        the others had in hand: each looks whether windows of its own are closed now.
+        One may have ended because another had its next message in hand: a single instance finds
+        what is left, unless it is held back on purpose. And the watermark waited for what the
+        others had in hand: each checks whether windows of its own are closed now.
         """
         if self._windowed is not None:
             return range(self._request.parallelism)
@@ -153,7 +153,7 @@ class Fleet:
         )
 
     def _start(self, number: int) -> None:
-        with shielded():  # a process that nobody knows yet could not be stopped
+        with shielded():  # a process not yet noted could not be stopped
             self._spawn(number)
 
     def _spawn(self, number: int) -> None:
@@ -162,7 +162,7 @@ class Fleet:
         paths = [_SOURCE, os.environ.get("PYTHONPATH", "")]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in paths if path)}
         try:
-            # A session of its own: the terminal's ctrl-c reaches it once, through this process.
+            # A session of its own: the terminal's Ctrl-C reaches it once, through this process.
             process = subprocess.Popen(
                 [sys.executable, "-P", "-m", "txlog", *words],
                 env=environment,
@@ -195,7 +195,7 @@ class Fleet:
         return words + ["-q"] * quiet + ["-v"] * flags.verbose
 
     def _hear(self, instance: Instance) -> TxlogError | None:
-        """Read what an instance says; at its end decide what comes next."""
+        """Read what an instance reports; when it ends decide what comes next."""
         data = os.read(instance.reports, 1 << 16)
         if not data:
             return self._ended(instance)
@@ -245,12 +245,12 @@ class Fleet:
         del self._instances[instance.number]
 
     def _stop(self) -> None:
-        """Ask all that still run to stop, and wait for them."""
+        """Ask all that are still running to stop, and wait for them."""
         left = list(self._instances.values())
         for instance in left:
             if instance.process.poll() is None:
                 instance.process.send_signal(signal.SIGTERM)
-                instance.process.send_signal(signal.SIGCONT)  # a stopped one hears nothing
+                instance.process.send_signal(signal.SIGCONT)  # a suspended one would not act on it
         for instance in left:
             try:
                 instance.process.wait(_GRACE_S)
@@ -262,7 +262,7 @@ class Fleet:
 
 
 def rebuilt(facts: dict[str, Any]) -> TxlogError:
-    """An error that another process described, as this one would raise it."""
+    """An error described by another process, as this one would raise it."""
     known = dict(facts)
     kind = getattr(errors, str(known.pop("class", "")), None)
     message, hint = str(known.pop("message", "")), known.pop("hint", None)

@@ -1,4 +1,4 @@
-"""What people see that is not a result: diagnostics, errors, tables; and the signals they send.
+"""What people see besides results: diagnostics, errors, tables; and the signals they send.
 
 Contents:
 

@@ -14,8 +14,8 @@ from txlog.cli.terminal import tables
 from txlog.cli.terminal.say import marked, say
 from txlog.errors import InternalError, TxlogError, printable
 
-# What a terminal would act on, or cannot show, and JSON lets stand: as JSON escapes, so that a
-# program reads what was meant.
+# What a terminal would act on or cannot show, and JSON allows: written as JSON escapes, so that a
+# program reads the original.
 _UNSEEN: Final = re.compile("[\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
@@ -25,7 +25,7 @@ class Report(msgspec.Struct):
     json: bool
     store: str | None
     color: str = "auto"
-    always: int | None = None  # what a command of monitors ends with, whatever went wrong
+    always: int | None = None  # the exit code of a monitoring command, whatever went wrong
 
     def show(self, error: TxlogError, cause: BaseException | None = None) -> int:
         """Print error on stderr and return its exit code."""
@@ -40,12 +40,12 @@ class Report(msgspec.Struct):
             if self.json
             else _text(fields, self.color)
         )
-        say(text + "\n")  # whoever listens: the exit code says it too
+        say(text + "\n")  # even if nobody listens: the exit code says it too
         return error.exit if self.always is None else self.always
 
 
 def bug(error: Exception) -> InternalError:
-    """Return what an exception that nobody expected is for the user."""
+    """Return an unexpected exception as the error that the user sees."""
     text = printable(f"{type(error).__name__}: {error}")
     shown = text if len(text) <= 300 else f"{text[:297]}..."
     return InternalError(
@@ -70,7 +70,7 @@ def _text(fields: dict[str, object], color: str) -> str:
 
 
 def _is_read() -> bool:
-    """Tell whether a person reads it: logs and pipes need no word on where more is said."""
+    """Return whether a person reads it: logs and pipes need no pointer to further help."""
     try:
         return sys.stderr.isatty()
     except (AttributeError, ValueError):

@@ -1,7 +1,7 @@
-"""Owns the way of diagnostics out: lines on stderr, or behind what the log file has.
+"""Owns how diagnostics leave: as lines on stderr, or appended to the log file.
 
-What is said is no result: where it can no longer be said, the call and its exit code stay as they
-are. A log file that cannot be written at all is told before anything is done.
+A diagnostic is not a result: if it cannot be written, the call and its exit code stay the same. A
+log file that cannot be written at all is reported before anything is done.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def is_colored(choice: str, terminal: bool, environ: Mapping[str, str]) -> bool:
 
 
 def marked(word: str, choice: str, environ: Mapping[str, str]) -> str:
-    """`error: ` and the like as a line on stderr begins with it."""
+    """`error: ` and the like, as a line on stderr begins."""
     try:
         terminal = sys.stderr.isatty()
     except (AttributeError, ValueError):
@@ -37,7 +37,7 @@ def marked(word: str, choice: str, environ: Mapping[str, str]) -> str:
 
 
 def say(text: str) -> None:
-    """Write text on stderr, whoever listens."""
+    """Write text on stderr, even if nobody listens."""
     try:
         sys.stderr.write(text)
         sys.stderr.flush()
@@ -46,7 +46,7 @@ def say(text: str) -> None:
 
 
 def begin_log(path: str) -> None:
-    """See that lines can be added to the file at path; it is made if need be.
+    """Make sure that lines can be added to the file at path; create it if it is missing.
 
     raises: OSError
     """

@@ -1,8 +1,8 @@
 """Owns what rich draws on a terminal: tables, fields with their values, the line of a bar.
 
-It is imported when something is to be drawn there and never between programs; rich costs 45 ms.
-What is drawn is returned as text, so it leaves by the same door as everything else. Data is never
-read as markup: it comes as Text, and neither markup, emoji names nor highlighting are on.
+It is imported only to draw on a terminal; rich costs 45 ms. Drawings are returned as text, so they
+leave by the same door as everything else. Data is never read as markup: it comes as Text, with
+markup, emoji names and highlighting off.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 _GAP: Final = 2
-_TEXT_MIN: Final = 12  # a column of text shrinks to this and no further
+_TEXT_MIN: Final = 12  # a text column shrinks to this and no further
 _BAR_MAX, _BAR_MIN, _WORDS_MIN = 40, 8, 46
 
 
@@ -41,12 +41,12 @@ def rendered(shown: RenderableType, columns: int, color: bool) -> str:
 
 
 def cell(text: str) -> Text:
-    """Return text that has one line, or one a row, each cut with … where there is no room."""
+    """Return text with one line, or one a row, each cut with … where there is no room."""
     return Text(text, no_wrap=True, overflow="ellipsis")
 
 
 def cut(text: str, columns: int) -> str:
-    """Return a line that takes no more than columns."""
+    """Return a line that takes at most `columns`."""
     most = 4 * max(columns, 1)  # characters: some take no column; a line may be a whole message
     line = cell(text if len(text) <= most else f"{text[:most]}…")
     line.truncate(max(columns, 1), overflow="ellipsis")
@@ -62,14 +62,14 @@ def table(
 ) -> str:
     """Return rows under their headings; text shrinks, and where that fails the last columns go.
 
-    numeric: of each column, whether it is one of numbers; these stand at the right
+    numeric: for each column, whether it holds numbers, which are aligned right
     """
     lists = [[row[number] for row in rows] for number in range(len(headings))]
     widths = [
         max(map(cell_len, [heading, *values]))
         for heading, values in zip(headings, lists, strict=True)
     ]
-    # Numbers stay whole; so does the first column, the name of a row, up to half of the width.
+    # Numbers stay whole; so does the first column, the row's name, up to half of the width.
     whole = [
         is_number or (not number and widths[0] <= columns // 2)
         for number, is_number in enumerate(numeric)
@@ -83,7 +83,7 @@ def table(
     for number, heading in enumerate(headings[:fitting]):
         justify: JustifyMethod = "right" if numeric[number] else "left"
         drawn.add_column(cell(heading), justify=justify, no_wrap=whole[number])
-    # A column is one cell of many lines: a cell for each value takes three times as long.
+    # A column is one cell of many lines: one cell for each value takes three times as long.
     shown = [cell("\n".join(values)) for values in lists[:fitting]]
     if fitting < len(headings):
         drawn.add_column("…", no_wrap=True)
@@ -94,7 +94,7 @@ def table(
 
 
 def _fitting(least: Sequence[int], columns: int) -> int:
-    """How many columns there is room for, with … behind them where that is not all."""
+    """How many columns there is room for, with … after them if that is not all."""
     if sum(least) + _GAP * (len(least) - 1) <= columns:
         return len(least)
     used = count = 0
@@ -107,7 +107,7 @@ def _fitting(least: Sequence[int], columns: int) -> int:
 
 
 def pairs(rows: Sequence[tuple[str, str]], columns: int, color: bool) -> str:
-    """Return names and their values, a line each."""
+    """Return names and their values, one line each."""
     drawn = Table.grid(padding=(0, _GAP, 0, 0))
     drawn.add_column(no_wrap=True, style="bold")
     drawn.add_column()
@@ -119,13 +119,13 @@ def pairs(rows: Sequence[tuple[str, str]], columns: int, color: bool) -> str:
 def progress(name: str, words: str, share: float | None, columns: int, color: bool) -> str:
     """Return a line without its end: a name, words, and a bar between them where there is room.
 
-    share: 0 to 1; None: nobody knows how much there is
+    share: 0 to 1; None: unknown
     """
     drawn = Table.grid(padding=(0, 1, 0, 0))
     drawn.add_column()
     parts: list[RenderableType] = [cell(name)]
     if share is not None:
-        # The words have a width of their own, so that the bar does not change its length.
+        # The words have a fixed width, so that the bar does not change its length.
         room = columns - cell_len(name) - max(cell_len(words), _WORDS_MIN) - 2
         if room >= _BAR_MIN:
             drawn.add_column(no_wrap=True)

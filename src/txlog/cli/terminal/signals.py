@@ -2,7 +2,7 @@
 
 The first signal raises where the program waits or prints; inside `shielded()` it is remembered and
 raised at its end, so that no call into the store is cut in two. A second one ends the process at
-once: the store is then as after any other death of a process.
+once, which leaves the store as any other death of a process does.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _WATCHED: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Interrupted(BaseException):
-    """A signal asked the process to end; not an Exception, so that no handler keeps it."""
+    """A signal asked the process to end; not an Exception, so that no handler swallows it."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
@@ -31,7 +31,7 @@ class _State:
 
     def __init__(self) -> None:
         self.depth = 0
-        self.number = 0  # the signal that was seen
+        self.number = 0  # the signal received
         self.parting = b""  # for stderr, when a second signal ends the process
         self.pending: int | None = None
         self.seen = False
@@ -55,12 +55,12 @@ def _on_signal(number: int, frame: FrameType | None) -> None:
 
 
 def parting(text: str) -> None:
-    """What a terminal is told before a second signal ends the process."""
+    """Written to the terminal before a second signal ends the process."""
     _state.parting = text.encode()
 
 
 def raise_if_asked() -> None:
-    """Raise Interrupted again when a signal came: for the last step before something is final.
+    """Raise Interrupted again if a signal came: for the last step before something is final.
 
     Python drops an exception that a handler raises inside a destructor or a callback.
     """

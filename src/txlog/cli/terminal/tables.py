@@ -1,8 +1,8 @@
-"""Owns tables for people: which values, how they read, and who draws them.
+"""Owns tables for people: which values, how they read, and what draws them.
 
-On a terminal rich does, see `screen`: sizes and ages readable, nothing wider than the terminal. Off
-a terminal numbers stay as in JSON, nothing is cut, and rich is not imported. Names from a store go
-through `printable`, so no stored byte moves a cursor.
+On a terminal rich draws them, see `screen`: sizes and ages readable, nothing wider than the
+terminal. Off a terminal numbers stay as in JSON, nothing is cut, and rich is not imported. Names
+from a store go through `printable`, so no stored byte moves a cursor.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def cell(value: object) -> str:
 def as_json(value: object) -> str:
     """Return a value as compact JSON; of a name that is not UTF-8, each odd byte as `\\udcNN`.
 
-    Python gives such a name the same form, so a reader gets back what `open` takes.
+    Python uses the same form, so a reader gets back what `open` takes.
     """
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
     return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
@@ -158,7 +158,7 @@ def counted(count: int, noun: str) -> str:
 
 
 def duration(ms: int) -> str:
-    """Return milliseconds as people say them: 8.4s, 4m, 2h10m, 3d."""
+    """Return milliseconds as people write them: 8.4s, 4m, 2h10m, 3d."""
     sign, ms = ("-", -ms) if ms < 0 else ("", ms)
     if ms < 1000:
         return f"{sign}{ms}ms"
@@ -173,7 +173,7 @@ def duration(ms: int) -> str:
 
 
 def size(count: int) -> str:
-    """Return bytes as people say them: 3 B, 82.4 MiB."""
+    """Return bytes as people write them: 3 B, 82.4 MiB."""
     if count < 1024:
         return f"{count} B"
     step = min((count.bit_length() - 1) // 10, len(_UNITS))
@@ -181,7 +181,7 @@ def size(count: int) -> str:
 
 
 def local_time(text: str, utc: bool) -> str:
-    """Return an RFC 3339 instant for a terminal; what is none, or out of reach, as it is.
+    """Return an RFC 3339 instant for a terminal; anything else, or out of range, unchanged.
 
     A column of a query has the name that its author gave it, and any value.
     """
