@@ -397,16 +397,17 @@ def test_locks_name_their_holder(bench: Bench) -> None:
     client = bench.client
     assert [(row["name"], row["held"]) for row in client.admin.locks()] == [
         ("write", False),
+        ("flush", False),
         ("maintenance", False),
     ]
     with client.consumer("t", "s"):
-        row = client.admin.locks()[2]
+        row = client.admin.locks()[3]
         assert (row["name"], row["subscription"], row["held"]) == ("consumer", "s", True)
         assert (row["pid"], row["since_time"]) == (os.getpid(), bench.clock.now().wall_ms)
         assert Path(bench.path, row["path"]).exists()
         readers = bench.another(read_only=True).admin.locks()
-        assert [one["held"] for one in readers] == [False, False, True]
-    assert len(client.admin.locks()) == 2
+        assert [one["held"] for one in readers] == [False, False, False, True]
+    assert len(client.admin.locks()) == 3
 
 
 # --- the file of the node exporter -----------------------------------------------------------

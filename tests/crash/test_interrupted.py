@@ -11,6 +11,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
@@ -347,15 +348,13 @@ def interrupt_a_lock(
     """
     own, holder, third = (PosixDisk(root).lock_file("lock") for _ in range(3))
     if busy:
-        holder.acquire(60_000)  # a waiter that was given up may just be letting go
-    wait = locks._Waiter.wait
+        holder.acquire(60_000)
 
-    def behind(waiter: locks._Waiter, seconds: float) -> bool:
+    def behind(seconds: float) -> None:
         holder.release()
-        return wait(waiter, seconds)
 
     with monkeypatch.context() as patched:
-        patched.setattr(locks._Waiter, "wait", behind)
+        patched.setattr(time, "sleep", behind)
         with Injection(nth, error, LOCK_FILES) as injection, suppress(KeyboardInterrupt, Alarm):
             own.acquire(60_000)
     holder.release()

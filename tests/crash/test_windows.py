@@ -296,7 +296,7 @@ def test_k4_flushed_and_not_answered(where: str) -> None:
     txn = stage.fill()
     images: list[MemoryDisk] = []
     # the witness is marked before the flush and raised behind it; the unlock is the last call
-    op, part, nth = ("pwrite", "witness", 2) if where == "witness" else ("unlock", "lock", 1)
+    op, part, nth = ("pwrite", "witness", 2) if where == "witness" else ("unlock", "flush.lock", 1)
     stage.die(op, part, nth, at_death=lambda: images.extend(stage.cuts()))
     with pytest.raises(Killed):
         stage.client.commit(txn)

@@ -1,10 +1,10 @@
-"""Owns the small stores of tests/format/: makes tests/format/v1/ once, and never again.
+"""Owns the small stores of tests/format/: makes tests/format/v2/ once, and never again.
 
     python tests/format/make.py
 
-v1/store.tar.gz is the store, v1/expected.json what it must show. A later version of txlog reads
-these files; it does not make them anew, so this program refuses to replace them. The clock stands
-still and every choice is fixed; only the uuid of the store is drawn.
+v2/store.tar.gz is the store, v2/expected.json what it must show; v1 was made by txlog 0.1.0. A
+later version of txlog reads these files; it does not make them anew, so this program refuses to
+replace them. The clock stands still and every choice is fixed; only the uuid of the store is drawn.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pathlib import Path
 import txlog
 from txlog.clock import ManualClock
 
-FOLDER = Path(__file__).resolve().parent / "v1"
+FOLDER = Path(__file__).resolve().parent / "v2"
 START_MS = 1_795_219_200_000  # 2026-11-21T00:00:00Z
 BOOT = "7f3c1f2e-52f0-4c58-9d58-0c3a6a1b2c3d"
 Shown = dict[str, object]

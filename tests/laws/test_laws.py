@@ -536,7 +536,7 @@ def test_a_frame_behind_the_witness_is_not_read(
     class PowerCut(BaseException):
         pass
 
-    def die(journal: object, *, sync: bool = True) -> None:
+    def die(journal: object, *given: object, **options: object) -> None:
         raise PowerCut
 
     monkeypatch.setattr(Journal, "flush", die)

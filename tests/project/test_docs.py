@@ -19,7 +19,7 @@ from txlog.api.topics.subscription import SubscriptionHandle
 from txlog.api.topics.topic import TopicHandle
 
 LINES_MAX = {
-    "README.md": 265, "docs/watermarks.md": 210, "ARCHITECTURE.md": 270, "docs/format.md": 395,
+    "README.md": 265, "docs/watermarks.md": 210, "ARCHITECTURE.md": 270, "docs/format.md": 400,
     "CONTRIBUTING.md": 160, "docs/analytics.md": 210, "docs/cluster.md": 80,
     "docs/tutorial.md": 260, "docs/cookbook.md": 290, "docs/python.md": 240, "docs/index.md": 60,
 }  # fmt: skip

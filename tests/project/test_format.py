@@ -1,12 +1,15 @@
-"""docs/format.md is true: its tables are those of the code, its example decodes, format 1 opens."""
+"""docs/format.md is true: tables are those of the code, its example decodes, old stores open."""
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import re
 import struct
 import tarfile
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +29,7 @@ from txlog.engine.storage.journal import frame, witness
 from txlog.engine.store import identity
 from txlog.engine.upkeep.changes.rows import SCHEMAS
 from txlog.engine.view import view
+from txlog.errors import TxlogError
 
 TEXT = (ROOT / "docs" / "format.md").read_text(encoding="utf-8")
 STRUCTS = {
@@ -34,7 +38,8 @@ STRUCTS = {
     "witness": (witness.RECORD.format, ""),
     "manifest": (manifest._HEAD.format, ""),
 }  # fmt: skip
-V1 = make.FOLDER
+FOLDERS = sorted(make.FOLDER.parent.glob("v*"))
+of_each_format = pytest.mark.parametrize("kept", FOLDERS, ids=lambda path: path.name)
 
 
 @pytest.mark.parametrize("name", STRUCTS)
@@ -139,7 +144,7 @@ def test_the_columns_of_changes(kind: str, before: str) -> None:
 def test_the_identity_in_the_text_is_written_like_that() -> None:
     block = re.search(r"^```toml\n(.*?)^```", TEXT, re.DOTALL | re.MULTILINE)
     assert block is not None
-    found = identity.Identity(1, "00112233-4455-4677-8899-aabbccddeeff", 1_700_000_000_000)
+    found = identity.Identity(2, "00112233-4455-4677-8899-aabbccddeeff", 1_700_000_000_000)
     assert identity._text(found) == block[1]
 
 
@@ -200,18 +205,22 @@ def test_the_example_is_what_the_encoder_makes() -> None:
     assert not frame.is_genuine(header, memoryview(data), header.salt, 520)
 
 
+@of_each_format
 @pytest.mark.parametrize("read_only", [False, True])
-def test_a_store_of_format_1_shows_what_it_held(tmp_path: Path, read_only: bool) -> None:
-    store = _unpack(tmp_path)
+def test_a_store_of_each_format_shows_what_it_held(
+    tmp_path: Path, read_only: bool, kept: Path
+) -> None:
+    store = _unpack(tmp_path, kept)
     clock = ManualClock(make.START_MS + 3000, boot_id=make.BOOT)
     with txlog.open(str(store), clock=clock, read_only=read_only) as client:
         assert client.reports() == []
-        assert json.loads(json.dumps(make.show(client))) == _expected()
+        assert json.loads(json.dumps(make.show(client))) == _expected(kept)
 
 
-def test_a_store_of_format_1_goes_on_after_a_reboot(tmp_path: Path) -> None:
-    """What was open is aborted, what was committed stays, and new rows come behind."""
-    store = _unpack(tmp_path)
+@of_each_format
+def test_a_store_of_each_format_goes_on_after_a_reboot(tmp_path: Path, kept: Path) -> None:
+    """What was open is aborted, what was committed stays, and new rows come after it."""
+    store = _unpack(tmp_path, kept)
     clock = ManualClock(make.START_MS + 3000, boot_id="another boot")
     with txlog.open(str(store), clock=clock) as client:
         client.producer("orders").send(b"after", partition=1)
@@ -222,7 +231,7 @@ def test_a_store_of_format_1_goes_on_after_a_reboot(tmp_path: Path) -> None:
         assert json.loads(json.dumps(make.show(client))) == shown
     with txlog.open(str(store), clock=clock) as client:
         assert client.connect("k")["epoch"] == 2
-    expected = _expected()
+    expected = _expected(kept)
     assert [row[3] for row in shown["topics"]["orders"]] == [
         *(row[3] for row in expected["topics"]["orders"]),
         "after",
@@ -233,33 +242,103 @@ def test_a_store_of_format_1_goes_on_after_a_reboot(tmp_path: Path) -> None:
     assert "open" not in {state for state, _ in states.values()}
 
 
-def test_the_store_of_format_1_has_every_kind_of_file(tmp_path: Path) -> None:
-    suffixes = {path.suffix for path in _unpack(tmp_path).rglob("*") if path.is_file()}
+@of_each_format
+def test_the_store_of_each_format_has_every_kind_of_file(tmp_path: Path, kept: Path) -> None:
+    suffixes = {path.suffix for path in _unpack(tmp_path, kept).rglob("*") if path.is_file()}
     assert {".journal", ".manifest", ".state", ".arrow", ".parquet", ".toml"} <= suffixes
 
 
 def test_a_store_of_each_format_is_kept() -> None:
     """Kills: a new format whose store no later version is tried on."""
-    kept = {path.name for path in V1.parent.glob("v*") if (path / "store.tar.gz").is_file()}
+    kept = {path.name for path in FOLDERS if (path / "store.tar.gz").is_file()}
     assert kept == {f"v{number}" for number in range(1, identity.FORMAT + 1)}
 
 
 def test_stores_of_old_formats_are_never_made_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    before = {path: path.read_bytes() for path in V1.iterdir()}
+    before = {path: path.read_bytes() for one in FOLDERS for path in one.iterdir()}
     assert make.main() == 1
-    assert before == {path: path.read_bytes() for path in V1.iterdir()}
+    assert before == {path: path.read_bytes() for one in FOLDERS for path in one.iterdir()}
 
 
-def _unpack(folder: Path) -> Path:
+def _of_format_1(folder: Path) -> tuple[Path, ManualClock]:
+    clock = ManualClock(make.START_MS + 3000, boot_id=make.BOOT)
+    return _unpack(folder, FOLDERS[0]), clock
+
+
+def test_reading_leaves_the_format_as_it_is(tmp_path: Path) -> None:
+    store, clock = _of_format_1(tmp_path)
+    before = {path: path.read_bytes() for path in store.rglob("*") if path.is_file()}
+    with txlog.open(str(store), clock=clock, read_only=True) as client:
+        make.show(client)
+    assert before == {path: path.read_bytes() for path in store.rglob("*") if path.is_file()}
+
+
+def test_the_first_write_makes_it_the_newest_format(tmp_path: Path) -> None:
+    """What no flush had covered goes along, and a program of before is kept out twice over."""
+    store, clock = _of_format_1(tmp_path)
+    with txlog.open(str(store), clock=clock) as client:
+        assert "format = 1\n" in (store / "txlog.toml").read_text()
+        client.producer("orders").send(b"after", partition=1)
+        shown = json.loads(json.dumps(make.show(client)))
+    assert txlog.verify(str(store))["errors"] == 0
+    assert f"format = {identity.FORMAT}\n" in (store / "txlog.toml").read_text()
+    headers = [path.read_bytes()[8:12] for path in sorted(store.glob("journal/*.journal"))]
+    assert [int.from_bytes(version, "little") for version in headers][-1] == 2
+    expected = _expected(FOLDERS[0])
+    assert shown["transactions"] == expected["transactions"]  # what was open still is
+    assert shown["topics"]["orders"][:-1] == expected["topics"]["orders"]
+    with txlog.open(str(store), clock=clock) as client:
+        assert json.loads(json.dumps(make.show(client))) == shown
+
+
+@pytest.mark.parametrize("call", range(1, 15))
+def test_a_change_of_format_that_is_cut_short_is_made_again(
+    tmp_path: Path, call: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kills: a store with the number of the one format and the files of the other, for good."""
+    store, clock = _of_format_1(tmp_path)
+    count = 0
+
+    def cut(name: str) -> Any:
+        known = getattr(os, name)
+
+        def counted(*given: Any, **options: Any) -> Any:
+            nonlocal count
+            count += 1
+            if count >= call:
+                raise OSError(errno.EIO, "cut short")
+            return known(*given, **options)
+
+        return counted
+
+    client = txlog.open(str(store), clock=clock)
+    with monkeypatch.context() as patch:
+        for name in ("fsync", "link", "rename", "pwrite", "pwritev"):
+            patch.setattr(os, name, cut(name))
+        with suppress(TxlogError):
+            client.producer("orders").send(b"first", partition=1)
+            assert count < call
+    del client
+    with txlog.open(str(store), clock=clock) as client:
+        client.producer("orders").send(b"after", partition=1)
+        shown = [row[3] for row in make.show(client)["topics"]["orders"]]  # type: ignore[index]
+    assert txlog.verify(str(store))["errors"] == 0
+    assert [value for value in shown if value != "first"] == [
+        *(row[3] for row in _expected(FOLDERS[0])["topics"]["orders"]),
+        "after",
+    ]
+
+
+def _unpack(folder: Path, kept: Path) -> Path:
     store = folder / "store"
     store.mkdir(mode=0o700)
-    with tarfile.open(V1 / "store.tar.gz") as archive:
+    with tarfile.open(kept / "store.tar.gz") as archive:
         archive.extractall(store, filter="data")
     return store
 
 
-def _expected() -> Any:
-    return json.loads((V1 / "expected.json").read_text(encoding="utf-8"))
+def _expected(kept: Path) -> Any:
+    return json.loads((kept / "expected.json").read_text(encoding="utf-8"))
 
 
 def _ruler(name: str) -> Iterator[tuple[int, int]]:

@@ -8,12 +8,13 @@ import os
 import socket
 import stat
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from txlog.engine.storage.disk import locks, posix
+from txlog.engine.storage.disk import posix
 from txlog.engine.storage.disk import posix as disk_module
 from txlog.engine.storage.disk.locks import find_holder
 from txlog.engine.storage.disk.posix import PosixDisk, create_root, filesystem
@@ -469,14 +470,6 @@ class TestPosix:
         two.acquire(60_000)
         assert not one.try_acquire()
 
-    def test_no_thread_to_wait_with(self, root: str, monkeypatch: pytest.MonkeyPatch) -> None:
-        disk = PosixDisk(root)
-        one, two = disk.lock_file("lock"), disk.lock_file("lock")
-        one.acquire(0)
-        monkeypatch.setattr(threading.Thread, "start", _failing(0, RuntimeError("no thread")))
-        with pytest.raises(NoResources):
-            two.acquire(5)
-
     def test_interrupted_wait_leaves_no_lock(
         self, root: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -485,14 +478,32 @@ class TestPosix:
         one.acquire(0)
         with monkeypatch.context() as patch:
 
-            def interrupt(waiter: locks._Waiter, seconds: float) -> bool:
+            def interrupt(seconds: float) -> None:
                 raise KeyboardInterrupt
 
-            patch.setattr(locks._Waiter, "wait", interrupt)
+            patch.setattr(time, "sleep", interrupt)
             with pytest.raises(KeyboardInterrupt):
                 two.acquire(60_000)
         one.release()
         one.acquire(60_000)
+
+    def test_what_is_done_while_waiting(self, root: str) -> None:
+        disk = PosixDisk(root)
+        one, two = disk.lock_file("lock"), disk.lock_file("lock")
+        one.acquire(0)
+        asked: list[int] = []
+
+        def meanwhile() -> bool:
+            asked.append(len(asked))
+            if len(asked) == 3:
+                one.release()
+            return False
+
+        assert two.acquire(60_000, meanwhile)
+        assert len(asked) == 3
+        assert not one.acquire(60_000, lambda: True)
+        two.release()
+        assert one.acquire(0)
 
     def test_many_writers_lose_no_turn(self, root: str) -> None:
         disk = PosixDisk(root)

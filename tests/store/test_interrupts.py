@@ -254,12 +254,12 @@ def test_a_full_disk_under_one_of_many_calls(bench: Bench, monkeypatch: pytest.M
     store._queue += [[began], joined, [behind]]
     append, nth = Journal.append, 0
 
-    def full(journal: Journal, *given: Any) -> Any:
+    def full(journal: Journal, *given: Any, **options: Any) -> Any:
         nonlocal nth
         nth += 1
         if nth == 2:
             raise StoreFull("full")
-        return append(journal, *given)
+        return append(journal, *given, **options)
 
     monkeypatch.setattr(Journal, "append", full)
     store.submit([own])
@@ -411,12 +411,12 @@ def test_calls_of_others_survive_the_interrupt_of_their_leader(
     store._queue += taken
     append, nth = Journal.append, 0
 
-    def interrupted(journal: Journal, *given: Any) -> Any:
+    def interrupted(journal: Journal, *given: Any, **options: Any) -> Any:
         nonlocal nth
         nth += 1
         if nth == 2:
             raise KeyboardInterrupt
-        return append(journal, *given)
+        return append(journal, *given, **options)
 
     with monkeypatch.context() as patched:
         patched.setattr(Journal, "append", interrupted)

@@ -73,7 +73,7 @@ def test_a_live_consumer_keeps_it_unless_forced(tmp_path: Path) -> None:
     with pytest.raises(SubscriptionNotFound):
         consumer.receive_batch()
     consumer.close()
-    assert client.admin.locks()[2:] == []
+    assert client.admin.locks()[3:] == []
 
 
 def test_a_dead_consumer_is_not_in_the_way(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from txlog.engine.storage.journal.journal import FLUSH_LOCK
 from txlog.engine.store.liveness import WRITE_LOCK, consumer_lock
 from txlog.engine.store.pins import pins
 from txlog.engine.store.store import MAINTENANCE_PATH, Store
@@ -21,6 +22,7 @@ def locks(view: View, store: Store) -> list[LockRow]:
     """
     out = [
         _row(store, "write", WRITE_LOCK, None, None),
+        _row(store, "flush", FLUSH_LOCK, None, None),
         _row(store, "maintenance", MAINTENANCE_PATH, None, None),
     ]
     out += [_row(store, "pin", path, None, None) for path in pins(store.disk)]

@@ -49,6 +49,7 @@ class Appender:
     __slots__ = (
         "_disk",
         "_dry_run",
+        "_is_awaited",
         "_joined",
         "_report",
         "_rows",
@@ -65,6 +66,7 @@ class Appender:
         self.has_written = False  # a frame of any kind, by this process
         self._joined: list[Op] = []
         self._rows: Rows = NO_ROWS
+        self._is_awaited = False
         self._time_ms = 0
 
     def encoded(self, settings: Settings, decision: Decision) -> Encoded:
@@ -81,25 +83,32 @@ class Appender:
         self._space.check(rows.size, settings.free_bytes_min)
         return ops, (columns, rows)
 
-    def append(self, view: View, decision: Decision, encoded: Encoded, now: Instant) -> None:
+    def append(
+        self, view: View, decision: Decision, encoded: Encoded, now: Instant, *, is_awaited: bool
+    ) -> None:
         """Write a frame and apply it; not flushed. After the write nothing may refuse it.
 
-        raises: NothingWritten; after any other error the frame may be in the journal, and the view
-                must be thrown away
+        is_awaited: nobody hears of it before it is durable
+        raises: NothingWritten; whatever else it raises, the frame may be in the journal, and the
+                view must be thrown away
         """
         if self._dry_run:
             name = view.journal.current.name
             view.apply(frame_nowhere(name, view.lsn + 1, now.wall_ms), decision.ops)
             return
         ops, rows = encoded
-        view.apply(self._write(view, ops, rows, now.wall_ms), decision.ops)
+        frame = self._write(view, ops, rows, now.wall_ms, is_awaited=is_awaited)
+        view.apply(frame, decision.ops)
 
     def fits(self, rows: Rows) -> bool:
         """True when the open frame can take these rows: a frame holds those of one decision."""
         return rows[1] is None or self._rows[1] is None
 
-    def join(self, view: View, decision: Decision, rows: Rows, now: Instant) -> None:
+    def join(
+        self, view: View, decision: Decision, rows: Rows, now: Instant, *, is_awaited: bool
+    ) -> None:
         """Apply a decision whose frame is still open to those that join it."""
+        self._is_awaited = self._is_awaited or is_awaited
         if decision.ops:
             view.take_ops(view.lsn + 1, now.wall_ms, decision.ops)
             self._joined += decision.ops
@@ -112,14 +121,16 @@ class Appender:
 
         raises: as append
         """
-        ops, rows = self._joined, self._rows
+        ops, rows, is_awaited = self._joined, self._rows, self._is_awaited
         self.forget()
         if ops:
-            view.take_frame(self._write(view, encode_ops(ops), rows, self._time_ms), ops)
+            data = encode_ops(ops)
+            frame = self._write(view, data, rows, self._time_ms, is_awaited=is_awaited)
+            view.take_frame(frame, ops)
 
     def forget(self) -> None:
-        """Drop what has joined; the folds it was applied to are thrown away."""
-        self._joined, self._rows = [], NO_ROWS
+        """Drop what has joined: the folds it was applied to are thrown away."""
+        self._joined, self._rows, self._is_awaited = [], NO_ROWS, False
 
     def release_reserve(self) -> bool:
         """Give the blocks of the reserve back, and report it; False when it has none."""
@@ -128,12 +139,14 @@ class Appender:
             self._report("the disk is full: the reserve was given up to finish this call")
         return released
 
-    def _write(self, view: View, ops: bytes, rows: Rows, time_ms: int) -> RawFrame:
+    def _write(
+        self, view: View, ops: bytes, rows: Rows, time_ms: int, *, is_awaited: bool
+    ) -> RawFrame:
         self.has_written = True
         journal = view.journal
         before = (journal.end, journal.last_lsn, journal.chain_crc)
         try:
-            return self._append(journal, ops, rows, time_ms)
+            return self._append(journal, ops, rows, time_ms, is_awaited)
         except OutcomeUnknown:
             raise
         except TxlogError as error:
@@ -145,14 +158,16 @@ class Appender:
                 raise
             raise NothingWritten(error) from error
 
-    def _append(self, journal: Journal, ops: bytes, rows: Rows, time_ms: int) -> RawFrame:
+    def _append(
+        self, journal: Journal, ops: bytes, rows: Rows, time_ms: int, is_awaited: bool
+    ) -> RawFrame:
         columns, data = rows
         try:
-            return journal.append(ops, data, columns, time_ms)
+            return journal.append(ops, data, columns, time_ms, is_awaited=is_awaited)
         except StoreFull:
             if data is not None or not self.release_reserve():
                 raise
-            return journal.append(ops, data, columns, time_ms)
+            return journal.append(ops, data, columns, time_ms, is_awaited=is_awaited)
 
 
 # --- calls -----------------------------------------------------------------------------------

@@ -31,7 +31,7 @@ from txlog.settings import Settings
 from txlog.startup.crc32c import crc32c
 
 IDENTITY_PATH = "txlog.toml"
-FORMAT = 1
+FORMAT = 2  # 1: everything under one lock (docs/format.md 9)
 RESERVE_BYTES = 4 << 20
 LOCK, MAINTENANCE = "lock", "maintenance.lock"
 DIRECTORIES = ("journal", "manifest", "state", "topics", "system", "consumers", "quarantine")
@@ -85,13 +85,28 @@ def read_identity(disk: Disk) -> Identity:
         raise _damaged(len(data)) from exc
     if not good or _text(identity) != text:
         raise _damaged(len(data))
-    if identity.format != FORMAT:
+    if not 1 <= identity.format <= FORMAT:
         raise FormatMismatch(
-            f"{disk.description} has format {identity.format}, this txlog reads {FORMAT}",
+            f"{disk.description} has format {identity.format}, this txlog reads 1 to {FORMAT}",
             hint="use the txlog that wrote it, or a newer one",
             path=disk.description,
         )
     return identity
+
+
+def raise_format(disk: Disk, identity: Identity) -> Identity:
+    """Say in txlog.toml that the store has the newest format; the caller holds the write lock.
+
+    It comes before the first byte of the new format: an older program is refused by name (603), and
+    one that has the store open meets a journal that it does not read. One rename: after a crash the
+    file says the one or the other.
+    """
+    raised = msgspec.structs.replace(identity, format=FORMAT)
+    temporary = TEMPORARY_PREFIX + disk.random_bytes(8).hex()
+    disk.write_fresh(temporary, _text(raised).encode())
+    disk.move(temporary, IDENTITY_PATH)
+    disk.sync_dir("")
+    return raised
 
 
 def _damaged(length: int) -> Corruption:

@@ -3,7 +3,7 @@
 Threads meet here: calls wait in a queue, one thread leads, and all share a lock and a flush. The
 package says what each step of the write path is for, and what is left when one is cut short.
 
-    write(decide)   follow, sweep, decide, append, apply and flush, under the write lock
+    write(decide)   follow, sweep, decide, append and apply under the write lock, then flush
     read(look)      read frames up to the witness, then run a function over the view; no lock
     ask(question)   settle what a dead writer left, then read
     refresh()       only the first half of read
@@ -47,7 +47,7 @@ from txlog.engine.store.appender import (
     interrupted,
 )
 from txlog.engine.store.counters import BucketOps
-from txlog.engine.store.identity import Identity
+from txlog.engine.store.identity import FORMAT, Identity, raise_format
 from txlog.engine.store.mutex import Mutex
 from txlog.engine.store.sweeper import Sweeper, is_sweep_due
 from txlog.engine.view.view import View
@@ -240,8 +240,10 @@ class Store:
         return self._mutex.run(partial(self._look, look, fresh, up_to_damage))
 
     def _look(self, look: Callable[[View], T], fresh: bool, up_to_damage: bool) -> T:
-        if fresh or self._closed or self._is_void:
+        if fresh or self._closed or not self._is_whole():
             self._refresh()
+        if self._view.journal.owes and not self.dry_run:
+            self._make_durable(self._view.journal.awaited_lsn)
         while True:
             damage = self._view.damage
             if damage is not None and not up_to_damage:
@@ -285,7 +287,7 @@ class Store:
 
     def _refresh(self) -> int:
         self._need_open()
-        if self._is_void:
+        if not self._is_whole():
             self._reload()
         if not self.dry_run:  # what it decided so far is nowhere else
             self._is_void = True
@@ -328,8 +330,12 @@ class Store:
             self.durability = self._asked_durability or self.settings.durability
             self._settings_changes = catalog.settings_changes
 
+    def _is_whole(self) -> bool:
+        """Whether the view can be shown: nothing broke off, and it has no frame in doubt."""
+        return not (self._is_void or self._view.journal.is_unsure)
+
     def _whole_view(self) -> View:
-        return self._made_anew() if self._is_void else self._view
+        return self._view if self._is_whole() else self._made_anew()
 
     def has_unflushed(self, *, unseen: bool = False) -> bool:
         """True when frames lie after the witness; unseen: when there are more than it holds."""
@@ -487,7 +493,7 @@ class Store:
             self._keep_view()
             raise
         if decision.ops:
-            self._appender.append(view, decision, encoded, now)
+            self._appender.append(view, decision, encoded, now, is_awaited=False)
             self._adopt_settings()
         call.conclude(decision)
         self._is_void = False
@@ -510,8 +516,11 @@ class Store:
             return
         waiting = list(self._queue)
         try:
-            self._under_lock(partial(self._decide_queued, own))
-        except TxlogError as error:  # no lock: calls that came meanwhile try for themselves
+            try:
+                self._conclude(self._under_lock(partial(self._decide_queued, own)))
+            finally:
+                self._leading = []
+        except TxlogError as error:  # the lock was not had: those who came meanwhile try themselves
             if in_doubt(own):
                 raise
             for calls in waiting:
@@ -538,15 +547,12 @@ class Store:
             call.end(error)
         return True
 
-    def _decide_queued(self, own: list[Call]) -> None:
+    def _decide_queued(self, own: list[Call]) -> tuple[list[Call], bool] | None:
         self._leading = list(self._queue)
         taken = [calls for calls in self._leading if self._claim(calls)]
         if own not in taken:  # a leader took it and was interrupted
             taken.insert(0, own)
-        try:
-            self._run(taken, own)
-        finally:
-            self._leading = []
+        return self._run(taken, own)
 
     def _under_lock(self, act: Callable[[], T]) -> T:
         """Run an act under the write lock; freed twice: an interrupt may cut short the first."""
@@ -565,8 +571,20 @@ class Store:
         self._need_open()
         if self._lock is None:
             self._lock = self.disk.lock_file(liveness.WRITE_LOCK)
+        self._view.journal.lock_timeout_ms = self.lock_timeout_ms
         self._may_hold = True
-        self._lock.acquire(self.lock_timeout_ms)
+        self._lock.acquire(self.lock_timeout_ms, self._follow_ahead)
+
+    def _follow_ahead(self) -> bool:
+        """While waiting for the lock: take what others have appended, so that less is left then."""
+        if not self._is_void:
+            self._is_void = True
+            try:
+                self._view.take(self._view.journal.follow())
+            except (JournalMoved, TxlogError):
+                return False  # the view is void, and whoever has the lock sees why
+            self._is_void = False
+        return False
 
     def _release(self) -> None:
         """Free the lock; what was decided stays so: a failure here must not become its answer."""
@@ -579,8 +597,13 @@ class Store:
             self._lock = None
         self._may_hold = False
 
-    def _run(self, groups: list[list[Call]], own: list[Call], *, sync: bool = False) -> None:
-        """Follow, then decide and write; an error of ours is the outcome of its calls."""
+    def _run(
+        self, groups: list[list[Call]], own: list[Call], *, sync: bool = False
+    ) -> tuple[list[Call], bool] | None:
+        """Follow, then decide and write; a failure of ours is the outcome of calls it concerns.
+
+        returns: the calls that were decided, and whether one must be durable; None: all have ended
+        """
         is_following = True
         calls = groups[0] if len(groups) == 1 else [call for group in groups for call in group]
         try:
@@ -592,14 +615,42 @@ class Store:
                     sync = self._run_one(group[0], now, is_own=group is own) or sync
                 else:
                     sync = self._run_joined(group, now, is_own=group is own) or sync
-            if sync:
-                self._view.journal.flush(sync=self.durability == "sync")
         except TxlogError as error:
             self._fail(calls, error, is_following=is_following)
+            return None
+        return calls, sync
+
+    def _conclude(self, done: tuple[list[Call], bool] | None) -> None:
+        """Without the write lock: make durable what has to be, then the outcomes stand."""
+        if done is None:
+            return
+        calls, sync = done
+        journal = self._view.journal
+        try:
+            if sync:
+                self._make_durable(journal.last_lsn)
+            elif journal.owes:  # what others wait for was seen, and may be in an answer
+                self._make_durable(journal.awaited_lsn)
+        except TxlogError as error:
+            self._fail(calls, error, is_following=False)
             return
         self._is_void = False
         for call in calls:
             call.done = True
+
+    def _make_durable(self, lsn: int) -> None:
+        """Flush up to an LSN, unless another process has done it; the view is void meanwhile.
+
+        raises: OutcomeUnknown; StoreLocked: a process holds the flush lock and does not go on
+        """
+        was_void, self._is_void = self._is_void, True
+        sync = self.durability == "sync"
+        while (ahead := self._view.journal.flush(lsn, sync=sync, is_writer=False)) is None:
+            # R13: with the write lock the frames go to a new file, and are durable there
+            self._under_lock(partial(self._catch_up, self.clock.now()))
+        if ahead:
+            self._view.take(ahead)
+        self._is_void = was_void
 
     @staticmethod
     def _fail(calls: list[Call], error: TxlogError, *, is_following: bool) -> None:
@@ -634,7 +685,8 @@ class Store:
             return decision.sync
         call.stage = WRITING
         try:
-            self._appender.append(view, decision, encoded, now)
+            is_awaited = self._is_awaited(decision)
+            self._appender.append(view, decision, encoded, now, is_awaited=is_awaited)
         except NothingWritten as refused:
             call.refuse(refused.error)
             return False
@@ -642,6 +694,9 @@ class Store:
         call.conclude(decision)
         call.stage = WRITTEN
         return decision.sync
+
+    def _is_awaited(self, decision: Decision) -> bool:
+        return decision.sync and self.durability == "sync"
 
     def _is_stray(self, error: Exception) -> bool:
         """True for an error that no decision raises: a signal handler of this thread may have.
@@ -668,7 +723,8 @@ class Store:
                 if not self._appender.fits(rows):
                     self._close_frame(joined)
                     joined, written = [], at
-                self._appender.join(self._view, decision, rows, now)
+                is_awaited = self._is_awaited(decision)
+                self._appender.join(self._view, decision, rows, now, is_awaited=is_awaited)
                 call.conclude(decision)
                 if decision.ops:
                     joined.append(call)
@@ -720,6 +776,8 @@ class Store:
             self._appender.forget()
             self._reload()
         self._is_void = True
+        if self.identity.format < FORMAT:
+            self.identity = raise_format(self.disk, self.identity)
         view = self._view
         try:
             frames = view.journal.catch_up()
@@ -780,7 +838,8 @@ class Store:
         decision = self._noted(decision, now)
         encoded = self._appender.encoded(self.settings, decision)
         try:
-            self._appender.append(self._view, decision, encoded, now)
+            is_awaited = self._is_awaited(decision)
+            self._appender.append(self._view, decision, encoded, now, is_awaited=is_awaited)
         except NothingWritten as refused:
             raise refused.error from refused
         self._adopt_settings()
@@ -832,11 +891,12 @@ class Store:
         self._need_open()
         if self._lock is None:
             self._lock = self.disk.lock_file(liveness.WRITE_LOCK)
+        done: tuple[list[Call], bool] | None = None
         try:
             try:
                 self._may_hold = True
                 if self._lock.try_acquire():
-                    self._run([calls] if calls else [], calls, sync=True)
+                    done = self._run([calls] if calls else [], calls, sync=True)
                 else:
                     self._may_hold = False
             finally:
@@ -845,6 +905,7 @@ class Store:
         finally:
             if self._may_hold:
                 self._release()
+        self._conclude(done)
 
     # --- for maintenance ---------------------------------------------------------------------
 

@@ -1,9 +1,12 @@
 """How a lock is waited for, and who holds it.
 
-flock belongs to the open file description (R24): the descriptor is the holder. A waiting caller has
-a thread and a descriptor of its own, because nothing can call back a thread that is blocked in
-flock. A lock file that was unlinked or replaced meanwhile is not a lock: after a first lock, and
-after each wait, the name must still lead to the file that was locked (R26).
+flock belongs to the open file description (R24): the descriptor is the holder. A waiting caller
+tries, naps and tries again. A thread that blocks in flock would be woken a little sooner, but it
+has to be started, cannot be called back, and costs more than the work it waits for: locks here are
+held for a tenth of a millisecond. The naps are of uneven length, so that no waiter always comes
+just too late, and they grow with the time waited. A lock file that was unlinked or replaced is not
+a lock: after a first lock, and after each wait, the name must still lead to the file that was
+locked (R26).
 
 An interrupt may end any step here. `release` asks nobody what was taken: after it, no descriptor
 that this handle ever had holds the lock.
@@ -12,13 +15,12 @@ that this handle ever had holds the lock.
 from __future__ import annotations
 
 import os
-import threading
-from collections.abc import Callable
-from contextlib import suppress
+import time
+from collections.abc import Callable, Iterator
 from typing import Protocol
 
 from txlog.engine.storage.disk.protocol import IgnoringFailure
-from txlog.errors import AlreadyClosed, NoResources, StoreLocked, TxlogError
+from txlog.errors import AlreadyClosed, StoreLocked
 
 Identity = tuple[str, int]
 """Device, as /proc/locks writes it, and inode."""
@@ -27,8 +29,8 @@ Identity = tuple[str, int]
 class Descriptor(Protocol):
     """What a lock needs of an open file."""
 
-    def lock(self, wait: bool) -> bool:
-        """Take the flock; False when it is held and wait is not set."""
+    def lock(self) -> bool:
+        """Take the flock; False when it is held."""
 
     def unlock(self) -> None:
         """Give the flock back; nothing on a closed descriptor."""
@@ -55,73 +57,27 @@ class LockSite(Protocol):
         """Return pid and command line of the process that holds the file's lock."""
 
 
-class _Waiter:
-    """A thread blocked in flock (R25).
+NAP_S = 50e-6  # the first; no shorter one is kept to by Linux
+NAP_MAX_S, NAP_LONG_S = 1e-3, 20e-3
+NAP_SHARE = 50  # after a long wait a nap is this part of it
 
-    A caller that gives up abandons it, and it lets go as soon as it has the lock; the next wait
-    through the same handle takes it over instead of starting another. No lock guards it, as an
-    interrupt could leave one held: each side first says what it wants, then looks at what the other
-    said, and only one of them can take the descriptor out of `_kept`.
-    """
 
-    def __init__(self, descriptor: Descriptor) -> None:
-        self.error: TxlogError | None = None
-        self._kept = [descriptor]
-        self._gate = threading.Lock()
-        self._gate.acquire()  # free once the thread is done
-        self._is_done = False
-        self._is_abandoned = False
-
-    def start(self) -> None:
-        threading.Thread(target=self._run, name="txlog-lock-wait", daemon=True).start()
-
-    def _run(self) -> None:
-        try:
-            for descriptor in self._kept[:]:
-                descriptor.lock(wait=True)
-        except TxlogError as error:
-            self.error = error
-        self._is_done = True
-        self._gate.release()
-        if self._is_abandoned:
-            self.close()
-
-    def wait(self, seconds: float) -> bool:
-        """Whether the thread is done within this time."""
-        return self._is_done or self._gate.acquire(timeout=seconds)
-
-    @property
-    def descriptor(self) -> Descriptor:
-        """What holds the lock; the caller keeps it, and then abandons this."""
-        [kept] = self._kept
-        return kept
-
-    def close(self) -> None:
-        """Let go of the descriptor, unless another did so already or keeps it."""
-        with suppress(IndexError):
-            self._kept.pop().close()
-
-    def abandon(self, kept: Descriptor) -> None:
-        """Nobody wants it any more; kept: the caller's descriptor, which stays open."""
-        if kept in self._kept:
-            self._kept.clear()
-        self._is_abandoned = True
-        if self._is_done:
-            self.close()
-
-    def take_over(self) -> bool:
-        """Whether the thread is still waiting, from now on for the caller."""
-        self._is_abandoned = False
-        if self._is_done:
-            self.close()  # it may have let go already
-            return False
-        return True
+def naps(timeout_ms: int) -> Iterator[float]:
+    """Nap between two tries, until the time is over; yields the seconds since the first."""
+    began = time.monotonic()
+    nap, waited, longest = NAP_S, 0.0, timeout_ms / 1000
+    while waited < longest:
+        uneven = 0.5 + (time.perf_counter_ns() & 1023) / 1023
+        time.sleep(min(nap * uneven, longest - waited))
+        waited = time.monotonic() - began
+        nap = min(max(min(1.5 * nap, NAP_MAX_S), waited / NAP_SHARE), NAP_LONG_S)
+        yield waited
 
 
 class PosixLock:
     """`LockFile` by flock; one system call for a free lock that was taken before."""
 
-    __slots__ = ("_descriptor", "_getpid", "_is_current", "_pid", "_site", "_waiter", "path")
+    __slots__ = ("_descriptor", "_getpid", "_is_current", "_pid", "_site", "path")
 
     def __init__(self, descriptor: Descriptor, site: LockSite, getpid: Callable[[], int]) -> None:
         self.path = site.path
@@ -129,76 +85,35 @@ class PosixLock:
         self._site = site
         self._getpid = getpid
         self._pid = getpid()
-        self._waiter: _Waiter | None = None
         self._is_current = False
 
-    def acquire(self, timeout_ms: int) -> None:
-        if self._pid != self._getpid():
-            self._need_own_process()
-        while True:
-            if not self._descriptor.lock(False):
-                self._wait(timeout_ms)
-            if self._is_current or self._check():
-                return
+    def acquire(self, timeout_ms: int, meanwhile: Callable[[], bool] | None = None) -> bool:
+        if self.try_acquire():
+            return True
+        for _ in naps(timeout_ms):
+            self._is_current = False
+            if meanwhile is not None and meanwhile():
+                return False
+            if self.try_acquire():
+                return True
+        raise locked(self.path, self.holder(), timeout_ms)
 
     def try_acquire(self) -> bool:
-        self._need_own_process()
-        while self._descriptor.lock(False):
+        if self._pid != self._getpid():
+            raise AlreadyClosed(f"the lock {self.path} belongs to another process", path=self.path)
+        while self._descriptor.lock():
             if self._is_current or self._check():
                 return True
         return False
 
     def release(self) -> None:
-        if self._waiter is not None:
-            self._waiter.abandon(self._descriptor)
         self._descriptor.unlock()
 
     def close(self) -> None:
         self._descriptor.close()
-        if self._waiter is not None:
-            self._waiter.abandon(self._descriptor)
 
     def holder(self) -> tuple[int, str] | None:
         return self._site.holder(self._descriptor.identity())
-
-    def _need_own_process(self) -> None:
-        if self._pid != self._getpid():
-            raise AlreadyClosed(f"the lock {self.path} belongs to another process", path=self.path)
-
-    def _wait(self, timeout_ms: int) -> None:
-        """Wait for the lock; the descriptor that then holds it takes the place of ours."""
-        waiter = self._waiter
-        if timeout_ms > 0:
-            if waiter is None or not waiter.take_over():
-                waiter = self._start_waiter()
-            try:
-                if waiter.wait(min(timeout_ms / 1000, threading.TIMEOUT_MAX)):
-                    self._take(waiter)
-                    return
-            finally:
-                waiter.abandon(self._descriptor)
-        raise locked(self.path, self.holder(), timeout_ms)
-
-    def _take(self, waiter: _Waiter) -> None:
-        """Put the descriptor of a waiter in the place of ours, from where `release` frees it."""
-        if waiter.error is not None:
-            raise waiter.error
-        old, self._is_current = self._descriptor, False
-        self._descriptor = waiter.descriptor
-        waiter.abandon(self._descriptor)
-        self._waiter = None
-        old.close()
-
-    def _start_waiter(self) -> _Waiter:
-        """Start a thread that waits; it is known here before it begins, so it can be abandoned."""
-        waiter = self._waiter = _Waiter(self._site.open())
-        try:
-            waiter.start()
-        except RuntimeError as error:  # no thread available
-            self._waiter = None
-            waiter.close()
-            raise NoResources(f"cannot wait for the lock {self.path}: {error}") from error
-        return waiter
 
     def _check(self) -> bool:
         """Whether the name still leads to the locked file; if not, open the one it leads to now."""
@@ -209,12 +124,17 @@ class PosixLock:
         return self._is_current
 
 
+_WHAT = {
+    "lock": "the store is locked",
+    "maintenance.lock": "the store is being maintained",
+    "flush.lock": "the journal is being flushed",
+}
+
+
 def locked(path: str, holder: tuple[int, str] | None, timeout_ms: int) -> StoreLocked:
     """The error for a lock not acquired in time; it names the holder, if known."""
     pid, command = holder or (None, "")
-    what = {"lock": "the store is locked", "maintenance.lock": "the store is being maintained"}.get(
-        path, f"{path} is locked"
-    )
+    what = _WHAT.get(path, f"{path} is locked")
     who = f"process {pid or 'unknown'}" + (f" ({command})" if command else "")
     return StoreLocked(
         f"{what} by {who}",

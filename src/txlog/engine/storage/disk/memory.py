@@ -193,9 +193,11 @@ class MemoryLock:
         self._node = node
         self._is_open = True
 
-    def acquire(self, timeout_ms: int) -> None:
+    def acquire(self, timeout_ms: int, meanwhile: Callable[[], bool] | None = None) -> bool:
         machine = self.disk.machine
         while not self.try_acquire():
+            if meanwhile is not None and meanwhile():
+                return False
             if self.disk.blocked is not None:
                 has_chance = self.disk.blocked(self.path, timeout_ms)
             else:
@@ -203,6 +205,7 @@ class MemoryLock:
                     has_chance = machine.released.wait_for(self._is_free, timeout_ms / 1000)
             if not has_chance:
                 raise locked(self.path, self.holder(), timeout_ms)
+        return True
 
     def try_acquire(self) -> bool:
         if not self._is_open:

@@ -214,9 +214,9 @@ class _LockDescriptor(Handle):
 
     __slots__ = ()
 
-    def lock(self, wait: bool) -> bool:
+    def lock(self) -> bool:
         try:
-            fcntl.flock(self.fd, fcntl.LOCK_EX if wait else _TRY)
+            fcntl.flock(self.fd, _TRY)
         except OSError as error:
             if error.errno == errno.EWOULDBLOCK:
                 return False

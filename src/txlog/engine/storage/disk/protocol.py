@@ -92,8 +92,12 @@ class LockFile(Protocol):
     not be acquired twice without a release between.
     """
 
-    def acquire(self, timeout_ms: int) -> None:
-        """Take the lock, waiting up to timeout_ms; StoreLocked names the holder."""
+    def acquire(self, timeout_ms: int, meanwhile: Callable[[], bool] | None = None) -> bool:
+        """Take the lock, waiting up to timeout_ms; StoreLocked names the holder.
+
+        meanwhile: called before every further try; True: the lock is wanted no more, and this
+                   returns False
+        """
 
     def try_acquire(self) -> bool:
         """Take the lock if it is free now."""

@@ -6,9 +6,14 @@ name is the cut: what an older file holds at or after the first LSN of a younger
 
     off size field
       0    8  magic "TXLOGJNL"        24    8  first lsn
-      8    4  version, 1              32    4  CRC32C of the frame before the first
+      8    4  version, 2              32    4  CRC32C of the frame before the first
      12    4  rewrite number          36    4  CRC32C of bytes 0..35
      16    8  store salt              40  472  zero
+
+Version 2 says that flushes are made under a lock of their own (`flush.lock`), and that frames say
+whether they are awaited. A program that knows only version 1 would flush and mark the witness
+beside us, so it must not get further than this header. A file of version 1 is read, and never
+appended to: the first writer moves on to a new file (journal/journal).
 """
 
 from __future__ import annotations
@@ -21,6 +26,7 @@ import msgspec
 from txlog.engine.storage.checked import HINT
 from txlog.engine.storage.disk.protocol import Disk, File
 from txlog.engine.storage.journal.frame import (
+    AWAITED,
     FRAME_BYTES_MAX,
     HEADER,
     HEADER_BYTES,
@@ -36,6 +42,7 @@ from txlog.startup.crc32c import crc32c
 JOURNAL_DIR = "journal"
 FILE_HEADER_BYTES = 512
 FILL_BYTES = 1 << 20
+FILE_VERSION = 2
 _HEADER = struct.Struct("<8sII8sQI")
 _MAGIC = b"TXLOGJNL"
 _NAME = re.compile(r"(\d{20})(?:\.r(\d+))?\.journal")
@@ -66,7 +73,7 @@ def list_journals(disk: Disk) -> list[JournalName]:
 
 def file_header(name: JournalName, salt: bytes, chain_crc: int) -> bytes:
     """The first 512 bytes of a journal file."""
-    body = _HEADER.pack(_MAGIC, 1, name.rewrite, salt, name.first_lsn, chain_crc)
+    body = _HEADER.pack(_MAGIC, FILE_VERSION, name.rewrite, salt, name.first_lsn, chain_crc)
     return (body + struct.pack("<I", crc32c(body))).ljust(FILE_HEADER_BYTES, b"\0")
 
 
@@ -84,7 +91,8 @@ class RawFrame(msgspec.Struct, frozen=True, gc=False):
     rows_offset: int
     rows_bytes: int
     crc: int
-    rows: memoryview | None = None  # only when asked for: JournalFile.keep_rows
+    is_awaited: bool = False
+    rows: memoryview | None = None  # only when they were asked for: JournalFile.keep_rows
 
 
 def frame_nowhere(name: JournalName, lsn: int, time_ms: int) -> RawFrame:
@@ -105,6 +113,7 @@ class JournalFile:
         "name",
         "salt",
         "size",
+        "version",
     )
 
     def __init__(
@@ -119,6 +128,7 @@ class JournalFile:
         self.size = self.file.size()
         self._window = memoryview(b"")
         self._window_at = -1
+        self.version = FILE_VERSION
         if chain_crc is not None:
             self.chain_crc = chain_crc
             return
@@ -134,11 +144,13 @@ class JournalFile:
             magic, version, rewrite, salt, first, chain = _HEADER.unpack_from(head)
             crc = int(struct.unpack_from("<I", head, 36)[0])
             good = (
-                (magic, version, salt) == (_MAGIC, 1, self.salt)
+                (magic, salt) == (_MAGIC, self.salt)
+                and 1 <= version <= FILE_VERSION
                 and (first, rewrite) == (self.name.first_lsn, self.name.rewrite)
                 and crc == crc32c(head[:36])
             )
             if good:
+                self.version = version
                 return int(chain)
         raise Corruption(
             f"the header of {self.name.path} is damaged, bytes 0 to {FILE_HEADER_BYTES}",
@@ -253,7 +265,7 @@ class JournalFile:
             lsn,
             time_ms,
             durable_lsn,
-            columns,
+            columns & ~AWAITED,
             bytes(view[HEADER_BYTES:ops_end]),
             self.name,
             offset,
@@ -261,6 +273,7 @@ class JournalFile:
             offset + ops_end,
             rows_bytes,
             crc,
+            columns >= AWAITED,
             rows,
         )
 

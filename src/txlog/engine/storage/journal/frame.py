@@ -6,7 +6,8 @@ to a multiple of eight. All integers are little-endian.
     off  size  field
       0     4  magic "TXLF"
       4     1  version, 1
-      5     1  columns: which optional user columns the record batch holds (model/schema)
+      5     1  columns: bits 0 to 6, which optional user columns the record batch holds
+                 (model/schema); bit 7, awaited: somebody hears of it only once it is durable
       6     2  header bytes, 64
       8     8  lsn, from 1, without gaps
      16     8  durable_lsn: what the writer knew to be durable (spec/reliability R8)
@@ -37,6 +38,7 @@ HEADER = struct.Struct("<4sBBHQQqQII8sII")
 HEADER_BYTES = HEADER.size
 _CHECKED = struct.Struct("<4sBBHQQqQII8sI")  # the header without its own CRC
 FRAME_BYTES_MAX = 1 << 30
+AWAITED = 0x80
 _ZEROS = bytes(8)
 _CRC = struct.Struct("<I")
 
@@ -52,6 +54,7 @@ class FrameHeader(msgspec.Struct, frozen=True, gc=False):
     """
 
     columns: int
+    is_awaited: bool
     lsn: int
     durable_lsn: int
     time_ms: int
@@ -84,6 +87,7 @@ def encode(
     columns: int,
     salt: bytes,
     previous_crc: int,
+    is_awaited: bool = False,
 ) -> tuple[list[Buffer], int, int]:
     """Encode a frame; returns (buffers to write in order, total bytes, crc of the frame)."""
     rows_bytes = 0 if rows is None else len(memoryview(rows))
@@ -92,7 +96,7 @@ def encode(
     head = _CHECKED.pack(
         MAGIC,
         VERSION,
-        columns,
+        columns | AWAITED if is_awaited else columns,
         HEADER_BYTES,
         lsn,
         durable_lsn,
@@ -140,7 +144,17 @@ def decode_header(data: Buffer, at: int = 0) -> FrameHeader | None:
     if HEADER_BYTES + ops_bytes + rows_bytes > FRAME_BYTES_MAX:
         return None
     return FrameHeader(
-        columns, lsn, durable_lsn, time_ms, offset, ops_bytes, rows_bytes, salt, previous_crc, crc
+        columns & ~AWAITED,
+        bool(columns & AWAITED),
+        lsn,
+        durable_lsn,
+        time_ms,
+        offset,
+        ops_bytes,
+        rows_bytes,
+        salt,
+        previous_crc,
+        crc,
     )
 
 

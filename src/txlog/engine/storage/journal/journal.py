@@ -1,7 +1,9 @@
 """The journal: the only file that is ever appended to; its end, its flush, and recovery.
 
 A handle is used by one thread at a time (the store's mutex), and appends only while its caller
-holds the write lock: catch_up, append (written), flush (mark, fdatasync, raise), answer.
+holds the write lock: catch_up, append (written). Then comes flush (mark, fdatasync, raise), under a
+lock of its own, so that others append meanwhile; one flush covers all that was appended before it.
+Only who holds the flush lock writes the witness. Whoever needs both takes the write lock first.
 
 Invariants
   1. Frames form one chain: lsn + 1, the previous CRC, the place in the file.
@@ -9,19 +11,24 @@ Invariants
   3. The same bytes are never flushed twice after a failure (R13): a failed handle answers nothing
      more, and the next one rolls the frames forward, encoded anew, into another file.
   4. Bytes cut from the journal are in `quarantine/` first (R4).
+  5. A frame that a flush may have found whole is not taken back (cut_back asks under its lock).
 Source: spec/reliability 2.2 and 2.3, Laws 2 and 3.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from itertools import pairwise
+from typing import TypeVar
 
 import msgspec
 
 from txlog.engine.storage.checked import HINT
-from txlog.engine.storage.disk.protocol import Disk
+from txlog.engine.storage.disk.protocol import Disk, LockFile
 from txlog.engine.storage.journal.file import (
     FILE_HEADER_BYTES,
+    FILE_VERSION,
     FILL_BYTES,
     JournalFile,
     JournalName,
@@ -31,7 +38,7 @@ from txlog.engine.storage.journal.file import (
 )
 from txlog.engine.storage.journal.frame import Buffer, attested_lsn, encode, joined
 from txlog.engine.storage.journal.witness import Witness, Witnessed, boot_bytes
-from txlog.errors import Corruption, MissingFile, OutcomeUnknown, TxlogError
+from txlog.errors import Corruption, MissingFile, OutcomeUnknown, StoreLocked, TxlogError
 
 # --- rolling forward -------------------------------------------------------------------------
 
@@ -74,6 +81,7 @@ def rebased(
             columns=frame.columns,
             salt=opened.salt,
             previous_crc=previous,
+            is_awaited=frame.is_awaited,
         )
         out.extend(parts)
         chain, previous = frame.crc, crc
@@ -98,8 +106,16 @@ def broken(opened: JournalFile, at: int, first: int, last: int) -> Corruption:
 
 # A larger frame is written straight to the end: filling with zeros first would write it twice.
 FILL_FRAME_BYTES_MAX = 256 << 10
-REWRITE_BYTES_MAX = 1 << 20  # of several frames rewritten by one call (R11)
+REWRITE_BYTES_MAX = 1 << 20  # of several frames by one call (R11)
+FLUSH_LOCK = "flush.lock"
+LOCK_TIMEOUT_MS = 30_000  # until a store says otherwise
+T = TypeVar("T")
 WITNESS_LOOKS_MAX = 5
+
+
+def _is_flush_broken(witnessed: Witnessed) -> bool:
+    """True when a flush has failed, or nobody knows how it ended; of one under way, too."""
+    return witnessed.poisoned or witnessed.flushing_lsn > witnessed.durable_lsn
 
 
 class JournalMoved(Exception):
@@ -117,17 +133,23 @@ class Journal:
         "_cut",
         "_disk",
         "_files",
+        "_flush_lock",
         "_foreign",
         "_has_looked_ahead",
         "_is_barred",
+        "_is_first_pass",
+        "_may_hold",
         "_settled",
         "_synced_dir",
+        "_unsure",
+        "awaited_lsn",
         "chain_crc",
         "current",
         "damage",
         "durable_lsn",
         "end",
         "last_lsn",
+        "lock_timeout_ms",
         "lossy",
         "poisoned",
         "reports",
@@ -142,6 +164,12 @@ class Journal:
         self.witness = Witness(disk, salt)
         self._files: dict[JournalName, JournalFile] = {}
         self._foreign: list[tuple[int, int, int]] = []  # (LSN, offset, bytes): R11
+        self._is_first_pass = True  # frames may be older than our descriptor of their file
+        self._flush_lock: LockFile | None = None
+        self._may_hold = False  # set before the flush lock is taken, cleared when it is free
+        self._unsure: tuple[int, int, int] | None = None  # (LSN, offset, CRC) read without a lock
+        self.lock_timeout_ms = LOCK_TIMEOUT_MS
+        self.awaited_lsn = 0  # the newest frame that somebody hears of only once it is durable
         self._attested = 0
         self._ahead = 0  # what frames after the witness prove durable
         self._has_looked_ahead = False
@@ -227,6 +255,8 @@ class Journal:
         self.end = FILE_HEADER_BYTES
         self.last_lsn = last_lsn
         self._foreign.clear()
+        self._is_first_pass = True
+        self._unsure = None
         self._checked_tail = False
 
     def file(self, name: JournalName) -> JournalFile:
@@ -420,10 +450,14 @@ class Journal:
             self._attested = max(self._attested, frame.durable_lsn)
             if frame.lsn > emitted:
                 out.append(frame)
-            if frame.lsn > durable:
+            if frame.is_awaited:
+                self.awaited_lsn = frame.lsn
+            if self._is_first_pass and frame.lsn > durable:
                 self._foreign.append((frame.lsn, frame.offset, frame.total_bytes))
         if self.last_lsn < emitted:
             raise JournalMoved
+        if stop_lsn is None:
+            self._is_first_pass = False
         return out
 
     def _switch(self, name: JournalName) -> None:
@@ -461,6 +495,7 @@ class Journal:
         settled = self._settled
         if (
             settled is not None
+            and self._unsure is None
             and self.witness.is_last(settled)
             and (self.current.ends_at(self.end))
         ):
@@ -469,6 +504,7 @@ class Journal:
         witnessed = self.witness.read()
         if (barred := self._barred()) is not None:
             raise barred
+        self._make_sure()
         frames = self._read_on(None, witnessed)
         known = max(self._cut, self._attested, 0 if witnessed is None else witnessed.durable_lsn)
         known = max(known, self.current.name.first_lsn - 1)  # R14: older files were flushed
@@ -484,18 +520,50 @@ class Journal:
             self.reports.append("both witness records were damaged: rewritten")
             self.lossy = True
             self.durable_lsn = known
-            return frames
-        if rebooted:
+        elif rebooted:
             self.lossy = True
             self.durable_lsn = known
-            return frames
-        self.durable_lsn = max(self.durable_lsn, known)
-        if witnessed.poisoned or witnessed.flushing_lsn > witnessed.durable_lsn:
-            self.lossy = self.lossy or witnessed.poisoned
-            self._roll_forward(witnessed.poisoned)
-        elif not self.lossy:
-            self._settled = witnessed
+        else:
+            self.durable_lsn = max(self.durable_lsn, known)
+            if witnessed.poisoned:
+                self._alone(self._put_right)
+            elif witnessed.flushing_lsn > witnessed.durable_lsn:
+                self._alone(self._put_right, wait=False)  # else whoever flushes is alive
+            elif not self.lossy:
+                self._settled = witnessed
+        if self.current.version < FILE_VERSION:
+            self._alone(partial(self._roll_forward, is_needed=True))
         return frames
+
+    def _put_right(self) -> None:
+        """Under both locks: roll forward what a flush has left that failed, or whose process died.
+
+        Source: R13
+        """
+        witnessed = self.witness.last
+        assert witnessed is not None
+        self.durable_lsn = max(self.durable_lsn, witnessed.durable_lsn)
+        if _is_flush_broken(witnessed):
+            self.lossy = self.lossy or witnessed.poisoned
+            self._roll_forward(is_needed=witnessed.poisoned)
+
+    @property
+    def is_unsure(self) -> bool:
+        """True after follow, until catch_up: the frames it read may be taken back."""
+        return self._unsure is not None
+
+    def _make_sure(self) -> None:
+        """Under the write lock: what was read without it is still there.
+
+        raises: JournalMoved: its writer has taken it back (cut_back)
+        """
+        unsure, self._unsure = self._unsure, None
+        if unsure is None:
+            return
+        self.current.forget_window()
+        header = self.current.read_header(unsure[1])
+        if header is None or (header.lsn, header.crc) != (unsure[0], unsure[2]):
+            raise JournalMoved
 
     def _settle_tail(self, known: int) -> None:
         """Cut off what is not a valid frame after the end, or find that it once was durable."""
@@ -528,11 +596,14 @@ class Journal:
         tail = self.current.file.pread(self.end, stop - self.end + FILL_BYTES)
         return attested_lsn(tail, self.end, self.salt)
 
-    def _roll_forward(self, is_poisoned: bool) -> None:
-        """R13: copy valid unwitnessed frames to a new file; never flush the old bytes again."""
-        count = self.last_lsn - self.durable_lsn
-        if count <= 0 and not is_poisoned:
-            self._raise(flushing=0, poisoned=self.lossy)  # not until confirm_boot: R9 comes first
+    def _roll_forward(self, *, is_needed: bool) -> None:
+        """R13: copy valid unwitnessed frames to a new file; never flush the old bytes again.
+
+        is_needed: a new file it must be, also when there is nothing to copy
+        """
+        count = max(0, self.last_lsn - self.durable_lsn)
+        if not count and not is_needed:
+            self._raise(flushing=0, poisoned=self.lossy)  # until confirm_boot: R9 comes first
             return
         old = self.current
         first = self.durable_lsn + 1
@@ -553,14 +624,24 @@ class Journal:
         self._synced_dir = name
         self.durable_lsn = last
         self._raise(flushing=0, poisoned=self.lossy)
-        self.reports.append(f"recovery rolled forward {count} frames to LSN {last}")
+        if old.version == FILE_VERSION:
+            self.reports.append(f"recovery rolled forward {count} frames to LSN {last}")
 
     # --- writing, under the write lock -------------------------------------------------------
 
-    def append(self, ops: bytes, rows: Buffer | None, columns: int, time_ms: int) -> RawFrame:
+    def append(
+        self,
+        ops: bytes,
+        rows: Buffer | None,
+        columns: int,
+        time_ms: int,
+        *,
+        is_awaited: bool = False,
+    ) -> RawFrame:
         """Write the next frame; durable only after flush.
 
-        raises: StoreFull, DiskFailed, ...: the journal was cut back, nothing was written;
+        is_awaited: whoever shows what it did makes it durable first
+        raises: StoreFull, DiskFailed, ...: the journal was cut back, nothing was done;
         OutcomeUnknown
         """
         offset, lsn = self.end, self.last_lsn + 1
@@ -574,20 +655,13 @@ class Journal:
             columns=columns,
             salt=self.salt,
             previous_crc=self.chain_crc,
+            is_awaited=is_awaited,
         )
-        file = self.current.file
-        try:
-            if offset + total > self.current.size:
-                self.current.size = file.size()
-                if offset + total > self.current.size and total <= FILL_FRAME_BYTES_MAX:
-                    file.pwrite(self.current.size, bytes(FILL_BYTES))
-                    self.current.size += FILL_BYTES
-            file.pwrite(offset, joined(parts) if total <= FILL_FRAME_BYTES_MAX else parts)
-        except Exception as exc:
-            self._cut_back(offset, exc)
-            raise
+        self._write(offset, parts, total)
         self.current.size = max(self.current.size, offset + total)
         self.end, self.last_lsn, self.chain_crc = offset + total, lsn, crc
+        if is_awaited:
+            self.awaited_lsn = lsn
         rows_bytes = 0 if rows is None else memoryview(rows).nbytes
         return RawFrame(
             lsn,
@@ -601,15 +675,42 @@ class Journal:
             offset + 64 + len(ops),
             rows_bytes,
             crc,
+            is_awaited,
         )
 
+    def _write(self, offset: int, parts: list[Buffer], total: int) -> None:
+        """Put a frame at the end, where zeros make room for it; raises as append."""
+        file = self.current.file
+        try:
+            if offset + total > self.current.size:
+                self.current.size = file.size()
+                if offset + total > self.current.size and total <= FILL_FRAME_BYTES_MAX:
+                    file.pwrite(self.current.size, bytes(FILL_BYTES))
+                    self.current.size += FILL_BYTES
+            file.pwrite(offset, joined(parts) if total <= FILL_FRAME_BYTES_MAX else parts)
+        except Exception as exc:
+            try:
+                self._alone(partial(self._cut_back, offset, exc))
+            except StoreLocked as locked:
+                raise self._unknown("taking back what follows LSN", locked) from exc
+            raise
+
     def _cut_back(self, offset: int, error: Exception) -> None:
-        """R30: remove every trace of a failed append; if that fails, the handle is poisoned."""
+        """R30: nothing of a failed append may stay; if that fails, the handle is poisoned.
+
+        A call may fail after its frame was whole, when a signal handler raises: a flush that has
+        found it there has answered for it.
+        """
+        witnessed = self.witness.last
+        if witnessed is not None and self._is_of_boot(witnessed):
+            if witnessed.durable_lsn > self.last_lsn:
+                raise self._unknown("writing the frame after LSN", error)
+            self.durable_lsn = max(self.durable_lsn, witnessed.durable_lsn)
         try:
             self.current.zero(offset, max(0, self.current.file.size() - offset))
         except TxlogError as exc:
             self._poison()
-            raise self._unknown("cutting back after the frame that follows LSN", error) from exc
+            raise self._unknown("cutting back after the frame of LSN", error) from exc
 
     def _poison(self) -> None:
         self.poisoned = True
@@ -619,18 +720,113 @@ class Journal:
         except TxlogError:
             self.reports.append("the witness could not be marked after a failed write")
 
-    def flush(self, *, sync: bool = True) -> None:
-        """Make every frame durable and say so in the witness; OutcomeUnknown when it fails.
+    @property
+    def owes(self) -> bool:
+        """True when a frame that is awaited is not known to be durable: nobody may be shown it."""
+        return self.awaited_lsn > self.durable_lsn
 
-        An exception of a signal handler, not of the disk, passes through: the flush was cut short
-        but did not fail. Its mark stays, so the next holder of the lock copies the frames to new
-        pages (R13).
-        sync: False leaves the bytes to the operating system (durability "os")
+    def follow(self) -> list[RawFrame]:
+        """Frames after the last one read, flushed or not, without a lock; changes nothing.
+
+        They may still be taken back; catch_up makes sure. raises: JournalMoved, Corruption
         """
-        if self.durable_lsn >= self.last_lsn:
-            return
+        frames = self._read_on(None, self.witness.read())
+        if frames:
+            self._unsure = (frames[-1].lsn, frames[-1].offset, frames[-1].crc)
+        return frames
+
+    def flush(
+        self, lsn: int | None = None, *, sync: bool = True, is_writer: bool = True
+    ) -> list[RawFrame] | None:
+        """Make every frame up to an LSN, by default the last, durable; the witness says so.
+
+        One flush covers what others have appended; often they were quicker, and it is done.
+        sync:      False leaves the bytes to the operating system (durability "os"), unless there
+                   are awaited ones among them
+        is_writer: the caller holds the write lock, too
+        returns: frames of others that it has covered and the caller has not seen. None: a flush has
+                 failed, or its process has died, and the next with the write lock repairs that
+        raises:  OutcomeUnknown when it fails; StoreLocked. An exception that is not the disk's, a
+                 handler's, passes: the flush was cut short, and did not fail. Its mark stays, so
+                 whoever has the lock next copies the frames to new pages (R13)
+        """
+        target = self.last_lsn if lsn is None else lsn
+        if self.durable_lsn >= target:
+            return []
+        if not is_writer:
+            return self._alone(
+                partial(self._flush, target, sync), meanwhile=partial(self._is_flushed, target)
+            )
+        if self._alone(partial(self._flush, target, sync)) is None:
+            self._alone(self._put_right)
+        return []
+
+    def _is_flushed(self, lsn: int) -> bool:
+        witnessed = self.witness.read()
+        if witnessed is not None and self._is_of_boot(witnessed):
+            self.durable_lsn = max(self.durable_lsn, min(witnessed.durable_lsn, self.last_lsn))
+        return self.durable_lsn >= lsn
+
+    def _is_of_boot(self, witnessed: Witnessed) -> bool:
+        return witnessed.boot == self._boot
+
+    def _alone(
+        self,
+        act: Callable[[], T],
+        *,
+        wait: bool = True,
+        meanwhile: Callable[[], bool] | None = None,
+    ) -> T | list[RawFrame]:
+        """Run an act under the flush lock, with the witness as it is then.
+
+        The lock is freed twice, as an interrupt may end the first time anywhere.
+        wait:      False: only if the lock is free
+        meanwhile: as of LockFile.acquire
+        returns:   what the act does; nothing when it was not run
+        """
+        if self._flush_lock is None:
+            self._flush_lock = self._disk.lock_file(FLUSH_LOCK)
+        lock = self._flush_lock
         try:
-            if sync:
+            try:
+                self._may_hold = True
+                if not wait:
+                    is_held = lock.try_acquire()
+                else:
+                    is_held = lock.acquire(self.lock_timeout_ms, meanwhile)
+                if not is_held:
+                    self._may_hold = False
+                    return []
+                self.witness.read()
+                return act()
+            finally:
+                if self._may_hold:
+                    self._free(lock)
+        finally:
+            if self._may_hold:
+                self._free(lock)
+
+    def _free(self, lock: LockFile) -> None:
+        """Free the flush lock; what is done is done, so a failure must not become an answer."""
+        try:
+            lock.release()
+        except TxlogError as error:
+            self.reports.append(f"the flush lock was freed by closing it: {error}")
+            lock.close()
+            self._flush_lock = None
+        self._may_hold = False
+
+    def _flush(self, target: int, sync: bool) -> list[RawFrame] | None:
+        """Under the flush lock; as flush."""
+        witnessed = self.witness.last
+        if witnessed is not None and self._is_of_boot(witnessed) and not self.lossy:
+            if self._is_flushed(target):
+                return []
+            if _is_flush_broken(witnessed):
+                return None
+        ahead = self._read_on(None, witnessed)
+        try:
+            if sync or self.owes:
                 if self._synced_dir != self.current.name:
                     self._disk.sync_dir("journal")  # R14
                     self._synced_dir = self.current.name
@@ -649,6 +845,7 @@ class Journal:
             raise self._unknown("the witness of LSN", exc) from exc
         if was_settled:
             self._settled = self.witness.last
+        return ahead
 
     def _rewrite_foreign(self) -> None:
         """R11: make what others left unflushed part of this handle's flush, byte for byte."""
@@ -693,14 +890,18 @@ class Journal:
         self.witness.write(record)
 
     def confirm_boot(self) -> None:
-        """Record in the witness that this boot has taken over, after a lossy recovery."""
-        self._raise(flushing=0)
+        """Say in the witness that this boot has taken over, after a lossy recovery."""
+        self._alone(partial(self._raise, flushing=0))
 
     def cut(self) -> tuple[int, int]:
         """Flush, start the next file; returns (last LSN of the old, its CRC). Source: R14."""
         self.flush()
+        self._alone(self._cut_file)
+        return self.last_lsn, self.chain_crc
+
+    def _cut_file(self) -> None:
         if self.end == FILE_HEADER_BYTES:
-            return self.last_lsn, self.chain_crc
+            return
         name = JournalName(self.last_lsn + 1)
         # dying after the next line must not leave a witness that hides the new file
         self._raise(flushing=0, is_moving=True)
@@ -709,15 +910,16 @@ class Journal:
         except OutcomeUnknown:  # R31: write no frame to a file whose name may be lost
             self._poison()
             raise
-        lsn, chain = self.last_lsn, self.chain_crc
-        self._stand_at(name, lsn)
+        self._stand_at(name, self.last_lsn)
         self._synced_dir = name
         self._checked_tail = True
         self._raise(flushing=0)
-        return lsn, chain
 
     def note_generation(self, generation: int) -> None:
         """Record the newest manifest in the witness, so that its loss is noticed."""
+        self._alone(partial(self._note_generation, generation))
+
+    def _note_generation(self, generation: int) -> None:
         if self.witness.last is not None:
             self._settled = None
             self.witness.write(msgspec.structs.replace(self.witness.last, generation=generation))
@@ -728,3 +930,6 @@ class Journal:
             opened.close()
         self._files.clear()
         self.witness.close()
+        if self._flush_lock is not None:
+            self._flush_lock.close()
+            self._flush_lock = None

@@ -16,6 +16,7 @@ from txlog.engine.decide.topics.availability import partition_number, set_online
 from txlog.engine.decide.topics.buckets import lose
 from txlog.engine.model.ops import LossAccepted
 from txlog.engine.storage.disk.protocol import Disk, LockFile
+from txlog.engine.storage.journal.journal import FLUSH_LOCK
 from txlog.engine.storage.manifest import (
     EMPTY,
     DumpRef,
@@ -66,13 +67,13 @@ _GROUPS: Final = (
 def _locked(
     disk: Disk, timeout_ms: int, *, writing: bool, without: Collection[str] = ()
 ) -> Iterator[None]:
-    """Hold the maintenance lock, and the write lock for what is done without an open store.
+    """Hold the maintenance lock, and all others for what is done without an open store.
 
     without: what is not a lock file and cannot be held
     """
     held: list[LockFile] = []
     try:
-        for path in (MAINTENANCE_PATH, WRITE_LOCK)[: 1 + writing]:
+        for path in (MAINTENANCE_PATH, WRITE_LOCK, FLUSH_LOCK)[: 3 if writing else 1]:
             if path in without:
                 continue
             lock = disk.lock_file(path)

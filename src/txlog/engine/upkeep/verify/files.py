@@ -27,6 +27,7 @@ from txlog.engine.storage.bucket.reader import BucketFile
 from txlog.engine.storage.checked import damaged, said_by_arrow
 from txlog.engine.storage.chunks import reassembled
 from txlog.engine.storage.disk.protocol import TEMPORARY_PREFIX, Disk
+from txlog.engine.storage.journal.journal import FLUSH_LOCK
 from txlog.engine.storage.manifest import DumpRef, HistoryRef, generations, manifest_path
 from txlog.engine.storage.remote import is_far, open_file
 from txlog.engine.storage.segment import FileRef
@@ -225,7 +226,7 @@ _READ_BYTES: Final = 1 << 20
 _CHANGES: Final = re.compile(r"(_part\.)?(\d+\.)?\d{10}\.(arrow|parquet)")
 _FIXED: Final = {
     "": re.compile(
-        r"txlog\.toml|copied|lock|maintenance\.lock|pins\.lock|reserve|journal|manifest|state|topics"
+        r"txlog\.toml|copied|lock|(flush|maintenance|pins)\.lock|reserve|journal|manifest|state|topics"
         r"|system|consumers|quarantine|pins"
     ),
     "journal": re.compile(r"witness|\d{20}(\.r\d+)?\.journal"),
@@ -284,11 +285,11 @@ def check_fixed(disk: Disk, findings: Findings, irregular: Collection[str] = ())
     """The reserve, the lock files, pins, what recovery cut off."""
     if RESERVE_PATH not in irregular:
         _check_reserve(disk, findings)
-    for path in (WRITE_LOCK, MAINTENANCE_PATH, PINS_LOCK):
+    for path in (WRITE_LOCK, MAINTENANCE_PATH, PINS_LOCK, FLUSH_LOCK):
         if path in irregular:
             continue
         if not disk.exists(path):
-            if path != PINS_LOCK:  # made by the first pin
+            if path not in (PINS_LOCK, FLUSH_LOCK):  # made by the first who takes it
                 findings.warning(
                     "lock", f"{path} is missing", path=path, hint="the next writer makes it"
                 )

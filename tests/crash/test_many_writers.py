@@ -1,0 +1,233 @@
+"""Two processes write one store in memory: one flushes while the other appends, at every step.
+
+`a` sends a message that is durable before it is answered. At one of its calls to the disk `b`
+comes in between with such a send of its own; then `a` dies there, or the power fails. `b` waits
+for no lock, so it may be refused, or hear that the outcome is unknown; what was answered stands.
+"""
+
+from __future__ import annotations
+
+import errno
+import random
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from tests.crash.world import START_MS, after_reboot, new_disk, open_client
+from tests.tiers import graded
+from txlog.api.client import Client
+from txlog.api.reading.message import messages
+from txlog.clock import ManualClock
+from txlog.engine.storage.disk.memory import Killed, MemoryDisk
+from txlog.engine.storage.journal.journal import FLUSH_LOCK
+from txlog.engine.store.identity import read_identity
+from txlog.engine.store.store import Store
+from txlog.engine.upkeep.verify.findings import Findings
+from txlog.engine.upkeep.verify.verify import verify
+from txlog.errors import OutcomeUnknown, StoreLocked
+from txlog.settings import Settings
+
+SETTINGS = Settings(durability="sync", free_bytes_min=0)
+IMAGES_MAX = 12
+CALLS_MAX = 12  # of one durable send; a test counts them
+
+
+def patient(disk: MemoryDisk) -> Client:
+    """A client that waits for locks."""
+    store = Store(
+        disk, ManualClock(START_MS), read_identity(disk), lock_timeout_ms=60_000, durability=None
+    )
+    client = Client(store, disk)  # any Disk will do
+    client.checkpoint_automatically = False
+    return client
+
+
+def writers() -> tuple[MemoryDisk, MemoryDisk, Client, Client]:
+    """Two processes of a new store, warm: each has sent, and its calls are those of every send."""
+    disk = new_disk(SETTINGS)
+    with open_client(disk.process()) as client:
+        client.create_topic("t")
+    mine, other = disk.process(), disk.process()
+    a, b = open_client(mine), open_client(other)
+    for _ in range(2):
+        send(a, "a0")
+        send(b, "b0")
+    send(a, "a0")
+    return mine, other, a, b
+
+
+def send(client: Client, value: str) -> bool:
+    """Send, durable; True: answered. False: refused. OutcomeUnknown as it is."""
+    try:
+        client.producer("t").send(value.encode())
+    except StoreLocked:
+        return False
+    return True
+
+
+def sent(disk: MemoryDisk, clock: ManualClock | None = None) -> list[str]:
+    """What a fresh process reads, having written, so that all is in order; the store is whole."""
+    with open_client(disk.process(), clock) as client:
+        send(client, "last")
+        found = [m.value.decode() for t in client.read("t") for m in messages(t) if m.value]
+    findings = Findings()
+    verify(disk.process(), (clock or ManualClock(START_MS)).now(), findings)
+    assert not findings.errors, findings.problems
+    assert found[-1] == "last"
+    assert len({*found}) == len(found) - found.count("a0") - found.count("b0") + 2, found
+    return found
+
+
+class Between:
+    """A hook of `a`: at its n-th call `b` comes in between, once; then it may raise."""
+
+    def __init__(self, b: Client, call: int, error: BaseException | None = None) -> None:
+        self._b, self._call, self._error = b, call, error
+        self.calls = 0
+        self.answered: bool | None = None  # None: unknown
+        self.has_run = False
+
+    def __call__(self, op: str, path: str, **info: int) -> None:
+        self.calls += 1
+        if self.calls != self._call:
+            return
+        self.has_run = True
+        try:
+            self.answered = send(self._b, "b1")
+        except OutcomeUnknown:
+            self.answered = None
+        if self._error is not None:
+            raise self._error
+
+
+def test_how_many_calls_there_are() -> None:
+    """Guards the ranges below: lock, frame, unlock; lock, mark, flush, raise, unlock."""
+    mine, _, a, b = writers()
+    mine.step = hook = Between(b, 0)
+    assert send(a, "a1")
+    assert 7 < hook.calls <= CALLS_MAX
+
+
+@pytest.mark.parametrize("call", graded(range(1, CALLS_MAX + 1), 12))
+def test_the_other_comes_in_between_and_both_go_on(call: int) -> None:
+    """Kills: a flush or a witness that takes the other's frame for what it is not."""
+    mine, other, a, b = writers()
+    mine.step = hook = Between(b, call)
+    is_sent = send(a, "a1")
+    assert is_sent
+    found = sent(other)
+    assert "a1" in found
+    assert ("b1" in found) in ({True} if hook.answered else {False, hook.answered is None})
+    assert send(b, "b2")
+    assert send(a, "a2")
+
+
+@pytest.mark.parametrize("call", graded(range(1, CALLS_MAX + 1), 12))
+def test_a_death_there_leaves_what_was_answered(call: int) -> None:
+    """Kills: a frame of the living that goes with the dead one's; a lock that stays held."""
+    mine, other, a, b = writers()
+    mine.step = hook = Between(b, call, Killed())
+    try:
+        send(a, "a1")
+    except Killed:
+        assert hook.has_run
+    assert send(b, "b2")
+    found = sent(other)
+    assert "b2" in found
+    assert not hook.answered or "b1" in found
+
+
+@pytest.mark.parametrize("call", graded(range(1, CALLS_MAX + 1), 12))
+def test_a_power_cut_there_leaves_what_was_answered(call: int) -> None:
+    """Kills: an answer before the flush that covers it; a witness raised beyond what is flushed."""
+    mine, other, a, b = writers()
+    mine.step = hook = Between(b, call, Killed())
+    try:
+        send(a, "a1")
+    except Killed:
+        assert hook.has_run
+    for image in other.images(random.Random(1), IMAGES_MAX):
+        found = sent(image, after_reboot())
+        assert not hook.answered or "b1" in found
+
+
+@pytest.fixture
+def two() -> Iterator[tuple[MemoryDisk, MemoryDisk, Client, Client]]:
+    """Two processes that wait for locks."""
+    disk = new_disk(SETTINGS)
+    with open_client(disk.process()) as client:
+        client.create_topic("t")
+    mine, other = disk.process(), disk.process()
+    a, b = patient(mine), patient(other)
+    send(a, "a0")
+    send(b, "b0")
+    send(a, "a0")
+    yield mine, other, a, b
+
+
+def appended_before(
+    two: tuple[MemoryDisk, MemoryDisk, Client, Client], error: OSError | None
+) -> tuple[list[str], list[str], list[str]]:
+    """`b` appends between a's append and its flush; the flush may fail.
+
+    returns: what was answered, whose outcome is unknown, and who flushed the journal, in order
+    """
+    mine, other, a, b = two
+    waits, has_begun = threading.Event(), threading.Event()
+    answered: list[str] = []
+    unknown: list[str] = []
+    flushed: list[str] = []
+
+    def call(client: Client, value: str) -> None:
+        try:
+            send(client, value)
+            answered.append(value)
+        except OutcomeUnknown:
+            unknown.append(value)
+
+    thread = threading.Thread(target=call, args=(b, "b1"))
+
+    def of_a(op: str, path: str, **info: int) -> None:
+        if (op, path) == ("lock", FLUSH_LOCK) and not thread.ident:
+            thread.start()
+            assert waits.wait(60)
+        if op == "datasync" and path.startswith("journal/"):
+            flushed.append("a")
+            has_begun.set()
+            if error is not None:
+                raise error
+
+    def of_b(op: str, path: str, **info: int) -> None:
+        if (op, path) == ("lock", FLUSH_LOCK) and not waits.is_set():
+            waits.set()
+            assert has_begun.wait(60)
+        if op == "datasync" and path.startswith("journal/") and "witness" not in path:
+            flushed.append("b")
+
+    mine.step, other.step = of_a, of_b
+    call(a, "a1")
+    thread.join(60)
+    return sorted(answered), unknown, flushed
+
+
+def test_one_flush_is_enough_for_two(
+    two: tuple[MemoryDisk, MemoryDisk, Client, Client],
+) -> None:
+    """Kills: processes that each flush what another has flushed."""
+    assert appended_before(two, None) == (["a1", "b1"], [], ["a"])
+    assert {"a1", "b1"} <= {*sent(two[1])}
+
+
+def test_who_waits_for_a_flush_that_fails_finds_that_first(
+    two: tuple[MemoryDisk, MemoryDisk, Client, Client],
+) -> None:
+    """Kills: the second of two flushing again what the first could not (R13)."""
+    error = OSError(errno.EIO, "Input/output error")
+    answered, unknown, flushed = appended_before(two, error)
+    assert (answered, unknown) == (["b1"], ["a1"])
+    assert flushed[0] == "a"
+    journals = [path for path in two[1].files() if path.endswith(".journal")]
+    assert any(".r" in path or not path.endswith("1.journal") for path in journals)
+    for image in two[1].images(random.Random(1), IMAGES_MAX):
+        assert "b1" in sent(image, after_reboot())

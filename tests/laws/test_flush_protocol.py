@@ -1,0 +1,199 @@
+"""The protocol of appends and flushes among processes, every interleaving of a small case of it.
+
+Three processes each append a frame and want it durable; a flush may fail, a process may die between
+any two steps. The model has the steps of store/store and storage/journal/journal and nothing else:
+the cache (what the next process reads), the disk (what a power cut leaves), the two locks, and the
+witness. Mutants show that each rule is needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import pytest
+
+PROCESSES = 3
+FAILURES = 1
+DEATHS = 1
+MUTANTS = (
+    "raises before it flushes",
+    "answers before it flushes",
+    "flushes again after a failure",
+    "does not mark",
+    "writes the witness without the flush lock",
+    "takes back what a flush has found",
+)
+
+
+class World(NamedTuple):
+    """A state of the store and of its processes.
+
+    journal: the frames of the file that is current, as the cache has them, by whose they are
+    lost:    frames whose pages a failed flush has marked clean: another flush does not write them
+    disk:    frames that a power cut leaves
+    witness: how many frames are durable; up to which a flush is under way, 0: none; poisoned
+    at:      of each process, where it stands: new, locked, written, flushing (it has marked), then
+             flushed or failed, done (it answered), unknown, back (its append failed when the frame
+             was whole), withdrawn, dead
+    target:  of each process, how many frames its flush covers
+    """
+
+    journal: tuple[int, ...]
+    lost: frozenset[int]
+    disk: frozenset[int]
+    witness: tuple[int, int, bool]
+    write_lock: int | None
+    flush_lock: int | None
+    at: tuple[str, ...]
+    target: tuple[int, ...]
+    failures: int
+    deaths: int
+
+
+START = World(
+    (), frozenset(), frozenset(), (0, 0, False), None, None, ("new",) * PROCESSES,
+    (0,) * PROCESSES, FAILURES, DEATHS,
+)  # fmt: skip
+
+
+def moved(world: World, process: int, stage: str, **changes: object) -> World:
+    """The world once a process stands elsewhere."""
+    at = (*world.at[:process], stage, *world.at[process + 1 :])
+    return world._replace(at=at, **changes)  # type: ignore[arg-type]
+
+
+def is_broken(world: World) -> bool:
+    """Whether the witness tells of a flush that failed or was never ended."""
+    durable, flushing, poisoned = world.witness
+    return poisoned or flushing > durable
+
+
+def steps(world: World, mutant: str | None) -> Iterator[World]:
+    """Every world that one step of one process makes of this one."""
+    for process in range(PROCESSES):
+        yield from of_process(world, process, mutant)
+
+
+def of_process(world: World, me: int, mutant: str | None) -> Iterator[World]:
+    stage, (durable, _, poisoned) = world.at[me], world.witness
+    if stage in ("done", "unknown", "dead", "withdrawn"):
+        return
+    if world.deaths and stage != "new":  # its locks are free, and what it wrote stays
+        yield moved(
+            world,
+            me,
+            "dead",
+            deaths=world.deaths - 1,
+            write_lock=None if world.write_lock == me else world.write_lock,
+            flush_lock=None if world.flush_lock == me else world.flush_lock,
+        )
+    if stage == "new" and world.write_lock is None:
+        yield moved(world, me, "locked", write_lock=me)
+    elif stage == "locked":
+        if is_broken(world) and world.flush_lock is None:  # R13, under both locks
+            yield rolled_forward(world)
+        if not poisoned and (not is_broken(world) or world.flush_lock is not None):
+            journal = (*world.journal, me)
+            yield moved(world, me, "written", journal=journal, write_lock=None)
+            if world.failures and me == 0:  # a handler raises after the last byte
+                yield moved(world, me, "back", journal=journal, failures=world.failures - 1)
+    elif stage == "back":
+        is_found = me in world.journal[:durable]
+        if mutant == "takes back what a flush has found" or world.flush_lock is None:
+            if is_found and mutant != "takes back what a flush has found":
+                yield moved(world, me, "unknown", write_lock=None)
+            else:
+                journal = tuple(one for one in world.journal if one != me)
+                yield moved(world, me, "withdrawn", journal=journal, write_lock=None)
+    elif stage == "written":
+        mine = world.journal.index(me) + 1
+        if mutant == "answers before it flushes" or durable >= mine:
+            yield moved(world, me, "done")
+        elif world.flush_lock is None or mutant == "writes the witness without the flush lock":
+            holds = me if world.flush_lock is None else world.flush_lock
+            if is_broken(world) and mutant != "flushes again after a failure":
+                if world.write_lock is None:
+                    yield rolled_forward(world)
+                return
+            end = len(world.journal)
+            target = (*world.target[:me], end, *world.target[me + 1 :])
+            mark = (durable, 0 if mutant == "does not mark" else end, poisoned)
+            if mutant == "raises before it flushes":
+                mark = (end, 0, False)
+            yield moved(world, me, "flushing", flush_lock=holds, target=target, witness=mark)
+    elif stage == "flushing":
+        covered = frozenset(world.journal[: world.target[me]])
+        yield moved(world, me, "flushed", disk=world.disk | (covered - world.lost))
+        if world.failures:
+            yield moved(
+                world,
+                me,
+                "failed",
+                failures=world.failures - 1,
+                lost=world.lost | (covered - world.disk),
+            )
+    elif stage == "failed":
+        marked = (durable, world.target[me], True)
+        if mutant == "does not mark":
+            marked = (durable, 0, False)
+        free = None if world.flush_lock == me else world.flush_lock
+        yield moved(world, me, "unknown", witness=marked, flush_lock=free)
+    elif stage == "flushed":
+        free = None if world.flush_lock == me else world.flush_lock
+        yield moved(world, me, "done", witness=(world.target[me], 0, False), flush_lock=free)
+
+
+def rolled_forward(world: World) -> World:
+    """The frames that are not known to be durable in a new file, flushed, in pages of their own."""
+    whole = frozenset(world.journal)
+    return world._replace(
+        lost=world.lost - whole, disk=world.disk | whole, witness=(len(world.journal), 0, False)
+    )
+
+
+def wrong(world: World) -> str | None:
+    """What must never be: which promise a world breaks."""
+    durable = world.journal[: world.witness[0]]
+    if not set(durable) <= world.disk:
+        return "the witness promises a frame that no disk holds"
+    for process, stage in enumerate(world.at):
+        if stage == "done" and process not in world.disk:
+            return "a call was answered, and a power cut takes it"
+        if stage == "done" and process not in durable:
+            return "a call was answered, and no reader sees it"
+    return None
+
+
+def explored(mutant: str | None) -> tuple[int, str | None, set[tuple[str, ...]]]:
+    """(worlds, what went wrong in one, how the processes may end)."""
+    known, waiting = {START}, [START]
+    ends: set[tuple[str, ...]] = set()
+    while waiting:
+        world = waiting.pop()
+        if (found := wrong(world)) is not None:
+            return len(known), found, ends
+        after = [*steps(world, mutant)]
+        if not after:
+            ends.add(world.at)
+        fresh = [one for one in after if one not in known]
+        known.update(fresh)
+        waiting += fresh
+    return len(known), None, ends
+
+
+def test_no_order_of_steps_breaks_a_promise() -> None:
+    """Kills: any rule of the protocol left out; and a process that waits for ever."""
+    worlds, found, ends = explored(None)
+    assert found is None
+    assert worlds > 1_000
+    stuck = {one for one in ends if set(one) - {"done", "unknown", "dead", "withdrawn"}}
+    assert not stuck, "nobody can go on"
+    assert ("done",) * PROCESSES in ends
+
+
+@pytest.mark.parametrize("mutant", MUTANTS)
+def test_each_rule_is_needed(mutant: str) -> None:
+    """The model sees what each rule is there for."""
+    _, found, _ = explored(mutant)
+    assert found is not None
