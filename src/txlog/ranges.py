@@ -103,7 +103,8 @@ class Range(msgspec.Struct, frozen=True, gc=False):
     """What to read.
 
     kind range:   from start to stop, half open; stop None = the end when the reading began
-    kind unacked: what subscription (None = the only one) has not acknowledged
+    kind unacked: what subscription (None = the only one) has not acknowledged; of it, in each
+                  partition, from start to stop: `skip` and `last` count the messages it has left
     kind txn:     the messages of transaction txn
     """
 

@@ -12,9 +12,11 @@ from txlog.cli.call.call import Call
 from txlog.cli.consume.request import Target
 from txlog.cli.output import records as beside
 from txlog.cli.output.records import Records
+from txlog.engine.plan.lookup import topic
 from txlog.engine.plan.reading.dispatch import RECEIVED
+from txlog.engine.plan.reading.ranges import range_before
 from txlog.errors import Corruption, MessageNotFound
-from txlog.ids import MessageId
+from txlog.ids import MessageId, TopicName
 from txlog.ranges import END, START, Bound, Range
 from txlog.startup import compute as pc
 
@@ -32,32 +34,35 @@ def some(
     which: `first` and `last` by the time messages became visible; ids order a partition
     """
     client = call.client()
-    if subscription is not None:
-        chosen = Range(kind="unacked", subscription=subscription)
-    elif which == "random":
-        _print(call, client, _random(client, target, count), raw)
+    kind = "range" if subscription is None else "unacked"
+    if which == "random":
+        _print(call, client, _random(client, target, count, subscription), raw)
         return
-    else:
-        chosen = Range(START if which == "first" else Bound("last", count), END)
+    counted = (START, Bound("skip", count)) if which == "first" else (Bound("last", count), END)
+    chosen = Range(*counted, kind=kind, subscription=subscription)
     failed: list[Corruption] = []
     held = [table for table in _read(client, target, chosen, failed) if len(table)]
     whole = pa.concat_tables(held) if held else None
-    if whole is not None and which == "random":
-        whole = whole.take(pa.array(_sample(len(whole), count), pa.int64()))
-    elif whole is not None and len(whole) > count:
+    if whole is not None and len(whole) > count:
         order = pc.sort_indices(whole["visible_time"])  # stable: ids keep their order
         picked = order[:count] if which == "first" else order[len(order) - count :]
         whole = whole.take(picked.take(pc.sort_indices(picked)))
     _print(call, client, whole, raw, failed)
 
 
-def _random(client: Client, target: Target, count: int) -> pa.Table | None:
+def _random(
+    client: Client, target: Target, count: int, subscription: str | None
+) -> pa.Table | None:
     """Return random messages; only the stretches around them are read."""
-    rows = client.describe_topic(target.topic)["partition_list"]
+    if subscription is None:
+        kind, listed = "range", client.describe_topic(target.topic)["partition_list"]
+        found = [(row["partition"], row["messages"]) for row in listed]
+    else:
+        left = client.subscription(target.topic, subscription).describe()["partition_list"]
+        kind, found = "unacked", [(row["partition"], row["backlog"]) for row in left]
+    wanted = target.partitions
     sizes = [
-        (row["partition"], row["messages"])
-        for row in rows
-        if target.partitions is None or row["partition"] in target.partitions
+        (partition, size) for partition, size in found if wanted is None or partition in wanted
     ]
     picked = _sample(sum(size for _, size in sizes), count)
     held: list[pa.Table] = []
@@ -70,13 +75,13 @@ def _random(client: Client, target: Target, count: int) -> pa.Table | None:
             inside = inside[len(near) :]
             part = client.read(
                 target.topic,
-                range=Range(Bound("skip", near[0]), END),
+                range=Range(Bound("skip", near[0]), END, kind=kind, subscription=subscription),
                 partitions=[partition],
                 limit=near[-1] - near[0] + 1,
             )
-            found = pa.concat_tables([RECEIVED.empty_table(), *part])
-            wanted = [number - near[0] for number in near if number - near[0] < len(found)]
-            held.append(found.take(pa.array(wanted, pa.int64())))
+            rows = pa.concat_tables([RECEIVED.empty_table(), *part])
+            numbers = [number - near[0] for number in near if number - near[0] < len(rows)]
+            held.append(rows.take(pa.array(numbers, pa.int64())))
     return pa.concat_tables(held) if held else None
 
 
@@ -95,60 +100,63 @@ def around(call: Call, target: Target, place: MessageId, context: int | None, ra
     raises: MessageNotFound (307)
     """
     client = call.client()
-    found: list[pa.Table] = []
     failed: list[Corruption] = []
-    more = context or 0
-    for table in _read(client, target, Range(Bound("id", place), END), failed):
-        rows = [_is_at(row, place) for row in _ids(table)]
-        stop = len(rows) if all(rows) else rows.index(False)
-        if stop == len(rows):
-            found.append(table)
-            continue
-        found.append(table.slice(0, stop + more))
-        more -= max(0, len(table) - stop)
-        if more <= 0:
-            break
+    found = _from(client, target, place, context or 0, 2 + (context or 0), failed)
+    if found is None:  # a marker with more messages than were read
+        found = _from(client, target, place, context or 0, None, failed) or []
     whole = pa.concat_tables(found) if found else None
     if whole is None or not len(whole) or not _is_at(next(_ids(whole)), place):
         if failed:
             raise failed[0]
         raise MessageNotFound(f"no message {place} in {target.topic}", message_id=place)
     if context:
-        partition = whole["partition"][0].as_py()
-        before = _before(client, target, place, context, partition, failed)
+        before = _before(client, target, place, context, failed)
         whole = pa.concat_tables([*before, whole])
     _print(call, client, whole, raw, failed)
 
 
-def _before(
+def _from(
     client: Client,
     target: Target,
     place: MessageId,
     context: int,
-    partition: int,
+    limit: int | None,
     failed: list[Corruption],
+) -> list[pa.Table] | None:
+    """Return the message at place, and as many after it; None: the limit was too low to tell."""
+    found: list[pa.Table] = []
+    more = context
+    for table in _read(client, target, Range(Bound("id", place), END), failed, limit):
+        rows = [_is_at(row, place) for row in _ids(table)]
+        stop = len(rows) if all(rows) else rows.index(False)
+        found.append(table.slice(0, stop + more))
+        more -= max(0, len(table) - stop)
+        if more <= 0 and stop < len(rows):
+            return found
+    return None if limit is not None and sum(map(len, found)) == limit else found
+
+
+def _before(
+    client: Client, target: Target, place: MessageId, context: int, failed: list[Corruption]
 ) -> list[pa.Table]:
-    """Return the messages before place. Cost: O(messages before it)."""
-    held: list[pa.Table] = []
-    count = 0
-    one = Target(target.topic, [partition])
-    for table in _read(client, one, Range(START, Bound("id", place)), failed):
-        held.append(table)
-        count += len(table)
-        while held and count - len(held[0]) >= context:
-            count -= len(held.pop(0))
-    if not held:
-        return []
-    whole = pa.concat_tables(held)
-    return [whole.slice(max(0, len(whole) - context))]
+    """Return the messages before place, in its partition."""
+    name = TopicName.parse(target.topic)
+    chosen = client._ask(lambda view: range_before(view, topic(view, name), place, context))
+    return list(_read(client, target, chosen, failed))
 
 
 def _read(
-    client: Client, target: Target, chosen: Range, failed: list[Corruption]
+    client: Client,
+    target: Target,
+    chosen: Range,
+    failed: list[Corruption],
+    limit: int | None = None,
 ) -> Iterator[pa.Table]:
     """The tables of a range; an error goes to `failed`, and is raised after the output."""
     try:
-        yield from client.read(target.topic, range=chosen, partitions=target.partitions)
+        yield from client.read(
+            target.topic, range=chosen, partitions=target.partitions, limit=limit
+        )
     except Corruption as error:
         failed.append(error)
 

@@ -59,6 +59,7 @@ _STORED = (
     "sequence_id", "txn_most", "txn_least",
 )  # fmt: skip
 _NO_INDEX = pa.scalar(None, pa.int64())
+_WINDOW_LEAST, _WINDOW_MOST = 64, 1 << 16  # entries that a walk from the end looks at together
 _COMMITTED, _NO_STATE = pa.scalar("committed", pa.string()), pa.scalar(None, pa.string())
 
 
@@ -127,6 +128,43 @@ def plan(
     else:
         at = _last(view, partition, behind, stop)
     return Plan(pieces, total, at, bytes_max - weight.left)
+
+
+def behind_followed_by(
+    view: View, partition: int, count: int, after: Mark, skip: Skip = (), stop: Mark | None = None
+) -> Mark | None:
+    """The position behind the message that `count` others follow; None if there are too few.
+
+    after: only messages after this position count, and before `stop`; skip: those in it do not
+    cost:   O(pieces of what follows), whatever lies before it
+    """
+    silent = view.watermark(partition).silent
+    if silent:
+        skip = (*skip, IdSet(silent))
+    wanted, window = count + 1, max(_WINDOW_LEAST, min(count + 1, _WINDOW_MOST))
+    for end in reversed(view.topic(partition).ledgers):
+        ledger, high = end.ledger, end.entries
+        if ledger < after[0]:
+            return None
+        if stop is not None and ledger >= stop[0]:
+            high = min(high, stop[1] + (stop[2] > 1)) if ledger == stop[0] else 0
+        first = after[1] + (after[2] == 0) if ledger == after[0] else 0
+        while high > first:
+            low = max(first, high - window)
+            begin = after if ledger == after[0] and low == first else (ledger, low - 1, 0)
+            until = (ledger, high, 0) if stop is None else min((ledger, high, 0), stop)
+            found = list(_candidates(view, partition, begin, until, skip))
+            for (_, entry, last, index_first, index_last), marker in reversed(found):
+                size = last - entry + 1 if marker is None else index_last - index_first + 1
+                if size < wanted:
+                    wanted -= size
+                elif marker is None:
+                    return (ledger, last - wanted + 1, 0)
+                else:
+                    index = index_last - wanted + 1
+                    return (ledger, entry, 0 if index == marker.count else index)
+            high, window = low, min(2 * window, _WINDOW_MOST)
+    return None
 
 
 def _candidates(

@@ -17,11 +17,12 @@ from txlog.engine.model.ops import Mark
 from txlog.engine.plan.ack_sets import is_trimmed
 from txlog.engine.plan.lookup import subscription as find_subscription
 from txlog.engine.plan.participants import check_available
-from txlog.engine.plan.reading.dispatch import NO_MATTER, plan
+from txlog.engine.plan.reading.dispatch import NO_MATTER, behind_followed_by, plan
+from txlog.engine.plan.reading.skip_sets import Skip
 from txlog.engine.view.view import View
 from txlog.errors import InvalidArgument, MessageNotFound, TransactionNotFound
 from txlog.ids import MessageId, TopicName, TxnId
-from txlog.ranges import Bound, Range
+from txlog.ranges import START, Bound, Range
 from txlog.startup import compute as pc
 
 _STEADY = ("start", "skip", "id", "time")  # bounds that later frames do not move back
@@ -50,8 +51,7 @@ def resolve_range(
         held = _subscription(view, topic, wanted.subscription)
         out = {}
         for partition in partitions:
-            cursor = view.cursor(held.number, number_of(topic, partition))
-            out[partition] = Place(cursor.mark_delete, end_of(view, topic, partition), held.number)
+            out[partition] = _of_unacked(view, topic, partition, wanted, held.number)
         return out
     named = [
         partition_of(view, topic, bound.value)
@@ -114,12 +114,14 @@ def resolve_bound(view: View, topic: Topic, partition: int, bound: Bound) -> Mar
         ledger, entry, _ = end_of(view, topic, partition)
         return (ledger, entry - 1, 0)
     if bound.kind in ("skip", "last"):
-        assert isinstance(bound.value, int)
-        count = bound.value
-        if bound.kind == "last":
-            count = max(0, view.topic(number).messages - count)
-        start = start_of(view, number)
-        return plan(view, number, start, count, bytes_max=NO_MATTER).behind if count else start
+        start, total = start_of(view, number), view.topic(number).messages
+        if (
+            bound.kind == "skip"
+            and isinstance(bound.value, int)
+            and total // 2 < bound.value <= total
+        ):
+            bound = Bound("last", total - bound.value)  # nearer from the end
+        return _counted(view, number, bound, start)
     if bound.kind == "id":
         assert isinstance(bound.value, MessageId)
         partition_of(view, topic, bound.value)
@@ -135,6 +137,36 @@ def resolve_bound(view: View, topic: Topic, partition: int, bound: Bound) -> Mar
     check_available(view, topic, number)  # the time of a position is in its row
     assert isinstance(bound.value, int)
     return behind_time(view, number, bound.value)
+
+
+def _counted(view: View, number: int, bound: Bound, after: Mark, skip: Skip = ()) -> Mark:
+    """The position so many messages after another, or before the end; skip: what does not count.
+
+    cost:   O(pieces of these messages)
+    raises: InvalidArgument for a bound that does not count
+    """
+    count = bound.value
+    if bound.kind not in ("skip", "last") or not isinstance(count, int):
+        raise InvalidArgument(
+            f"unacknowledged messages are counted, not found by {bound}", code=203
+        )
+    if bound.kind == "last":
+        return behind_followed_by(view, number, count, after, skip) or after
+    return plan(view, number, after, count, skip, bytes_max=NO_MATTER).behind if count else after
+
+
+def _of_unacked(
+    view: View, topic: Topic, partition: int, wanted: Range, subscription: int
+) -> Place:
+    """Where a subscription has messages left; bounds count those only."""
+    number = number_of(topic, partition)
+    cursor = view.cursor(subscription, number)
+    behind, stop = cursor.mark_delete, end_of(view, topic, partition)
+    if wanted.stop is not None and wanted.stop.kind != "end":
+        stop = stop_behind(_counted(view, number, wanted.stop, behind, (cursor.acked,)))
+    if wanted.start.kind != "start":
+        behind = _counted(view, number, wanted.start, behind, (cursor.acked,))
+    return Place(behind, stop, subscription)
 
 
 def _behind_id(view: View, number: int, wanted: MessageId) -> Mark:
@@ -157,6 +189,15 @@ def _behind_id(view: View, number: int, wanted: MessageId) -> Mark:
     if marker is None or index > marker.count:
         raise MessageNotFound(f"message {wanted} does not exist", message_id=wanted)
     return (ledger, entry, index - 1)
+
+
+def range_before(view: View, topic: Topic, wanted: MessageId, count: int) -> Range:
+    """The `count` messages of a partition before an id, or as many as there are."""
+    number = number_of(topic, partition_of(view, topic, wanted))
+    stop = stop_behind(_behind_id(view, number, wanted))
+    behind = behind_followed_by(view, number, count, start_of(view, number), stop=stop)
+    first = START if behind is None else Bound("id", MessageId(*stop_behind(behind)))
+    return Range(first, Bound("id", wanted))
 
 
 def start_of(view: View, number: int) -> Mark:

@@ -1,0 +1,175 @@
+"""Reading costs what is asked for, not the history: counts of rows, looks and objects."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from tests.engine_kit import START_MS, Bench, say, send_txn, values
+from txlog import Bound, Range
+from txlog.cli.main import main
+from txlog.engine.folds.catalog import number_of
+from txlog.engine.plan.lookup import topic as find_topic
+from txlog.engine.plan.reading import dispatch, ranges
+from txlog.engine.view.files import Files
+from txlog.engine.view.view import View
+from txlog.errors import InvalidArgument
+from txlog.ids import TopicName
+from txlog.ranges import END, START
+
+pytestmark = pytest.mark.usefixtures("quick_disk")
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    made = Bench(tmp_path / "store", ledger_entries_max=60)
+    made.client.create_topic("t")
+    made.client.create_subscription("t", "s", type="shared")
+    return made
+
+
+@pytest.fixture
+def rows_read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The rows of each read of files and frames."""
+    counted: list[int] = []
+    noted = Files._noted
+
+    def count(self: Files, table: pa.Table) -> pa.Table:
+        counted.append(len(table))
+        return noted(self, table)
+
+    monkeypatch.setattr(Files, "_noted", count)
+    return counted
+
+
+def mixed(bench: Bench, seed: int, sends: int = 60) -> list[bytes]:
+    """Plain messages and transactions in a random order; returns all values as they are read."""
+    chance = random.Random(seed)
+    producer = bench.client.producer("t")
+    for at in range(sends):
+        rows = pa.table({"value": [b"%d.%d" % (at, n) for n in range(chance.randint(1, 7))]})
+        if chance.random() < 0.2:
+            say(bench.client, "clock", START_MS + at)
+        if chance.random() < 0.5:
+            producer.send_batch(rows)
+        else:
+            with bench.client.transaction() as txn:
+                producer.send_batch(rows, txn=txn)
+    return values(bench.client)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_place_of_the_last_n_is_that_found_from_the_start(bench: Bench, seed: int) -> None:
+    """spec/cli 6: -N is the place behind the messages before, wherever a marker or ledger ends."""
+    total = len(mixed(bench, seed))
+
+    def check(view: View) -> None:
+        found = find_topic(view, TopicName.parse("t"))
+        number = number_of(found, 0)
+        start = ranges.start_of(view, number)
+        for count in range(total + 3):
+            skipped = max(0, total - count)
+            expected = dispatch.plan(view, number, start, skipped).behind if skipped else start
+            assert ranges.resolve_bound(view, found, 0, Bound("last", count)) == expected
+            if count <= total:
+                assert ranges.resolve_bound(view, found, 0, Bound("skip", skipped)) == expected
+
+    bench.client._store.read(check)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_bounds_of_unacknowledged_messages_count_those_left(bench: Bench, seed: int) -> None:
+    """spec/cli 8.2: the first and last ones that a subscription has left, in and out of markers."""
+    mixed(bench, seed)
+    chance = random.Random(seed)
+    with bench.client.consumer("t", "s") as consumer:
+        got = consumer.receive_batch(1000)
+        consumer.acknowledge(got.filter([chance.random() < 0.7 for _ in range(len(got))]))
+    left = values(bench.client, range=Range(kind="unacked", subscription="s"))
+    assert left
+    for count in (*range(9), len(left) // 2, len(left) - 1, len(left), len(left) + 1):
+        last = Range(Bound("last", count), kind="unacked", subscription="s")
+        assert values(bench.client, range=last) == left[max(0, len(left) - count) :]
+        first = Range(START, Bound("skip", count), kind="unacked", subscription="s")
+        assert values(bench.client, range=first) == left[:count]
+        rest = Range(Bound("skip", count), END, kind="unacked", subscription="s")
+        assert values(bench.client, range=rest) == left[count:]
+    with pytest.raises(InvalidArgument, match="are counted, not found by @"):
+        values(bench.client, range=Range(Bound("time", 1), kind="unacked", subscription="s"))
+
+
+def test_the_end_is_found_from_the_end(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kills: a plan over all messages to find where the last one begins."""
+    total = len(mixed(bench, 1, 200))
+    seen: list[object] = []
+    candidates = dispatch._candidates
+
+    def counted(*given: object) -> Iterator[object]:
+        for one in candidates(*given):  # type: ignore[arg-type]
+            seen.append(one)
+            yield one
+
+    monkeypatch.setattr(dispatch, "_candidates", counted)
+    for last in (Bound("last", 1), Bound("skip", total - 1)):
+        seen.clear()
+        assert len(values(bench.client, range=Range(last, END))) == 1
+        assert len(seen) < 100
+
+
+LOOKS = [
+    ["peek", "t", "--first", "2"],
+    ["peek", "t", "--last", "2"],
+    ["peek", "t", "-s", "s"],
+    ["peek", "t", "-s", "s", "--first", "2"],
+    ["peek", "t", "-s", "s", "--random", "2"],
+    ["peek", "t", "--random", "2"],
+]
+
+
+@pytest.mark.parametrize("words", LOOKS, ids=" ".join)
+def test_peek_reads_what_it_shows(
+    bench: Bench, rows_read: list[int], words: list[str], capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Kills: everything read, and then all but a few rows dropped."""
+    total = len(mixed(bench, 2, 300))
+    assert total > 1000
+    rows_read.clear()
+    assert main(["-S", bench.path, *words, "-f", "lines"]) == 0
+    shown = len(capfd.readouterr().out.splitlines())
+    assert shown == (10 if words == LOOKS[2] else 2)
+    # what lies between two that were picked is read with them if it is near
+    assert sum(rows_read) <= (1000 if "--random" in words else shown)
+
+
+def test_peek_around_an_id_reads_its_neighbours(
+    bench: Bench, rows_read: list[int], capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Kills: reading on to the end, or from the start, for three messages around one."""
+    inner = send_txn(bench.client, *(b"t%d" % n for n in range(30)))[1]
+    all_values = mixed(bench, 3, 100)
+    after = send_txn(bench.client, b"x", b"y", b"z")[1]
+    all_values += [b"x", b"y", b"z"]
+    for place, at in ((inner[10], 10), (after[1], len(all_values) - 2), (inner[0], 0)):
+        rows_read.clear()
+        assert main(["-S", bench.path, "peek", "t", "--around", str(place), "-f", "lines"]) == 0
+        shown = capfd.readouterr().out.encode().splitlines()
+        assert shown == all_values[max(0, at - 3) : at + 4]
+        assert sum(rows_read) <= len(shown) + 1
+    marker = f"{inner[0].ledger}:{inner[0].entry}"
+    assert main(["-S", bench.path, "peek", "t", "--at", marker, "-f", "lines"]) == 0
+    assert capfd.readouterr().out.encode().splitlines() == all_values[:30]
+
+
+def test_a_backlog_is_read_in_few_calls(bench: Bench, rows_read: list[int]) -> None:
+    """Kills: a read for some hundred rows, each with its own cost."""
+    total = len(mixed(bench, 4, 150))
+    rows_read.clear()
+    for by in ("age", "key", "ledger"):
+        found = bench.client.subscription("t", "s").backlog(by)
+        assert sum(group["messages"] for group in found) == total
+    assert sum(rows_read) == 3 * total
+    assert len(rows_read) <= 3 * 2
