@@ -500,7 +500,7 @@ def test_a_process_that_adds_beyond_twice_the_bound_waits(tmp_path: Path) -> Non
     lock.acquire(0)
     bench.client = bench.another(lock_timeout_ms=0)
     delay(bench.client, *[DAY_MS] * 8)
-    assert any("not looked after" in line for line in bench.client.reports())
+    assert any("upkeep of delayed indexes failed" in line for line in bench.client.reports())
     assert counts(bench.client) == [8]
     lock.close()
     bench.clock.advance(60_000)

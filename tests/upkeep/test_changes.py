@@ -617,7 +617,7 @@ def test_a_lost_file_keeps_no_checkpoint_from_being_written(bench: Bench, how: s
     else:
         Path(bench.path, ref.path).unlink()
     acked_rounds(client, 5)
-    assert any("begin anew" in one and ref.path in one for one in client.reports())
+    assert any("start anew" in one and ref.path in one for one in client.reports())
     assert ref.path not in [one.path for one in files(client)]
     assert problems(bench) == []
 

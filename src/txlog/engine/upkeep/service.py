@@ -1,13 +1,13 @@
-"""When a checkpoint is due, and running one with everything that belongs to it, asked for or not.
+"""When a checkpoint is due, and running one with everything that belongs to it.
 
     policies expire and trim (frames) · delayed indexes are tended
     · checkpoint · sidecars past the ratio are compacted · ledgers are sealed
-    · a second checkpoint lets go of what those replaced · files that nothing names are swept, and
-    what jobs staged that never ended
+    · a second checkpoint drops what those replaced · files that nothing names are swept, and what
+    jobs staged that never ended
 
-An automatic checkpoint has a thread of its own for as long as it takes; writers wait for no more
-than the cut and the dumps. Nobody asked for it, so a failure is a note, and the next try waits.
-Nothing depends on it: a process that ends without it leaves files that are swept.
+An automatic checkpoint runs in its own thread; writers wait only for the cut and the dumps. Nobody
+asked for it, so a failure is a note, and the next try waits. Nothing depends on it: a process that
+ends without it leaves files that are swept.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ if TYPE_CHECKING:
     from txlog.rows.space import CheckpointWritten
 
 
-# An automatic checkpoint looks for files that nobody names in so many directories, not in more.
+# An automatic checkpoint looks for files that nothing names in at most this many directories.
 SWEPT_DIRECTORIES_MAX = 64
-# After the first failure, doubled with each that follows; and when another process is at one.
+# After the first failure, doubled with each that follows; also while another process writes one.
 REST_MS_MIN, REST_MS_MAX = 1_000, 60_000
 GIVEN_WAY_MS = 100
-# So long a writer steps aside for the checkpoint under way; and when the journal is LONG times due.
+# How long a writer yields to the checkpoint under way: normally, and once LONG times overdue.
 ROOM_S, ROOM_LONG_S, LONG = 0.0002, 0.005, 2
 # False: the caller does it itself, so that tests are the same every time.
 IN_BACKGROUND = True
@@ -64,7 +64,7 @@ def _changed_sidecars(view: View) -> list[int]:
 class Checkpoints:
     """The automatic checkpoints of one open store, which owns it.
 
-    look()    after a write that found the journal long: begin one, unless one is under way
+    look()    after a write that found the journal long: start one, unless one is under way
     finish()  wait for the one under way
     close()   the same, and write the one that is due
     """
@@ -85,7 +85,7 @@ class Checkpoints:
         self._failures = 0
         self._starting = threading.Lock()  # never waited for
         self._thread: threading.Thread | None = None
-        # of that thread; an interrupted `join` takes a thread for ended that is not (Python 3.11)
+        # of that thread; after an interrupted `join` a live thread counts as ended (Python 3.11)
         self._over = threading.Event()
         self._over.set()
         self._pid: Callable[[], int] = int
@@ -94,14 +94,14 @@ class Checkpoints:
 
     @property
     def is_running(self) -> bool:
-        """True while the thread is at work."""
+        """True while the thread is working."""
         return not self._over.is_set() and self._owner == self._pid()  # a fork copies no thread
 
     def look(self, store: Store) -> None:
-        """Begin a checkpoint; raises nothing.
+        """Start a checkpoint; raises nothing.
 
-        Beside one that is under way the caller makes room for a moment: else a thread that writes
-        without a pause would keep it from the mutex, and the journal would grow without a bound.
+        While one is under way the caller pauses for a moment: otherwise a thread that writes
+        without pause would keep it from the mutex, and the journal would grow without bound.
         """
         if self.is_running:
             if self._thread is not threading.current_thread():
@@ -110,13 +110,13 @@ class Checkpoints:
         if not self.is_on or self._is_resting(store):
             return
         if not self._starting.acquire(blocking=False):
-            return  # another thread is here, or a write of the checkpoint itself
+            return  # another thread is here, or this is a write of the checkpoint itself
         try:
             if not IN_BACKGROUND:
                 self._run(store)
             elif not self.is_running:
                 self._begin(store)
-        except RuntimeError:  # no more threads, or the interpreter ends: `close` does it
+        except RuntimeError:  # no more threads, or the interpreter is ending: `close` does it
             self._rest(store, REST_MS_MIN)
         finally:
             self._starting.release()
@@ -138,7 +138,7 @@ class Checkpoints:
         self._thread = threading.Thread(target=run, name="txlog-checkpoint")
         self._thread.start()
         self._pid, self._owner = store.disk.pid, store.disk.pid()
-        self._over = over  # now, for one that did not start would never be over
+        self._over = over  # only now: one that did not start would never be over
 
     def _wait(self, seconds: float | None) -> None:
         self._over.wait(seconds)
@@ -155,7 +155,7 @@ class Checkpoints:
             answer = run_checkpoint(store, wait=False)
         except AlreadyClosed:
             return
-        except Exception as error:  # what the calls before it decided is decided
+        except Exception as error:  # what earlier calls decided is decided
             self._failures += 1
             self._rest(store, min(REST_MS_MIN << min(self._failures - 1, 16), REST_MS_MAX))
             said = str(error) if isinstance(error, TxlogError) else repr(error)
@@ -175,14 +175,14 @@ class Checkpoints:
 
 
 def _with_reserve(store: Store, report: checkpoint.CheckpointReport, *, far: bool) -> Manifest:
-    """Write a checkpoint; on a full disk once more, in the room of the reserve (R30).
+    """Write a checkpoint; on a full disk try once more, using the reserve (R30).
 
-    A checkpoint is what gives space back, so it may use what is kept for that.
+    A checkpoint is what frees space, so it may use what is reserved for that.
     """
     try:
         return checkpoint.checkpoint(store, report, far=far)
     except StoreFull:
-        with suppress(TxlogError):  # what it has written has no name and takes the room
+        with suppress(TxlogError):  # what it wrote has no name and takes up the room
             sweep.sweep_unnamed(store)
         if not store.release_reserve():
             raise
@@ -192,7 +192,7 @@ def _with_reserve(store: Store, report: checkpoint.CheckpointReport, *, far: boo
 def run_checkpoint(store: Store, *, wait: bool) -> CheckpointWritten:
     """Write a checkpoint and seal what can be sealed.
 
-    wait:    for a checkpoint of another process; else give way to it
+    wait:    for a checkpoint of another process; otherwise give way to it
     returns: the fields of `txlog admin checkpoint`; skipped when there was nothing to do
     raises:  StoreLocked, StoreFull, DiskFailed, Corruption
     """
@@ -203,8 +203,8 @@ def run_checkpoint(store: Store, *, wait: bool) -> CheckpointWritten:
         if not is_held:
             report.skipped = True
         else:
-            store.expire()  # it knows every coordinator: the bound on ended ones is exact here
-            changed = store.read(_changed_sidecars)  # only there may a share have grown
+            store.expire()  # it loads every coordinator: the bound on ended ones is exact here
+            changed = store.read(_changed_sidecars)  # only in those can the ratio have grown
             retention.expire_due(store)
             retention.trim_by_policies(store)
             report.freed_bytes += sweep.free_gone(store)
@@ -219,7 +219,7 @@ def run_checkpoint(store: Store, *, wait: bool) -> CheckpointWritten:
                 report.freed_bytes += sweep.free_gone(store)
                 checkpoint.checkpoint(store, report, far=wait)
                 report.skipped = False
-            # asked for by a person: the time to look at every directory is there
+            # a person asked: there is time to look at every directory
             most = None if wait else SWEPT_DIRECTORIES_MAX
             report.freed_bytes += sweep.sweep_unnamed(store, directories_max=most)
             report.freed_bytes += adopt.sweep_stages(store, topics_max=most)

@@ -1,6 +1,6 @@
-"""Logs of changes: what keys, cursors and the catalog were told.
+"""Logs of changes: what happened to keys, cursors and the catalog.
 
-They are segment files, and stay when the journal they came from is gone.
+They are segment files, and stay after the journal they came from is gone.
 
 Contents:
 

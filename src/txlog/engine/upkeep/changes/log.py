@@ -1,12 +1,12 @@
-"""The logs of changes: segment files of what keys, cursors and the catalog were told.
+"""The logs of changes: segment files of what happened to keys, cursors and the catalog.
 
 They lie below system/ in `__transaction_key`, `cursors` and `catalog`, and for a subscription in
 `_cursors/<subscription>` in the directory of a partition. A checkpoint adds an Arrow file to each
-log that gained rows, with one file for all cursors: one for each of a thousand would take a
-thousand flushes. Many files, or enough bytes, are merged into one; at enough bytes it is sealed as
-Parquet, and cursors with many rows get files of their own. Past the retention only the newest row
-of each key is kept, so a log by itself always tells the whole state. Nothing is ever recovered from
-them, and anything that reads Arrow or Parquet can read them.
+log that gained rows. All cursors share one file: a file each for a thousand would take a thousand
+flushes. When there are many files, or enough bytes, they are merged into one; a large one is sealed
+as Parquet, and cursors with many rows then get their own files. Past the retention only the newest
+row of each key is kept, so a log by itself always holds the whole state. Nothing is ever recovered
+from them, and anything that reads Arrow or Parquet can read them.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ DIRECTORIES: Final = {
     "catalog": "system/catalog",
 }
 CURSORS_DIR: Final = "_cursors"
-# By what relations of SQL they are shown.
+# The SQL relations that show them.
 RELATIONS: Final = {"key": "transaction_key_log", "cursor": "cursor_log", "catalog": "catalog_log"}
-# More Arrow files than this, or more bytes in them, are made one; from so many bytes on sealed.
+# More Arrow files or bytes than this are merged into one; from this many bytes on it is sealed.
 PARTS_MAX: Final = 16
 SEALED_BYTES: Final = 8 << 20
-# A cursor with so many rows gets a file of its own when they are sealed.
+# A cursor with this many rows gets its own file when they are sealed.
 OWN_ROWS: Final = 2_000
-HINT: Final = "txlog admin repair makes it again, of the state as it is now"
-Group = tuple[str, int, int]  # kind, and the cursor that has files of its own
+HINT: Final = "txlog admin repair makes it again from the state as it is now"
+Group = tuple[str, int, int]  # kind, and the cursor that has its own files
 _SHARED: Final[Cell] = (0, 0)
 
 
@@ -61,13 +61,13 @@ def publish(
     now_ms: int,
     note: Callable[[str], None],
 ) -> Changes:
-    """Keep what changed after a manifest, and what of the logs is still due; the files to name.
+    """Keep what changed after a manifest, and the logs that are not too old; the files to name.
 
-    A file or an older dump that cannot be read keeps no checkpoint from being written: the log goes
-    on without that file, from rows of the state as it is now.
+    A file or an older dump that cannot be read does not stop the checkpoint: the log continues
+    without that file, from rows of the state as it is now.
     cursors: those with changes, with their dumps at the cut
-    dumps:   all of the new checkpoint
-    note:    takes what was left out
+    dumps:   all those of the new checkpoint
+    note:    is told what was left out
     """
     if settings.change_retention_ms == 0 or settings.change_retention_bytes == 0:
         return Changes()
@@ -77,7 +77,7 @@ def publish(
         told = _told(work, manifest, found, cursors, dumps, cut_lsn, settings, now_ms)
         return work.publish(told)
     except IntegrityError as error:
-        note(f"the logs of changes begin anew: {error}")
+        note(f"the logs of changes start anew: {error}")
     kept = [ref for ref in old.refs if _is_readable(disk, ref)]
     try:
         rows = snapshot(disk, dumps, cut_lsn, now_ms)
@@ -134,9 +134,9 @@ def again(
     generation: int,
     now_ms: int,
 ) -> Changes:
-    """The logs without damaged files: what these told is rows of the state at the cut instead.
+    """The logs without damaged files, whose rows are replaced with the state at the cut.
 
-    bad:    those of old; all of them: every log begins anew
+    bad:    among old; if all are bad, every log starts anew
     raises: Corruption (a dump), MissingFile
     """
     lost = {ref.path for ref in bad}
@@ -162,7 +162,7 @@ def again(
 
 
 def compacted(disk: Disk, old: Changes, generation: int) -> Changes:
-    """Every log reduced to the newest row of each key; each cursor in a file of its own."""
+    """Every log reduced to the newest row of each key; each cursor in its own file."""
     work = _Work(disk, generation)
     out: list[ChangeRef] = []
     for kind in SCHEMAS:
@@ -193,7 +193,7 @@ def is_compact(old: Changes) -> bool:
 def _groups(
     refs: Iterable[ChangeRef], rows: Mapping[str, pa.Table]
 ) -> dict[Group, list[ChangeRef]]:
-    """The files of each log, and of each cursor with files of its own, oldest first."""
+    """The files of each log, and of each cursor with its own files, oldest first."""
     out: dict[Group, list[ChangeRef]] = {(kind, *_SHARED): [] for kind in rows}
     for ref in refs:
         out.setdefault((ref.kind, ref.subscription, ref.partition), []).append(ref)
@@ -201,7 +201,7 @@ def _groups(
 
 
 class _Work:
-    """Files being made for one generation; they are on the disk once `publish` returns."""
+    """Files being made for one generation; they are on disk once `publish` returns."""
 
     __slots__ = ("_generation", "_made", "disk")
 
@@ -211,9 +211,9 @@ class _Work:
         self._made: dict[str, memoryview] = {}
 
     def publish(self, changes: Changes) -> Changes:
-        """Write the files made that are named, with few flushes; returns what names them.
+        """Write the new files that are named, with few flushes; returns what names them.
 
-        One that was made and then merged into another is never written.
+        A file that was merged into another meanwhile is never written.
         """
         named = {ref.path for ref in changes.refs}
         self.disk.publish_all((path, [data]) for path, data in self._made.items() if path in named)
@@ -221,7 +221,7 @@ class _Work:
         return changes
 
     def read(self, ref: ChangeRef) -> pa.Table:
-        """The rows of a file, of one just made too; raises Corruption, MissingFile."""
+        """The rows of a file, also of one just made; raises Corruption, MissingFile."""
         made = self._made.get(ref.path)
         return read(self.disk, ref) if made is None else decoded(ref, made)
 
@@ -246,7 +246,7 @@ class _Work:
         return out
 
     def without(self, ref: ChangeRef, live: set[Cell]) -> list[ChangeRef]:
-        """The file without rows of cursors that are gone; nothing: no row is left."""
+        """The file without rows of deleted cursors; nothing if no row is left."""
         table = self.read(ref)
         kept = of_living(table, live.__contains__)
         if kept.num_rows == table.num_rows:
@@ -259,10 +259,10 @@ class _Work:
     def write(
         self, rows: pa.Table, group: Group, *, sealed: bool = False, newest: bool = False
     ) -> ChangeRef:
-        """Make a file of a log, under a name of this generation that is not taken."""
+        """Make a file of a log, under a name of this generation that is free."""
         kind, subscription, partition = group
         directory = DIRECTORIES[kind] if (subscription, partition) == _SHARED else _own_dir(rows)
-        # Spark skips what begins with _, as parts of ledgers do
+        # Spark skips names that begin with _, as those of ledger parts do
         head, suffix = ("", "parquet") if sealed else ("_part.", "arrow")
         path, number = f"{directory}/{head}{self._generation:010d}.{suffix}", 0
         while path in self._made or self.disk.exists(path):
@@ -289,7 +289,7 @@ class _Work:
 
 
 def _own_dir(rows: pa.Table) -> str:
-    """The directory of the cursor that the rows are of."""
+    """The directory of the cursor whose rows these are."""
     topic, index, name = (
         rows.column(column)[0].as_py() for column in ("topic", "partition", "subscription")
     )
@@ -300,7 +300,7 @@ def _own_dir(rows: pa.Table) -> str:
 def _retained(
     work: _Work, group: Group, refs: list[ChangeRef], settings: Settings, now_ms: int
 ) -> list[ChangeRef]:
-    """The files of a log, those past the retention as the newest row of each key in them."""
+    """The files of a log; those past the retention hold the newest row of each of their keys."""
     age, size = settings.change_retention_ms, settings.change_retention_bytes
     total = sum(ref.bytes for ref in refs)
     past: list[ChangeRef] = []
@@ -323,9 +323,9 @@ def _retained(
 
 
 def newest(kind: str, rows: pa.Table) -> pa.Table:
-    """The newest row of each key, by LSN; of the catalog without what was deleted.
+    """The newest row of each key, by LSN; for the catalog without what was deleted.
 
-    rows: of files in any order; those of one frame and key stand in their order
+    rows: of files in any order; those of one frame and key are in order
     """
     if kind == "cursor":
         rows = rows.filter(rows.column("complete"))
@@ -345,7 +345,7 @@ def newest(kind: str, rows: pa.Table) -> pa.Table:
 
 
 def _joined(kind: str, found: Sequence[pa.Table]) -> pa.Table:
-    """Tables of a log as one, of each key oldest first."""
+    """Tables of a log as one, oldest first for each key."""
     return pa.concat_tables([SCHEMAS[kind].empty_table(), *found])
 
 
@@ -356,7 +356,7 @@ def _cells(rows: pa.Table) -> list[Cell]:
 
 
 def of_living(rows: pa.Table, is_living: Callable[[Cell], bool]) -> pa.Table:
-    """The rows of cursors that are there."""
+    """The rows of cursors that still exist."""
     cells = _cells(rows)
     living = {cell for cell in set(cells) if is_living(cell)}
     return rows.filter(pa.array([cell in living for cell in cells], pa.bool_()))
@@ -371,7 +371,7 @@ def _by_cursor(rows: pa.Table) -> list[tuple[Cell, pa.Table]]:
 
 
 def _split(rows: pa.Table) -> tuple[pa.Table, list[tuple[Cell, pa.Table]]]:
-    """(rows of cursors with few, those of each that has many)."""
+    """(rows of cursors with few, rows of each cursor with many)."""
     counted: dict[Cell, int] = {}
     for cell in (cells := _cells(rows)):
         counted[cell] = counted.get(cell, 0) + 1
@@ -412,7 +412,7 @@ def read(disk: Disk, ref: ChangeRef) -> pa.Table:
 
 
 def decoded(ref: ChangeRef, data: bytes | memoryview) -> pa.Table:
-    """The rows that the bytes of a file are; raises Corruption."""
+    """The rows in the bytes of a file; raises Corruption."""
     found = crc32c(data)
     if len(data) != ref.bytes or found != ref.crc:
         raise damaged(ref.path, 0, ref.bytes, f"{ref.crc:08x}", f"{found:08x}", HINT)

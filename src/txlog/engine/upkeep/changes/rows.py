@@ -1,10 +1,10 @@
-"""Changes of keys, cursors and the catalog as rows: what ops of the journal did, one by one.
+"""Changes of keys, cursors and the catalog as rows: what ops of the journal did, op by op.
 
-It has the schemas of the three logs. A row about a key, or about a thing in the catalog, has the
-whole state after the change. For a cursor the last row of each checkpoint has it, with `complete`;
-the others say what changed. Acknowledgements that follow each other on a cursor within a second are
-one row, since a busy subscription writes one a frame. Leases are not changes: they end with their
-holder.
+The schemas of the three logs are here. A row about a key, or about a thing in the catalog, has its
+whole state after the change. For a cursor only the last row of each checkpoint has that, marked
+`complete`; the others say what changed. Acknowledgements that follow each other on a cursor within
+a second are one row, since a busy subscription writes one for each frame. Leases are not changes:
+they end with their holder.
 """
 
 from __future__ import annotations
@@ -66,10 +66,10 @@ from txlog.engine.view.view import FOLDS, load_dump
 from txlog.ids import TopicName, TxnId
 from txlog.startup import compute as pc
 
-# So many acknowledgements, of so much time, are one row.
+# At most this many acknowledgements, over at most this much time, are one row.
 MERGED_MAX: Final = 1_000
 MERGED_MS: Final = 1_000
-# More ranges than this a row has as bitmaps alone.
+# A row with more ranges than this has them as bitmaps only.
 RANGES_MAX: Final = 10_000
 SNAPSHOT: Final = "snapshot"
 _FEW: Final = 64
@@ -86,7 +86,7 @@ _RANGE: Final = pa.struct(
 
 
 def _list(kind: pa.DataType) -> pa.DataType:
-    """A list as Parquet says it, so that both forms of a file have one schema."""
+    """A list with Parquet's name for its items, so that both forms of a file have one schema."""
     return pa.list_(pa.field("element", kind))
 
 
@@ -160,7 +160,7 @@ CATALOG_CHANGES: Final = pa.schema(
     ]
 )
 SCHEMAS: Final = {"key": KEY_CHANGES, "cursor": CURSOR_CHANGES, "catalog": CATALOG_CHANGES}
-# What makes two rows ones of the same.
+# Two rows that agree in these are about the same thing.
 KEYS: Final = {
     "key": ["coordinator", "owner_uid", "transaction_key"],
     "cursor": ["subscription_number", "partition_number"],
@@ -172,7 +172,7 @@ Cell = tuple[int, int]  # numbers of a subscription and of a partition
 
 
 class Named(NamedTuple):
-    """What a cursor is called: topic (its short name), partition in it, and subscription."""
+    """The name of a cursor: topic (its short name), partition in it, and subscription."""
 
     topic: str
     partition: int
@@ -226,7 +226,7 @@ class _Change:
 
 
 class Collected:
-    """Changes in the order of the journal, taken op by op: `take` for whose type is in TAKES."""
+    """Changes in journal order, taken op by op: `take` is for ops whose type is in TAKES."""
 
     __slots__ = ("catalog", "cursors", "deleted", "keys")
 
@@ -237,7 +237,7 @@ class Collected:
         self.deleted: set[int] = set()  # subscriptions
 
     def take(self, lsn: int, time_ms: int, op: Op) -> None:
-        """Note what an op does, if it does anything here."""
+        """Record what an op does, if it does anything here."""
         take = TAKES.get(type(op))
         if take is not None:
             take(self, lsn, time_ms, op)
@@ -255,7 +255,7 @@ class Collected:
                 self.cursors.pop((op.subscription, partition), None)
 
     def acked(self, lsn: int, time_ms: int, op: Acked) -> None:
-        """A plain acknowledgement: most come one after another."""
+        """A plain acknowledgement: these mostly follow one another."""
         rows = self.cursors.get((op.subscription, op.partition))
         if rows is None:
             rows = self.cursors[(op.subscription, op.partition)] = []
@@ -280,7 +280,7 @@ class Collected:
 
 
 def join(runs: list[Run], more: Iterable[Run]) -> None:
-    """Append runs; one that goes on where the last ends makes it longer."""
+    """Append runs; one that starts where the last ends extends it."""
     for run in more:
         if runs and not run[3]:
             last = runs[-1]
@@ -293,7 +293,7 @@ def join(runs: list[Run], more: Iterable[Run]) -> None:
 def _described(
     op: Any,
 ) -> tuple[str, Mark | None, Sequence[Run], int, tuple[int, int] | None]:
-    """(change, mark-delete after it, runs, messages, transaction) of an op of a cursor."""
+    """(change, mark-delete after it, runs, messages, transaction) of a cursor's op."""
     kind = type(op)
     if kind is PendingAcked:
         return "held", None, op.runs, op.count, (op.coordinator, op.sequence)
@@ -346,7 +346,7 @@ def tables(
     cursors: Iterable[tuple[Cell, Named, bytes]],
     kinds: Iterable[str] = SCHEMAS,
 ) -> dict[str, pa.Table]:
-    """The rows of what was collected after a manifest, by kind.
+    """The rows of what happened after a manifest, by kind.
 
     cursors: every cursor with changes, with its dump after them
     raises:  Corruption (a dump), MissingFile
@@ -369,7 +369,7 @@ def snapshot(
     kinds: Iterable[str] = SCHEMAS,
     cells: set[Cell] | None = None,
 ) -> dict[str, pa.Table]:
-    """A row of the state of everything, from its dumps at an LSN.
+    """A row with the state of each thing, from its dump at an LSN.
 
     cells: only of these cursors
     raises: Corruption, MissingFile
@@ -404,7 +404,7 @@ def snapshot(
 
 
 def name_of(state: Catalog, cell: Cell) -> Named | None:
-    """What a cursor is called; None: its subscription or topic is gone."""
+    """The name of a cursor; None: its subscription or topic is gone."""
     subscription, partition = cell
     held = state.subscriptions.get(subscription)
     topic = None if held is None else state.topics.get(held.topic)
@@ -419,7 +419,7 @@ def _short(name: str) -> str:
 
 
 class _Rows:
-    """Rows that become a table, one after the other."""
+    """Rows that become a table, added one by one."""
 
     __slots__ = ("_rows", "_schema")
 
@@ -441,9 +441,9 @@ class _Rows:
 
 
 def _column(values: Sequence[object], kind: pa.DataType) -> pa.Array:
-    """Values as a column; a number of an op that no column holds is the nearest that it does.
+    """Values as a column; a number of an op that does not fit becomes the nearest that does.
 
-    Ops hold up to 64 bits without a sign, and what is odd must not stop every checkpoint.
+    Ops hold unsigned 64-bit numbers, and an odd value must not stop every checkpoint.
     """
     try:
         return pa.array(values, kind)
@@ -460,7 +460,7 @@ def _loaded(disk: Disk, refs: Mapping[Component, DumpRef], key: Component) -> An
 
 
 def bytes_of(disk: Disk, ref: DumpRef) -> bytes:
-    """A dump as it lies there; raises Corruption, MissingFile."""
+    """The bytes of a dump; raises Corruption, MissingFile."""
     fold = FOLDS[ref.kind]
     blob = load_dump(disk, Fold(fold.kind, fold.new, fold.apply, fold.dump, bytes), ref)
     assert isinstance(blob, bytes)
@@ -485,7 +485,7 @@ def _key_table(disk: Disk, refs: Mapping[Component, DumpRef], items: Sequence[It
             state = states[number] = _loaded(disk, refs, ("key", number, 0))
         transaction_keys.apply(state, lsn, time_ms, op)
         known = transaction_keys.find(state, op.uid, op.key)
-        assert known is not None  # the op was of it
+        assert known is not None  # the op was about it
         rows.add(_key_row(lsn, time_ms, _KEY_WORDS[type(op)], number, op.uid, op.key, known, op))
     return rows.table()
 
@@ -517,7 +517,7 @@ def _key_row(
 
 
 def _cursor_table(cursors: Iterable[tuple[Cell, Named, list[_Change], bytes]]) -> pa.Table:
-    """Rows by cursor, then LSN; the last of each has its state."""
+    """Rows by cursor, then LSN; the last row of each cursor has its state."""
     columns: dict[str, list[Any]] = {field.name: [] for field in CURSOR_CHANGES}
     add = {name: values.append for name, values in columns.items()}
     ranges = _Lists()
@@ -565,7 +565,7 @@ def _cursor_table(cursors: Iterable[tuple[Cell, Named, list[_Change], bytes]]) -
 
 
 def _beyond(one: _Change) -> list[Run]:
-    """What of a change mark-delete has not moved over, as far as a row says where that is."""
+    """The part of a change above mark-delete, as far as a row says where that is."""
     mark = one.mark
     if mark is None:
         return one.runs
@@ -585,7 +585,7 @@ _NO_STATE: Final[tuple[Any, ...]] = (None,) * (len(_STATE) + 1)
 
 
 def _state_of(dumped: Dumped) -> tuple[Any, ...]:
-    """acknowledged and the columns of _STATE, of a cursor."""
+    """`acknowledged` and the columns of _STATE for a cursor."""
     acknowledged = ranges_of(dumped)
     bitmaps = [
         {"ledger": ledger, "entry": None, "bitmap": raw} for ledger, raw in dumped.acked.items()
@@ -634,7 +634,7 @@ def _as_dict(run: Run) -> dict[str, int | None]:
 
 
 def ranges_of(dumped: Dumped) -> list[Run] | None:
-    """What is acknowledged beyond mark-delete; None: in more ranges than RANGES_MAX."""
+    """What is acknowledged above mark-delete; None: in more ranges than RANGES_MAX."""
     out: list[Run] = []
     for ledger, raw in sorted(dumped.acked.items()):
         firsts, lasts = _bounds(BitMap64.deserialize(raw))
@@ -650,7 +650,7 @@ def ranges_of(dumped: Dumped) -> list[Run] | None:
 
 
 def _bounds(entries: BitMap64) -> tuple[list[int], list[int]]:
-    """The first and the last entry of each range; of many entries in columns."""
+    """The first and the last entry of each range; by columns when there are many."""
     count = len(entries)
     if not count:
         return [], []
@@ -673,7 +673,7 @@ def _bounds(entries: BitMap64) -> tuple[list[int], list[int]]:
 
 
 class _Lists:
-    """Lists of ranges that become one column, without an object a range."""
+    """Lists of ranges that become one column, without an object for each range."""
 
     __slots__ = ("_offsets", "_runs")
 
@@ -705,7 +705,7 @@ class _Lists:
 
 
 def entities(state: Catalog) -> dict[str, Entity]:
-    """Everything that the catalog says, by what it says it of."""
+    """Everything the catalog says, by the thing it is about."""
     out: dict[str, Entity] = {}
     for name in state.settings:
         out |= _setting(state, name)
@@ -768,7 +768,7 @@ def _topic(state: Catalog, number: Any) -> dict[str, Entity]:
     out = {f"topic/{number}": Entity(name, None, None, None, said)}
     for policy, value in state.policies.get(number, {}).items():
         out[f"topic/{number}/{policy}"] = Entity(name, None, None, policy, _json(value))
-    for partition in state.unavailable:  # they go with it
+    for partition in state.unavailable:  # these go with it
         if catalogs.index_of(topic, partition) >= 0:
             out |= _partition(state, partition)
     return out

@@ -7,7 +7,7 @@ own. From then on opening costs the live state and the journal since the cut.
 
                        cut
     journal  ───────────┼──────────────▶
-    files         1     │     2                   journal file 1 is closed at the cut; 2 goes on
+    files         1     │     2                   journal file 1 is closed at the cut; 2 takes over
                         │
     manifest g     ─────┼──── valid ────┐
     manifest g+1        │               └─ published: from here on g+1 is what opens
@@ -18,70 +18,70 @@ own. From then on opening costs the live state and the journal since the cut.
 The steps:
 
  1. The cut, under the write lock: flush, publish an empty new journal file, switch to it. Other
-    processes append to it at once. This process also writes the dumps of the folds it has loaded
-    and that have changed, for its folds are about to move on.
- 2. Without any lock: dumps of folds that nobody has loaded, made from the dump before and the ops
-    since; one state file with all the dumps; a *part*, one Arrow file, for every ledger that gained
-    rows; the history of transactions and the logs of changes.
- 3. The manifest g+1. It names every file of the checkpoint with size and checksum, and says which
-    LSN they stand for. This one link is the commit.
- 4. Files that only g-1 needed are let go, after the grace that readers have.
+    processes append to it at once. This process also writes the dumps of its loaded folds that have
+    changed, because they are about to move on.
+ 2. Without any lock: dumps of the folds that are not loaded, made from the previous dump and the
+    ops since; one state file with all the dumps; a *part*, one Arrow file, for every ledger that
+    gained rows; the history of transactions and the logs of changes.
+ 3. The manifest g+1. It names every file of the checkpoint with its size and checksum, and the LSN
+    they stand for. This one link is the commit.
+ 4. Files that only g-1 needed are removed, once the readers' grace period is over.
 
-What is published is never changed: a temporary name, fsync, read back, link to a name that was
-never used before, fsync of the directory. So there is no moment in which a file is half new.
+What is published never changes: a temporary name, fsync, read back, link to a name never used
+before, fsync of the directory. So a file is never half new.
 
-    a death after            leaves                                       and next
+    a crash after            leaves                                       the next opening uses
     ──────────────────────   ──────────────────────────────────────────   ─────────────────────────
     1  the cut               two journal files, manifest g                g, then both files
-    2  parts, dumps          files that nobody names                      g; they are swept
+    2  parts, dumps          files that nothing names                     g; they are swept
     3  the manifest          g or g+1, each complete                      whichever is there
-    4  some of the unlinks   files that nobody names                      g+1; they are swept
+    4  some of the unlinks   files that nothing names                     g+1; they are swept
 
 Two manifests are kept, with the journals that the older one needs. If the newest turns out damaged,
-the one before and the journal lead to the same state; it costs time and loses nothing. That is also
-why a checkpoint refuses to be written while a dump that it would name is missing: it would push out
-the very manifest from which the dump can be made again.
+the one before and the journal lead to the same state; that costs time and loses nothing. It is also
+why no checkpoint is written while a dump that it would name is missing: it would push out the very
+manifest from which the dump can be made again.
 
-Numbers of generations are burnt. A checkpoint that died may have left files with its number in
-their names, and a manifest may have been lost; the next takes one above the highest number found in
-any name. Otherwise a reader might take a leftover for the file the manifest means.
+Generation numbers are never reused. A checkpoint that died may have left files with its number in
+their names, and a manifest may have been lost; the next one takes the number after the highest
+found in any name. Otherwise a reader might mistake a leftover for the file the manifest means.
 
-A part is one of a ledger's many; when the ledger is closed and all its rows are in parts, `seal`
-writes them again as one Parquet file, and a frame switches to it. A sidecar's ledger waits until no
-open transaction has rows in it, and is then sorted in order of commit.
+A ledger has many parts. When it is closed and all its rows are in parts, `seal` rewrites them as
+one Parquet file, and a frame switches to it. A sidecar's ledger waits until no open transaction has
+rows in it, and is then sorted in commit order.
 
-Recovery is not a mode. Opening a store and writing to it do the same every time, and usually find
-nothing to do:
+Recovery is not a mode. Opening a store and writing to it take the same steps every time, and
+usually find nothing to do:
 
     open     newest good manifest (cut M) ─▶ its catalog ─▶ the journal's frames up to the witness
-             other folds are loaded from their dumps when somebody asks for them
+             other folds are loaded from their dumps on first use
     write    under the lock, read to the end of the chain (LSN V), and compare with D, what is known
              to have been durable: the greatest of M, the witness, and what any frame attests
 
     V = D, then zeros          clean
-    V > D, then zeros          a writer died before its flush; the frames are whole and they stand
+    V > D, then zeros          a writer died before its flush; the frames are whole and count
     V > D, a flush was cut     the next writer copies the frames to a new journal file: pages of a
            short or failed     failed flush may say "clean" without having reached the disk (R13)
     V ≥ D, then other bytes    a torn frame. Nobody was told it was done. It is copied to
                                quarantine/ and zeroed
-    V < D                      frames that somebody was promised cannot be read. That is damage, not
-                               a crash: Corruption with file, byte and LSN, and no writing over it
+    V < D                      frames reported as durable cannot be read. That is damage, not a
+                               crash: Corruption with file, byte and LSN, and nothing is overwritten
 
-Why the comparison with D: after a power cut, a valid chain that ends early looks exactly like a
-clean one. Without D the store would open, silently, without its last messages. Each frame's header
-says how much its writer knew to be durable, so a later frame convicts an earlier one of having been
-lost even if the witness has gone too (R8).
+Why compare with D: after a power cut, a valid chain that ends early looks exactly like a clean one.
+Without D the store would silently open without its last messages. Each frame's header says how much
+its writer knew to be durable, so a later frame proves that an earlier one was lost, even if the
+witness is gone too (R8).
 
 After a boot, or a failed flush, frames that were answered without a flush may be missing. A lossy
-recovery therefore aborts every open transaction and skips the ids that may have been given out, in
-one durable frame, before anything else is written (R9, R10).
+recovery therefore aborts every open transaction and skips the ids that may have been handed out,
+in one durable frame, before anything else is written (R9, R10).
 
-Whoever meets a damaged file records it (`quarantine`), and the partition gives every good entry and
-then an error at the bad one; the rest of the store works on. Repairing is a command of its own
-(`engine/upkeep/repair`), because it may cost messages and somebody has to agree.
+A process that finds a damaged file records it (`quarantine`). The partition still yields every good
+entry, then an error at the bad one; the rest of the store keeps working. Repair is a command of its
+own (`engine/upkeep/repair`), because it may lose messages and a person has to agree.
 
-A checkpoint nobody asked for runs in a thread of its own and may fail: then it is a note, and the
-next try waits. Nothing depends on its success but the time the next opening takes.
+An automatic checkpoint runs in its own thread and may fail: the failure becomes a note, and the
+next try waits. All that depends on it is how long the next opening takes.
 
 Source: spec/reliability 2.3, 2.4, 3; Law 5.
 

@@ -1,7 +1,7 @@
 """The checkpoint: moves what the journal holds into files, so that opening costs the live state.
 
-The package has its time line. Only the holder of the maintenance lock comes here. Another process
-waits for no more than the cut; a thread of this one waits for the dumps of what it has loaded, too.
+The package draws its time line. Only the holder of the maintenance lock comes here. Another process
+waits only for the cut; a thread of this one also waits for the dumps of what it has loaded.
 Source: spec/reliability 2.4.
 """
 
@@ -51,10 +51,10 @@ from txlog.startup.crc32c import crc32c
 # A state file is rewritten once less than this share of it is still named.
 STATE_LIVE_SHARE_MIN = 0.5
 FRAMES_READ = 1024
-# Rows that are kept from the one reading of the journal until they are in parts; those of frames
-# beyond are read, and checked, a second time.
+# Rows kept from the one reading of the journal until they are in parts; those of frames
+# beyond this are read, and checked, a second time.
 ROWS_KEPT_BYTES = 64 << 20
-# A file that carries a generation: of a ledger, of a history, of the states.
+# A file with a generation in its name: of a ledger, of a history, of the states.
 _NUMBERED = re.compile(r"(?:.+\.)?(\d{10})\.(?:arrow|parquet|state)")
 NOTHING = {kind: fold.dump(fold.new()) for kind, fold in FOLDS.items()}
 
@@ -74,13 +74,13 @@ class CheckpointReport(msgspec.Struct, gc=False):
 
 
 class Cut(msgspec.Struct):
-    """The state at a cut, as far as it has to be written: no view is needed after it.
+    """The state at a cut, as far as it must be written: after this no view is needed.
 
     kept, changed: dumps that stay where they are, and those to be written
-    unmade:        what changed and nobody has loaded; `make_dumps` moves it to `changed`
-    runs:          the rows that are in the journal only; places: where their ledgers lie
-    lost:          files that frames named and let go again, before a manifest could name them
-    named:         what the cursors are called whose dumps are written
+    unmade:        what changed but is not loaded; `make_dumps` moves it to `changed`
+    runs:          the rows that are only in the journal; places: where their ledgers lie
+    lost:          files that frames named and dropped again before a manifest could name them
+    named:         the names of the cursors whose dumps are written
     """
 
     manifest: Manifest
@@ -98,16 +98,16 @@ class Cut(msgspec.Struct):
 def checkpoint(store: Store, report: CheckpointReport, *, far: bool = False) -> Manifest:
     """Write a checkpoint; the caller holds the maintenance lock.
 
-    far:     also remove files outside of the store that no longer have a name: calls over a network
-    returns: the new manifest, or the old one when no frame came since
+    far:     also remove files outside the store that have lost their name: calls over a network
+    returns: the new manifest, or the old one when there is no frame since
     raises:  StoreFull, DiskFailed: nothing changed, the numbers used are burnt (R3)
-             Corruption: dumps are missing, and what they could be made from would be let go
+             Corruption: dumps are missing, and what they could be made from would be removed
     """
     disk = store.disk
     store.read(lambda view: need_states(disk, view.dumped().values()))
     cut_lsn, chain_crc, cut = store.cut(state_at_cut)
     if cut.manifest.generation < max(generations(disk), default=0):
-        store.reload()  # it had not heard of the newest manifest; one that is damaged stays so
+        store.reload()  # it did not know of the newest manifest; a damaged one stays so
         cut_lsn, chain_crc, cut = store.cut(state_at_cut)
     now = store.clock.now()
     sure_ms = store.read(lambda view: trusted(view, store.settings, now), fresh=False).wall_ms
@@ -166,7 +166,7 @@ def checkpoint(store: Store, report: CheckpointReport, *, far: bool = False) -> 
 
 
 def state_at_cut(view: View) -> Cut:
-    """What a checkpoint needs of the live view; threads of this process wait for it."""
+    """What a checkpoint needs from the live view; threads of this process wait for it."""
     manifest, kept = view.manifest, view.dumped()
     if manifest.cut_lsn >= view.lsn:
         return Cut(manifest, [], {}, {}, {}, {}, {}, set(), [], {})
@@ -177,7 +177,7 @@ def state_at_cut(view: View) -> Cut:
         if (origin := view.origin(key)) is not None:
             unmade[key] = origin
         elif (blob := view.dump(key)) != NOTHING[key[0]] or was is not None:
-            changed[key] = blob  # whoever has no dump is as new
+            changed[key] = blob  # a fold without a dump is as new
     sealed, catalog = view.files.sealed_since(), view.catalog
     runs = {ledger: list(runs) for ledger, runs in view.tail.runs.items() if ledger not in sealed}
     places = {ledger: place_of(catalog, *catalog.owners[ledger]) for ledger in runs}
@@ -201,9 +201,9 @@ def state_at_cut(view: View) -> Cut:
 
 
 def make_dumps(disk: Disk, cut: Cut) -> None:
-    """Write the dumps of what nobody had loaded at the cut; no live state is asked (Law 1).
+    """Write the dumps of what was not loaded at the cut; no live state is used (Law 1).
 
-    What it reads stays for as long as the maintenance lock is held.
+    What it reads stays as long as the maintenance lock is held.
     raises: Corruption
     """
     for key, origin in cut.unmade.items():
@@ -219,7 +219,7 @@ def directories_of(cut: Cut) -> list[str]:
 
 
 def cursors_of(cut: Cut) -> Iterator[tuple[changes.Cell, changes.Named, bytes]]:
-    """The cursors whose dumps are written, with what they are called."""
+    """The cursors whose dumps are written, with their names."""
     return (
         (cell, name, blob)
         for cell, name in sorted(cut.named.items())
@@ -230,13 +230,13 @@ def cursors_of(cut: Cut) -> Iterator[tuple[changes.Cell, changes.Named, bytes]]:
 def _read_frames(
     view: View, cut: Cut, cut_lsn: int
 ) -> tuple[list[history.Item], changes.Collected]:
-    """Read the frames for their rows and for what components were told; nothing is replayed."""
+    """Read the frames for their rows and the ops of components; nothing is replayed."""
     items: list[history.Item] = []
     found = changes.Collected()
     journal, tail = view.journal, view.tail
     journal.current.keep_rows(ROWS_KEPT_BYTES)
     tail.runs = cut.runs
-    while journal.last_lsn < cut_lsn:  # by steps: what a step has read is gone before the next
+    while journal.last_lsn < cut_lsn:  # in steps: what a step has read is freed before the next
         for raw in journal.read_until(min(journal.last_lsn + FRAMES_READ, cut_lsn)):
             tail.pack(raw)
             lsn, time_ms = raw.lsn, raw.time_ms
@@ -251,10 +251,10 @@ def _read_frames(
 
 @contextmanager
 def _uncollected() -> Iterator[None]:
-    """Let no garbage be collected: reading makes what stays, and looking through it is a fourth.
+    """Pause the garbage collector: what is read stays, and scanning it costs a quarter of the time.
 
-    Nothing in it is a cycle, so nothing is kept that would have gone. Beside a caller who goes on
-    it is collected, for that is not ours to stop.
+    Nothing in it is a cycle, so nothing is kept that would have been freed. Beside a caller that
+    keeps running it is not paused, since that is not ours to stop.
     """
     if not (gc.isenabled() and current_thread() is main_thread()):
         yield
@@ -267,7 +267,7 @@ def _uncollected() -> Iterator[None]:
 
 
 def need_states(disk: Disk, dumps: Iterable[DumpRef]) -> None:
-    """Raise Corruption unless the state files of dumps are there, as long as they have to be.
+    """Raise Corruption unless the state files of dumps are there and long enough.
 
     A manifest without them would push out the one from which they can be made again.
     """
@@ -289,10 +289,10 @@ def need_states(disk: Disk, dumps: Iterable[DumpRef]) -> None:
 
 
 def next_generation(disk: Disk, old: Manifest, directories: Iterable[str]) -> int:
-    """1 + the highest number in any name, those of a pass that died or of a lost manifest too.
+    """1 + the highest number in any name, also of a pass that died or a lost manifest.
 
-    directories: of the ledgers that are to get a file. A pass burns its number with its state, but
-                 a sweep may have removed that, and not yet the parts made along with it (R16)
+    directories: of the ledgers that are to get a file. A pass uses up its number with its state
+                 file, but a sweep may have removed that and not yet the parts made with it (R16)
     """
     highest = max([old.generation, *generations(disk)])
     fixed = ("state", history.HISTORY_DIR, *changelog.DIRECTORIES.values())
@@ -328,7 +328,7 @@ def write_parts(
 
 
 def write_state(view: View, cut: Cut, generation: int) -> list[DumpRef]:
-    """Publish the dumps of the folds that changed, in one file; the others keep their place."""
+    """Publish the dumps of the folds that changed in one file; the others stay where they are."""
     path = f"state/{generation:010d}.state"
     blobs: list[bytes] = []
     kept = {(ref.kind, ref.a, ref.b): ref for ref in cut.kept}
@@ -361,7 +361,7 @@ def dropped_files(
     lost: list[str],
     now_ms: int,
 ) -> list[tuple[str, int]]:
-    """Files the old manifest named and the new one does not, with those still in their grace."""
+    """Files that the old manifest names and the new one does not, and those still in grace."""
     named = {ref.path for refs in files.values() for ref in refs} | {ref.path for ref in dumps}
     named |= {ref.path for ref in log} | {ref.path for ref in told.refs}
     before = {ref.path for refs in old.files.values() for ref in refs}
@@ -375,9 +375,9 @@ def _expired(
 ) -> tuple[list[tuple[str, int]], list[str]]:
     """(dropped files to keep, files to unlink), by the grace of readers; none on a full disk (R18).
 
-    What a reader has pinned stays, on a full disk too: it dies without. What leads from the
-    manifest before to this one is spared for one generation; of that only its state on a full disk,
-    for frames tell where rows are now.
+    What a reader has pinned stays, even on a full disk: the reader would fail. What leads from the
+    previous manifest to this one is spared for one generation; on a full disk only its state is,
+    since frames say where rows are now.
     """
     full = store.disk.free_bytes() < store.settings.free_bytes_min
     grace = 0 if full else store.settings.reader_grace_ms
@@ -397,7 +397,7 @@ def _expired(
 
 
 def settle(store: Store, old: Manifest, expired: list[str], report: CheckpointReport) -> None:
-    """After the manifest: the checkpoint is there, so what fails now is a note and no failure."""
+    """After the manifest: the checkpoint is there, so what fails now is only a note."""
     generation = report.generation
     try:
         store.locked(lambda live: live.journal.note_generation(generation))
@@ -411,7 +411,7 @@ def settle(store: Store, old: Manifest, expired: list[str], report: CheckpointRe
 def _delete(store: Store, old: Manifest, expired: list[str], report: CheckpointReport) -> None:
     """Unlink expired files, manifests before the old one, and journals that it does not need.
 
-    What cannot be removed is reported, and does not keep what comes after it.
+    What cannot be removed is reported and does not stop the rest.
     """
     disk = store.disk
     report.freed_bytes += unlink_free(store, expired)
@@ -440,12 +440,12 @@ def _unlink(store: Store, path: str) -> int | None:
 
 
 def crc_of(disk: Disk, generation: int) -> int:
-    """The CRC of a manifest's whole file, as the next one has it; 0 of none."""
+    """The CRC of a manifest's whole file, as the next one stores it; 0 if there is none."""
     return crc32c(disk.read(manifest_path(generation))) if generation else 0
 
 
 def restore_reserve(store: Store) -> None:
-    """Fill the reserve again once there is room (R30)."""
+    """Refill the reserve once there is room (R30)."""
     if store.disk.exists(RESERVE_PATH):
         return
     if store.disk.free_bytes() > 2 * store.settings.free_bytes_min:
@@ -457,13 +457,13 @@ def restore_reserve(store: Store) -> None:
 
 @contextmanager
 def maintenance(store: Store, *, wait: bool) -> Iterator[bool]:
-    """Hold the maintenance lock; False: another process is at it, and wait is not set.
+    """Hold the maintenance lock; False: another process has it, and wait is not set.
 
-    An interrupt may end the taking and the freeing anywhere. What would free it is there before it
-    is taken, twice, and a block that was never entered frees it as it goes.
+    An interrupt may stop the acquire or the release anywhere. What releases the lock is in place
+    before it is acquired, twice, and a block that was never entered releases it on its way out.
     """
     if wait and store.upkeep is not None:
-        store.upkeep.finish()  # our own must not be taken for somebody else's
+        store.upkeep.finish()  # our own must not look like another process's
     lock = store.disk.lock_file(MAINTENANCE_PATH)
     try:
         try:

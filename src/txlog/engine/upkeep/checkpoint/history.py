@@ -1,9 +1,9 @@
-"""The history of transactions: what the coordinators were told, kept after its journal has gone.
+"""The history of transactions: the ops of coordinators, kept after their journal is gone.
 
 It lies in system/transaction_log/<generation>.arrow, one part a checkpoint for all coordinators: a
-row for each op, in columns built in bulk. Parts are merged when there are too many, and dropped
-along with the records of the transactions, by age and by count. Nothing is ever recovered from
-them; they answer `txn log`.
+row for each op, in columns built in bulk. Parts are merged when there are too many, and dropped by
+age and by count along with the records of their transactions. Nothing is ever recovered from them;
+they answer `txn log`.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ HISTORY = pa.schema(
 )
 # More parts than this are merged into one.
 PARTS_MAX = 16
-# Rows a transaction may take: history older than this times the remembered ones is dropped.
+# Rows a transaction may take: the history keeps this many for each remembered one.
 ROWS_PER_TXN = 8
 READ_TRIES_MAX = 5
 Item = tuple[int, int, Any]  # LSN, time, op
@@ -66,7 +66,7 @@ T = TypeVar("T")
 class ComponentLog:
     """How much is kept of the ops of one component.
 
-    parts: history files with the rows that are its own; tail: after the checkpoint of cut_ms
+    parts: history files with its rows in each; tail: rows after the checkpoint of cut_ms
     """
 
     parts: list[tuple[HistoryRef, int]]
@@ -79,8 +79,8 @@ class ComponentLog:
 def table_of(items: Sequence[tuple[int, int, Op]]) -> pa.Table:
     """Ops of coordinators as rows, kind by kind, each kind in the order given.
 
-    The order of kinds is that within a frame, so a stable sort by LSN gives the order of the ops.
-    cost: some lists a kind, nothing a row but their items
+    Kinds are in the order they have in a frame, so a stable sort by LSN gives the order of the ops.
+    cost: a few lists for each kind, and for each row only their items
     """
     kinds: dict[type, list[Item]] = {kind: [] for kind in _COLUMNS}
     add = {kind: found.append for kind, found in kinds.items()}
@@ -91,7 +91,7 @@ def table_of(items: Sequence[tuple[int, int, Op]]) -> pa.Table:
 
 
 def _rows(kind: type, items: Sequence[Item]) -> pa.Table:
-    if kind is TxnsForgotten:  # a row for each transaction that it forgets
+    if kind is TxnsForgotten:  # a row for each transaction it forgets
         items = [
             (lsn, time, _Forgotten(op.coordinator, number))
             for lsn, time, op in items
@@ -155,7 +155,7 @@ def _messages(ops: Ops) -> list[object]:
 
 _COORDINATOR = attrgetter("coordinator")
 _SEQUENCE, _PARTITION = _attribute("sequence"), _attribute("partition")
-# The columns that each kind fills beside lsn, time, coordinator and op.
+# The columns that each kind fills besides lsn, time, coordinator and op.
 _COLUMNS: dict[type, dict[str, Callable[[Ops], Iterable[object]]]] = {
     IdsReserved: {"count": _attribute("below")},
     CounterRaised: {"count": _SEQUENCE},
@@ -178,14 +178,14 @@ KINDS = frozenset(_COLUMNS)
 def publish(
     view: View, rows: pa.Table, generation: int, settings: Settings, now_ms: int
 ) -> list[HistoryRef]:
-    """Keep what of the history is still due, with these rows; returns the parts to name."""
+    """Keep the history that is not too old, with these rows; returns the parts to name."""
     if not (settings.txn_ended_retention_ms and settings.txn_ended_retention_count):
         return []
     kept = _due(view.manifest.history, rows.num_rows, settings, now_ms)
     if len(kept) + (rows.num_rows > 0) > PARTS_MAX:
         try:
             before = [_read(view.disk, ref) for ref in kept]
-        except (Corruption, MissingFile):  # which is no reason to write no checkpoint: repair says
+        except (Corruption, MissingFile):  # no reason to skip the checkpoint: repair says
             return [*kept, *([_write(view.disk, rows, generation)] if rows.num_rows else [])]
         rows = pa.concat_tables([*before, rows])
         if settings.txn_ended_retention_ms > 0:
@@ -200,7 +200,7 @@ def publish(
 def _due(
     parts: Sequence[HistoryRef], new_rows: int, settings: Settings, now_ms: int
 ) -> list[HistoryRef]:
-    """The newest parts that neither age nor count has passed; a negative bound is none."""
+    """The newest parts within the bounds on age and count; a negative bound is no bound."""
     age, count = settings.txn_ended_retention_ms, settings.txn_ended_retention_count
     out: list[HistoryRef] = []
     behind = new_rows
@@ -256,7 +256,7 @@ def _read(disk: Disk, ref: HistoryRef) -> pa.Table:
 
 
 def transaction_rows(store: Store, coordinator: int, sequence: int) -> list[dict[str, Any]]:
-    """The kept ops of a transaction in the order of the journal, as rows of HISTORY."""
+    """The kept ops of a transaction in journal order, as rows of HISTORY."""
 
     def question(view: View) -> list[pa.Table]:
         tables = [_read(view.disk, ref) for ref in view.manifest.history]
@@ -309,7 +309,7 @@ def component_log(store: Store, key: Component) -> ComponentLog:
 
 
 def _replayed(store: Store, question: Callable[[View], T]) -> T:
-    """Ask a fresh view; again when a checkpoint removed a part meanwhile (R21)."""
+    """Ask a fresh view; ask again when a checkpoint removed a part meanwhile (R21)."""
     for _ in range(READ_TRIES_MAX):
         try:
             return store.replayed(question)

@@ -18,9 +18,9 @@ DIRECTORY = "quarantine"
 
 
 def record_damage(store: Store, partition: int, ledger: int, row: int) -> None:
-    """Quarantine a partition; a failure is reported, for the caller has an error of its own.
+    """Quarantine a partition; a failure is only reported, for the caller has its own error.
 
-    Not for a file outside of the store: what is missing there may be back with the next mount.
+    Not for a file outside the store: what is missing there may be back after the next mount.
     """
     if store.disk.read_only:
         return

@@ -27,9 +27,9 @@ from txlog.startup import compute as pc
 
 
 def sealable(view: View, manifest: Manifest) -> list[tuple[int, str, int, int]]:
-    """(partition, role, ledger, entries) of closed ledgers that are wholly in parts.
+    """(partition, role, ledger, entries) of closed ledgers whose rows are all in parts.
 
-    cost: a look at each ledger's number, and the folds of partitions with one that is closed
+    cost: a look at each ledger's number, and the folds of partitions with a closed ledger
     """
     out: list[tuple[int, str, int, int]] = []
     owners = view.catalog.owners
@@ -70,7 +70,7 @@ def seal_ledgers(store: Store, manifest: Manifest) -> int:
             except Corruption as error:
                 row = first_bad_row(view, ledger)
                 if row is None:
-                    raise  # not a file of the ledger: nothing that a quarantine could hold
+                    raise  # not a file of the ledger: nothing to quarantine
                 record_damage(store, partition, ledger, row)
                 store.reports.append(f"ledger {ledger} cannot be sealed: {error}")
         return sealed
@@ -135,7 +135,7 @@ def clean_rows(view: View, partition: int, ledger: int, table: pa.Table) -> pa.T
 
 
 def compare_rows(store: Store, ref: FileRef, table: pa.Table, ledger: int | None = None) -> None:
-    """R17: read the sealed file back and compare every row with its source.
+    """Read the sealed file back and compare every row with its source (R17).
 
     ledger: what every row says of it
     """

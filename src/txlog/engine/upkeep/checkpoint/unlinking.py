@@ -1,8 +1,8 @@
 """Removing files that have lost their names, in the store and outside it.
 
-Files that lead from the checkpoint before the newest to the newest are spared, because repair goes
-that way; so are files that a living reader has pinned. What cannot be removed now is reported, does
-not stop the rest, and is left to `txlog admin gc`, since nothing names it any more.
+Files that lead from the checkpoint before the newest to the newest are spared, because repair uses
+them; so are files pinned by a live reader. What cannot be removed now is reported, does not stop
+the rest, and is left to `txlog admin gc`, since nothing names it any more.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ STATE_DIR = "state/"
 
 
 def unlink_free(store: Store, paths: Iterable[str]) -> int:
-    """Remove what nobody has pinned; returns the bytes."""
+    """Remove what no reader has pinned; returns the bytes."""
     disk, salt, timeout_ms = store.disk, store.identity.salt, store.lock_timeout_ms
     freed = 0
     near: list[str] = []
@@ -39,7 +39,7 @@ def unlink_free(store: Store, paths: Iterable[str]) -> int:
                     freed += size
                 except MissingFile:
                     pass
-                except TxlogError as error:  # it has no name: the next sweep meets it again
+                except TxlogError as error:  # it has no name: the next sweep finds it again
                     store.note(f"{error}; txlog admin gc --apply tries again")
     return freed
 
@@ -59,9 +59,9 @@ def _remove_far(store: Store, path: str) -> int:
 
 
 def needed_before(disk: Disk, salt: bytes, newest: Manifest) -> set[str]:
-    """What leads from the checkpoint before a manifest to it, and only that one names any more.
+    """What leads from the checkpoint before a manifest to it, and only that one still names.
 
-    Everything that lost its name, where the one before cannot be told: it may be under repair.
+    If the one before is unknown, everything that lost its name: it may be under repair.
     """
     older = [one for one in generations(disk) if one < newest.generation]
     if not older:
@@ -73,11 +73,11 @@ def needed_before(disk: Disk, salt: bytes, newest: Manifest) -> set[str]:
 
 
 def leading(before: Manifest, newest: Manifest) -> set[str]:
-    """The files of a checkpoint from which what the next one made can be made again.
+    """The files of a checkpoint from which the next one's can be made again.
 
-    Its state, its history, and rows that lie in other files since. Rows of a ledger that was
-    trimmed or deleted lead nowhere: frames tell that they are gone, and that is the moment (R18).
-    Which those are can be told in a partition; in a sidecar, once nothing of the partition is left.
+    Its state, its history, and rows that are now in other files. Rows of a trimmed or deleted
+    ledger lead nowhere: frames say that they are gone, and that is when they go (R18). For a
+    partition these are known; for a sidecar, only once nothing of the partition is left.
     """
     out = {ref.path for ref in before.dumps} | {ref.path for ref in before.history}
     live = {_partition_dir(ref.path) for refs in newest.files.values() for ref in refs}

@@ -1,9 +1,9 @@
-"""Upkeep of delayed indexes: when it is due, doing it, and what commands and delivery ask of it.
+"""Upkeep of delayed indexes: when it is due, doing it, and what commands and delivery need of it.
 
-Nothing runs by itself. A process that has sent, committed or is closing looks whether its
-partitions need something, and does it if nobody else holds the maintenance lock; a checkpoint looks
-at all partitions. None of it is necessary: without upkeep, delivery costs more time and memory, and
-never a message. The steps are in `builder`. Source: spec/delayed 6.
+Nothing runs by itself. A process that has sent or committed, or is closing, checks whether its
+partitions need upkeep, and does it if no other holds the maintenance lock; a checkpoint checks all
+partitions. None of it is necessary: without upkeep, delivery costs more time and memory, but never
+a message. The steps are in `builder`. Source: spec/delayed 6.
 """
 
 from __future__ import annotations
@@ -35,20 +35,20 @@ ID_MAX: Id = (1 << 62, 0, 0)
 
 
 def upkeep_due(view: View, partition: int, settings: Settings, now: Instant) -> bool:
-    """True when the index of a partition wants something; reads no file."""
+    """True when the index of a partition needs upkeep; reads no file."""
     return flow.upkeep_due(view, settings, partition, now)
 
 
 def tend_due(store: Store, *, closing: bool = False) -> TendReport:
-    """After an answer: tend the partitions that delayed messages were added to since last time.
+    """After a call: tend the partitions that gained delayed messages since last time.
 
-    It gives way to whoever holds the maintenance lock, unless a mutable bucket has twice its
-    bound: then it waits, so that whoever adds to it is the one who is held up.
-    closing: look also at those whose time alone has come
+    It gives way to the holder of the maintenance lock, unless a mutable bucket has twice its
+    bound: then it waits, so that the one who adds to it is the one held up.
+    closing: also look at those that are due only because time has passed
     """
     if store.disk.read_only or store.dry_run:
         return TendReport()
-    if not closing and not store.has_delays_to_look_at:  # most of the time
+    if not closing and not store.has_delays_to_look_at:  # as most of the time
         return TendReport()
     now, settings = store.clock.now(), store.settings
 
@@ -68,16 +68,16 @@ def tend_due(store: Store, *, closing: bool = False) -> TendReport:
         return tend(store, due, wait=is_overfull) if due else TendReport()
     except AlreadyClosed:
         return TendReport()
-    except TxlogError as error:  # the call before it was done and must say so
+    except TxlogError as error:  # the call itself succeeded and must say so
         store.bucket_ops.fail("tend", now.wall_ms)
-        store.note(f"delayed indexes were not looked after: {error}")
+        store.note(f"upkeep of delayed indexes failed: {error}")
         return TendReport()
 
 
 def tend(store: Store, partitions: Iterable[int] | None, *, wait: bool = False) -> TendReport:
-    """Do what the indexes of partitions (None: of all) want; failures are reported, not raised.
+    """Do what the indexes of partitions (None: all) need; failures are reported, not raised.
 
-    wait: for the maintenance lock; else nothing happens while another process has it
+    wait: for the maintenance lock; otherwise nothing happens while another process has it
     raises: StoreLocked
     """
     with checkpoint.maintenance(store, wait=wait) as is_held:
@@ -85,7 +85,7 @@ def tend(store: Store, partitions: Iterable[int] | None, *, wait: bool = False) 
 
 
 def tend_held(store: Store, partitions: Iterable[int] | None = None) -> TendReport:
-    """As tend, for a caller that holds the maintenance lock."""
+    """Like tend, for a caller that holds the maintenance lock."""
     report = TendReport()
     now = store.clock.now()
 
@@ -108,7 +108,7 @@ def delayed_partitions(view: View) -> list[int]:
 
 
 def merge_now(store: Store, partition: int, to: int = 1) -> TendReport:
-    """Delete what nobody needs, then merge until there are at most so many buckets.
+    """Delete buckets that nobody needs, then merge until at most this many are left.
 
     raises: StoreLocked, ReadOnlyStore
     """
@@ -122,10 +122,10 @@ def merge_now(store: Store, partition: int, to: int = 1) -> TendReport:
 
 
 def rebuild_if_free(store: Store, partition: int, first: Id, last: Id) -> bool:
-    """Index again what the index lacks of a range that somebody is about to read.
+    """Index again what the index lacks of a range that is about to be read.
 
-    returns: False when another process has the maintenance lock, or it failed: rows have to be
-             looked at then
+    returns: False when another process has the maintenance lock, or it failed: then the rows
+             themselves must be read
     """
     if store.disk.read_only or store.dry_run:
         return False
@@ -143,8 +143,8 @@ def rebuild_if_free(store: Store, partition: int, first: Id, last: Id) -> bool:
 def drop_lost(store: Store, partition: int, gen: int, error: TxlogError) -> bool:
     """Record that a bucket cannot be read; False when it is not in the index any more.
 
-    Its range has no index from then on: rows in it are looked at until it is made again. Only for
-    errors of which is_lost is true.
+    From then on its range has no index: its rows are read until it is rebuilt. Only for errors
+    that is_lost accepts.
     """
     if store.disk.read_only or store.dry_run:
         return False
@@ -152,15 +152,15 @@ def drop_lost(store: Store, partition: int, gen: int, error: TxlogError) -> bool
 
 
 def _wanted(ids: pa.Table, cutoff: int, oldest: int) -> pa.Table:
-    """Ids that are not due, of ledgers that were not trimmed, which a bucket keeps till it goes."""
+    """Ids of a bucket that are not due, in ledgers that were not trimmed."""
     is_later = pc.greater(ids.column("deliver_at"), cutoff)
     return ids.filter(pc.and_(is_later, pc.greater_equal(ids.column("ledger"), oldest)))
 
 
 class RebuildReport(msgspec.Struct, gc=False):
-    """What a rebuild by command did and found, of the ids that are not due.
+    """What a rebuild by command did and found, for ids that are not due.
 
-    missing: in the log, not in the index; extra: in the index, not in the log; a wrong time is both
+    missing: in the log, not in the index; extra: the reverse; a wrong time counts as both
     """
 
     ids: int = 0
@@ -177,10 +177,10 @@ def rebuild_now(
     last: Id | None = None,
     search: Search | None = None,
 ) -> RebuildReport:
-    """Replace the index of a range by what the log says, and report what differed.
+    """Rebuild the index of a range from the log, and report what differed.
 
-    first, last: None: from the beginning, to the end. Buckets are replaced as a whole. The mutable
-                 bucket is not touched: it comes from the frames that the log consists of
+    first, last: None: from the beginning, to the end. Buckets are replaced whole. The mutable
+                 bucket is not touched: it comes from the frames that make up the log
     search:      what finds the delayed ids of a range; None: the log
     raises: StoreLocked, ReadOnlyStore, and what the log raises when it is damaged
     """

@@ -4,10 +4,10 @@
     2 publish   its file, under a name never used before
     3 switch    one frame, checked again under the write lock; the files it replaces lose theirs
 
-A crash before the frame leaves a file that nothing names, one after it files that nothing needs:
-both are swept. The caller holds the maintenance lock, so there are never two builders in one
-directory. A step that fails is tried again and then given up: the log has everything, and delivery
-goes on. Source: spec/delayed 6, 11; R17, R18.
+A crash before the frame leaves a file that nothing names, a crash after it files that nothing
+needs; both are swept. The caller holds the maintenance lock, so there are never two builders in one
+directory. A step that fails is retried, then given up: the log has everything, and delivery goes
+on. Source: spec/delayed 6, 11; R17, R18.
 """
 
 from __future__ import annotations
@@ -50,15 +50,16 @@ if TYPE_CHECKING:
     from txlog.engine.upkeep.delayed.sources import Search
 
 TRIES = 3
-# A merge of no more ids keeps them in memory, 28 bytes each; a larger one reads its sources thrice.
+# A merge of up to this many ids keeps them in memory, 28 bytes each; a larger one reads its sources
+# three times.
 KEPT_IDS = 1 << 20
-STEPS_MAX = 10_000  # of one kind in one pass; each takes something away, so it is not reached
+STEPS_MAX = 10_000  # of one kind in one pass; each step removes something, so it is not reached
 T = TypeVar("T")
 _GENERATION = re.compile(r"bucket-\d+-\d+-(\d+)\.parquet")
 
 
 class TendReport(msgspec.Struct, gc=False):
-    """How many steps of upkeep were done; failed: given up; lost: buckets found unreadable."""
+    """How many steps were done; failed: given up; lost: buckets found unreadable."""
 
     deleted: int = 0
     pruned: int = 0
@@ -70,7 +71,7 @@ class TendReport(msgspec.Struct, gc=False):
 
     @property
     def steps(self) -> int:
-        """Frames that were written, about."""
+        """Roughly how many frames were written."""
         return self.deleted + self.pruned + self.sealed + self.merged + self.rebuilt + self.lost
 
 
@@ -84,7 +85,7 @@ def lose(store: Store, partition: int, gen: int, error: TxlogError) -> bool:
     dropped = store.write(lambda view, now: flow.lose(view, partition, [gen]))
     if dropped:
         store.bucket_ops.note("lost", 0.0)
-        store.note(f"bucket {gen} of a delayed index is lost, it is made anew: {error}")
+        store.note(f"bucket {gen} of a delayed index is lost and will be rebuilt: {error}")
     return bool(dropped)
 
 
@@ -102,7 +103,7 @@ class Builder:
         self._report = report
 
     def tend(self) -> None:
-        """Everything that is wanted, in this order: what goes need not be merged."""
+        """Everything that is due, in this order: what is dropped need not be merged."""
         report = self._report
         report.deleted += self._attempt("delete", self.delete)
         report.pruned += self.repeat("prune", self.prune)
@@ -120,7 +121,7 @@ class Builder:
         return STEPS_MAX
 
     def _attempt(self, kind: str, step: Callable[[], bool]) -> bool:
-        """Do a step, again after a failure; what fails for good is counted and left."""
+        """Do a step, retrying after a failure; what fails for good is counted and left."""
         store = self._store
         tries = 0
         while True:
@@ -129,24 +130,24 @@ class Builder:
                 done = step()
             except AlreadyClosed:
                 raise
-            except PartitionUnavailable:  # it went away, or its topic did, while we looked
+            except PartitionUnavailable:  # it or its topic went away meanwhile
                 return False
             except TxlogError as error:
                 if self._is_source_lost(error):
-                    continue  # each time a bucket less
+                    continue  # each time there is one bucket less
                 tries += 1
                 if tries < TRIES and not isinstance(error, StoreLocked):
                     continue
                 self._report.failed += 1
                 store.bucket_ops.fail(kind, store.clock.now().wall_ms)
-                store.note(f"a delayed index was left as it is, {kind} failed: {error}")
+                store.note(f"a delayed index was left as it was, {kind} failed: {error}")
                 return False
             if done:
                 store.bucket_ops.note(kind, time.monotonic() - began)
             return done
 
     def _is_source_lost(self, error: TxlogError) -> bool:
-        """True when the error is about a bucket, which was dropped then."""
+        """True when the error is about a bucket, which is then dropped."""
         if not is_lost(error):
             return False
         path = error.fields.get("path")
@@ -155,7 +156,7 @@ class Builder:
             if gens:
                 self._report.lost += lose(self._store, self._partition, gens[0], error)
         except TxlogError:
-            return False  # then it is a failure like any other
+            return False  # a failure like any other
         return bool(gens)
 
     def look(self, question: Callable[[View, Delayed], T]) -> T:
@@ -170,7 +171,7 @@ class Builder:
         return self._store.read(asked)
 
     def buckets(self) -> list[Bucket]:
-        """The buckets that there are, in order of position."""
+        """The buckets, in order of position."""
         return self.look(lambda view, state: list(state.buckets))
 
     def cutoff(self) -> int:
@@ -182,7 +183,7 @@ class Builder:
     # --- steps -------------------------------------------------------------------------------
 
     def delete(self) -> bool:
-        """Let go of buckets that nobody needs."""
+        """Drop buckets that nobody needs."""
         store, partition = self._store, self._partition
         cutoff = self.cutoff()
         if not self.look(lambda view, state: flow.doomed(view, partition, cutoff)):
@@ -192,13 +193,13 @@ class Builder:
         )
 
     def prune(self) -> bool:
-        """Write a bucket again without what is due."""
+        """Rewrite a bucket without what is due."""
         cutoff = self.cutoff()
         found = self.look(lambda view, state: flow.to_prune(state, cutoff))
         return bool(found) and self._merge(found[:1], cutoff)
 
     def merge(self, most: int) -> bool:
-        """Make one bucket of two neighbours, if there are more than so many."""
+        """Merge two neighbours into one bucket, if there are more than this many."""
         cutoff = self.cutoff()
         pairs = self.look(
             lambda view, state: flow.neighbours(state) if len(state.buckets) > most else []
@@ -242,7 +243,7 @@ class Builder:
         return bool(found) and self.rebuild(*found[0])
 
     def rebuild(self, first: Id, last: Id) -> bool:
-        """Index again a part of the first range without index that touches this one."""
+        """Index again a part of the first unindexed range that touches this one."""
         store, partition = self._store, self._partition
         view = View.open(store.disk, store.identity.salt, store.clock.now().boot_id)
         try:
@@ -264,7 +265,7 @@ class Builder:
         return self._switch(bucket, lambda view: flow.rebuild(view, op))
 
     def indexed(self, buckets: Sequence[Bucket]) -> pa.Table:
-        """The ids of buckets; those that cannot be read have none."""
+        """The ids of buckets; a bucket that cannot be read has none."""
         out = [storage_bucket.IDS.empty_table()]
         for bucket in buckets:
             with ExitStack() as stack:
@@ -279,7 +280,7 @@ class Builder:
     # --- parts -------------------------------------------------------------------------------
 
     def _merge(self, sources: Sequence[Bucket], cutoff: int) -> bool:
-        """Replace a bucket, or two neighbours, by one without what is due."""
+        """Replace a bucket, or two neighbours, with one without what is due."""
         first, last = sources[0].first, sources[-1].last
         span = (min(one.min_at for one in sources), max(one.max_at for one in sources))
         with ExitStack() as stack:
@@ -347,7 +348,7 @@ class Builder:
         )
 
     def _switch(self, bucket: Bucket | None, decide: Callable[[View], Decision]) -> bool:
-        """Write the frame; a file that it refuses goes."""
+        """Write the frame; if it is refused, the file is removed."""
         if self._store.write(lambda view, now: decide(view)):
             return True
         if bucket is not None:

@@ -1,6 +1,6 @@
-"""Where the ids of a new bucket come from: the mutable bucket, other buckets, or the log.
+"""Where the ids of a new bucket come from: the mutable bucket, other buckets or the log.
 
-Each source gives tables of IDS in order of key, without what is due; a merge holds two segments.
+Each source yields tables of IDS in key order, without what is due; a merge holds two segments.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from txlog.engine.view.files import Request
 from txlog.engine.view.view import View
 from txlog.startup import compute as pc
 
-# A ledger of more entries than this gets no table of its markers: none is taken for whole then.
+# A ledger with more entries than this gets no table of its markers: none then counts as whole.
 MARKED_ENTRIES_MAX = 1 << 25
-# Rows of the log, or of a bucket, that are looked at together; at least one segment.
+# Rows of the log, or of a bucket, that are read together; at least one segment.
 ROWS_READ = 1 << 16
-INDEX_MAX = (1 << 31) - 1  # no message of a transaction has so high an index
+INDEX_MAX = (1 << 31) - 1  # no message of a transaction has an index this high
 
 
 def ids_of(schedule: Schedule, rows: int) -> pa.Table:
-    """The first rows of a schedule as IDS in order of position, in memory of their own."""
+    """The first rows of a schedule as IDS in order of position, in their own memory."""
     columns = (schedule.at, schedule.ledger, schedule.entry, schedule.index)
     arrays = [
         pa.Array.from_buffers(field.type, rows, [None, pa.py_buffer(column[:rows])])
@@ -43,20 +43,20 @@ def ids_of(schedule: Schedule, rows: int) -> pa.Table:
 
 
 def by_key(ids: pa.Table, cutoff: int) -> pa.Table:
-    """Ids in order of position, in order of the key and without those that are due."""
+    """Ids given in order of position, in key order, without those that are due."""
     ids = ids.filter(pc.greater(ids.column("deliver_at"), cutoff))
     order = pc.array_sort_indices(one_array(ids.column("deliver_at")))  # stable
     return ids.take(order).combine_chunks()
 
 
 def span_of(ids: pa.Table) -> tuple[int, int]:
-    """The least and the greatest time."""
+    """The earliest and the latest time."""
     found = pc.min_max(ids.column("deliver_at")).as_py()
     return int(found["min"] or 0), int(found["max"] or 0)
 
 
 class MarkerTables:
-    """Of each ledger how many messages its markers have; looked up when first asked for."""
+    """How many messages the markers of each ledger have; looked up when first asked for."""
 
     __slots__ = ("_known", "_partition", "_store")
 
@@ -92,8 +92,8 @@ def marker_table(view: View, partition: int, ledger: int) -> pa.Array | None:
 def merged(files: Sequence[BucketFile], cutoff: int) -> Iterator[pa.Table]:
     """The ids of one bucket, or of two neighbours, the lower one first; what is due is left out.
 
-    Whatever is at or below the last key loaded of both sides can go: of equal times those of the
-    lower bucket, all of them, stand first.
+    Whatever is at or below the last loaded key of both sides can be emitted: of equal times, all
+    those of the lower bucket come first.
     """
     sides = [_live(file, cutoff) for file in files]
     if len(sides) == 1:
@@ -145,7 +145,7 @@ def _united(low: pa.Table, high: pa.Table) -> pa.Table:
 
 @dataclass(slots=True)
 class Found:
-    """Ids of the log in order of position; through: the last position that was looked at."""
+    """Ids of the log in order of position; through: the last position that was read."""
 
     ids: pa.Table
     through: Id
@@ -158,8 +158,8 @@ Search = Callable[[View, int, Id, Id, int, int], Found]
 def logged(view: View, partition: int, first: Id, last: Id, cutoff: int, ids_max: int) -> Found:
     """The delayed ids of a range of the log that are not due, from its beginning.
 
-    It ends, between two entries, once there are about ids_max: the rest is for another bucket.
-    Only deliver_at is read, of ledgers and, for markers, of the sidecar.
+    It ends between two entries once there are about ids_max: the rest is for another bucket.
+    Only deliver_at is read: from ledgers and, for markers, from the sidecar.
     """
     found: list[pa.Table] = []
     count = 0
@@ -191,7 +191,7 @@ def logged(view: View, partition: int, first: Id, last: Id, cutoff: int, ids_max
 
 
 def looked_up(ids: pa.Table, end: Id) -> Search:
-    """A search in ids that somebody else found: all of a partition up to a position, in order.
+    """A search in ids found elsewhere: all of a partition up to a position, in order.
 
     After the position the log itself is read.
     """
@@ -228,7 +228,7 @@ def _entry_of(marker: buffers.Marker) -> int:
 
 
 def _within(found: list[pa.Table], first: Id, last: Id) -> pa.Table:
-    """All of it, in one table, without what a marker at an end has beyond it."""
+    """All of it in one table, without what a marker at either end has beyond it."""
     ids = pa.concat_tables([IDS.empty_table(), *found]).combine_chunks()
     for one, is_beyond in ((first, pc.less), (last, pc.greater)):
         is_there = pc.and_(pc.equal(ids["ledger"], one[0]), pc.equal(ids["entry"], one[1]))
