@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import pickle
 import random
 from collections.abc import Iterator
+from dataclasses import FrozenInstanceError, replace
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
 from tests.engine_kit import START_MS, Bench, say, send_txn, values
-from txlog import Bound, Range
+from txlog import Bound, Message, Range, messages
 from txlog.cli.main import main
 from txlog.engine.folds.catalog import number_of
 from txlog.engine.plan.lookup import topic as find_topic
@@ -173,3 +175,64 @@ def test_a_backlog_is_read_in_few_calls(bench: Bench, rows_read: list[int]) -> N
         assert sum(group["messages"] for group in found) == total
     assert sum(rows_read) == 3 * total
     assert len(rows_read) <= 3 * 2
+
+
+def test_one_message_of_a_reader_makes_few(bench: Bench, rows_read: list[int]) -> None:
+    """Kills: a thousand rows and objects for one; and small batches for who reads on."""
+    everything = mixed(bench, 5, 400)
+    place = bench.client.reader("t").get_last_message_id()
+    assert place is not None
+    total = len(everything)
+    for start, left in ((None, total), (place, 1), (Bound("last", 500), 500)):
+        rows_read.clear()
+        with bench.client.reader("t", start) as reader:
+            first = reader.read_next()
+            assert first is not None
+            assert sum(rows_read) <= 10
+            assert len([first, *reader]) == left
+            reader.seek("earliest")
+            rows_read.clear()
+            assert [reader.read_next().value for _ in range(10)] == everything[:10]  # type: ignore[union-attr]
+            assert sum(rows_read) <= 10
+    rows_read.clear()
+    assert [one.value for one in bench.client.reader("t")] == everything
+    assert sum(rows_read) == len(everything)
+    assert len(rows_read) <= 2 + -(-len(everything) // 1000) + len(everything) // 60
+
+
+def test_messages_are_made_without_their_constructor(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kills: sixteen fields set one by one for each; they are as frozen and equal as ever."""
+    send_txn(bench.client, b"a", b"b")
+    bench.client.producer("t").send(b"c", key=b"k", properties={"p": "1"}, event_time=5)
+    table = next(iter(bench.client.read("t")))
+    calls: list[object] = []
+    construct = Message.__init__
+    monkeypatch.setattr(Message, "__init__", lambda self, **given: calls.append(given))
+    made = list(messages(pa.concat_tables([table] * 1001)))
+    assert not calls
+    monkeypatch.setattr(Message, "__init__", construct)
+    assert len(made) == 3003
+    for at, one in enumerate(made):
+        assert type(one) is Message
+        assert one == made[at % 3] == replace(one)
+        assert hash(one) == hash(made[at % 3])
+    plain = Message(
+        topic="t",
+        partition=0,
+        message_id=made[0].message_id,
+        value=b"c",
+        key=b"k",
+        properties={"p": "1"},
+        publish_time=START_MS,
+        event_time=5,
+        visible_time=START_MS,
+    )
+    last = replace(made[2], message_id=made[0].message_id)
+    assert last == plain
+    assert (made[0].txn_state, made[0].txn, made[2].txn) == ("committed", made[1].txn, None)
+    assert made[0].txn is not None
+    with pytest.raises(FrozenInstanceError):
+        made[0].value = b"x"  # type: ignore[misc]
+    assert pickle.loads(pickle.dumps(made[0])) == made[0]

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, replace
-from itertools import repeat
+from dataclasses import dataclass, field, fields
+from functools import lru_cache
+from itertools import chain, repeat
 from typing import Any, Final
 
 import pyarrow as pa
 
 from txlog.ids import MessageId, TxnId
 
-_COLUMNS: Final = (
-    "topic partition ledger entry index value key properties publish_time event_time deliver_at "
-    "visible_time producer sequence_id txn_most txn_least txn_state redelivery_count"
-).split()
 _BESIDE: Final = (
     "key properties publish_time event_time deliver_at producer sequence_id txn redelivery_count "
     "is_late"
 ).split()
+_INT64: Final = pa.int64()
+_TOGETHER: Final = 1000  # rows whose messages are made at once
 SHOWN_BYTES: Final = 48  # of a value or a key, in a repr
 SHOWN_PROPERTIES: Final = 4
 _INSTANTS: Final = frozenset({"publish_time", "event_time", "deliver_at", "visible_time"})
@@ -81,56 +80,66 @@ def _short(value: bytes | None) -> str:
     return f"{bytes(value[:SHOWN_BYTES])!r}…({len(value):,} bytes)"
 
 
+class _Draft:
+    """A Message in the making: it has the same slots, and they can be set."""
+
+    __slots__ = tuple(one.name for one in fields(Message))
+
+    def __init__(self, row: tuple[Any, ...]) -> None:
+        (
+            self.topic,
+            self.partition,
+            self.message_id,
+            self.value,
+            self.key,
+            self.properties,
+            self.publish_time,
+            self.event_time,
+            self.deliver_at,
+            self.visible_time,
+            self.producer,
+            self.sequence_id,
+            self.txn,
+            self.txn_state,
+            self.redelivery_count,
+            self.is_late,
+        ) = row
+
+
 def messages(table: pa.Table) -> Iterator[Message]:
     """Yield a Message for each row of a received table, in order."""
-    if "is_late" not in table.column_names:
-        return _plain(table)
-    late = table.column("is_late").to_pylist()
-    return (
-        replace(message, is_late=True) if is_late else message
-        for message, is_late in zip(_plain(table), late, strict=True)
+    if table.num_rows <= _TOGETHER:
+        yield from _made(table)
+        return
+    for at in range(0, table.num_rows, _TOGETHER):
+        yield from _made(table.slice(at, _TOGETHER))
+
+
+def _made(table: pa.Table) -> list[Message]:
+    """The messages of some rows. The constructor of a frozen class would take six times as long."""
+    index = (number or 0 for number in _items(table, "index"))
+    places = zip(_items(table, "ledger"), _items(table, "entry"), index, strict=False)
+    halves = zip(_items(table, "txn_most"), _items(table, "txn_least"), strict=False)
+    is_judged = table.schema.get_field_index("is_late") >= 0
+    columns = {
+        "message_id": (None if place[0] is None else MessageId(*place) for place in places),
+        "properties": (dict(pairs) if pairs else {} for pairs in _items(table, "properties")),
+        "txn": map(_txn, halves),
+        "is_late": map(bool, _items(table, "is_late")) if is_judged else repeat(False),
+    }
+    rows = zip(
+        *(columns.get(name) or _items(table, name) for name in _Draft.__slots__), strict=False
     )
+    made: list[Any] = list(map(_Draft, rows))
+    for one in made:
+        one.__class__ = Message
+    return made
 
 
-def _plain(table: pa.Table) -> Iterator[Message]:
-    columns = [_items(table, name) for name in _COLUMNS]
-    for (
-        topic,
-        partition,
-        ledger,
-        entry,
-        index,
-        value,
-        key,
-        properties,
-        publish_time,
-        event_time,
-        deliver_at,
-        visible_time,
-        producer,
-        sequence_id,
-        most,
-        least,
-        txn_state,
-        redelivery_count,
-    ) in zip(*columns, strict=False):
-        yield Message(
-            topic=topic,
-            partition=partition,
-            message_id=None if ledger is None else MessageId(ledger, entry, index or 0),
-            value=value,
-            key=key,
-            properties=dict(properties) if properties else {},
-            publish_time=publish_time,
-            event_time=event_time,
-            deliver_at=deliver_at,
-            visible_time=visible_time,
-            producer=producer,
-            sequence_id=sequence_id,
-            txn=None if most is None else TxnId.from_halves(most, least),
-            txn_state=txn_state,
-            redelivery_count=redelivery_count,
-        )
+@lru_cache(16)
+def _txn(halves: tuple[int | None, int]) -> TxnId | None:
+    most, least = halves
+    return None if most is None else TxnId.from_halves(most, least)
 
 
 def _items(table: pa.Table, name: str) -> Iterable[Any]:
@@ -138,7 +147,7 @@ def _items(table: pa.Table, name: str) -> Iterable[Any]:
     column = table.column(name)
     if name != "topic" and column.null_count == len(column):
         return repeat(None)
-    if name in _INSTANTS:
-        column = column.cast(pa.int64())
-    items: list[Any] = column.to_pylist()
-    return items
+    if name not in _INSTANTS:
+        items: list[Any] = column.to_pylist()
+        return items
+    return chain.from_iterable(chunk.view(_INT64).to_pylist() for chunk in column.chunks)

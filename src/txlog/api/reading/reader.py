@@ -63,6 +63,7 @@ from txlog.relation.positions import Where, bound_of, last_ids, only_one
 from txlog.settings import RECEIVE_BYTES_MAX
 
 BATCH_MESSAGES = 1000
+AHEAD_FIRST, AHEAD_GROWTH = 10, 10  # of read_next: most readers of one message want no more
 
 
 @checked
@@ -85,6 +86,7 @@ class Reader:
     """
 
     __slots__ = (
+        "_ahead",
         "_buffered",
         "_damage",
         "_ends",
@@ -131,6 +133,7 @@ class Reader:
         self._store = store
         self.topic = TopicName.parse(topic, allow_partition=True)
         self.short = self.topic.topic.short
+        self._ahead = AHEAD_FIRST  # how many messages read_next reads at once
         self._unread = NO_MESSAGES  # read ahead, and not delivered yet
         self._buffered: deque[Message] = deque()  # its last rows: as many as are left
         self._is_closed = False
@@ -467,7 +470,8 @@ class Reader:
     def _pop(self) -> Message | None:
         ground = self._ground
         if not self._buffered:
-            self._unread = self.take(BATCH_MESSAGES)
+            self._unread = self.take(self._ahead)
+            self._ahead = min(BATCH_MESSAGES, AHEAD_GROWTH * self._ahead)
             self._buffered.extend(messages(self._unread))
             if ground is not None:
                 ground.read_ahead(self._buffered)
@@ -526,6 +530,7 @@ class Reader:
         bound = bound_of(position)
         places = self._store.read(lambda view: self._sought(view, bound), up_to_damage=True)
         self._places.update(places)
+        self._ahead = AHEAD_FIRST
         self._left.clear()
         self._previews.update({index: START for index in places if index in self._previews})
         self._keep_unread(lambda message: message.partition not in places)
