@@ -1,6 +1,6 @@
 """Which files and rows hold the committed messages of a topic at one LSN.
 
-SQL and Spark read by it; neither DuckDB nor Spark is imported here.
+SQL and Spark read by its answer; neither DuckDB nor Spark is imported here.
 
 Contents:
 
@@ -9,7 +9,7 @@ Contents:
     hidden        rows that no marker makes visible
     positions     positions as the API takes and gives them
     progress      a stream over a topic: where it stands, what comes next, what is lost
-    reader        an open store as those who read its files need it
+    reader        an open store, for those who read its files
     relation      Relation: the files and rows of a topic's committed messages
     remote_rows   files that DuckDB cannot read itself, as tables
     scans         a relation in pieces that any process can read by itself

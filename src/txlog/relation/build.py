@@ -1,8 +1,8 @@
 """How the relation of a topic is made: which files and rows hold its committed messages.
 
 This decides visibility for everything that reads files by other means than the API. It goes through
-a partition ledger by ledger: each file goes to the source whose rule it needs; rows that lie only
-in journal frames, and those that stand for large messages, are made here. The answer is a Relation.
+a partition ledger by ledger: each file goes to the source whose rule it needs; rows that are only
+in journal frames, and those that stand for large messages, are made here. The result is a Relation.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _USER: Final = (
 _STORED: Final = ("kind", "entry", "lsn", "txn_index", *_USER)
 _TXN: Final = ("txn_most", "txn_least")
 _DATA: Final = pa.scalar(KIND_DATA, pa.int8())
-_FILED: Final = 1 << 62  # of a sealed ledger every row is in its file
+_FILED: Final = 1 << 62  # a sealed ledger has every row in its file
 
 
 def contents(
@@ -53,7 +53,7 @@ def contents(
     everything: bool = False,
     skip_unavailable: bool = False,
 ) -> list[Content]:
-    """What the topics hold that words name, short or in full, in any case; None: all topics.
+    """The contents of the topics that words name, short or in full, in any case; None: all topics.
 
     raises: as relation, part_rows
     """
@@ -81,7 +81,7 @@ def content(
     skip_unavailable: bool = False,
     isolation: str = "committed",
 ) -> Content:
-    """What a topic, or one partition of it, holds of what is wanted.
+    """The wanted contents of a topic, or of one partition of it.
 
     raises: as relation, part_rows
     """
@@ -108,11 +108,11 @@ def relation(
 ) -> Relation:
     """The relation of a topic, or of one partition of it.
 
-    everything: also how rows are stored, and rows of all kinds; of isolation uncommitted
+    everything: also how rows are stored, and rows of all kinds; for isolation uncommitted
     raises: TopicNotFound; PartitionUnavailable, Corruption (604) unless skip_unavailable;
             InvalidArgument for an unknown isolation; as spans_of
-    cost:   O(files + markers that are wanted + rows in frames); uncommitted: and the rows that
-            are not visible
+    cost:   O(files + wanted markers + rows in frames); uncommitted: plus the rows that are not
+            visible
     """
     check_isolation(isolation)
     topic = find_topic(view, name)
@@ -158,9 +158,9 @@ def relation(
 def part_rows(view: View, sources: Sequence[Source]) -> pa.Table:
     """The stored rows of parts, every byte checked, with the partition and ledger of each.
 
-    Of a partition's part only what is wanted; that of a sidecar is joined with what is wanted.
+    A partition's part yields only what is wanted; a sidecar's is joined with what is wanted.
 
-    raises: Corruption; MissingFile when the view is no longer the newest
+    raises: Corruption; MissingFile when the view is not the newest any more
     """
     tables = [
         pa.schema([("partition", pa.int32()), ("ledger", pa.int64()), *MESSAGE]).empty_table()
@@ -178,7 +178,7 @@ def part_rows(view: View, sources: Sequence[Source]) -> pa.Table:
 
 
 def segments(view: View) -> list[LedgerRows]:
-    """Where the rows of every ledger lie: a row a file, and one for those in journal frames.
+    """Where the rows of every ledger lie: a row for each file, and one for those in journal frames.
 
     role: partition or sidecar; state: open, closed (takes no more rows) or sealed; form: part,
     sealed or chunks (those of one large message), or frames, which have no file; markers: commit
@@ -241,7 +241,7 @@ def _hidden(
     *,
     everything: bool,
 ) -> pa.Table:
-    """What is not visible, if wanted: it comes after the end, as for a reader."""
+    """What is not visible, if wanted: it comes after the end, as it does for a reader."""
     if not everything and (isolation == "committed" or not wanted.has_end):
         return HIDDEN.empty_table()
     rows = hidden(view, topic, indexes, everything=everything)
@@ -254,7 +254,7 @@ def _hidden(
 
 
 def _why_unavailable(view: View, topic: Topic, number: int) -> TxlogError:
-    """The error a reader gets for a partition; for a quarantined one after its last good row."""
+    """The error a reader gets for a partition; for a quarantined one, after its last good row."""
     if view.catalog.unavailable[number].reason == "damage":
         return damage_error(view, number)
     return unavailable_error(view.catalog, topic, number)
@@ -279,10 +279,10 @@ class _Making:
         self.tail: list[pa.Table] = []
 
     def add(self, index: int, number: int, span: Span | None) -> None:
-        """Add a partition: its number in the topic, and in the store; what is wanted of it."""
+        """Add a partition: its number in the topic and in the store; what is wanted of it."""
         state, buffer = self._view.topic(number), self._view.buffer(number)
         found = list(placed(buffer, span))
-        rows: dict[int, int] = {}  # by ledger of the sidecar: how many rows of it are wanted
+        rows: dict[int, int] = {}  # by ledger of the sidecar: how many of its rows are wanted
         for _, _, at in found:
             rows[at[0]] = rows.get(at[0], 0) + at[2]
         filed: dict[int, int] = {}  # by ledger: rows that are in files
@@ -355,7 +355,7 @@ class _Making:
         if joined:
             self.markers.append(_markers(index, joined))
         if tail:
-            tail.sort(key=lambda item: item[0])  # a frame is read once, if the requests rise
+            tail.sort(key=lambda item: item[0])  # in order, each frame is read once
             self.tail.append(self._marked(self.of_tail, index, tail, {}))
         if whole:
             refs = [large[request[0]] for request, _, _ in whole]
@@ -413,7 +413,7 @@ def _markers(index: int, joined: list[tuple[int, Marker, int]]) -> pa.Table:
 def _committed(
     schema: pa.Schema, index: int, rows: pa.Table, place: dict[str, pa.Array]
 ) -> pa.Table:
-    """Stored rows with what their place says of them."""
+    """Stored rows with what their place says about them."""
     columns = {name: rows.column(name) for name in rows.column_names}
     columns["stored_entry"] = columns["entry"]
     columns |= {"partition": pa.repeat(pa.scalar(index, pa.int32()), rows.num_rows), **place}

@@ -1,8 +1,8 @@
 """Checking files before others read them by path, and remembering which this process has checked.
 
-DuckDB and Spark accept flipped bits without an error, so every byte is first compared with the
-manifest's checksums. A published file never changes; one with the same checksum, length, time and
-inode as when it was checked is not read again.
+DuckDB and Spark accept flipped bits without an error, so every byte is first checked against the
+manifest's checksums. A published file never changes; one whose checksum, length, time and inode are
+what they were when it was checked is not read again.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _fitting: dict[tuple[str, int], bool] = {}  # by path and CRC
 
 
 def fits(disk: Disk, ref: FileRef) -> bool:
-    """Whether SQL has room for all instants of a sealed file, as its footer has it.
+    """Whether SQL can hold all instants of a sealed file, according to its footer.
 
     raises: Corruption; MissingFile
     """
@@ -67,7 +67,7 @@ def _note(reader: SegmentReader) -> bool:
 
 
 def check_files(disk: Disk, sources: Iterable[Source]) -> int:
-    """Compare every byte of files with its checksum; returns how many were read for it.
+    """Check every byte of files against their checksums; returns how many files were read.
 
     raises: Corruption (path, offset); MissingFile
     """
@@ -97,7 +97,7 @@ def check_files(disk: Disk, sources: Iterable[Source]) -> int:
 
 
 def _check_remote(ref: FileRef) -> None:
-    """Of a remote file only the footer: its reader compares the checksums of pages."""
+    """Check only the footer of a remote file: its reader checks the pages."""
     file = open_far(ref.path)
     try:
         reader = SegmentReader(file, ref)
@@ -112,7 +112,7 @@ def _stamp(path: Path, crc: int) -> Stamp | None:
     try:
         found = path.lstat()
     except OSError:
-        return None  # opening it reports what is wrong
+        return None  # opening it says what is wrong
     return (crc, found.st_size, found.st_mtime_ns, found.st_ino)
 
 

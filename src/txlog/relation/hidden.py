@@ -1,8 +1,8 @@
 """What no marker makes visible: messages of open and aborted transactions, and other rows.
 
 These are the rows that READ_UNCOMMITTED gives to a reader (plan/reading/uncommitted), all at once
-and with the place where they lie. A row of an aborted transaction exists until its ledger is sealed
-or compacted; one whose marker was trimmed was once visible, and is neither.
+and with their place in the files. A row of an aborted transaction exists until its ledger is sealed
+or compacted; one whose marker was trimmed was once visible, so it is not among them.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ _READ: Final = (
     "txn_index", "key", "value", "properties", "publish_time", "event_time",
     "deliver_at", "producer", "sequence_id", "kind", "txn_most", "txn_least",
 )  # fmt: skip
-# How a row is stored, beside what it says: its transaction, and which row of a ledger it is.
+# How a row is stored, besides its contents: its transaction, and which row of a ledger it is.
 STORED: Final = (
     ("kind", pa.int8()), ("txn_most", pa.int64()), ("txn_least", pa.int64()),
     ("stored_ledger", pa.int64()), ("stored_entry", pa.int64()),
 )  # fmt: skip
-# As a committed message, of which these have no place, LSN and visible time; and what they have.
+# As a committed message, though these have no place, LSN or visible time; and what they do have.
 HIDDEN: Final = pa.schema(
     [
         ("partition", pa.int32()),
@@ -50,10 +50,10 @@ _DATA: Final = pa.scalar(KIND_DATA, pa.int8())
 def hidden(
     view: View, topic: Topic, indexes: Iterable[int], *, everything: bool = False
 ) -> pa.Table:
-    """The messages of these partitions that are not visible, as HIDDEN, in order of storing.
+    """The messages of these partitions that are not visible, as HIDDEN, in the order stored.
 
-    everything: and all other rows of their sidecars: ends of transactions, watermarks
-    txn_state:  open or aborted; of other rows also committed, null if no longer known
+    everything: also all other rows of their sidecars: ends of transactions, watermarks
+    txn_state:  open or aborted; for other rows also committed, null if no longer known
     cost:       O(markers + ledgers), and reading those rows
     """
     tables = [HIDDEN.empty_table()]
@@ -82,7 +82,7 @@ def hidden(
 
 
 def _unmarked(view: View, state: Buffer) -> Iterator[tuple[int, list[Request]]]:
-    """(ledger, stretches of its rows that no marker makes or made visible), in order."""
+    """(ledger, ranges of its rows that no marker makes or made visible), in order."""
     marked: dict[int, list[tuple[int, int]]] = {
         ledger: [(row, row + rows) for row, rows in gone] for ledger, gone in state.trimmed.items()
     }
@@ -94,7 +94,7 @@ def _unmarked(view: View, state: Buffer) -> Iterator[tuple[int, list[Request]]]:
         ledger, at = end.ledger, 0
         total = 1 if ledger in state.chunked else end.entries
         if end.sealed and ledger not in state.chunked:
-            total = view.files.of(ledger)[0].rows  # a sealed file has left rows out
+            total = view.files.of(ledger)[0].rows  # a sealed file leaves rows out
         requests: list[Request] = []
         for low, high in [*sorted(marked.get(ledger, ())), (total, total)]:
             if at < low:
@@ -105,7 +105,7 @@ def _unmarked(view: View, state: Buffer) -> Iterator[tuple[int, list[Request]]]:
 
 
 def _states(state: Buffer, rows: pa.Table) -> pa.Array:
-    """For each row what became of its transaction."""
+    """What became of each row's transaction."""
     held = [(number, sequence) for number, known in state.held.items() for sequence in known]
     said = pa.scalar(None, pa.string())
     is_data = pc.equal(rows.column("kind"), _DATA)
@@ -122,7 +122,7 @@ def _states(state: Buffer, rows: pa.Table) -> pa.Array:
 
 
 def _is_of(rows: pa.Table, txns: Iterable[tuple[int, int]]) -> pa.Array:
-    """Which rows are of one of these transactions."""
+    """Which rows belong to one of these transactions."""
     by_most: dict[int, list[int]] = {}
     for coordinator, sequence in txns:
         most, least = txn_halves(coordinator, sequence)

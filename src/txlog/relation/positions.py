@@ -1,4 +1,4 @@
-"""Positions as the API takes and gives them: where to start, and the last message of a topic.
+"""Positions as the API takes and returns them: where to start, and the last message of a topic.
 
 Pulsar's words `earliest` and `latest` work too.
 """
@@ -49,7 +49,7 @@ def bound_of(position: Where | None) -> Bound:
 
 
 def seek_to(store: Store, find: Find, to: Where, partitions: Sequence[int] | None) -> None:
-    """Move a subscription; partitions: those that move, None for all.
+    """Move a subscription; partitions: the ones to move, None for all.
 
     raises: NotAllowed (acknowledgements held by transactions), MessageNotFound, InvalidArgument
     """
@@ -70,7 +70,7 @@ def chosen_partitions(
     """
     if name.partition is not None:
         if wanted is not None:
-            raise InvalidArgument(f"{name} names a partition already")
+            raise InvalidArgument(f"{name} already names a partition")
         return [name.partition]
     for index in wanted or ():
         check_partition(name.short, topic, index)
@@ -86,11 +86,11 @@ def last_ids(
 
 
 def only_one(topic: str, known: Mapping[int, MessageId | None]) -> MessageId | None:
-    """The last id of the only partition. Raises NotAllowed when there are several."""
+    """The last id of the only partition. Raises NotAllowed when there is more than one."""
     if len(known) != 1:
         raise NotAllowed(
-            f"{topic} has {len(known)} partitions, each with a last message",
-            hint="get_last_message_ids gives all",
+            f"{topic} has {len(known)} partitions, each with its own last message",
+            hint="get_last_message_ids returns all of them",
             topic=topic,
         )
     return next(iter(known.values()))

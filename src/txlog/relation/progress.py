@@ -1,9 +1,9 @@
 """The progress of a stream over a topic: where it stands, what comes next, what is lost.
 
-A stream stands, in each partition, at the first position that it has not read. Between two such
-places lie plain rows and rows of markers. Nothing appears later or changes below the visible end,
-so what lies between them is the same whenever it is read. The next place is chosen at a frame, so
-that a transaction comes whole over all partitions, as long as the limits allow it.
+In each partition a stream stands at the first position it has not read. Between two such places
+are plain rows and rows of markers. Below the visible end nothing changes or is added later, so what
+is between them is the same whenever it is read. The next place is chosen at a frame, so that a
+transaction comes whole over all partitions, as long as the limits allow.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from txlog.relation.spans import Span, Wanted, spans_of
 from txlog.startup import compute as pc
 
 Places = dict[int, Mark]  # by partition: the first position that is not read
-_STEP: Final = 16_384  # rows looked at together
+_STEP: Final = 16_384  # rows read together
 _ROWS: Final = pa.schema(
     [
         ("lsn", pa.int64()),
@@ -43,12 +43,12 @@ _NONE, _ONE = (pa.scalar(value, pa.int64()) for value in (0, 1))
 
 
 def indexes_of(topic: Topic, name: TopicName) -> list[int]:
-    """The partitions that a name means; more once some are added."""
+    """The partitions that a name means; more once some have been added."""
     return list(range(topic.partitions)) if name.partition is None else [name.partition]
 
 
 def first_places(view: View, topic: Topic, indexes: list[int], bound: Bound) -> Places:
-    """Where a stream begins. An id is of one partition, the others begin with their first message.
+    """Where a stream begins. An id is of one partition; the others begin with their first message.
 
     raises: as spans_of
     """
@@ -74,7 +74,7 @@ def last_places(view: View, topic: Topic, indexes: list[int]) -> Places:
 def are_rows_between(
     view: View, topic: Topic, places: Mapping[int, Mark], ends: Mapping[int, Mark]
 ) -> bool:
-    """False when there is nothing at all between two places."""
+    """False when there is nothing between two places."""
     for index, start in places.items():
         span = Span(start, ends[index])
         for end in view.topic(number_of(topic, index)).ledgers:
@@ -85,7 +85,7 @@ def are_rows_between(
 
 
 def check_there(view: View, topic: Topic, places: Mapping[int, Mark]) -> None:
-    """Refuse to continue where unread messages are gone: never a silent jump.
+    """Refuse to continue where unread messages are gone: it never skips them silently.
 
     raises: MessageNotFound, with the range if they were trimmed
     """
@@ -97,7 +97,7 @@ def check_there(view: View, topic: Topic, places: Mapping[int, Mark]) -> None:
             short = TopicName.parse(topic.name).short
             raise MessageNotFound(
                 f"ledger {ledger} is not of {short}/{index}: the topic was deleted and made again",
-                hint="begin with a new checkpoint",
+                hint="start with a new checkpoint",
                 topic=short,
                 partition=index,
             )
@@ -111,11 +111,11 @@ def next_places(
     rows_max: int | None,
     bytes_max: int | None,
 ) -> Places:
-    """Where a batch that begins at places ends, not after ends; it holds about room at most.
+    """Where a batch that begins at places ends, not after ends; it holds at most about room.
 
-    It ends at a frame. If the first frame alone is more, it ends inside it: after a plain message
-    or a marker; and a marker that alone is more is a batch of its own.
-    cost: reads kinds and LSN of as many rows as fit, of each partition
+    It ends at a frame. If the first frame alone is larger, it ends inside it: after a plain message
+    or a marker; and a marker that alone is larger is a batch of its own.
+    cost: reads kinds and LSNs of as many rows as fit, in each partition
     """
     if rows_max is None and bytes_max is None:
         return dict(ends)
@@ -151,7 +151,7 @@ def next_places(
 
 
 def last_before(view: View, number: int, place: Mark) -> MessageId | None:
-    """The last message of a partition before a position; None when there is none left."""
+    """The last message of a partition before a position; None when none is left."""
     for end in reversed(view.topic(number).ledgers):
         ledger, high = end.ledger, end.entries
         if ledger > place[0]:
@@ -172,7 +172,7 @@ def last_before(view: View, number: int, place: Mark) -> MessageId | None:
 
 
 def _rows(view: View, index: int, number: int, span: Span, room: tuple[int, int]) -> pa.Table:
-    """The rows of a stretch with what they weigh, until there is more than room."""
+    """The rows of a stretch with their sizes, until they are more than room."""
     tables = [_ROWS.empty_table()]
     messages = size = 0
     for end in view.topic(number).ledgers:
@@ -195,7 +195,7 @@ def _rows(view: View, index: int, number: int, span: Span, room: tuple[int, int]
 def _weighed(
     found: pa.Table, index: int, end: LedgerEnd, first: int, markers: list[Marker]
 ) -> pa.Table:
-    """Rows from an entry on with their messages and bytes: of a marker exact, else on average."""
+    """Rows from an entry on with their messages and bytes: exact for markers, else on average."""
     table = _messages(found)
     in_markers = sum(marker.payload_bytes for marker in markers)
     plain = end.messages - sum(marker.count for marker in markers)
@@ -221,7 +221,7 @@ def _weighed(
 
 
 def _messages(found: pa.Table) -> pa.Table:
-    """kind, messages and number of each row."""
+    """Kind, messages and number of each row."""
     kind = found.column("kind")
     counted = pc.coalesce(found.column("count").cast(pa.int64()), _NONE)
     inner = pc.if_else(pc.equal(kind, _MARKER), counted, _NONE)
@@ -231,7 +231,7 @@ def _messages(found: pa.Table) -> pa.Table:
 
 
 def _fitting(rows: pa.Table, room: tuple[int, int]) -> int:
-    """How many rows from the first on have no more than room."""
+    """How many rows, from the first on, fit into room."""
     fits = [
         pc.less_equal(pc.cumulative_sum(rows.column(name)), pa.scalar(limit, pa.int64()))
         for name, limit in zip(("messages", "bytes"), room, strict=True)

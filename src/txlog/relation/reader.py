@@ -1,7 +1,7 @@
-"""Owns an open store as those who read its files need it: SQL, Spark, completion and shells.
+"""Owns an open store for those who read its files: SQL, Spark, completion and shells.
 
-It is the lightest handle of all: a command that only asks SQL loads no more than this. The names in
-a store are listed without counts or sizes; that costs what the catalog or the coordinators hold.
+It is the lightest handle: a command that only runs SQL loads no more than this. The names in a
+store are listed without counts or sizes; that costs as much as the catalog or coordinators hold.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ KINDS: Final = ("topic", "partition", "subscription", "key", "transaction", "end
 
 
 def names_of(view: View, uid: int, kind: str, topic: str | None = None) -> list[tuple[str, str]]:
-    """(name, what it is) of everything of a kind, in order.
+    """(name, what it is) for everything of a kind, in order.
 
-    kind:  one of KINDS; `ended`: every remembered transaction, the newest first
+    kind:  one of KINDS; `ended`: every remembered transaction, newest first
     uid:   whose keys
     topic: only its subscriptions; an unknown name has none
     """
@@ -96,7 +96,7 @@ def open_relations(
     clock: Clock | None = None,
     lock_timeout_ms: int | None = None,
 ) -> RelationReader:
-    """Open a store that exists, for its relations; raises as txlog.open."""
+    """Open an existing store for its relations; raises as txlog.open."""
     disk = PosixDisk(absolute(path), read_only=read_only)
     try:
         store = Store(
@@ -114,7 +114,7 @@ def open_relations(
 
 @checked
 class RelationReader:
-    """The part of a client that finds the files and rows that hold the messages of topics."""
+    """The part of a client that finds the files and rows holding the messages of topics."""
 
     __slots__ = ("_disk", "_store")
 
@@ -129,11 +129,11 @@ class RelationReader:
 
     @property
     def lock_timeout_ms(self) -> int:
-        """How long calls wait for a lock, as requested, or the store's setting."""
+        """How long calls wait for a lock: as requested, or by the store's setting."""
         return self._store.lock_timeout_ms
 
     def _wait_for_locks(self, timeout_ms: int) -> None:
-        """Wait this long from now on, whatever the store says."""
+        """Wait this long from now on, whatever the store's setting."""
         self._store.lock_timeout_asked_ms = timeout_ms
 
     def close(self) -> None:
@@ -155,7 +155,7 @@ class RelationReader:
         skip_unavailable: bool = False,
         isolation: str = "committed",
     ) -> Relation:
-        """The files and rows that hold the messages of a topic, for other readers.
+        """The files and rows holding the messages of a topic, for other readers.
 
         isolation: uncommitted: also those of open and aborted transactions, as `hidden`
         raises:    TopicNotFound; PartitionUnavailable, Corruption (604) unless skip_unavailable
@@ -195,8 +195,8 @@ class RelationReader:
     ) -> list[Content]:
         """The relations of topics, all at one LSN, with the rows of their parts; None: all.
 
-        words:      their names, short or in full, in any case
-        everything: with rows of all kinds, and where each is stored
+        words:      names of topics, short or in full, in any case
+        everything: include rows of all kinds, and where each is stored
         """
         return self._ask(
             lambda view: build.contents(
@@ -213,7 +213,7 @@ class RelationReader:
         skip_unavailable: bool,
         lists: Mapping[str, Callable[[View, Store], pa.Table]],
     ) -> tuple[list[Content], dict[str, pa.Table]]:
-        """What contents gives, and these tables by their names, all of one view."""
+        """What contents returns, and these tables by name, all of one view."""
 
         def together(view: View) -> tuple[list[Content], dict[str, pa.Table]]:
             found = build.contents(
@@ -228,7 +228,7 @@ class RelationReader:
     def _content_of_each(
         self, topics: Sequence[str], wanted: Wanted, *, skip_unavailable: bool, isolation: str
     ) -> list[Content]:
-        """What content gives of each topic, all of one view."""
+        """What content returns for each topic, all of one view."""
         names = [TopicName.parse(topic, allow_partition=True) for topic in topics]
         return self._ask(
             lambda view: [
@@ -247,7 +247,7 @@ class RelationReader:
     def _scanned(
         self, scan: Scan, names: Sequence[str], wanted: Ends | None = None
     ) -> Iterator[pa.Table]:
-        """The messages of one scan of a relation; see scanning.read_scan."""
+        """The messages of one scan of a relation; see scans.read_scan."""
         return scans.read_scan(self._disk, scan, names, wanted)
 
     def has_batch(self, topic: str, key: str, batch: int | str) -> bool:
@@ -261,14 +261,14 @@ class RelationReader:
         )
 
     def segments(self) -> list[LedgerRows]:
-        """Where the rows of every ledger lie: a row a file, one for those in journal frames."""
+        """Where the rows of every ledger lie: a row for each file, one for journal frames."""
         return self._ask(build.segments)
 
     def _pin(self, sources: Iterable[Source]) -> Pin | None:
-        """Keep the files of a relation on disk until the pin is closed, or this process ends.
+        """Keep the files of a relation on disk until the pin is closed or this process ends.
 
-        Check for the files afterwards: what was gone before is gone. None: the store is open
-        read-only, which leaves not even a lock file, and the grace for readers applies.
+        Check for the files afterwards: what was gone before stays gone. None: the store is open
+        read-only, which leaves not even a lock file, and the grace period for readers applies.
         """
         if self._disk.read_only:
             return None
@@ -285,28 +285,28 @@ class RelationReader:
         return all(remote.is_there(self._disk, source.ref.path) for source in sources)
 
     def _check_files(self, sources: Iterable[Source]) -> int:
-        """Compare every byte of files of a relation; returns how many were new to this process.
+        """Check every byte of files of a relation; returns how many were new to this process.
 
         raises: Corruption; MissingFile: removed
         """
         return checks.check_files(self._disk, sources)
 
     def fits(self, source: Source) -> bool:
-        """Whether SQL has room for all instants of a sealed file.
+        """Whether SQL can hold all instants of a sealed file.
 
         raises: Corruption; MissingFile: removed
         """
         return checks.fits(self._disk, source.ref)
 
     def without_far(self, content: Content) -> Content:
-        """The content without files that have an instant which SQL has no room for: as rows.
+        """The content, with rows in place of files that have an instant SQL cannot hold.
 
         raises: Corruption; MissingFile: removed
         """
         return remote_rows.without_far(content, self._disk)
 
     def names(self, kind: str, topic: str | None = None) -> list[tuple[str, str]]:
-        """(name, what it is) of all topics, partitions, subscriptions, keys or transactions.
+        """(name, what it is) for all topics, partitions, subscriptions, keys or transactions.
 
         kind:  topic, partition, subscription, key, transaction (unfinished), ended (all of them)
         topic: only its subscriptions
@@ -315,12 +315,12 @@ class RelationReader:
         return self._ask(lambda view: names_of(view, uid, kind, topic))
 
     def open(self, path: str) -> File:
-        """A file of the store, or outside it, by the path that a view has for it.
+        """A file of the store, or outside it, by its path in a view.
 
         raises: MissingFile, DiskFailed; the caller compares checksums and closes it
         """
         return remote.open_file(self._disk, path)
 
     def _ask(self, question: Callable[[View], T]) -> T:
-        """The answer of a function of the newest view."""
+        """The result of a function of the newest view."""
         return self._store.ask(question)

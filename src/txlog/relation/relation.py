@@ -1,4 +1,4 @@
-"""Owns Relation: the files and rows that hold the committed messages of a topic, at one LSN.
+"""Owns Relation: the files and rows that hold the committed messages of a topic at one LSN.
 
 It is a plain value. The committed messages of a partition are its data rows and the sidecar rows of
 transactions with a marker; so a relation has five sources, each with one rule:
@@ -6,14 +6,14 @@ transactions with a marker; so a relation has five sources, each with one rule:
     direct   sealed files of partitions, clean ones of sidecars     kind = 0
     unclean  sealed files of sidecars that hold other rows too      kind = 0, joined with markers
     open     parts, of both                                         as direct, as unclean
-    large    large messages, all but their values                   as they are
-    tail     what lies in journal frames only                       as it is
+    large    large messages without their values                    as they are
+    tail     what is only in journal frames                         as it is
 
 With isolation `uncommitted` there is a sixth, `hidden`: messages that no marker makes visible. With
-`everything`, rows also say how they are stored, and those that are not messages are among them.
+`everything`, rows also say how they are stored, and rows that are not messages are included.
 
-A message has one ledger, entry, visible time and LSN wherever it lies: its marker's, if it came by
-a transaction.
+A message has the same ledger, entry, visible time and LSN wherever it lies: those of its marker if
+it was sent in a transaction.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from txlog.engine.model.schema import INSTANT, PROPERTY_MAP
 from txlog.engine.storage.segment import FileRef
 from txlog.relation.spans import Span, Wanted
 
-# A committed message, but for what follows from these: its topic, id as text, and size.
+# A committed message without what follows from these: its topic, id as text, and size.
 COMMITTED: Final = pa.schema(
     [
         ("partition", pa.int32()),
@@ -71,7 +71,7 @@ ALL: Final = Wanted()
 class Source:
     """A file of a partition (role p) or of its sidecar (s).
 
-    within: a file of `direct` or `open` of which only these positions are wanted
+    within: only these positions are wanted of a file of `direct` or `open`
     """
 
     partition: int
@@ -88,11 +88,11 @@ class Relation:
     unavailable:  partitions that are left out
     markers:      of transactions with rows in `unclean` or `open`; no frame below first_lsn has any
     spans:        by partition the positions that are wanted, if not all; what lies elsewhere is in
-                  no source, but for rows of a file with `within`, and messages of a marker that a
+                  no source, except rows of a file with `within`, and messages of a marker that a
                   span cuts
-    hidden:       messages of open and aborted transactions, as hiddenrows.HIDDEN; with isolation
-                  committed none
-    everything:   tail, large and hidden have the columns hiddenrows.STORED; tail and hidden have
+    hidden:       messages of open and aborted transactions, as hidden.HIDDEN; none with isolation
+                  committed
+    everything:   tail, large and hidden have the columns hidden.STORED; tail and hidden have
                   rows of all kinds
     """
 
@@ -126,6 +126,6 @@ class Content:
 
 
 def adopted_lsns(sources: Sequence[Source]) -> dict[int, int]:
-    """The LSN of the ledgers whose rows have none of their own."""
+    """The LSN of the ledgers whose rows do not have their own."""
     adopted = (source.ref for source in sources if source.ref.form == "adopted")
     return {ref.ledger: ref.lsn_first for ref in adopted}

@@ -1,11 +1,11 @@
 """Files that DuckDB cannot read itself, as tables for SQL.
 
-One kind lies in an object store: DuckDB does not go to the network by itself. The other has an
-instant that DuckDB has no room for (ranges.SQL_MS_MAX): its rows are read into memory as a whole.
+Some are in an object store: DuckDB does not go to the network by itself. Others have an instant
+that DuckDB cannot hold (ranges.SQL_MS_MAX): their rows are read into memory whole.
 
-Row groups are fetched as a query asks for them, and only the columns that it needs. The footer of a
-file was compared with the manifest's checksum before (`checks`); the checksums that Parquet has of
-pages are compared as they are read. Rows with their number in the file are read as a whole.
+Row groups are fetched as a query asks for them, and only the columns it needs. The footer of a file
+was checked against the manifest before (`checks`); Parquet's checksums of pages are checked as they
+are read. Rows with their number in the file are read whole.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _DATA: Final = pa.scalar(KIND_DATA, pa.int8())
 
 
 def dataset_of(sources: Sequence[Source], name: Callable[[Source], str]) -> object:
-    """The rows of files, and the column `filename` with what `name` says of each."""
+    """The rows of files, and the column `filename` with what `name` says for each."""
     ds = arrow_module("pyarrow.dataset")
     options = ds.ParquetFragmentScanOptions(page_checksum_verification=True)
     form = ds.ParquetFileFormat(default_fragment_scan_options=options)
@@ -44,7 +44,7 @@ def dataset_of(sources: Sequence[Source], name: Callable[[Source], str]) -> obje
 
 
 def without_far(content: Content, disk: Disk) -> Content:
-    """The content, with rows of tables in place of the files whose instants SQL has no room for.
+    """The content, with rows of tables in place of the files whose instants SQL cannot hold.
 
     raises: Corruption; MissingFile
     """
@@ -68,7 +68,7 @@ def without_far(content: Content, disk: Disk) -> Content:
 
 
 def _stored_rows(source: Source, disk: Disk) -> dict[str, pa.ChunkedArray]:
-    """The rows of a file by column, with what its path says of them, every byte checked."""
+    """The rows of a file by column, with what its path says about them; every byte is checked."""
     ref = source.ref
     file = open_far(ref.path) if is_remote(ref.path) else open_file(disk, ref.path)
     try:
@@ -83,7 +83,7 @@ def _stored_rows(source: Source, disk: Disk) -> dict[str, pa.ChunkedArray]:
 
 
 def _tail_rows(source: Source, disk: Disk, everything: bool) -> pa.Table:
-    """The rows of a file of `direct` as those of `tail`: messages only, unless everything."""
+    """The rows of a file of `direct` like those of `tail`: only messages, unless everything."""
     columns = _stored_rows(source, disk)
     lsn = pa.scalar(source.ref.lsn_first, pa.int64())
     columns["ledger"] = pc.coalesce(columns["marker_ledger"], columns["stored_ledger"])
@@ -97,14 +97,14 @@ def _tail_rows(source: Source, disk: Disk, everything: bool) -> pa.Table:
 
 
 def _part_rows(source: Source, disk: Disk, schema: pa.Schema) -> pa.Table:
-    """The rows of a file of `unclean` as those of an open part."""
+    """The rows of a file of `unclean` like those of an open part."""
     columns = _stored_rows(source, disk)
     columns |= {"ledger": columns["stored_ledger"], "entry": columns["stored_entry"]}
     return pa.table([columns[name] for name in schema.names], schema=schema)
 
 
 def numbered_rows(sources: Sequence[Source], name: Callable[[Source], str]) -> pa.Table:
-    """The same in memory, with the column `file_row_number`. Raises Corruption, DiskFailed."""
+    """The file in memory, with the column `file_row_number`. Raises Corruption, DiskFailed."""
     schema = MESSAGE.append(FILENAME).append(pa.field("file_row_number", pa.int64()))
     tables = [schema.empty_table()]
     for source in sources:

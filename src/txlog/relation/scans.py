@@ -2,7 +2,7 @@
 
 A relation is cut into scans on the driver. Each is a plain value with everything its reader needs
 except the files: rows of a file with one rule (Relation), or the rows themselves. Files are opened
-below the store and every byte is checked, as everywhere. A file is read row group by row group, and
+below the store and every byte is checked, as everywhere. A file is read one row group at a time;
 those that its statistics rule out are skipped.
 """
 
@@ -48,15 +48,15 @@ MESSAGES: Final = pa.schema(
         ("size_bytes", pa.int64()),
     ]
 )
-# The same with isolation uncommitted; a message that is not visible has no id, place and LSN.
+# The same with isolation uncommitted; a message that is not visible has no id, place or LSN.
 UNCOMMITTED: Final = MESSAGES.append(pa.field("txn_state", pa.string()))
 SCAN_BYTES: Final = 64 << 20
 SCAN_BYTES_LEAST: Final = 8 << 20
 SCANS_WANTED: Final = 16  # a small topic is cut finer, so that all cores have work
 
 Rule = Literal["plain", "clean", "joined", "large", "rows"]
-Ends = Mapping[str, tuple[object, object]]  # by column: the least and greatest value that is wanted
-# The columns of a message that come from others than the one of their name.
+Ends = Mapping[str, tuple[object, object]]  # by column: the lowest and highest value wanted
+# The columns of a message that do not come from the column of the same name.
 _FROM: Final[dict[str, dict[str, Sequence[str]]]] = {
     "plain": {"ledger": (), "txn_index": (), "visible_time": ("publish_time",)},
     "clean": {"ledger": ("marker_ledger",), "entry": ("marker_entry",)},
@@ -85,7 +85,7 @@ class Scan:
     within:      only these positions of them
     rows:        Arrow IPC: the messages themselves, the markers of a `joined` file, or a large
                  message without its value
-    bytes:       about what is read
+    bytes:       roughly what is read
     """
 
     topic: str
@@ -102,8 +102,8 @@ class Scan:
 def scans_of(relation: Relation, wanted: Ends | None = None) -> list[Scan]:
     """The messages of a relation, each in one scan; the largest is about SCAN_BYTES.
 
-    wanted: of `partition`, `ledger` and `lsn` the least and greatest value; what it rules out is
-            left out, but not every message
+    wanted: the lowest and highest value of `partition`, `ledger` and `lsn`; files are left out by
+            it, but not every message that it rules out
     """
     made = _Cutting(relation, wanted or {})
     total = sum(source.ref.bytes for source in (*relation.direct, *relation.unclean))
@@ -122,7 +122,7 @@ def scans_of(relation: Relation, wanted: Ends | None = None) -> list[Scan]:
 
 
 def grouped(scans: Sequence[Scan]) -> list[list[Scan]]:
-    """Scans joined until they are worth a task; their order stays."""
+    """Scans joined until they are worth a task; the order is kept."""
     out: list[list[Scan]] = []
     size = 0
     room = max(SCAN_BYTES_LEAST, min(SCAN_BYTES, sum(scan.bytes for scan in scans) // SCANS_WANTED))
@@ -138,10 +138,10 @@ def grouped(scans: Sequence[Scan]) -> list[list[Scan]]:
 def read_scan(
     disk: Disk | None, scan: Scan, names: Sequence[str], wanted: Ends | None = None
 ) -> Iterator[pa.Table]:
-    """The messages of a scan with these columns of UNCOMMITTED, some rows at a time, in order.
+    """The messages of a scan with these columns of UNCOMMITTED, a few rows at a time, in order.
 
-    disk:   None will do if no file is in the store
-    wanted: by column what is asked for; row groups that have none of it are left out
+    disk:   may be None if no file is in the store
+    wanted: by column; row groups that hold nothing of it are left out
     raises: Corruption; SnapshotExpired when a file was removed since the scan was made
     """
     if scan.rule == "rows":
@@ -153,7 +153,7 @@ def read_scan(
     except MissingFile as error:
         raise SnapshotExpired(
             f"{scan.ref.path} was removed before it was read",
-            hint="read again, or raise reader_grace_ms",
+            hint="read it again, or raise reader_grace_ms",
             path=scan.ref.path,
         ) from error
     try:
@@ -175,7 +175,7 @@ def in_span(table: pa.Table, span: Span) -> pa.Table:
 
 
 def _is_behind(place: list[pa.ChunkedArray], mark: tuple[int, int, int]) -> pa.ChunkedArray:
-    """For each row whether its position is this one or a later one."""
+    """For each row, whether its position is this one or later."""
     out = pc.greater_equal(place[2], pa.scalar(mark[2], pa.int32()))
     for column, value in ((place[1], mark[1]), (place[0], mark[0])):
         scalar = pa.scalar(value, pa.int64())
@@ -241,7 +241,7 @@ class _Cutting:
             )
 
     def add_rows(self, rows: pa.Table) -> None:
-        """Add messages that travel along."""
+        """Add messages that travel with the scan."""
         if not rows.num_rows:
             return
         count = max(1, -(-rows.nbytes // self.size))
@@ -253,7 +253,7 @@ class _Cutting:
             )
 
     def _cut(self, ref: FileRef, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
-        """Rows start..stop in pieces of about the size that is wanted: first, last, bytes."""
+        """Rows start..stop in pieces of about the wanted size: first, last, bytes."""
         low, size = start, 0
         for group, end in zip(ref.groups, accumulate(g[0] for g in ref.groups), strict=True):
             if end <= start:
@@ -294,7 +294,7 @@ class _Cutting:
 
 
 def _read_rows(file: File, scan: Scan, names: Sequence[str], wanted: Ends) -> Iterator[pa.Table]:
-    """The messages of a file by its rule."""
+    """The messages of a file, by its rule."""
     assert scan.ref is not None
     reader = SegmentReader(file, scan.ref)
     stored = _stored(scan, names)
@@ -353,7 +353,7 @@ class _Places:
                 columns["txn_index"] = pa.nulls(count, pa.int32())
                 if "publish_time" in columns:
                     columns["visible_time"] = columns["publish_time"]
-                if "lsn" in columns:  # an adopted file has one for all its rows
+                if "lsn" in columns:  # an adopted file has one LSN for all its rows
                     lsn = pa.scalar(scan.ref.lsn_first, pa.int64())
                     columns["lsn"] = pc.coalesce(columns["lsn"], lsn)
         out = pa.table(columns)
@@ -361,7 +361,7 @@ class _Places:
 
 
 def _stored(scan: Scan, names: Collection[str]) -> list[str]:
-    """Which stored columns it takes to make these."""
+    """The stored columns needed to make these."""
     is_sifted = scan.ref is None or not scan.ref.is_messages_only
     needed = {"kind"} if is_sifted else {"entry"}  # without a column there is no row count
     asked = {source for name in names for source in _MADE.get(name, (name,))}
@@ -375,7 +375,7 @@ def _stored(scan: Scan, names: Collection[str]) -> list[str]:
 
 
 def _may_have(reader: SegmentReader, number: int, scan: Scan, wanted: Ends) -> bool:
-    """False when the statistics of a row group say that it has nothing that is wanted."""
+    """False when the statistics of a row group say that it holds nothing wanted."""
     asked: list[tuple[str, object, object]] = []
     for name, (low, high) in wanted.items():
         sources = _FROM[scan.rule].get(name, (name,) if name in MESSAGE.names else ())
@@ -440,7 +440,7 @@ def _ids(ledger: pa.ChunkedArray, entry: pa.ChunkedArray, index: pa.ChunkedArray
 
 
 def _key(table: pa.Table) -> pa.ChunkedArray:
-    """Transaction ids as one number: the coordinator is in the upper bits, which wrap around."""
+    """Transaction ids as one number: the coordinator is in the upper bits, which may wrap."""
     return pc.add(table.column("txn_most"), table.column("txn_least"))
 
 

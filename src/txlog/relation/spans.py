@@ -1,8 +1,8 @@
 """Owns spans: which stretch of each partition a reader of files wants, as two positions.
 
-Bounds may be given by position, count, time, subscription or LSN; all of them come down to a
-stretch of a partition, since order in a partition is the order of LSN as well. A position is
-(ledger, entry, index); a plain message has index 0, and one of a transaction counts from 1.
+Bounds may be given by position, count, time, subscription or LSN; each of them comes down to a
+stretch of a partition, since order in a partition is also order by LSN. A position is (ledger,
+entry, index); a plain message has index 0, and those of a transaction count from 1.
 """
 
 from __future__ import annotations
@@ -24,31 +24,31 @@ from txlog.errors import InvalidArgument
 from txlog.ranges import Range
 from txlog.startup import compute as pc
 
-# (ledger of a marker, the marker, where rows of it lie: ledger, first row, rows, first index)
+# (ledger of a marker, the marker, where its rows lie: ledger, first row, rows, first index)
 Placed = tuple[int, Marker, tuple[int, int, int, int]]
 _ALL_ENTRIES: Final = 1 << 62
 
 
 class Span(NamedTuple):
-    """Positions from start on and before stop."""
+    """Positions from start up to, but not including, stop."""
 
     start: Mark
     stop: Mark
 
     @property
     def is_empty(self) -> bool:
-        """True when no position is in it."""
+        """True when it holds no position."""
         return self.start >= self.stop
 
     @property
     def cuts_markers(self) -> bool:
-        """True when it may hold some messages of a transaction and not all."""
+        """True when it may hold some but not all messages of a transaction."""
         return self.start[2] > 1 or self.stop[2] > 1
 
     def entries(self, ledger: int, entries: int) -> tuple[int, int]:
-        """Which entries of a ledger of so many are in it: the first, and the one after the last.
+        """Which entries of a ledger with this many are in it: the first and the one after the last.
 
-        One that is in with some of its messages counts.
+        An entry with only some of its messages in it counts.
         """
         low = self.start[1] if self.start[0] == ledger else 0
         high = self.stop[1] + (self.stop[2] > 1) if self.stop[0] == ledger else entries
@@ -57,7 +57,7 @@ class Span(NamedTuple):
         return low, max(low, min(high, entries))
 
     def indexes(self, ledger: int, entry: int, count: int) -> tuple[int, int]:
-        """Which messages of a marker that is in it are: the first, and the one after the last."""
+        """Which messages of a marker in it are in it: the first and the one after the last."""
         low = max(1, self.start[2]) if self.start[:2] == (ledger, entry) else 1
         high = max(1, self.stop[2]) if self.stop[:2] == (ledger, entry) else count + 1
         return low, max(low, min(high, count + 1))
@@ -65,11 +65,11 @@ class Span(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What is wanted of a topic; by default all that is committed.
+    """What is wanted of a topic; by default everything committed.
 
     partitions: by index; None: all
-    range:      as spec/cli 6 has it, but for `unacked`, which is no stretch
-    at_lsn:     as the topic was at this LSN, of what still exists
+    range:      as in spec/cli 6, except `unacked`, which is not a stretch
+    at_lsn:     as the topic was at this LSN, as far as it still exists
     spans:      positions by partition, instead of range and at_lsn; others are left out
     """
 
@@ -85,7 +85,7 @@ class Wanted:
 
     @property
     def has_end(self) -> bool:
-        """True when it reaches the end of the log, behind which stands what is not committed."""
+        """True when it reaches the end of the log, after which comes what is not committed."""
         stop = self.range.stop
         return self.spans is None and self.at_lsn is None and (stop is None or stop.kind == "end")
 
@@ -94,7 +94,7 @@ def spans_of(view: View, topic: Topic, wanted: Wanted, indexes: list[int]) -> di
     """The stretch of each of these partitions that is wanted; those without one are left out.
 
     raises: InvalidArgument, MessageNotFound, SubscriptionNotFound; PartitionUnavailable for a time
-    cost:   a time or an LSN reads one column of a ledger in each partition
+    cost:   for a time or an LSN, one column of a ledger in each partition
     """
     if wanted.spans is not None:
         return {index: wanted.spans[index] for index in indexes if index in wanted.spans}
@@ -102,7 +102,7 @@ def spans_of(view: View, topic: Topic, wanted: Wanted, indexes: list[int]) -> di
         raise InvalidArgument(
             "unacknowledged messages are not a stretch of the log",
             code=203,
-            hint="start=Bound('sub', NAME) begins where its subscription does",
+            hint="start=Bound('sub', NAME) starts where the subscription does",
         )
     if wanted.at_lsn is not None and not 0 <= wanted.at_lsn <= view.lsn:
         raise InvalidArgument(
@@ -118,7 +118,7 @@ def spans_of(view: View, topic: Topic, wanted: Wanted, indexes: list[int]) -> di
 
 
 def above_lsn(view: View, number: int, lsn: int) -> Mark:
-    """The first position of a partition that a later frame than this wrote."""
+    """The first position of a partition written by a later frame than this."""
     above = ranges.stop_behind(ranges.start_of(view, number))
     for end in view.topic(number).ledgers:
         if end.entries and last_lsn(view, end.ledger) > lsn:
@@ -141,7 +141,7 @@ def last_lsn(view: View, ledger: int) -> int:
 
 
 def share(span: Span | None, role: str, ref: FileRef, rows: dict[int, int]) -> int:
-    """How many rows of a file may be wanted; rows: of each ledger of the sidecar."""
+    """How many rows of a file may be wanted; rows: those of each ledger of the sidecar."""
     if span is None:
         return ref.rows
     if role == "s":
@@ -151,7 +151,7 @@ def share(span: Span | None, role: str, ref: FileRef, rows: dict[int, int]) -> i
 
 
 def placed(buffer: Buffer, span: Span | None) -> Iterator[Placed]:
-    """(ledger of the marker, marker, where rows of it lie), in order, of what is wanted."""
+    """(ledger of the marker, marker, where its rows lie) of what is wanted, in order."""
     for number in sorted(buffer.markers):
         known = buffer.markers[number]
         if span is not None:

@@ -1,8 +1,8 @@
 """Owns Stored: every row of a topic wherever it lies, and what folds and manifest say of the rows.
 
-An audit compares the two: `files` and `rows` are read as they are, without a fold and without a
-plan of what is visible; `claims`, `ledgers`, `markers`, `counts` and `acks` are what the program
-goes by. All of it is of one view, and a plain value.
+An audit compares the two: `files` and `rows` are read as they are, without a fold or a plan of what
+is visible; `claims`, `ledgers`, `markers`, `counts` and `acks` are what the program relies on. All
+of it comes from one view, and is a plain value.
 """
 
 from __future__ import annotations
@@ -80,14 +80,14 @@ ACKS: Final = pa.schema(
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """The rows of a topic, and what is said of them; paths are below the store.
+    """The rows of a topic, and what is said about them; paths are below the store.
 
     files:   sealed files of partitions and sidecars; large_files: those of large messages
-    rows:    of parts, and with an empty `file` of journal frames
-    claims:  (partition, file as in rows or empty if sealed, what the manifest says of it)
-    ledgers: whole: every entry from 0 on is stored, none was left out as dead
+    rows:    of parts and, with an empty `file`, of journal frames
+    claims:  (partition, file as in rows or empty if sealed, what the manifest says about it)
+    ledgers: whole: every entry from 0 on is stored; none was left out as dead
     counts:  by partition: messages that can be read
-    acks:    runs of ids that subscriptions have acknowledged above their mark-delete positions
+    acks:    runs of ids acknowledged above the mark-delete positions of subscriptions
     """
 
     lsn: int
@@ -105,7 +105,7 @@ class Stored:
 
 
 def stored(view: View, words: Collection[str] | None) -> list[Stored]:
-    """What is stored of the topics that words name, short or in full; None: of all.
+    """What is stored of the topics that words name, short or in full; None: all topics.
 
     raises: PartitionUnavailable; Corruption of a part
     cost:   O(files + markers + rows in parts and frames)
@@ -215,7 +215,7 @@ def paths_below(root: str, sources: Sequence[Source]) -> Iterator[str]:
 
 
 def _placed(rows: pa.Table, *place: object) -> pa.Table:
-    """Rows with the role, partition and ledger that they are of, and the part that they are in."""
+    """Rows with the role, partition and ledger they belong to, and the part they are in."""
     first = [
         pa.repeat(pa.scalar(value, ROWS.field(at).type), rows.num_rows)
         for at, value in enumerate(place)

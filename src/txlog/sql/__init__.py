@@ -1,4 +1,4 @@
-"""SQL over a store, by DuckDB, which only this package imports.
+"""SQL over a store with DuckDB, which only this package imports.
 
 Contents:
 

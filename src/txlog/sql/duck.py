@@ -1,12 +1,12 @@
 """Owns DuckDB: the only module that imports it.
 
 A session is an ephemeral connection in memory. Arrow tables go in by name, Arrow tables come out;
-the only files it may read are the Parquet files named when it is opened. Its settings are fixed
-before the first statement and locked: no extension is fetched or loaded by itself, SQL does not
-see the caller's variables, nothing is spilled beside the program, and instants are in UTC.
+the only files it may read are the Parquet files named when it is opened. Its settings are fixed and
+locked before the first statement: no extension is fetched or loaded on its own, SQL does not see
+the caller's variables, nothing is spilled beside the program, and instants are in UTC.
 
-Text from outside goes through `Session.tables_of` first. It is the gate, and it must stand: a list
-of allowed paths by itself lets COPY overwrite what is on it.
+SQL from outside first goes through `Session.tables_of`. That gate must stay: a list of allowed
+paths alone lets COPY overwrite what is on it.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from txlog.errors import SqlError
 from txlog.ranges import SQL_MS_MAX, SQL_MS_MIN
 from txlog.startup import compute as pc
 
-# The nodes of a statement that only reads; a WITH may hold DELETE and its like.
+# The nodes of a statement that only reads; a WITH may hold a DELETE or the like.
 _READING = frozenset(
     ["SELECT_NODE", "SET_OPERATION_NODE", "RECURSIVE_CTE_NODE", "CTE_NODE", "STATEMENT_NODE"]
 )
 _PARSE = "SELECT json_serialize_sql($query)"
 T = TypeVar("T")
 _ENDLESS: Final = (1 << 63) - 1  # in us, what DuckDB takes for infinity
-_AGAIN_S: Final = 0.02  # a statement that has just begun may miss being interrupted
+_AGAIN_S: Final = 0.02  # a statement that has just begun may miss an interrupt
 BATCH_ROWS = 20_480  # ten of DuckDB's vectors: large messages must fit in memory
 VERSION: str = duckdb.__version__
-# Files that a scan of many has open, measured with DuckDB 2.0: 92, 132, 267 and 461 with 1, 2, 8
-# and 32 threads; without threads for reading ahead 18, 30 and 102 with 1, 2 and 8.
+# Open files of a scan of many, measured with DuckDB 2.0: 92, 132, 267 and 461 with 1, 2, 8 and 32
+# threads; without threads for reading ahead 18, 30 and 102 with 1, 2 and 8.
 AHEAD_FILES, THREAD_FILES = 128, 14
 
 _CONFIG: dict[str, str | bool | int | float | list[str]] = {
@@ -48,7 +48,7 @@ _CONFIG: dict[str, str | bool | int | float | list[str]] = {
 
 
 class Rows:
-    """The rows of a SELECT, computed as they are asked for; raises SqlError when that fails."""
+    """The rows of a SELECT, computed on demand; raises SqlError when that fails."""
 
     __slots__ = ("_connection", "_reader", "schema")
 
@@ -61,7 +61,7 @@ class Rows:
             try:
                 batch = _interruptible(self._connection, self._next)
             except (duckdb.Error, pa.ArrowException, OSError) as error:
-                raise _sql_error(error) from error  # Arrow hands on what DuckDB said, as OSError
+                raise _sql_error(error) from error  # Arrow passes on DuckDB's error as OSError
             if batch is None:
                 return
             yield batch
@@ -83,7 +83,7 @@ class Session:
     parquet: names of views and the path of the Parquet file that each one shows, with the number
              of the row in its file as the extra column file_row_number
     paths:   other files that statements may read
-    is_open: statements may read everything until `lock`: they are to be of ours
+    is_open: statements may read everything until `lock`: they must be our own
     """
 
     __slots__ = ("_connection",)
@@ -98,9 +98,9 @@ class Session:
         named = parquet or {}
         self._connection = duckdb.connect(":memory:", config=_CONFIG)
         try:
-            # By SET: as a connect option the zone would be looked up before it can be known.
+            # By SET: as an option of connect, the zone would be looked up before it is known.
             self._connection.execute("SET TimeZone = 'UTC'")
-            # A query of some seconds would draw it on standard output, among what programs read.
+            # A query of some seconds would draw it on standard output, amid what programs read.
             self._connection.execute("SET enable_progress_bar = false")
             _fit(self._connection, descriptor_limit() // 2)
             if not is_open:
@@ -113,7 +113,7 @@ class Session:
             raise _sql_error(error) from error
 
     def lock(self, paths: Sequence[str]) -> None:
-        """Let statements read these files and nothing else, for good; before the first of others.
+        """Let statements read only these files from now on; call it before the first foreign one.
 
         raises: SqlError
         """
@@ -125,7 +125,7 @@ class Session:
             raise _sql_error(error) from error
 
     def tables_of(self, query: str) -> list[str]:
-        """The tables that a query names, as written, each once; nothing is bound or run.
+        """The tables that a query names, as written, without duplicates; nothing is bound or run.
 
         raises: SqlError when it is not one SELECT, or does more than read
         """
@@ -137,13 +137,13 @@ class Session:
 
     @classmethod
     def in_file(cls, path: str) -> Session:
-        """A session in a database file of its own; for statements of ours only: nothing is locked.
+        """A session in its own database file, only for our own statements: nothing is locked.
 
         raises: SqlError
         """
         made = cls.__new__(cls)
         try:
-            path.encode()  # DuckDB takes paths that are UTF-8
+            path.encode()  # DuckDB takes UTF-8 paths
             made._connection = duckdb.connect(path, config=_CONFIG)
             _fit(made._connection, descriptor_limit() // 2)
         except (duckdb.Error, UnicodeEncodeError) as error:
@@ -162,13 +162,13 @@ class Session:
         self.close()
 
     def close(self) -> None:
-        """End the connection; what it held in memory is gone."""
+        """End the connection; what it held in memory is freed."""
         self._connection.close()
 
     def register(self, name: str, table: object) -> None:
-        """Make an Arrow table or dataset a view called name, in place of an older one.
+        """Make an Arrow table or dataset a view called name, replacing an older one.
 
-        Instants of a table that DuckDB has no room for are 'infinity' and '-infinity'.
+        Instants of a table that DuckDB cannot hold become 'infinity' and '-infinity'.
         """
         if isinstance(table, pa.Table):
             table = bounded(table)
@@ -178,7 +178,7 @@ class Session:
             raise _sql_error(error) from error
 
     def execute(self, statement: str, parameters: list[object] | None = None) -> None:
-        """Run a statement that has no rows to give."""
+        """Run a statement that returns no rows."""
         try:
             _interruptible(
                 self._connection, lambda: self._connection.execute(statement, parameters)
@@ -208,7 +208,7 @@ class Session:
             raise _sql_error(error) from error
 
     def scanned(self, query: str, parameters: Mapping[str, str] | None = None) -> tuple[int, int]:
-        """(files that a SELECT reads, files that it names), as they are when it is planned."""
+        """(files that a SELECT reads, files that it names), as of its planning."""
         try:
             planned = self._connection.execute(
                 f"EXPLAIN (FORMAT json) {query}", dict(parameters or {}) or None
@@ -237,16 +237,16 @@ class Session:
         """Return the single row of a SELECT as a mapping from column to Python value."""
         rows: list[dict[str, object]] = self.arrow(query).to_pylist()
         if len(rows) != 1:
-            raise SqlError(f"the query gave {len(rows)} rows where one was expected")
+            raise SqlError(f"the query returned {len(rows)} rows where one was expected")
         return rows[0]
 
 
 def _interruptible(connection: duckdb.DuckDBPyConnection, work: Callable[[], T]) -> T:
-    """Do work on the connection so that a signal's exception in this thread ends it at once.
+    """Do work on the connection so that an exception from a signal ends it at once.
 
-    DuckDB looks for signals seldom, some statements after a minute only, and then says "Query
-    interrupted" in place of the handler's exception. So a thread of its own has the statement, and
-    this one, if it is the main thread, to which signals come, waits as Python waits.
+    DuckDB rarely checks for signals, in some statements only after a minute, and then says "Query
+    interrupted" instead of raising the handler's exception. So the statement gets its own thread,
+    and this one, if it is the main thread, where signals arrive, waits as Python does.
     raises: what work raises
     """
     if threading.current_thread() is not threading.main_thread():
@@ -267,7 +267,7 @@ def _interruptible(connection: duckdb.DuckDBPyConnection, work: Callable[[], T])
     try:
         worker.start()
         done.wait()
-    except BaseException:  # Ctrl-C while waiting: DuckDB has to end first
+    except BaseException:  # Ctrl-C while waiting: DuckDB must end first
         while worker.is_alive() and not done.is_set():
             connection.interrupt()
             done.wait(_AGAIN_S)
@@ -279,7 +279,7 @@ def _interruptible(connection: duckdb.DuckDBPyConnection, work: Callable[[], T])
 
 
 def bounded(table: pa.Table) -> pa.Table:
-    """The table with every instant as DuckDB can hold it: microseconds, or without end."""
+    """The table with every instant as DuckDB can hold it: in microseconds, or infinite."""
     for at, field in enumerate(table.schema):
         if not pa.types.is_timestamp(field.type) or field.type.unit != "ms":
             continue
@@ -301,19 +301,19 @@ def _tables_of(parsed: dict[str, Any]) -> list[str]:
     """The tables of a parsed query. Raises SqlError."""
     if parsed["error"]:
         if parsed["error_type"] == "not implemented":
-            raise SqlError("only a SELECT is run here")
+            raise SqlError("only a SELECT can be run here")
         raise SqlError(_one_line(parsed["error_message"]))
     if len(parsed["statements"]) != 1:
-        raise SqlError(f"one SELECT is wanted, there are {len(parsed['statements'])} statements")
+        raise SqlError(f"expected one SELECT, found {len(parsed['statements'])} statements")
     nodes = list(_nodes(parsed["statements"][0]))
     if not all(node["type"] in _READING for node in nodes if "cte_map" in node):
-        raise SqlError("only a SELECT is run here, and this one changes something")
+        raise SqlError("only a SELECT can be run here, and this one changes something")
     named = (node["table_name"] for node in nodes if node.get("type") == "BASE_TABLE")
     return list(dict.fromkeys(map(str, named)))
 
 
 def _nodes(tree: object) -> Iterator[dict[str, Any]]:
-    """Every object of a statement."""
+    """Every object in a statement."""
     waiting = [tree]
     while waiting:
         one = waiting.pop()
@@ -329,16 +329,16 @@ def _one_line(text: object) -> str:
 
 
 def _fit(connection: duckdb.DuckDBPyConnection, room: int) -> None:
-    """Let a scan of many files have at most this many open, as far as threads decide it."""
+    """Limit the open files of a scan of many, as far as the number of threads decides it."""
     [(threads,)] = connection.execute("SELECT current_setting('threads')").fetchall()
     if AHEAD_FILES + THREAD_FILES * threads <= room:
         return
     named = "SELECT name FROM duckdb_settings() WHERE name = 'async_threads'"
-    for (ahead,) in connection.execute(named).fetchall():  # older ones do not read ahead
+    for (ahead,) in connection.execute(named).fetchall():  # older versions do not read ahead
         connection.execute(f"SET {ahead} = 1")
     connection.execute(f"SET threads = {max(1, min(threads, room // THREAD_FILES))}")
 
 
 def _sql_error(error: Exception) -> SqlError:
-    """Return DuckDB's complaint as ours, on one line."""
+    """DuckDB's error as ours, on one line."""
     return SqlError(_one_line(error))

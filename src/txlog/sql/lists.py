@@ -1,7 +1,7 @@
-"""Owns the relations of SQL that are no messages: what the lists answer, as Arrow tables.
+"""Owns the relations of SQL other than messages: the rows of the lists, as Arrow tables.
 
-A column has the name and meaning of the field of the matching list; ids are text there, instants
-are instants. They are functions of a view: what one statement names is all of the same.
+A column has the name and meaning of the matching list's field; ids are text, instants are instants.
+They are functions of a view: everything that one statement names is of the same view.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _SQL: Final = {
 
 
 def _columns(text: str) -> pa.Schema:
-    """A schema of names, each with the letter of its type behind a colon."""
+    """A schema of names, each followed by a colon and the letter of its type."""
     pairs = [word.split(":") for word in text.split()]
     return pa.schema([(name, _TYPES[letter]) for name, letter in pairs])
 
@@ -60,7 +60,7 @@ def _delayed(view: View, store: Store) -> Iterable[Row]:
 
 
 def _of_instants(schema: pa.Schema) -> pa.Schema:
-    """The schema with instants as numbers, as every other list has them."""
+    """The schema with instants as numbers, as in every other list."""
     return pa.schema([(f.name, pa.int64() if f.type == INSTANT else f.type) for f in schema])
 
 
@@ -70,7 +70,7 @@ def _delayed_buckets(view: View, store: Store) -> Iterable[Row]:
 
 
 def _watermarks(view: View, store: Store) -> Iterable[Row]:
-    """Of each topic where event time is at the end of its log, and where subscriptions are."""
+    """For each topic, event time at the end of its log and at its subscriptions."""
     now_ms = store.clock.now().wall_ms
     for topic in _topics(view):
         indexes = range(topic.partitions)
@@ -167,18 +167,18 @@ assert {*_LISTS, *_TABLES} == LISTS
 
 
 def columns(name: str) -> dict[str, str]:
-    """The columns of a relation of LISTS and their types, as SQL says them."""
+    """The columns of a relation of LISTS and their types, in SQL."""
     schema = _TABLE_SCHEMAS[name] if name in _TABLES else _LISTS[name][0]
     return {field.name: _sql_type(field.type) for field in schema}
 
 
 def _quoted(name: str) -> str:
-    """A name in a type, as DuckDB says it."""
+    """A name within a type, as DuckDB writes it."""
     return f'"{name}"' if name in ("first", "last", "index") else name
 
 
 def _sql_type(kind: pa.DataType) -> str:
-    """A type as SQL says it, of what a list or struct holds too."""
+    """A type in SQL, including what a list or struct holds."""
     if pa.types.is_list(kind):
         return f"{_sql_type(kind.value_type)}[]"
     if pa.types.is_struct(kind):
@@ -188,7 +188,7 @@ def _sql_type(kind: pa.DataType) -> str:
 
 
 def listed(view: View, store: Store, name: str) -> pa.Table:
-    """The rows of a relation of LISTS, as the view has it. Cost: that of the list."""
+    """The rows of a relation of LISTS in a view. Cost: that of the list."""
     if name in _TABLES:
         return _TABLES[name](view)
     schema, rows = _LISTS[name]
@@ -201,7 +201,7 @@ def listed(view: View, store: Store, name: str) -> pa.Table:
 
 
 def _plain(value: object, kind: pa.DataType) -> object:
-    """A value of an answer as its column has it: ids become text."""
+    """A value of a row as its column holds it: ids become text."""
     if value is None:
         return None
     if isinstance(value, list):

@@ -1,8 +1,8 @@
 """Owns Relation written as SQL: the SELECT of the messages of topics, for DuckDB.
 
-Nothing is decided here. All topics of a query are one SELECT: their files are one scan, and those
-with other rows than messages another, where topic and partition follow from the name of a file,
-which is looked at once a file and leaves files out; their tables are one table each, with the name
+Nothing is decided here. All topics of a query are one SELECT. Their files are one scan, and files
+that also hold other rows are another; topic and partition follow from the name of a file, which is
+evaluated once for each file and may leave files out. Their tables are one table each, with the name
 of the topic as a column.
 """
 
@@ -28,7 +28,7 @@ from txlog.relation.relation import Content, Source, adopted_lsns
 from txlog.relation.remote_rows import dataset_of, numbered_rows
 
 USER: Final = "key, value, properties, publish_time, event_time, deliver_at"
-# Of a file by its name: evaluated once a file, which also leaves files out.
+# What the name of a file says: evaluated once for each file, and may leave files out.
 PARTITION: Final = r"regexp_extract(filename, 'partition=(\d+)/(_txnlog/)?[^/]+$', 1)::INTEGER"
 LEDGER: Final = r"regexp_extract(filename, 'ledger-(\d+)\.\d+\.parquet$', 1)::BIGINT"
 TOPIC: Final = (
@@ -40,7 +40,7 @@ _NAMED: Final = f"partition, ledger, entry, txn_index, {USER}"
 _ALL: Final = f"{_NAMED}, visible_time, producer, sequence_id, lsn"
 _STORED: Final = "kind, txn_most, txn_least, stored_ledger, stored_entry"
 _STATE: Final = "CASE WHEN txn_index IS NOT NULL THEN 'committed' END AS txn_state"
-# No row, but the name and type of every column.
+# No rows, but the name and type of every column.
 _NOTHING: Final = (
     "SELECT NULL::VARCHAR AS topic, NULL::INTEGER AS partition, NULL::BIGINT AS ledger,"
     " NULL::BIGINT AS entry, NULL::INTEGER AS txn_index, NULL::BLOB AS key, NULL::BLOB AS value,"
@@ -60,9 +60,9 @@ _KINDS: Final = {
 class Messages:
     """The messages of some topics as SQL over registered tables and over files.
 
-    path:       what is written for a file
+    path:       the path written for a file
     everything: the contents have rows of all kinds
-    tables:     what is to be registered, by name
+    tables:     what must be registered, by name
     """
 
     __slots__ = (
@@ -87,7 +87,7 @@ class Messages:
         self._is_one = len(contents) == 1
         self._topic = text(relations[0].topic) if self._is_one else TOPIC
         self._direct = [source for relation in relations for source in relation.direct]
-        # Files of messages only need no look at a row; those without a message need none at all.
+        # In files of messages only, no row is tested; files without a message are not read at all.
         self._whole = [source for source in self._direct if source.ref.is_messages_only]
         self._sifted = [
             source
@@ -118,7 +118,7 @@ class Messages:
                 self.tables[f"txlog_remote_{kind}"] = made(remote, path)
 
     def _joined(self, tables: list[pa.Table]) -> pa.Table:
-        """The tables of the topics as one, with the topic as a column if there are several."""
+        """The tables of the topics as one, with a column for the topic if there are several."""
         if self._is_one:
             return tables[0]
         if not tables:
@@ -135,7 +135,7 @@ class Messages:
         return _columns(self._visible(everything=False))
 
     def plain(self, *, uncommitted: bool) -> str:
-        """The columns that the others are computed from: for a file that stands in for tables."""
+        """The columns that the others are computed from, for a file that replaces tables."""
         select = f"FROM {self._visible(everything=False)}"
         if not uncommitted:
             return select
@@ -145,7 +145,7 @@ class Messages:
     def of_files(self, complete: Sequence[str], *, uncommitted: bool) -> str:
         """What is in Parquet files, with markers as `markers_of_files` has them.
 
-        complete: files of what is not, with the columns of `plain`
+        complete: files with what is not in them, with the columns of `plain`
         """
         branches = [_NOTHING]
         branches += self._of_direct()
@@ -160,7 +160,7 @@ class Messages:
         return _columns(f"({' UNION ALL '.join(branches)})", "txn_state" if uncommitted else None)
 
     def markers_of_files(self) -> str | None:
-        """The markers that stand in sealed files of partitions, as `txlog_markers`; None: none."""
+        """The markers in sealed files of partitions, as `txlog_markers`; None: there are none."""
         if not self._unclean or not self._of_partitions():
             return None
         return (
@@ -173,7 +173,7 @@ class Messages:
         return [source for source in self._direct if source.role == "p"]
 
     def uncommitted(self) -> str:
-        """The same with txn_state, and messages of open and aborted transactions."""
+        """The same with txn_state, and with messages of open and aborted transactions."""
         select = _columns(self._visible(everything=False), _STATE)
         if not self.tables["txlog_hidden"].num_rows:
             return select
@@ -181,7 +181,7 @@ class Messages:
         return f"{select} UNION ALL {_columns(f'({rows})', 'txn_state')}"
 
     def all(self) -> str:
-        """Rows of all kinds, with what became of them and where they lie."""
+        """Rows of all kinds, with what became of them and where they are stored."""
         assert self.everything
         kind = " ".join(f"WHEN {number} THEN '{name}'" for number, name in _KINDS.items())
         more = (
@@ -195,7 +195,7 @@ class Messages:
         return f"{visible} UNION ALL {_columns(f'({rows})', more.format(state='txn_state'))}"
 
     def _lsn(self) -> str:
-        """The LSN of a row of `direct`: that of its ledger where it was adopted."""
+        """The LSN of a row of `direct`: that of its ledger if the file was adopted."""
         lsns = adopted_lsns(self._direct)
         if not lsns:
             return "lsn"
@@ -206,11 +206,11 @@ class Messages:
         return f"{self._topic} AS topic" if self._is_one else "topic"
 
     def _visible(self, *, everything: bool) -> str:
-        """What is visible, in parentheses: the columns of COMMITTED, and how it is stored."""
+        """What is visible, in parentheses: the columns of COMMITTED and how each row is stored."""
         stored = f", {_STORED}" if everything else ""
         lying = ", kind, txn_most, txn_least, {ledger}, {row}" if everything else ""
         data = "" if everything else f" WHERE kind = {KIND_DATA}"
-        only = data if self.everything else ""  # else a tail has nothing but messages
+        only = data if self.everything else ""  # otherwise a tail holds only messages
         branches = [f"SELECT {self._at()}, {_ALL}{stored} FROM txlog_tail{only}"]
         branches += self._of_direct(lying)
         if self._unclean:
@@ -231,7 +231,7 @@ class Messages:
         return f"({' UNION ALL '.join(branches)})"
 
     def _of_direct(self, lying: str = "") -> list[str]:
-        """Rows that stand as they are; lying: how they are stored, which has rows of all kinds."""
+        """Rows taken as they are; lying: how they are stored, and then rows of all kinds."""
         groups = [("whole", self._whole, ""), ("sifted", self._sifted, f" WHERE {_IS_DATA}")]
         if lying:
             groups = [("direct", self._direct, "")]
@@ -246,7 +246,7 @@ class Messages:
         ]
 
     def _of_unclean(self, lying: str = "") -> str:
-        """Rows of files that are joined with their markers."""
+        """Rows of files that are to be joined with their markers."""
         rows = (
             f"SELECT *, {PARTITION} AS partition, {LEDGER} AS file_ledger"
             f"{'' if self._is_one else f', {TOPIC} AS topic'}"
@@ -267,7 +267,7 @@ class Messages:
         )
 
     def _chunks(self) -> str:
-        """Values of large messages: their chunks put together, only if they are asked for."""
+        """Values of large messages: their chunks joined, only if they are asked for."""
         return (
             f"SELECT {LEDGER} AS large_ledger,"
             " unhex(string_agg(hex(value), '' ORDER BY entry)) AS value"
@@ -300,7 +300,7 @@ def files_of(contents: Sequence[Content]) -> Iterator[Source]:
 
 
 def path_below(root: str) -> Callable[[Source], str]:
-    """What names a file of a store in this directory, or outside of it."""
+    """The function that names a file of a store in this directory, or outside it."""
 
     def path(source: Source) -> str:
         at = source.ref.path
@@ -312,22 +312,22 @@ def path_below(root: str) -> Callable[[Source], str]:
 
 
 def name(word: str) -> str:
-    """A name as SQL has it."""
+    """A name as SQL writes it."""
     return '"' + word.replace('"', '""') + '"'
 
 
 def text(word: str) -> str:
-    """Text as SQL has it."""
+    """Text as SQL writes it."""
     return "'" + word.replace("'", "''") + "'"
 
 
 def unglobbed(path: str) -> str:
-    """A path without the meaning of a pattern."""
+    """A path that does not act as a pattern."""
     return "".join(f"[{char}]" if char in "*?[" else char for char in path)
 
 
 def _columns(source: str, more: str | None = None) -> str:
-    """The columns of `messages` over those of COMMITTED; what has no place has no id."""
+    """The columns of `messages` from those of COMMITTED; what has no place has no id."""
     is_message = "" if more is None or "stored_entry" not in more else f"kind = {KIND_DATA} AND "
     return (
         f"SELECT topic, partition, CASE WHEN {is_message}ledger IS NOT NULL"

@@ -1,10 +1,10 @@
 """Owns SQL over a store: which relations a query names, the views that show them, its rows.
 
-All that a statement names is of one view. The relations that are no messages are asked for by name:
-who wants none of them does not load their code.
+Everything that a statement names is of one view. Relations other than messages are asked for by
+name: a query that uses none of them does not load their code.
 
-A view is made only if the query names it, and its files are checked before it is. What the views
-say is `Relation` written as SQL: nothing is decided here.
+A view is made only if the query names it, and its files are checked first. What the views say is
+`Relation` written as SQL: nothing is decided here.
 """
 
 from __future__ import annotations
@@ -43,22 +43,22 @@ _MACROS: Final = (
 
 
 class Lists(Protocol):
-    """What gives the relations of LISTS, as listings.listed."""
+    """What gives the relations of LISTS, as lists.listed."""
 
     def __call__(self, view: View, store: Store, name: str) -> pa.Table:
-        """The rows of one, as the view has them."""
+        """The rows of one of them in a view."""
 
 
 class SqlQuery:
-    """One SELECT over a store; a context manager. All relations that it names are of one LSN.
+    """One SELECT over a store; a context manager. All relations it names are of one LSN.
 
-    Its files stay until it is closed, whatever checkpoints, compactions and trims do meanwhile; but
-    with a read-only client they go after the grace for readers.
+    Its files stay until it is closed, whatever checkpoints, compactions and trims do meanwhile;
+    with a read-only client, though, they may go after the grace period for readers.
     lists:      gives the relations of LISTS by name, of a view
     sql:        over `messages`, `messages_all`, topics by their names, short or in full, and LISTS
     parameters: values of $name
-    isolation:  uncommitted: messages have a txn_state, and those of open and of aborted
-                transactions are there too; they have no id, place, LSN and visible time
+    isolation:  uncommitted: messages have a txn_state, and those of open and aborted transactions
+                are there too; they have no id, place, LSN or visible time
     skip_unavailable: leave out unavailable or damaged partitions; `left_out` names them
     this:       a SELECT over the same relations, which the SQL knows as `this`
     raises:     SqlError; what reading the topics raises
@@ -90,12 +90,12 @@ class SqlQuery:
         try:
             texts = [sql] if this is None else [sql, this]
             self._begin([name for text in texts for name in self._session.tables_of(text)])
-        except BaseException:  # Ctrl-C too: the session is no one's yet
+        except BaseException:  # Ctrl-C too: nobody else owns the session yet
             self.close()
             raise
 
     def _begin(self, named: list[str]) -> None:
-        """Make the views of the named relations, at an LSN whose files still exist."""
+        """Make the views of the named relations at an LSN whose files still exist."""
         words = {word.casefold() for word in named}
         wanted = None if words & {_MESSAGES, _EVERYTHING} else named
         stood: list[tuple[int, int]] | None = None
@@ -125,33 +125,33 @@ class SqlQuery:
 
     @property
     def files(self) -> int:
-        """How many files its views stand on."""
+        """How many files its views use."""
         return sum(1 for _ in files_of(self._contents))
 
     @property
     def left_out(self) -> list[str]:
-        """Partitions that are not in it, as topic/partition."""
+        """Partitions that are missing, as topic/partition."""
         relations = [content.relation for content in self._contents]
         return [f"{of.topic}/{index}" for of in relations for index in of.unavailable]
 
     def pruned(self) -> int:
-        """How many files of its scans need not be read, as its plan has it."""
+        """How many files of its scans need not be read, according to its plan."""
         assert self._session is not None
         read, named = self._session.scanned(self._sql, self._parameters)
         return named - read
 
     def rows(self) -> Rows:
-        """The rows, batch by batch; once."""
+        """The rows, batch by batch; works once."""
         assert self._session is not None
         return self._session.stream(self._sql, self._parameters)
 
     def plan(self) -> str:
-        """How the SQL would be run, drawn by DuckDB."""
+        """DuckDB's drawing of how the SQL would be run."""
         assert self._session is not None
         return self._session.plan(self._sql, self._parameters)
 
     def close(self) -> None:
-        """End the session, and release its files."""
+        """End the session and release its files."""
         if self._session is not None:
             self._session.close()
             self._session = None
@@ -178,8 +178,8 @@ class SqlQuery:
         self._contents = [self._client.without_far(content) for content in self._contents]
         path = path_below(self._client.path)
         near = [source for source in sources if not is_remote(source.ref.path)]
-        paths = [path(source) for source in near]  # as such, and as a pattern
-        session = self._session = self._session or Session(is_open=True)  # none: this is a retry
+        paths = [path(source) for source in near]  # as a path, and as a pattern
+        session = self._session = self._session or Session(is_open=True)  # a retry has one
         session.lock(sorted({*paths, *map(unglobbed, paths)}))
         self.statements = [*_MACROS, *self._views(words, Messages(self._contents, path), session)]
         if self._this is not None:
@@ -190,7 +190,7 @@ class SqlQuery:
             session.execute(statement)
 
     def _views(self, words: set[str], messages: Messages, session: Session) -> Iterator[str]:
-        """The views of messages that are named; a topic never hides another relation."""
+        """The named views of messages; a topic never hides another relation."""
         for table_name, table in messages.tables.items():
             session.register(table_name, table)
         body = messages.uncommitted() if self._isolation == "uncommitted" else messages.committed()

@@ -1,13 +1,13 @@
-"""Segments: the files that the rows of a topic are in, their columns and row groups, their rows.
+"""Segments: the files that hold the rows of a topic, their columns and row groups, their rows.
 
-    list   a row a file, and one for what is in journal frames only; those of ledgers that were
-           trimmed as long as they are there, of no message any more; those of the logs of changes,
-           which no topic has, or one cursor of it
-    show   one ledger, or one file of a store or of none
-    cat    stored rows as they are, markers, watermark rows and changes too
+    list   a row for each file, and one for what is only in journal frames; also files of trimmed
+           ledgers while they exist, with no messages; and files of the logs of changes, which
+           belong to no topic, or to one of its cursors
+    show   one ledger, or one file, of a store or not
+    cat    stored rows as they are, including markers, watermark rows and changes
 
 The keys of the answers are the fields that `txlog segment` prints. Rows of a file of the store are
-compared with its checksums; those of another file are read as they are.
+checked against its checksums; those of another file are read as they are.
 """
 
 from __future__ import annotations
@@ -58,15 +58,15 @@ def listed(
     small_bytes: int | None = None,
     sort: str = "ledger",
 ) -> list[SegmentRow]:
-    """The files of a topic, of its cursors too; the fields of `txlog segment list`.
+    """The files of a topic and its cursors; the fields of `txlog segment list`.
 
-    topic:       None: all topics, and then the logs of changes that no topic has
-    small_bytes: only files of less
-    sort:        ledger, rows or size; the last two the greatest first
+    topic:       None: all topics, then the logs of changes that belong to none
+    small_bytes: only files smaller than this
+    sort:        ledger, rows or size; the last two largest first
     raises:      TopicNotFound, InvalidArgument
     """
     if topic is None and partition is not None:
-        raise InvalidArgument("a partition is of a topic", code=203)
+        raise InvalidArgument("a partition needs a topic", code=203)
     if sort not in SORTS:
         raise InvalidArgument(f"sort is {sort!r}, it must be one of {', '.join(SORTS)}")
     name = None if topic is None else TopicName.parse(topic, allow_partition=True)
@@ -83,7 +83,7 @@ def listed(
                 *own.pop(number, []),
             )
         ]
-        if name is None:  # those of a topic that was deleted go with the next checkpoint
+        if name is None:  # files of a deleted topic go with the next checkpoint
             rows += [row for rest in own.values() for row in rest] + shared
         return rows
 
@@ -104,7 +104,7 @@ def listed(
 
 
 def _chosen(view: View, name: TopicName | None, partition: int | None) -> list[int]:
-    """The partitions, by their numbers, of a topic or one of it, or of all topics by name."""
+    """The partitions, by number, of a topic, one of them, or those of all topics by name."""
     if name is None:
         topics = sorted(view.catalog.topics.values(), key=lambda topic: topic.name)
         return [number for topic in topics for number in numbers(topic)]
@@ -117,7 +117,7 @@ def _chosen(view: View, name: TopicName | None, partition: int | None) -> list[i
 
 
 def _of_cursors(view: View) -> dict[int, list[SegmentRow]]:
-    """The files of the logs of changes, by the partition whose cursor they are of; 0: of none."""
+    """The files of the logs of changes, by the partition of their cursor; 0: none."""
     out: dict[int, list[SegmentRow]] = {}
     for ref in changes_of(view.manifest).refs:
         out.setdefault(ref.partition, []).append(_of_changes(view, ref))
@@ -148,13 +148,13 @@ def _of_changes(view: View, ref: ChangeRef) -> SegmentRow:
     }
 
 
-Gone = tuple[int, str, FileRef | None]  # ledger, path, what is known of the file
+Gone = tuple[int, str, FileRef | None]  # ledger, path, what is known about the file
 
 
 def _trimmed(view: View) -> dict[int, list[Gone]]:
-    """By partition: files of its trimmed ledgers that wait until readers of them are through.
+    """By partition: files of its trimmed ledgers that wait until their readers are done.
 
-    Those that frames behind the newest checkpoint let go it still names; others have lost their
+    The newest checkpoint still names those that frames after it dropped; others have lost their
     names, and the checkpoint before may know them. A sidecar has none: its ledgers are replaced.
     """
     refs = {
@@ -164,7 +164,7 @@ def _trimmed(view: View) -> dict[int, list[Gone]]:
     }
     paths = {*refs, *(path for path, _ in view.manifest.dropped if not is_far(path))}
     if paths - refs.keys():
-        with suppress(TxlogError):  # what can be told of a file without it is in its name
+        with suppress(TxlogError):  # without it, the name of a file says enough
             before = read_manifest(view.disk, generations(view.disk)[0], view.salt)
             refs |= {ref.path: ref for found in before.files.values() for ref in found}
     out: dict[int, list[Gone]] = {}
@@ -250,7 +250,7 @@ def _of_partition(view: View, number: int) -> Iterator[SegmentRow]:
 def _of_ledger(
     view: View, number: int, of: SegmentRow, ledger: int, entries: int
 ) -> Iterator[SegmentRow]:
-    """A row a file; of: what is the same of all of them."""
+    """A row for each file; of: what is the same for all of them."""
     refs = view.files.of(ledger)
     several = len(refs) > 1 or (refs and refs[0].form == "part")
     stored = 0
@@ -273,7 +273,7 @@ def _of_ledger(
 
 
 def _count(view: View, number: int, row: SegmentRow, ledger: int, first: int, last: int) -> None:
-    """Messages that have their place among these entries; of a sidecar those that have rows."""
+    """Messages with their place among these entries; of a sidecar those with rows there."""
     if row["sidecar"]:
         live = live_rows(view.buffer(number)).get(ledger, 0)
         row["messages"] = min(live, last - first + 1)
@@ -311,7 +311,7 @@ def shown(client: RelationReader, what: str) -> SegmentDescription:
 
 
 def _found(client: RelationReader, what: str) -> tuple[list[FileRef], SegmentRow | None]:
-    """The files that a ledger or path stands for, and what is known of them; None: a stranger."""
+    """The files that a ledger or path stands for, and what is known of them; None: foreign."""
 
     def question(view: View) -> tuple[list[FileRef], SegmentRow | None]:
         for ledger, (number, _) in view.catalog.owners.items():
@@ -334,7 +334,7 @@ def _found(client: RelationReader, what: str) -> tuple[list[FileRef], SegmentRow
 
 
 def _changes(client: RelationReader, what: str) -> tuple[SegmentRow, str, pa.Table] | None:
-    """What is known of a file of a log of changes, its path, its rows; None: it is not one."""
+    """What is known of a file of a log of changes, its path and its rows; None: it is not one."""
 
     def question(view: View) -> tuple[SegmentRow, str, pa.Table] | None:
         for ref in changes_of(view.manifest).refs:
@@ -346,7 +346,7 @@ def _changes(client: RelationReader, what: str) -> tuple[SegmentRow, str, pa.Tab
 
 
 def _with_shape(row: SegmentRow, table: pa.Table, path: str) -> SegmentDescription:
-    """With the columns of rows that are read whole, as one row group."""
+    """Adds the columns of rows that are read whole, as one row group."""
     group: RowGroup = {
         "rows": table.num_rows,
         "size_bytes": table.nbytes,
@@ -364,7 +364,7 @@ def _is_path(client: RelationReader, what: str, path: str) -> bool:
 def _joined(rows: Sequence[SegmentRow], ledger: int) -> SegmentRow:
     """A ledger of several files as one row."""
     if not rows:
-        raise NotFound(f"ledger {ledger} has no rows", hint="it was trimmed, or is empty")
+        raise NotFound(f"ledger {ledger} has no rows", hint="it was trimmed or is empty")
     if len(rows) == 1:
         return rows[0]
     return {
@@ -442,10 +442,10 @@ def _arrow_columns(table: pa.Table) -> list[ColumnShape]:
 
 
 def _of_stranger(path: str) -> SegmentDescription:
-    """A file that is not of this store."""
+    """A file that does not belong to this store."""
     found = inspect_file(path)
     if found["type"] not in ("parquet", "arrow", "bucket"):
-        raise InvalidArgument(f"{path} is a {found['type']}, and has no rows of messages")
+        raise InvalidArgument(f"{path} is a {found['type']} and has no rows of messages")
     row: SegmentRow = {
         "topic": None,
         "partition": None,
@@ -500,13 +500,13 @@ def stored(
     """The stored rows of a ledger or file, batch by batch, in the order they are stored.
 
     row_group: only this one of the file, from 0
-    wanted:    only these entries: ids, or so many rows from the start or before the end
+    wanted:    only these entries: ids, or a number of rows from the start or before the end
     raises:    NotFound, InvalidArgument, Corruption
     """
     changes = _changes(client, what)
     if changes is not None:
         if wanted is not None or row_group not in (None, 0):
-            raise InvalidArgument("a file of changes has one row group, and no entries", code=203)
+            raise InvalidArgument("a file of changes has one row group and no entries", code=203)
         table = changes[2]
         return table.schema, iter(table.to_batches())
     refs, row = _found(client, what)
@@ -514,7 +514,8 @@ def stored(
         return _of_file(what, row_group)
     groups = [(ref, at) for ref in refs for at in range(len(ref.groups))]
     if row_group is not None and not 0 <= row_group < len(groups):
-        raise InvalidArgument(f"there are {len(groups)} row groups, from 0", code=203)
+        found = f"there are {len(groups)}, from 0"
+        raise InvalidArgument(f"no row group {row_group}; {found}", code=203)
     ledger, rows, is_sidecar = row["ledger"], row["rows"], row["sidecar"]
     assert ledger is not None
     assert rows is not None
@@ -552,7 +553,7 @@ def _group(client: RelationReader, ref: FileRef, at: int) -> pa.Table:
 def _in_frames(
     client: RelationReader, ledger: int, refs: Sequence[FileRef], span: tuple[int, int]
 ) -> Iterator[pa.RecordBatch]:
-    """What of a ledger is in journal frames only."""
+    """The part of a ledger that is only in journal frames."""
     done = sum(ref.rows for ref in refs)
     if refs and refs[0].form != "part":
         return

@@ -1,9 +1,9 @@
 """Owns the script of `txlog views --spark`: committed messages as views of PySpark, without txlog.
 
-The same views over the same files as in `viewscript`. Of each topic there are scans of the files
-that need no look, one of those that are alike, and one of those that are joined with the markers in
-them. The name of a file is asked for its ledger only where no column says it: Spark would make all
-the metadata of each row.
+The same views over the same files as in `views_script`. Each topic has scans of the files whose
+rows need no test, one for files that are alike, and one for those joined with the markers in them.
+The ledger is taken from the name of a file only where no column has it: Spark would make all the
+metadata of each row.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def program(
     """The views as a program.
 
     path:     the absolute path of a file
-    complete: topics, each with the file that has what is not covered of it
+    complete: topics, each with the file that has what is not covered
     """
     lines: list[str] = [_HEAD]
     taken = set(RELATIONS)
@@ -142,7 +142,7 @@ def _topic(
 
 
 def _lsn(sources: Sequence[Source]) -> str:
-    """The LSN of a row: that of its ledger where it was adopted."""
+    """The LSN of a row: that of its ledger if the file was adopted."""
     lsns = adopted_lsns(sources)
     if not lsns:
         return "lsn"
@@ -151,7 +151,7 @@ def _lsn(sources: Sequence[Source]) -> str:
 
 
 def _alike(sources: Sequence[Source]) -> dict[tuple[bool, bool], list[Source]]:
-    """Files by whether only their name says the ledger, and whether they hold more than data."""
+    """Files by whether only their name gives the ledger, and whether they hold more than data."""
     out: dict[tuple[bool, bool], list[Source]] = {}
     for source in sources:
         named = source.role == "p" and source.ref.messages < 0
@@ -166,7 +166,7 @@ def _scan(view: str, paths: Sequence[str], *, named: bool) -> str:
 
 
 def _empty() -> str:
-    """No row, but the name and type of every column."""
+    """No rows, but the name and type of every column."""
     named = zip(_PLAIN.split(", "), _TYPES, strict=True)
     return (
         f"SELECT {', '.join(f'CAST(NULL AS {kind}) AS {name}' for name, kind in named)} WHERE false"
@@ -183,11 +183,11 @@ def _view(name: str, select: str) -> str:
 
 
 def _text(text: str) -> str:
-    """Text as Spark's SQL has it."""
+    """Text as Spark's SQL writes it."""
     escaped = text.replace("\\", "\\\\").replace("'", "\\'")
     return f"'{escaped}'"
 
 
 def _unglobbed(path: str) -> str:
-    """A path without the meaning of a pattern, as Spark takes it."""
+    """A path that does not act as a pattern, as Spark takes it."""
     return re.sub(r"([\\{}\[\]*?])", r"\\\1", path)

@@ -1,4 +1,4 @@
-"""Owns `this`: what an inspected thing is to SQL, a SELECT over a store or the rows of a file."""
+"""Owns `this`: an inspected thing in SQL, as a SELECT over a store or the rows of a file."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ AND a.entry = m.entry AND (a.txn_index IS NULL OR a.txn_index = m.txn_index))"""
 def select_of(answer: Mapping[str, Any], starts: Iterable[tuple[int, int, int, int]] = ()) -> str:
     """The rows of something in a store, as a SELECT over its relations.
 
-    answer: what Client.inspect said of it
-    starts: of a topic only what is at or behind these (partition, ledger, entry, index)
+    answer: what Client.inspect said about it
+    starts: of a topic, only what is at or after these (partition, ledger, entry, index)
     raises: Usage for a thing that has no rows
     """
     kind = answer["kind"]
@@ -48,7 +48,7 @@ def select_of(answer: Mapping[str, Any], starts: Iterable[tuple[int, int, int, i
     if kind == "message":
         [row] = answer["record"].slice(0, 1).to_pylist()
         index = row["index"] or "NULL"
-        is_one = "messages" not in answer  # a marker's own id stands for all its messages
+        is_one = "messages" not in answer  # the id of a marker stands for all its messages
         only = f" AND txn_index IS NOT DISTINCT FROM {index}" if is_one else ""
         place = f"ledger = {row['ledger']} AND entry = {row['entry']}"
         return f"FROM {_topic(row)} WHERE {place}{only}"
@@ -60,13 +60,13 @@ def select_of(answer: Mapping[str, Any], starts: Iterable[tuple[int, int, int, i
 
 
 def _topic(answer: Mapping[str, Any]) -> str:
-    """Its view, by its whole name: a short one may be that of a list."""
+    """Its view, by its full name: the short one may be the name of a list."""
     topic = str(answer["topic"])
     return name(topic if topic.count("/") == 2 else f"public/default/{topic}")
 
 
 class FileQuery:
-    """One SELECT over the rows of a file, which it knows as `this`; a context manager.
+    """One SELECT over the rows of a file, which the SQL calls `this`; a context manager.
 
     raises: SqlError; as rows_of
     """
@@ -87,11 +87,11 @@ class FileQuery:
             raise
 
     def rows(self) -> Rows:
-        """The rows, batch by batch; once."""
+        """The rows, batch by batch; works once."""
         return self._session.stream(self._sql)
 
     def plan(self) -> str:
-        """How the SQL would be run, drawn by DuckDB."""
+        """DuckDB's drawing of how the SQL would be run."""
         return self._session.plan(self._sql)
 
     def __enter__(self) -> FileQuery:

@@ -16,7 +16,7 @@ from txlog.sql.views_script import not_covered
 def resolved(client: Client, content: Content, *, uncommitted: bool) -> Iterator[pa.RecordBatch]:
     """The messages of a topic that are not covered, with the columns of Messages.plain.
 
-    raises: Corruption; MissingFile when a checkpoint has removed files since
+    raises: Corruption; MissingFile when a checkpoint has removed files meanwhile
     """
     for part in not_covered(content):
         sources = list(files_of([part]))

@@ -1,9 +1,9 @@
 """Owns the script of `txlog views`: committed messages as plain SQL over files, without txlog.
 
-A stock duckdb reads neither journal frames nor Arrow parts, and of a large message it finds only
-the bytes. What only these hold is *not covered*: it is counted, or written to Parquet files that
-the views then read too. Markers come from the sealed files of partitions, as rows of `kind` 1: a
-row of an unclean file whose marker is in no such file is not covered either.
+A stock duckdb reads neither journal frames nor Arrow parts, and finds only the bytes of a large
+message. What only these hold is *not covered*: it is counted, or written to Parquet files that the
+views then read too. Markers come from the sealed files of partitions, as rows of `kind` 1; a row of
+an unclean file whose marker is in no such file is not covered either.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from txlog.relation.relation import Content, Source
 from txlog.sql.messages import Messages, files_of, name, text
 from txlog.startup import compute as pc
 
-RELATIONS: Final = ("messages", "segments")  # a topic of such a name has a view by its whole name
+RELATIONS: Final = ("messages", "segments")  # a topic with such a name has a view by its full name
 _MARKER: Final = ["partition", "txn_most", "txn_least"]
 _DATA: Final = pa.scalar(KIND_DATA, pa.int8())
 SEGMENTS: Final = {
@@ -37,9 +37,9 @@ SEGMENTS: Final = {
 
 
 def not_covered(content: Content) -> list[Content]:
-    """The contents whose messages are in no Parquet file that explains itself.
+    """The contents whose messages are in no Parquet file that can be read by itself.
 
-    Two: what lies in frames, parts and chunks; rows of unclean files whose marker lies there.
+    Two: what is in frames, parts and chunks; rows of unclean files whose marker is there.
     """
     relation = content.relation
     aside = replace(content, relation=replace(relation, direct=[], unclean=[]))
@@ -68,9 +68,9 @@ def _late_markers(content: Content) -> pa.Table:
 
 
 def count_not_covered(client: Client, content: Content) -> int:
-    """How many committed messages of a topic the views would lack. Cost: keys of unclean files.
+    """How many committed messages of a topic the views would miss. Cost: keys of unclean files.
 
-    raises: MissingFile when a checkpoint has removed files since; Corruption
+    raises: MissingFile when a checkpoint has removed files meanwhile; Corruption
     """
     relation = content.relation
     plain = content.partition_parts.filter(
@@ -87,7 +87,7 @@ def count_not_covered(client: Client, content: Content) -> int:
 
 
 def _keys(view: View, source: Source) -> pa.Table:
-    """Of each row of a file its kind and transaction."""
+    """The kind and transaction of each row of a file."""
     rows = view.files.pick(source.ref, [(0, source.ref.rows)], ["kind", *_MARKER[1:]])
     partition = pa.repeat(pa.scalar(source.partition, pa.int32()), rows.num_rows)
     return rows.append_column("partition", partition)
@@ -100,21 +100,21 @@ def _joined(rows: pa.Table, markers: pa.Table) -> int:
 
 
 def file_of(content: Content) -> str:
-    """The name of the file that has what is not covered of a topic."""
+    """The name of the file with what is not covered of a topic."""
     topic = TopicName.parse(content.name)
     parts = (topic.tenant, topic.namespace, topic.name)
     return "~".join(encode_component(part) for part in parts) + ".parquet"
 
 
 def comments(client: Client, contents: Sequence[Content], lacking: int, now_ms: int) -> list[str]:
-    """What stands above the script."""
+    """The comment above the script."""
     relation = contents[0].relation if contents else None
     where = f"generation {relation.generation}, LSN {relation.lsn}" if relation else "no topic"
     return [
         f"txlog views of {client.path}: {where}, {format_time(now_ms)}",
         f"not covered: {lacking} committed messages"
         + (", in the journal, open parts or chunks; --complete DIR writes them" if lacking else ""),
-        "checksums are not compared; files go when they are compacted or trimmed: make it anew",
+        "checksums are not checked; compaction and trims remove files: then make it again",
     ]
 
 
@@ -129,17 +129,18 @@ def statements(
 ) -> list[str]:
     """The views, one statement each.
 
-    segments:  the rows of views.segments, of the same view
-    path:      what is written for a file
+    segments:  the rows of sql.segments, of the same view
+    path:      the path written for a file
     complete:  files with what is not covered
-    temporary: they are of the session, and not of a database
+    temporary: they belong to the session, not to a database
     raises:    NotAllowed when files are behind a network
     """
     for source in files_of(contents):
         if is_remote(source.ref.path):
             raise NotAllowed(
-                f"{without_options(source.ref.path)} is in an object store, plain views reach none",
-                hint="txlog query reads it, and Spark",
+                f"{without_options(source.ref.path)} is in an object store,"
+                " which plain views cannot read",
+                hint="txlog query and Spark read it",
             )
     made = "CREATE OR REPLACE TEMP" if temporary else "CREATE OR REPLACE"
     messages = Messages(contents, path)

@@ -186,7 +186,7 @@ def targets(topics: list[str], partitions: list[int] | None) -> list[Target]:
     for text in dict.fromkeys(topics):
         name = TopicName.parse(text, allow_partition=True)
         if name.partition is not None and partitions:
-            raise Usage(f"{text} names a partition already, --partition another")
+            raise Usage(f"{text} already names a partition, and so does --partition")
         wanted = [name.partition] if name.partition is not None else partitions
         out.append(Target(name.short, sorted(set(wanted)) if wanted else None))
     if not out:
