@@ -46,7 +46,7 @@ FILE_VERSION = 2
 _HEADER = struct.Struct("<8sII8sQI")
 _MAGIC = b"TXLOGJNL"
 _NAME = re.compile(r"(\d{20})(?:\.r(\d+))?\.journal")
-_WINDOW_BYTES = 1 << 20
+_WINDOW_BYTES = 4 << 10, 1 << 20  # least, most
 _SCAN_BYTES = 4 << 20
 
 assert _HEADER.size == 36
@@ -104,6 +104,7 @@ class JournalFile:
     """An open journal file; reads frames through a window and checks each."""
 
     __slots__ = (
+        "_ahead",
         "_disk",
         "_rows_budget",
         "_window",
@@ -128,6 +129,7 @@ class JournalFile:
         self.size = self.file.size()
         self._window = memoryview(b"")
         self._window_at = -1
+        self._ahead = 0
         self.version = FILE_VERSION
         if chain_crc is not None:
             self.chain_crc = chain_crc
@@ -163,10 +165,10 @@ class JournalFile:
     def _bytes(self, offset: int, length: int) -> memoryview:
         at = offset - self._window_at
         if at < 0 or at + length > len(self._window):
-            # others may have appended, but the first look mostly finds nothing
-            ahead = 0 if self._window_at < 0 else _WINDOW_BYTES
-            self._window = memoryview(self.file.pread(offset, max(length, ahead)))
+            # the first look mostly finds nothing, and what follows is mostly a frame or two
+            self._window = memoryview(self.file.pread(offset, max(length, self._ahead)))
             self._window_at = offset
+            self._ahead = min(max(4 * self._ahead, _WINDOW_BYTES[0]), _WINDOW_BYTES[1])
             at = 0
         return self._window[at : at + length]
 
@@ -174,6 +176,7 @@ class JournalFile:
         """Drop cached bytes: others may append to the file between two calls."""
         self._window = memoryview(b"")
         self._window_at = -1
+        self._ahead = 0
 
     def keep_rows(self, budget_bytes: int) -> None:
         """Let frames read from now on carry their checked rows, up to this many bytes in all."""
