@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from tests.engine_kit import Bench, begin, rows, send, send_txn
 from txlog import Client, Consumer, Message, NonDurableConsumer, Reader, messages
+from txlog.engine.plan.reading import uncommitted
+from txlog.engine.view.files import Files
 from txlog.errors import ConsumerBusy, InvalidArgument, NotAllowed
 from txlog.ids import TxnId
 from txlog.ranges import parse_range
@@ -192,3 +197,53 @@ def test_isolation_changes_only_while_no_consumer_lives(bench: Bench) -> None:
         assert seen(list(messages(consumer.receive_batch(10)))) == [(b"x", "open", False)]
     with pytest.raises(InvalidArgument):
         client.admin.set_isolation("t", "u", "dirty")
+
+
+def test_every_batch_of_a_preview_goes_on_where_the_last_one_ended(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kills: each batch looking at all markers from the first on, and a read for each stretch."""
+    client = bench.client
+    for n in range(40):
+        client.abort(open_with(client, *(b"%d.%d" % (n, at) for at in range(3))))
+        send_txn(client, b"c")
+    seen_markers: list[object] = []
+    reads: list[int] = []
+    markers_since, noted = uncommitted._markers_since, Files._noted
+
+    def markers(*given: Any) -> Iterator[Any]:
+        for one in markers_since(*given):
+            seen_markers.append(one)
+            yield one
+
+    def count(self: Files, table: pa.Table) -> pa.Table:
+        reads.append(len(table))
+        return noted(self, table)
+
+    monkeypatch.setattr(uncommitted, "_markers_since", markers)
+    monkeypatch.setattr(Files, "_noted", count)
+    expected = [(b"%d.%d" % (n, at), "aborted", False) for n in range(40) for at in range(3)]
+    with client.reader("t", "latest", isolation="uncommitted") as reader:
+        got: list[Seen] = []
+        while table := reader.receive_batch(10):
+            got += seen(list(messages(table)))
+        assert got == expected
+        # in the first round; the second one, which finds the end, has nothing after its place
+        assert len(seen_markers) <= 42
+        assert len(reads) <= 2 * 13
+        seen_markers.clear()
+        reads.clear()
+        later = open_with(client, b"x", b"y")
+        assert seen(list(messages(reader.receive_batch(10)))) == [
+            (b"x", "open", False),
+            (b"y", "open", False),
+        ]
+        assert len(seen_markers) <= 2
+        client.commit(later)
+        assert len(reader.receive_batch(10)) == 2
+    client.checkpoint(roll_all=True)  # the rows of what was aborted are gone
+    assert dirty(client) == [
+        *((b"c", "committed", True),) * 40,
+        (b"x", "committed", True),
+        (b"y", "committed", True),
+    ]

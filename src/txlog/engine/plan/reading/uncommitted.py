@@ -7,14 +7,17 @@ Source: PIP-31 "Isolation level", spec/transactions 8.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, NamedTuple
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import pyarrow as pa
 
 from txlog.engine.folds import buffer
 from txlog.engine.model.schema import KIND_DATA
 from txlog.engine.plan.reading import dispatch
+from txlog.engine.storage.segment_reader import rows_of
 from txlog.engine.view.view import View
 from txlog.errors import InvalidArgument, SnapshotExpired
 from txlog.ids import TxnId
@@ -22,8 +25,9 @@ from txlog.settings import RECEIVE_BYTES_MAX
 from txlog.startup import compute as pc
 
 if TYPE_CHECKING:
-    from txlog.engine.folds.buffer import Buffer
+    from txlog.engine.folds.buffer import Buffer, Marker
 
+Stretch: TypeAlias = tuple[int, int]  # rows of a ledger: the first, and the one after the last
 ISOLATIONS = ("committed", "uncommitted")
 PREVIEW_ROWS = 4096
 _END = ((1 << 63) - 1, (1 << 31) - 1)
@@ -43,19 +47,84 @@ def check_isolation(isolation: str) -> str:
     return isolation
 
 
+class Unmarked:
+    """Which rows of a sidecar no marker makes visible, found once for all batches of one moment.
+
+    late: markers above the LSN that is read through: what they show was open then
+    cost: O(markers after the place of the first batch)
+    """
+
+    __slots__ = ("_lsn", "_marked", "_state", "_through_lsn", "late")
+
+    def __init__(
+        self, view: View, state: Buffer, place: PreviewPlace, through_lsn: int | None
+    ) -> None:
+        self._lsn, self._state, self._through_lsn = view.lsn, state, through_lsn
+        self.late: list[Marker] = []
+        self._marked: dict[int, list[Stretch]] = {}
+        for marker in _markers_since(state, _floor(state, place)):
+            if through_lsn is not None and marker.lsn > through_lsn:
+                self.late.append(marker)
+                continue
+            for ledger, row, rows, _ in marker.ranges:
+                self._marked.setdefault(ledger, []).append((row, row + rows))
+        for ledger, known in state.trimmed.items():  # they were visible, and are gone
+            self._marked.setdefault(ledger, []).extend((row, row + rows) for row, rows in known)
+        for stretches in self._marked.values():
+            stretches.sort()
+
+    def is_of(self, view: View, state: Buffer, through_lsn: int | None) -> bool:
+        """True while nothing has changed since."""
+        made = (self._lsn, self._through_lsn)
+        return self._state is state and made == (view.lsn, through_lsn)
+
+    def stretches(self, ledger: int, start: int, stop: int) -> Iterator[Stretch]:
+        """Stretches of rows start..stop of a ledger that no marker makes visible."""
+        known = self._marked.get(ledger, [])
+        # they lie apart, so of those that begin before the start only the last can reach into it
+        for low, high in islice(known, max(0, bisect_right(known, (start,)) - 1), None):
+            if start >= stop:
+                return
+            if start < low:
+                yield start, min(low, stop)
+            start = max(start, high)
+        if start < stop:
+            yield start, stop
+
+
 class PreviewPlace(NamedTuple):
     """The row a reader is after: its LSN and index, and where it was when it was read.
 
     The row number saves searching the ledger again; it is valid until the ledger is sealed.
+    unmarked: what is left to be read, valid for the moment it was found for
     """
 
     lsn: int = 0
     txn_index: int = 0
     ledger: int = 0
     row: int = 0
+    unmarked: Unmarked | None = None
 
 
 START = PreviewPlace()
+
+
+def _floor(state: Buffer, place: PreviewPlace) -> int:
+    """The LSN that markers of what is after a place are above: rows come before their marker.
+
+    0 for a place in a sealed ledger, whose rows have moved: it is looked through again.
+    """
+    is_sealed = any(end.ledger == place.ledger and end.sealed for end in state.ledgers)
+    return 0 if is_sealed else place.lsn
+
+
+def _markers_since(state: Buffer, lsn: int) -> Iterator[Marker]:
+    """The markers at an LSN or above it, from the newest back."""
+    for ledger in sorted(state.markers, reverse=True):
+        for marker in reversed(state.markers[ledger]):
+            if marker.lsn < lsn:
+                return
+            yield marker
 
 
 def preview(
@@ -78,17 +147,20 @@ def preview(
     is_strict:   raise SnapshotExpired if rows were moved that may belong to that moment
     """
     state = view.buffer(partition)
+    unmarked = place.unmarked
+    if unmarked is None or not unmarked.is_of(view, state, through_lsn):
+        unmarked = Unmarked(view, state, place, through_lsn)
     if is_strict and through_lsn is not None:
-        _check_unmoved(view, state, through_lsn, topic)
+        _check_unmoved(view, state, unmarked.late, topic)
     out: list[pa.Table] = []
     size = 0
-    for large in [*_large(state, place, through_lsn, only), None]:
+    for large in [*_large(state, place, unmarked, through_lsn, only), None]:
         stop = _END if through_lsn is None else (through_lsn, _END[1])
         if large is not None:
             stop = (state.chunked[large].lsn, state.chunked[large].index - 1)
-        for rows, behind in _small(view, state, place, limit, stop, through_lsn, only):
+        for rows, behind in _small(view, state, place, unmarked, limit, stop, only):
             place = behind
-            out.append(_received(state, rows, topic, partition_number, through_lsn))
+            out.append(_received(state, rows, topic, partition_number, unmarked.late))
             limit -= rows.num_rows
             size += rows.nbytes
         if large is None or limit <= 0 or size > RECEIVE_BYTES_MAX:
@@ -98,15 +170,16 @@ def preview(
         rows = pa.concat_tables(view.rows([(large, 0, 1)], _READ))
         known = state.chunked[large]
         place = PreviewPlace(known.lsn, known.index, place.ledger, place.row)
-        out.append(_received(state, rows, topic, partition_number, through_lsn))
+        out.append(_received(state, rows, topic, partition_number, unmarked.late))
         limit -= 1
         size += known.payload_bytes
         if limit <= 0:
             break
-    return (pa.concat_tables(out) if out else dispatch.NO_MESSAGES), place
+    rows = pa.concat_tables(out) if out else dispatch.NO_MESSAGES
+    return rows, place._replace(unmarked=unmarked)
 
 
-def _check_unmoved(view: View, state: Buffer, through_lsn: int, topic: str) -> None:
+def _check_unmoved(view: View, state: Buffer, late: list[Marker], topic: str) -> None:
     """Raise SnapshotExpired for rows in a clean file, which says when they became visible.
 
     It does not say when they were written, so whether they were open at that LSN is unknown.
@@ -116,19 +189,22 @@ def _check_unmoved(view: View, state: Buffer, through_lsn: int, topic: str) -> N
         for end in state.ledgers
         if end.sealed and any(ref.clean for ref in view.files.of(end.ledger))
     }
-    for known in state.markers.values():
-        for marker in known:
-            if marker.lsn > through_lsn and any(part[0] in sealed for part in marker.ranges):
-                raise SnapshotExpired(
-                    f"messages of {topic} that were open have been committed and moved while they "
-                    "were read",
-                    hint="read again",
-                    topic=topic,
-                )
+    for marker in late:
+        if any(part[0] in sealed for part in marker.ranges):
+            raise SnapshotExpired(
+                f"messages of {topic} that were open have been committed and moved while they "
+                "were read",
+                hint="read again",
+                topic=topic,
+            )
 
 
 def _large(
-    state: Buffer, place: PreviewPlace, through_lsn: int | None, only: TxnId | None
+    state: Buffer,
+    place: PreviewPlace,
+    unmarked: Unmarked,
+    through_lsn: int | None,
+    only: TxnId | None,
 ) -> list[int]:
     """Ledgers of large messages after the place that no marker makes visible, in append order."""
     found = [
@@ -137,7 +213,7 @@ def _large(
         if (large.lsn, large.index) > (place.lsn, place.txn_index)
         and (through_lsn is None or large.lsn <= through_lsn)
         and (only is None or only == TxnId(large.coordinator, large.sequence))
-        and any(_unmarked(state, ledger, 0, 1, through_lsn))
+        and any(unmarked.stretches(ledger, 0, 1))
     ]
     return [ledger for _, ledger in sorted(found)]
 
@@ -146,74 +222,59 @@ def _small(
     view: View,
     state: Buffer,
     place: PreviewPlace,
+    unmarked: Unmarked,
     limit: int,
     through: tuple[int, int],
-    through_lsn: int | None,
     only: TxnId | None,
 ) -> Iterator[tuple[pa.Table, PreviewPlace]]:
     """Rows of the other messages after the place, each time with the place after them."""
     ends = [end for end in state.ledgers if end.ledger not in state.chunked]
     order = [end.ledger for end in ends]  # that of appending, not of ids
     first = order.index(place.ledger) if place.ledger in order else 0
-    size = 0
+    size, at_once = 0, min(PREVIEW_ROWS, limit)
     for end in ends[first:]:
         known = view.files.of(end.ledger)
         stop = known[0].rows if end.sealed else end.entries
         start = place.row if end.ledger == place.ledger and not end.sealed else 0
-        for low, high in _unmarked(state, end.ledger, start, stop, through_lsn):
-            for at in range(low, high, PREVIEW_ROWS):
-                behind = min(high, at + PREVIEW_ROWS)
-                read = pa.concat_tables(view.rows([(end.ledger, at, behind)], _READ))
-                rows = _wanted(read, at, place, through, only).slice(0, limit)
-                if rows.num_rows:
-                    last = rows.slice(rows.num_rows - 1).to_pylist()[0]
-                    place = PreviewPlace(
-                        last["lsn"], last["txn_index"], end.ledger, last["row"] + 1
-                    )
-                    limit -= rows.num_rows
-                    size += rows.nbytes
-                    yield rows, place
-                if limit <= 0 or size > RECEIVE_BYTES_MAX:
-                    return
-                newest = pc.max(read.column("lsn")).as_py() or 0
-                if newest > through[0]:
-                    return  # what follows was written later still
+        while start < stop:
+            spans = _spans(unmarked.stretches(end.ledger, start, stop), at_once)
+            if not spans:
+                break
+            start, at_once = spans[-1][1], min(PREVIEW_ROWS, 2 * at_once)
+            read = pa.concat_tables(view.rows([(end.ledger, *span) for span in spans], _READ))
+            rows = _wanted(read, rows_of(spans), place, through, only).slice(0, limit)
+            if rows.num_rows:
+                last = rows.slice(rows.num_rows - 1).to_pylist()[0]
+                place = PreviewPlace(last["lsn"], last["txn_index"], end.ledger, last["row"] + 1)
+                limit -= rows.num_rows
+                size += rows.nbytes
+                yield rows, place
+            if limit <= 0 or size > RECEIVE_BYTES_MAX:
+                return
+            newest = pc.max(read.column("lsn")).as_py() or 0
+            if newest > through[0]:
+                return  # what follows was written later still
 
 
-def _unmarked(
-    state: Buffer, ledger: int, start: int, stop: int, through_lsn: int | None
-) -> Iterator[tuple[int, int]]:
-    """Stretches of rows start..stop of a sidecar ledger that no marker makes visible."""
-    if start >= stop:
-        return
-    marked = [
-        (row, row + rows)
-        for known in state.markers.values()
-        for marker in known
-        if through_lsn is None or marker.lsn <= through_lsn
-        for at, row, rows, _ in marker.ranges
-        if at == ledger and row + rows > start
-    ]
-    trimmed = state.trimmed.get(ledger, ())  # they were visible, and are gone
-    marked = sorted([*marked, *((row, row + rows) for row, rows in trimmed)])
-    for low, high in marked:
-        if start < low:
-            yield start, min(low, stop)
-        start = max(start, high)
-        if start >= stop:
-            return
-    yield start, stop
+def _spans(stretches: Iterable[Stretch], count: int) -> list[Stretch]:
+    """The first of these rows, about so many."""
+    spans: list[Stretch] = []
+    for low, high in stretches:
+        spans.append((low, min(high, low + count)))
+        count -= spans[-1][1] - low
+        if count <= 0:
+            break
+    return spans
 
 
 def _wanted(
     rows: pa.Table,
-    first_row: int,
+    numbers: pa.Array,
     place: PreviewPlace,
     through: tuple[int, int],
     only: TxnId | None,
 ) -> pa.Table:
     """Data rows after the place up to an LSN and index, with their row numbers."""
-    numbers = pa.arange(first_row, first_row + rows.num_rows)
     rows = rows.append_column("row", numbers)
     lsn = rows.column("lsn")
     here = pa.scalar(place.lsn, pa.int64())
@@ -242,12 +303,9 @@ def _wanted(
 
 
 def _received(
-    state: Buffer, rows: pa.Table, topic: str, partition_number: int, through_lsn: int | None
+    state: Buffer, rows: pa.Table, topic: str, partition_number: int, late: list[Marker]
 ) -> pa.Table:
-    since = set[tuple[int, int]]()  # committed later, so it was open
-    if through_lsn is not None:
-        for known in state.markers.values():
-            since.update((m.coordinator, m.sequence) for m in known if m.lsn > through_lsn)
+    since = {(one.coordinator, one.sequence) for one in late}  # committed later, so it was open
     pairs = zip(
         rows.column("txn_most").to_pylist(), rows.column("txn_least").to_pylist(), strict=True
     )
