@@ -192,7 +192,7 @@ def test_a_partition_that_is_away_is_named(tmp_path: Path) -> None:
     assert told["throughput"]["left_out"] == ["away/0"]
     assert [row["topic"] for row in told["throughput"]["row_list"]] == ["here"]
     drawn = page(told)
-    assert "Without away/0, not available." in drawn
+    assert "Unavailable and left out: away/0." in drawn
     assert "1 problem<" in drawn
     assert "txlog admin online away/0" in drawn
 
@@ -218,7 +218,7 @@ def test_damage_is_a_problem_and_hides_nothing_else(tmp_path: Path) -> None:
     assert told["throughput"]["by_ms"] == HOUR_MS
     text = page(told)
     assert "1 problem<" in text
-    assert "Without orders, not available." in text
+    assert "Unavailable and left out: orders." in text
 
 
 def test_a_store_that_cannot_be_looked_at_has_a_page_of_what_is_wrong(
@@ -356,7 +356,7 @@ def test_a_store_with_nothing_has_a_page(tmp_path: Path) -> None:
     with txlog.open(path, read_only=True) as client:
         text = page(figures(client))
     assert Parsed(text).open == []
-    for said in ("No problems", "no message is visible yet", "there is no topic", "none yet"):
+    for said in ("No problems", "no visible messages yet", "no topics", "none yet"):
         assert said in text
 
 

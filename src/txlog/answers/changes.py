@@ -1,10 +1,10 @@
-"""Owns the logs of changes as a view has them: files of the checkpoint, and the frames behind it.
+"""Owns the logs of changes in a view: files of the checkpoint, and the frames after it.
 
     transaction_key_log, cursor_log, catalog_log   relations of SQL, all rows
     recent_of_key, recent_of_subscription          the newest of one, for inspect
 
-A log that a checkpoint has not begun, or that the settings switch off, is a row of each state there
-and the changes behind it. Rows of what was deleted since are not shown.
+A log that no checkpoint has begun, or that the settings switch off, is a row for each state at the
+checkpoint and the changes after it. Rows of what was deleted since are not shown.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ _SHOWN: Final = {
 
 
 def transaction_key_log(view: View) -> pa.Table:
-    """Every change of a transaction key, a tombstone too. Raises Corruption, MissingFile."""
+    """Every change of a transaction key, also of tombstones. Raises Corruption, MissingFile."""
     return log(view, "key")
 
 
 def cursor_log(view: View) -> pa.Table:
-    """Every change of a cursor that is there. Raises Corruption, MissingFile."""
+    """Every change of a cursor that still exists. Raises Corruption, MissingFile."""
     return log(view, "cursor")
 
 
@@ -75,19 +75,19 @@ def _frames(view: View) -> list[RawFrame]:
     try:
         return frames_behind(view, view.manifest)
     except JournalMoved as error:
-        name = f"the journal behind manifest {view.manifest.generation}"
+        name = f"the journal after manifest {view.manifest.generation}"
         raise MissingFile(f"{name} is gone", path="journal") from error
 
 
 def recent_of_key(view: View, coordinator: int, owner_uid: int, key: str) -> list[dict[str, Any]]:
-    """The newest changes of a transaction key, the newest first."""
+    """The newest changes of a transaction key, newest first."""
     rows = log(view, "key")
     wanted = (("coordinator", coordinator), ("owner_uid", owner_uid), ("transaction_key", key))
     return _recent("key", rows, wanted)
 
 
 def recent_of_subscription(view: View, topic: str, subscription: str) -> list[dict[str, Any]]:
-    """The newest changes of the cursors of a subscription, the newest first."""
+    """The newest changes of the cursors of a subscription, newest first."""
     rows = log(view, "cursor")
     return _recent("cursor", rows, (("topic", topic), ("subscription", subscription)))
 

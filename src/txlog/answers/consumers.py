@@ -1,4 +1,4 @@
-"""One subscription: who consumes it and holds what, its partitions, what its backlog is made of."""
+"""One subscription: who consumes it and holds what, its partitions, what is in its backlog."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ if TYPE_CHECKING:
 def consumers(view: View, held: Subscription, store: Store) -> list[ConsumerRow]:
     """The attached consumers of a subscription, by id.
 
-    alive:       its lock is held; one that is not stays until another consumer notices
-    leased:      messages in its hand; active_list: with failover, the partitions it gets now
-    pid, command: of the process that holds the lock, by the kernel's word
+    alive:       its lock is held; a dead consumer stays until another one notices
+    leased:      messages it holds; active_list: with failover, the partitions it now gets
+    pid, command: of the process that holds the lock, according to the kernel
     returns:     {consumer, name, pid, command, alive, priority, leased, active_list, since_time}
     """
     numbers = catalogs.numbers(view.catalog.topics[held.topic])
@@ -70,7 +70,7 @@ def consumers(view: View, held: Subscription, store: Store) -> list[ConsumerRow]
 
 
 def waiting(view: View, held: Subscription) -> int:
-    """Messages that were given back and wait for their delay."""
+    """Messages that were given back and are waiting for their delay."""
     numbers = catalogs.numbers(view.catalog.topics[held.topic])
     return sum(len(view.cursor(held.number, number).hands.waiting) for number in numbers)
 
@@ -83,7 +83,7 @@ AGES = (
     ("<7d", 7 * DAY_MS),
 )  # fmt: skip
 OLDER = ">=7d"
-# Rows that are looked at at once; a batch of large messages ends before (RECEIVE_BYTES_MAX).
+# Rows read at once; a batch of large messages ends before (RECEIVE_BYTES_MAX).
 ROWS_AT_ONCE = 1 << 16
 
 
@@ -128,7 +128,7 @@ def _partition(
 def backlog_groups(
     store: Store, topic: Topic, held: Subscription, indexes: list[int] | None, by: str, top: int
 ) -> list[BacklogGroup]:
-    """What is not acknowledged, in groups; [{group, messages, size_bytes, oldest_time}].
+    """What is not acknowledged, by group; [{group, messages, size_bytes, oldest_time}].
 
     by:   key (the largest groups first), age, or ledger
     cost: reads every message of the backlog, many at once
@@ -169,7 +169,7 @@ def backlog_groups(
 def _next(
     view: View, held: Subscription, number: int, at: Mark | None
 ) -> tuple[Mark, pa.Table | None]:
-    """The next unacknowledged messages as (ledger, key, size, time); None behind the last."""
+    """The next unacknowledged messages as (ledger, key, size, time); None after the last."""
     cursor = view.cursor(held.number, number)
     behind = cursor.mark_delete if at is None else at
     found = plan(view, number, behind, ROWS_AT_ONCE, (cursor.acked,))
@@ -210,7 +210,7 @@ def _add(found: dict[str, list[int]], rows: pa.Table, by: str, now_ms: int) -> N
         for _, limit_ms in AGES:
             step = pc.add(step, pc.greater_equal(young, limit_ms).cast(pa.int32()))
         rows = rows.append_column("age", step)
-    # rows of a frame are not aligned as Arrow's grouping wants them, and it says so on stderr
+    # rows of a frame are not aligned as Arrow's grouping expects, and it warns on stderr
     rows = rows.take(pa.arange(0, rows.num_rows))
     grouped = rows.group_by(by).aggregate([("size", "count"), ("size", "sum"), ("time", "min")])
     for value, *figures in zip(

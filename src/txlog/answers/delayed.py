@@ -1,12 +1,12 @@
-"""What is delayed, as rows and counts: the answers of `txlog delay`, and of whoever counts.
+"""What is delayed, as rows and counts: the answers of `txlog delay`, and other counts.
 
     listings   read the messages they show
     counts     of a partition, or on a subscription (msgDelayed): from the index alone; where a
                range has no index yet, from the times in the log
-    buckets    of the index, as rows; no message is looked at
+    buckets    of the index, as rows; no message is read
 
-All are reading functions over a view, and wait for nobody. A message is delayed while its time is
-to come. Source: spec/delayed 9.
+All only read from a view, and never wait. A message is delayed until its time has come. Source:
+spec/delayed 9.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ LISTED = pa.schema(
     ]
 )
 WITHIN = (MINUTE_MS, 10 * MINUTE_MS, HOUR_MS, DAY_MS)
-ROWS_AT_ONCE = 1000  # messages that are looked at at once: their payloads are in memory
+ROWS_AT_ONCE = 1000  # messages read at once: their payloads are in memory
 _ORDER = [(name, "ascending") for name in ("deliver_at", "ledger", "entry", "index")]
 
 
@@ -64,7 +64,7 @@ _ORDER = [(name, "ascending") for name in ("deliver_at", "ledger", "entry", "ind
 
 
 class Scope(NamedTuple):
-    """What is looked at: partitions of a topic, at a moment, perhaps for one subscription.
+    """What is read: partitions of a topic, at a moment, perhaps for one subscription.
 
     held: only what this subscription has not acknowledged; before_ms: only what is due before
     note: is told which bucket of the index could not be read
@@ -81,10 +81,10 @@ class Scope(NamedTuple):
 def listed(
     view: View, scope: Scope, limit: int | None = None, key: bytes | None = None
 ) -> pa.Table:
-    """Delayed messages as LISTED, in order of their time, at most limit.
+    """Delayed messages as LISTED, in order of time, at most limit.
 
     key:  only messages with this key
-    cost: reads the messages it shows, with a key also those it leaves out
+    cost: reads the messages it shows; with a key, also those it leaves out
     """
     out = [LISTED.empty_table()]
     left = limit
@@ -102,7 +102,7 @@ def listed(
 
 
 def ahead(view: View, scope: Scope, *, in_order: bool = True) -> Iterator[pa.Table]:
-    """Delayed messages as TIMES, in order of key if asked so; cost: of the index only."""
+    """Delayed messages as TIMES, in key order if asked to; cost: only that of the index."""
     numbers = [number_of(scope.topic, index) for index in scope.indexes]
     look = upcoming if in_order else upcoming_in_any_order
     for times in look(view, numbers, scope.note, scope.now_ms, scope.before_ms):
@@ -124,13 +124,13 @@ def _unacknowledged(
 
 
 def _is_of(view: View, number: int, times: pa.Table) -> pa.ChunkedArray:
-    """True for messages of a partition: ledgers number over the whole store."""
+    """True for messages of a partition: ledger numbers are store-wide."""
     ledgers = pa.array([end.ledger for end in view.topic(number).ledgers], pa.int64())
     return pc.is_in(times["ledger"], ledgers)
 
 
 def _with_messages(view: View, scope: Scope, times: pa.Table) -> pa.Table:
-    """The same messages with what is shown of them, in the same order."""
+    """The same messages with what is shown about them, in the same order."""
     short = TopicName.parse(scope.topic.name).short
     out: list[pa.Table] = []
     for index in scope.indexes:
@@ -145,7 +145,7 @@ def _with_messages(view: View, scope: Scope, times: pa.Table) -> pa.Table:
 
 
 def histogram(now_ms: int, tables: Iterable[pa.Table]) -> list[DueWithin]:
-    """How many are due within which time: [{due_within_ms, messages}], null for the rest."""
+    """How many are due within what time: [{due_within_ms, messages}], null for the rest."""
     counts = [0] * (len(WITHIN) + 1)
     for times in tables:
         below = 0
@@ -175,12 +175,12 @@ class DelayCounts:
         self._now_ms = due_ms(view, store.settings, store.clock.now())
 
     def cutoff(self, topic: Topic) -> int | None:
-        """What has a later time waits; None: nothing of this topic does."""
+        """What has a later time than this waits; None: nothing of this topic does."""
         policy = delay_policy(self._view, self._settings, topic)
         return policy.cutoff(self._now_ms) if policy.active else None
 
     def of_partition(self, topic: Topic, number: int) -> int:
-        """Messages of a partition whose time is to come."""
+        """Messages of a partition whose time has not come."""
         cutoff = self.cutoff(topic)
         state = self._view.delayed(number)
         if cutoff is None or state.is_empty:
@@ -188,7 +188,7 @@ class DelayCounts:
         if state.unindexed or (
             state.buckets and state.buckets[0].first[0] < self._view.topic(number).ledgers[0].ledger
         ):
-            # a range is without an index, or a bucket goes on naming what was trimmed of its range
+            # a range has no index, or a bucket still names what was trimmed of its range
             ahead = upcoming_in_any_order(self._view, [number], self._note, cutoff)
             return sum(times.num_rows for times in ahead)
         return timetable(self._view, number, cutoff).count()
@@ -200,7 +200,7 @@ class DelayCounts:
     def of_cursor(self, topic: Topic, held: Subscription, number: int) -> int:
         """Messages of a partition that a subscription has not acknowledged and must wait for.
 
-        0 on the types that wait for nothing.
+        0 on subscription types that do not wait.
         """
         cutoff = self.cutoff(topic)
         if cutoff is None or held.type not in HONOURING or self._view.delayed(number).is_empty:
@@ -225,7 +225,7 @@ INDEX_MAX = (1 << 31) - 1
 
 
 def buckets(view: View, scope: Scope) -> list[BucketRow]:
-    """The buckets of each partition: sealed ones, the mutable one, what waits, what is missing."""
+    """The buckets of each partition: the sealed, the mutable, what waits, what is missing."""
     return [
         row
         for index in scope.indexes
@@ -234,7 +234,7 @@ def buckets(view: View, scope: Scope) -> list[BucketRow]:
 
 
 def in_memory(view: View, number: int) -> Loaded:
-    """What of the index of a partition is in the memory of this process."""
+    """The part of a partition's index that is in the memory of this process."""
     mutable = len(view.delayed(number).mutable)
     parts = [Loaded(0, mutable, ROW_BYTES * mutable)]
     known: Timetable | None = view.timetables.get(number)
@@ -330,6 +330,6 @@ def _pending(state: Delayed, empty: BucketRow, now_ms: int) -> BucketRow:
 
 
 def _id(one: Id) -> MessageId:
-    """An id for people: a range may end inside or behind a marker that is not there."""
+    """An id for people: a range may end inside or after a marker that does not exist."""
     ledger, entry, index = one
     return MessageId(ledger, max(0, entry), 0 if index == INDEX_MAX else index)

@@ -1,7 +1,7 @@
 """Doctor: whether a store and the machine under it are well, as the API answers it.
 
-A row a question, each asked by itself: what one of them raises is its answer. It takes no lock and
-changes nothing. Of the bytes it reads what opening needs; `txlog verify` reads all of them.
+There is a row for each question, asked on its own: what it raises is its answer. Doctor takes no
+lock and changes nothing. It reads only the bytes that opening needs; `txlog verify` reads them all.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ NETWORK: Final = ("nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "fuse.sshfs", "a
 HANGING_MS: Final = 900_000
 PACKAGES: Final = ("pyarrow", "duckdb", "msgspec", "crc32c", "pyroaring", "pyspark")
 _REPAIR: Final = "txlog admin repair says what can be done"
-_FREE_TIMES: Final = 4  # of what sends stop at: then it is time to look
+_FREE_TIMES: Final = 4  # times the bound at which sends stop: then it is time to look
 
 
 def doctor(path: str, *, clock: Clock | None = None) -> list[DoctorRow]:
-    """Ask what may be wrong with a store; exported as txlog.answers.doctor.
+    """Check what may be wrong with a store; exported as txlog.answers.doctor.
 
     returns: rows of {name, status, detail, fix}; status is ok, warn or fail
     raises:  StoreNotFound, NoResources
@@ -143,7 +143,7 @@ def _installed(package: str) -> str | None:
 def _filesystem(root: str) -> DoctorAnswer:
     kind = filesystem(root)
     if sys.platform == "darwin":
-        return _said(WARN, "durability is not verified on macOS", "use Linux for what must stay")
+        return _said(WARN, "durability is not verified on macOS", "use Linux for data that counts")
     if kind in NETWORK:
         return _said(
             FAIL,
@@ -159,7 +159,7 @@ def _permissions(root: str) -> DoctorAnswer:
     at = Path(root).stat()
     mode = at.st_mode & 0o7777
     if mode & 0o002:
-        return _said(WARN, f"everybody may write here, mode {mode:04o}", f"chmod o-w {root}")
+        return _said(WARN, f"everyone can write here, mode {mode:04o}", f"chmod o-w {root}")
     return _said(OK, f"mode {mode:04o}, owner {at.st_uid}")
 
 
@@ -173,7 +173,7 @@ def _locks(disk: Disk) -> DoctorAnswer:
         held, pid, command = holder_of(disk, path)
         if held:
             said.append(f"{name}: process {pid} ({command})")
-    return _said(OK, "; ".join(said) or "nobody holds one")
+    return _said(OK, "; ".join(said) or "none is held")
 
 
 # --- the store -------------------------------------------------------------------------------
@@ -211,10 +211,10 @@ def _durability(store: Store) -> DoctorAnswer:
     if word == "os":
         return _said(
             WARN,
-            "os: what is answered survives processes, not a power cut",
-            "txlog init --durability sync makes stores that flush",
+            "os: what is acknowledged survives a process's death, but not a power cut",
+            "txlog init --durability sync makes a store that flushes",
         )
-    return _said(OK, "sync: what is answered is on the disk")
+    return _said(OK, "sync: what is acknowledged is on disk")
 
 
 def _clock(store: Store, clock: Clock) -> DoctorAnswer:
@@ -224,14 +224,14 @@ def _clock(store: Store, clock: Clock) -> DoctorAnswer:
         return _said(
             WARN,
             f"the last checkpoint is {ahead // HOUR_MS} hours in the future",
-            "set the clock: delays and retention go by it",
+            "set the clock: delays and retention depend on it",
         )
     return _said(OK, "no checkpoint is in the future")
 
 
 def _checkpoint(store: Store, clock: Clock) -> DoctorAnswer:
     frames, size = store.tail_bytes()
-    detail = f"{frames} frame{'' if frames == 1 else 's'}, {size >> 10} KiB behind the last one"
+    detail = f"{frames} frame{'' if frames == 1 else 's'}, {size >> 10} KiB since the last one"
     if due(store) and frames > 2 * store.settings.checkpoint_frames:
         return _said(WARN, detail, "txlog admin checkpoint")
     return _said(OK, detail)
@@ -261,7 +261,7 @@ def _transactions(view: View, clock: Clock) -> DoctorAnswer:
     if corrupt:
         return _said(FAIL, f"{len(corrupt)} contradict the journal", "txlog verify --deep")
     if found:
-        return _said(WARN, f"{len(found)} do not end by themselves", "txlog txn find-hanging")
+        return _said(WARN, f"{len(found)} will not end by themselves", "txlog txn find-hanging")
     return _said(OK, "none hangs")
 
 
@@ -282,7 +282,7 @@ def _quarantine(disk: Disk) -> DoctorAnswer:
     if names:
         return _said(
             WARN,
-            f"{len(names)} of what recovery and repairs cut off",
+            f"files cut off by recovery and repairs: {len(names)}",
             "look at them with txlog inspect, then remove them",
         )
     return _said(OK, "empty")

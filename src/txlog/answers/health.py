@@ -1,11 +1,11 @@
-"""Owns whether a store is well, as a monitor asks: a list of checks, each with a value and bounds.
+"""Owns a store's health for monitors: a list of checks, each with a value and bounds.
 
-    partitions     how many are away; one that was quarantined is critical, one taken away a warning
-    space          bytes left on the file system; below free_bytes_min nothing can be produced
-    hanging        transactions that do not end by themselves; critical when the cause is corrupt
-    txn-age        of the oldest unfinished transaction, ms
-    backlog T/S    of each subscription, messages
-    lag T          of each topic that has a watermark: from it until now, ms; idle: none
+    partitions     how many are unavailable; quarantined is critical, taken offline a warning
+    space          bytes free on the file system; below free_bytes_min nothing can be produced
+    hanging        transactions that will not end by themselves; critical if the cause is corrupt
+    txn-age        age of the oldest unfinished transaction, ms
+    backlog T/S    messages in the backlog of each subscription
+    lag T          for each topic with a watermark, from it until now, ms; idle: none
 
 A value above a bound is a warning, or critical; without a bound it is ok.
 """
@@ -34,7 +34,7 @@ HANGING_MS: Final = 15 * MINUTE_MS
 
 
 class Bounds(NamedTuple):
-    """Above warn a value is a warning, above crit critical; None: never."""
+    """A value above warn is a warning, above crit it is critical; None: never."""
 
     warn: int | None = None
     crit: int | None = None
@@ -60,12 +60,14 @@ def check(
     """Look at a store, or at some topics of it.
 
     returns: {status, check_list: [{name, status, value, warn, crit, detail}]}; status is the worst
-    raises:  TopicNotFound, InvalidArgument (a warning above what is critical)
+    raises:  TopicNotFound, InvalidArgument (warn is above crit)
     cost:    loads every fold, reads no message
     """
     for name, bounds in (("backlog", backlog), ("txn-age", txn_age_ms), ("lag", lag_ms)):
         if bounds.warn is not None and bounds.crit is not None and bounds.warn > bounds.crit:
-            raise InvalidArgument(f"{name} warns at {bounds.warn}, above {bounds.crit}, critical")
+            raise InvalidArgument(
+                f"{name}: {bounds.warn} for a warning is above {bounds.crit} for critical"
+            )
     every = sorted(view.catalog.topics.values(), key=lambda topic: topic.name)
     names = [TopicName.parse(name) for name in topics]
     chosen = [find_topic(view, name) for name in names] or every
@@ -90,7 +92,7 @@ def check(
 
 
 def worst(rows: Sequence[CheckRow]) -> str:
-    """The gravest status; critical is graver than unknown."""
+    """The most severe status; critical is more severe than unknown."""
     found = {row["status"] for row in rows}
     return next((one for one in (CRITICAL, UNKNOWN, WARNING) if one in found), OK)
 
@@ -121,7 +123,7 @@ def _partitions(view: View, topics: Sequence[Topic]) -> CheckRow:
 
 
 def _space(store: Store) -> CheckRow:
-    """Free bytes have bounds below, so warn and crit are the least that is well, and that does."""
+    """Free bytes have lower bounds: warn is the least that is ok, crit the least not critical."""
     least = store.settings.free_bytes_min
     free = store.disk.free_bytes()
     status = CRITICAL if free < least else WARNING if free < 2 * least else OK

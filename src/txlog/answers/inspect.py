@@ -1,9 +1,9 @@
 """`inspect`: what a word means in a store, and what a file holds, with or without a store.
 
-A word may name a topic, a transaction, a message, a file of the store. A file is shown as rows: an
-Arrow file by its own, journals and manifests by the frames and files they name. Parquet files are
-read by DuckDB; here are only their columns and row groups, as the footer has them. Nothing is
-compared with a manifest: the file may belong to any store, or to none.
+A word may name a topic, a transaction, a message or a file of the store. A file is shown as rows:
+an Arrow file by its own rows, journals and manifests by the frames and files they name. Parquet
+files are read by DuckDB; only their columns and row groups, taken from the footer, are here.
+Nothing is compared with a manifest: the file may belong to any store, or to none.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ PREFIXES = ("topic", "sub", "key", "txn", "msg", "ledger", "lsn", "file")
 
 
 def inspect(view: View, store: Store, what: str | None) -> dict[str, Any]:
-    """What the word names: {kind, ...}; a bare word may name one thing only.
+    """What the word names: {kind, ...}; a bare word must name only one thing.
 
     raises: NotFound, InvalidArgument (205: two things fit)
     """
@@ -71,7 +71,7 @@ def inspect(view: View, store: Store, what: str | None) -> dict[str, Any]:
         found.append(("file", {"kind": "file", "path": what}))
     if len(found) > 1:
         raise InvalidArgument(
-            f"{what} may be more than one thing",
+            f"{what} can mean more than one thing",
             code=205,
             hint=" or ".join(f"{kind}:{what}" for kind, _ in found),
         )
@@ -83,8 +83,8 @@ def inspect(view: View, store: Store, what: str | None) -> dict[str, Any]:
 
 def _nothing(what: str) -> NotFound:
     return NotFound(
-        f"nothing in the store is called {what}",
-        hint="a topic, topic/partition, subscription, key, transaction, message id or file",
+        f"nothing in the store is named {what}",
+        hint="give a topic, topic/partition, subscription, key, transaction, message id or file",
     )
 
 
@@ -182,9 +182,9 @@ def _message(view: View, wanted: MessageId) -> dict[str, Any]:
 
 
 def located(view: View, ids: Sequence[MessageId]) -> list[tuple[str | None, int | None]]:
-    """The file that has each message, and which row of it; none for rows in journal frames.
+    """The file that holds each message, and the row in it; none for rows in journal frames.
 
-    ids: of visible messages; of one that was trimmed or is none (None, None)
+    ids: of visible messages; (None, None) for one that was trimmed or does not exist
     """
     out: list[tuple[str | None, int | None]] = []
     for one in ids:
@@ -200,7 +200,7 @@ def located(view: View, ids: Sequence[MessageId]) -> list[tuple[str | None, int 
 
 
 def _place(view: View, ledger: int, row: int) -> tuple[str | None, int | None]:
-    """(the file that has a row of a ledger, which row of the file); of rows in frames none."""
+    """(the file that holds a row of a ledger, the row in the file); none for rows in frames."""
     for ref in view.files.of(ledger):
         first = ref.first if ref.form == "part" else 0
         if first <= row < first + ref.rows:
@@ -209,7 +209,7 @@ def _place(view: View, ledger: int, row: int) -> tuple[str | None, int | None]:
 
 
 def _place_inside(view: View, marker: Marker, index: int) -> tuple[str | None, int | None]:
-    """The same of a message of a transaction, which is in the sidecar."""
+    """The same for a message of a transaction, which is in the sidecar."""
     for ledger, row, rows, first in marker.ranges:
         if first <= index < first + rows:
             return _place(view, ledger, row + index - first)
@@ -223,7 +223,7 @@ def _ledger(view: View, number: int) -> dict[str, Any]:
     topic = catalogs.topic_of(view.catalog, owner[0])
     state = view.topic(owner[0]) if owner[1] == "p" else view.buffer(owner[0])
     end = next((end for end in state.ledgers if end.ledger == number), None)
-    if end is None:  # trimmed, compacted, or reserved for a compaction that never came
+    if end is None:  # trimmed, compacted, or reserved for a compaction that never happened
         status, rows = "trimmed", 0
     else:
         open_one = end is state.ledgers[-1]
@@ -263,7 +263,7 @@ _LINE_BYTES = 16
 
 
 def is_parquet(path: str) -> bool:
-    """True for a Parquet file, by its first bytes."""
+    """True for a Parquet file, judged by its first bytes."""
     with Path(path).open("rb") as file:
         return file.read(4) == b"PAR1"
 
@@ -290,7 +290,7 @@ def rows_of(path: str) -> pa.Table:
 
 
 def columns_of(path: str) -> list[ColumnStatistics]:
-    """The columns of a Parquet file: their size and, of those with statistics, the bounds."""
+    """The columns of a Parquet file: their size and, where there are statistics, the bounds."""
     footer = arrow_module("pyarrow.parquet").read_metadata(path)
     out: list[ColumnStatistics] = []
     for number in range(footer.num_columns):
@@ -315,7 +315,7 @@ def columns_of(path: str) -> list[ColumnStatistics]:
 
 
 def groups_of(path: str) -> list[GroupStatistics]:
-    """The row groups of a Parquet file, with the least and greatest entry of each."""
+    """The row groups of a Parquet file, with the lowest and highest entry of each."""
     footer = arrow_module("pyarrow.parquet").read_metadata(path)
     names = [footer.schema.column(at).path for at in range(footer.num_columns)]
     return [
@@ -340,7 +340,7 @@ def _group(number: int, group: Any, names: list[str]) -> GroupStatistics:
 
 
 def hexdump(path: str, offset: int, length: int) -> Iterator[str]:
-    """Bytes of a file, sixteen a line: where, in hex, as ASCII."""
+    """Bytes of a file, sixteen on a line: offset, hex, ASCII."""
     with Path(path).open("rb") as file:
         file.seek(offset)
         while length > 0:

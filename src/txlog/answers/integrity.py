@@ -1,6 +1,6 @@
-"""Whether a store can be relied on, as the API answers it: verify.
+"""Whether a store can be relied on: verify and repair, as the API answers them.
 
-Calls the engine's upkeep; the keys of the answers are the fields that `txlog verify` prints.
+It calls the engine's upkeep; the keys of the answers are the fields that `txlog verify` prints.
 Source: spec/reliability 2.3, promise 5.
 """
 
@@ -44,12 +44,12 @@ def verify(
     deep:    also decode everything, replay the journal from the checkpoint before the newest, and
              compare all components with each other and with the rows
     topics:  only the files and components of these, and what all topics share
-    tell:    called now and then with what is being done and the bytes read so far
+    tell:    called now and then with the current step and the bytes read so far
     returns: {files, size_bytes, frames, errors, warnings, problem_list}; a problem has code,
              severity (error or warning), path, topic, partition, ledger, first and last (message
              ids), offset (byte), message and hint
     raises:  StoreNotFound, TopicNotFound, NoResources
-    cost:    reads every byte once, deep about three times
+    cost:    reads every byte once; deep about three times
     """
     disk = PosixDisk(str(Path(path).absolute()), read_only=True)
     try:
@@ -66,7 +66,7 @@ def verify_disk(
     topics: Sequence[str] = (),
     tell: Callable[[str, int], None] = silent,
 ) -> Verified:
-    """As verify, on a disk."""
+    """Like verify, on a disk."""
     names = [TopicName.parse(name, allow_partition=True) for name in topics]
     findings = Findings(tell)
     known = look_over(disk, clock.now(), findings, deep=deep, topics=names)
@@ -126,21 +126,21 @@ def repair(
     lock_timeout_ms: int = 30_000,
     clock: Clock | None = None,
 ) -> Repaired:
-    """Say what a damaged store can be made to be again, or make it so; exported as txlog.repair.
+    """Say how a damaged store can be repaired, or repair it; exported as txlog.repair.
 
-    What the journal or older files still lead to is made again without loss. Of what they do not,
-    the rest can be kept: the journal up to the damage, and the row groups of a file that are good.
-    Messages that are lost then are counted, and recorded for every later reader: those of a file
-    stay at their ids without key and value, with the property `txlog.lost`.
+    What the journal or older files still lead to is made again without loss. Of the rest, what is
+    good can be kept: the journal up to the damage, and the good row groups of a file. Messages lost
+    that way are counted, and recorded for every later reader: those of a file stay at their ids
+    without key and value, with the property `txlog.lost`.
 
-    apply:       do it; else only a plan, which locks and changes nothing
-    rebuild:     "state", "delayed", "changes" or "all": make this anew, damaged or not
+    apply:       do it; otherwise only plan, which locks and changes nothing
+    rebuild:     "state", "delayed", "changes" or "all": rebuild this, damaged or not
     ledger:      only files of this one
-    accept_loss: also do what loses messages
+    accept_loss: also take steps that lose messages
     returns:     {applied, messages_lost, action_list}; an action has action, path, ledger, first,
                  last (entries of the ledger, or LSNs), messages_lost, detail, done;
-                 messages_lost is None where frames are lost that nobody can read, and the detail
-                 says what is known
+                 messages_lost is None where unreadable frames are lost, and the detail says what
+                 is known
     raises:      Refused (902: it would lose messages, and nothing was done), StoreNotFound,
                  StoreLocked, StoreFull, InvalidArgument
     """
@@ -171,7 +171,7 @@ def repair_disk(
     accept_loss: bool = False,
     lock_timeout_ms: int = 30_000,
 ) -> Repaired:
-    """As repair, on a disk."""
+    """Like repair, on a disk."""
     wanted: Collection[str] = REBUILD[:-1] if rebuild == "all" else [rebuild] if rebuild else []
     done: list[Action] = []
     for _ in range(ROUNDS_MAX):
@@ -198,27 +198,27 @@ def repair_disk(
 def _refuse(losing: Sequence[Action]) -> None:
     lost = _sum_lost(losing)
     how_many = (
-        "messages, nobody can say how many"
+        "an unknown number of messages"
         if lost is None
         else ("1 message" if lost == 1 else f"{lost} messages")
     )
     what = "; ".join(f"{one.action} {one.path}" for one in losing)
     raise Refused(
-        f"it would lose {how_many}: {what}",
+        f"this would lose {how_many}: {what}",
         code=902,
-        hint="restore the file from a copy of the store, or say --accept-loss",
+        hint="restore the file from a copy of the store, or give --accept-loss",
         path=losing[0].path,
     )
 
 
 def _sum_lost(actions: Sequence[Action]) -> int | None:
-    """How many messages are lost; None: of some step nobody knows."""
+    """How many messages are lost; None: unknown for some step."""
     every = [one.messages_lost for one in actions]
     return None if None in every else sum(one for one in every if one is not None)
 
 
 def _repaired(applied: bool, actions: Sequence[Action], left: Sequence[Action] = ()) -> Repaired:
-    """What was done, then what is left to somebody else: a copy of the store, a consent."""
+    """What was done, then what a person must do: restore a copy, or agree to the loss."""
     rows = [_action(one, applied) for one in actions] + [_action(one, False) for one in left]
     return {"applied": applied, "messages_lost": _sum_lost(actions), "action_list": rows}
 

@@ -1,10 +1,10 @@
-"""What transaction keys look like: as rows, and as metrics.
+"""Transaction keys as rows and as metrics.
 
 The names in the answers are the fields that the commands print. The metrics:
 
     pulsar_txn_transaction_key_count   living keys      _epoch   the newest epoch of each
     pulsar_txn_transaction_key_age     summary: how long transactions of the key were open, one
-                                       observation an ended one; quantiles over the last 64
+                                       observation for each ended; quantiles over the last 64
     txlog_transaction_key_last_used_seconds             to find keys that nobody uses
 
 Source: the metrics of the transaction-key proposal; spec/transactions 16.
@@ -58,7 +58,7 @@ def opened(view: View, answer: Opened, store: Store) -> TransactionBegun:
 
 
 def coordinators(view: View) -> tuple[int, ...]:
-    """Coordinators that have keys; their transactions are swept before they are told of."""
+    """Coordinators that have keys; their transactions are swept before they are shown."""
     return tuple(sorted(number for kind, number, _ in view.known() if kind == "key"))
 
 
@@ -81,7 +81,7 @@ def transaction_keys(
 def transaction_key(
     view: View, store: Store, caller: Owner, key: str, owner: str | int | None
 ) -> KeyDescription:
-    """One living key with the transactions that are remembered of it, newest first."""
+    """One living key with its remembered transactions, newest first."""
     keys.check_key(key)
     holder = keys.find_owner(view, caller, owner)
     number = keys.home(view, store.settings, holder[0], key)
@@ -175,7 +175,7 @@ def key_families(keys: dict[tuple[int, str], Key]) -> Iterator[Family]:
     yield Family(
         "pulsar_txn_transaction_key_age",
         "summary",
-        "seconds from begin to end of the transactions of the key",
+        "seconds from begin to end of the key's transactions",
         [sample for labels, one in shown for sample in _ages(labels, one)],
     )
     yield Family(
@@ -189,7 +189,7 @@ def key_families(keys: dict[tuple[int, str], Key]) -> Iterator[Family]:
 def _labels(
     keys: dict[tuple[int, str], Key],
 ) -> Iterator[tuple[tuple[int, str], dict[str, str]]]:
-    """A label for each key; two users of one name are told apart by their numbers."""
+    """A label for each key; users with the same name are told apart by their numbers."""
     seen: dict[tuple[str, str], int] = {}
     for (_, key), one in keys.items():
         seen[one.owner, key] = seen.get((one.owner, key), 0) + 1
@@ -210,5 +210,5 @@ def _ages(labels: dict[str, str], one: Key) -> Iterable[Sample]:
 
 
 def nearest_rank(values: Sequence[int], quantile: float) -> int:
-    """The smallest value that at least this share of the values does not exceed."""
+    """The smallest value that this share of the values does not exceed."""
     return sorted(values)[max(0, ceil(quantile * len(values)) - 1)]

@@ -1,7 +1,7 @@
-"""Owns the lists that have a row a message or frame, as Arrow tables: acks, pending_acks, frames.
+"""Owns the lists with a row for each message or frame, as Arrow tables: acks, pending_acks, frames.
 
-A row of acknowledgements is an entry as the cursor has it: the L:E of a marker stands for all its
-messages. What is acknowledged up to a place is one row, with `cumulative`.
+A row of acknowledgements is an entry as the cursor holds it: the L:E of a marker stands for all its
+messages. Everything acknowledged up to a place is one row, with `cumulative`.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ FRAMES: Final = pa.schema(
         ("offset", pa.int64()),
     ]
 )
-_NO_BOOT: Final = ""  # frames up to a known LSN are read: which boot wrote them does not matter
+_NO_BOOT: Final = ""  # frames are read up to a known LSN: it does not matter which boot wrote them
 
 
 def acks(view: View) -> pa.Table:
@@ -60,7 +60,7 @@ def acks(view: View) -> pa.Table:
 
 
 def pending_acks(view: View) -> pa.Table:
-    """What open transactions hold, as PENDING_ACKS; since: when the transaction began."""
+    """What open transactions hold, as PENDING_ACKS; since: when they began."""
     tables = [PENDING_ACKS.empty_table()]
     for of, cursor in _cursors(view):
         for (coordinator, sequence), pending in sorted(cursor.pending.items()):
@@ -81,13 +81,13 @@ def frames(view: View) -> pa.Table:
     """The frames that are still in journals, as FRAMES.
 
     ops: their names; rows: messages in it; bytes: all of it
-    cost: reads those journals; a checkpoint leaves what came after the one before it
+    cost: reads those journals; a checkpoint leaves what came after the previous one
     """
     return frame_rows(kept_frames(view), view.journal.durable_lsn)
 
 
 def frame_rows(found: list[RawFrame], durable_lsn: int | None) -> pa.Table:
-    """Frames as FRAMES; which are durable, if that is known."""
+    """Frames as FRAMES, with whether each is durable, if that is known."""
     decoded = [decode_ops(raw.ops, lsn=raw.lsn) for raw in found]
     rows = [
         sum(op.rows for op in ops if isinstance(op, Appended | BufferAppended)) for ops in decoded
@@ -109,7 +109,7 @@ def frame_rows(found: list[RawFrame], durable_lsn: int | None) -> pa.Table:
 def kept_frames(view: View) -> list[RawFrame]:
     """Frames up to the view's LSN, from the oldest checkpoint whose journal is still there.
 
-    raises: MissingFile when checkpoints since have taken that of the view as well
+    raises: MissingFile when later checkpoints have removed the view's journal, too
     """
     for generation in generations(view.disk):
         if generation >= view.manifest.generation:
@@ -117,16 +117,16 @@ def kept_frames(view: View) -> list[RawFrame]:
         try:
             return frames_behind(view, read_manifest(view.disk, generation, view.salt))
         except (JournalMoved, MissingFile, Corruption):
-            continue  # on its way out
+            continue  # about to be removed
     try:
         return frames_behind(view, view.manifest)
     except JournalMoved as error:
-        name = f"journal behind manifest {view.manifest.generation}"
+        name = f"journal after manifest {view.manifest.generation}"
         raise MissingFile(f"the {name} is gone", path="journal") from error
 
 
 def frames_behind(view: View, manifest: Manifest) -> list[RawFrame]:
-    """Frames behind a checkpoint, up to the view's LSN; raises JournalMoved."""
+    """Frames after a checkpoint, up to the view's LSN; raises JournalMoved."""
     journal = Journal(view.disk, view.salt, _NO_BOOT)
     try:
         journal.open_at(manifest.cut_lsn, manifest.chain_crc)
@@ -136,7 +136,7 @@ def frames_behind(view: View, manifest: Manifest) -> list[RawFrame]:
 
 
 def _cursors(view: View) -> Iterator[tuple[dict[str, object], Cursor]]:
-    """Every cursor, with what its rows begin with."""
+    """Every cursor, with the values that its rows begin with."""
     for topic in sorted(view.catalog.topics.values(), key=lambda topic: topic.name):
         short = TopicName.parse(topic.name).short
         for subscription in topic.subscriptions:
@@ -180,7 +180,7 @@ def _ids(
 
 
 def _rows(schema: pa.Schema, of: dict[str, object], ids: dict[str, object]) -> pa.Table:
-    """A table of columns, of which some are one value for all rows."""
+    """A table of columns; some are one value for all rows."""
     values = {**of, **ids}
     text = values["message_id"]
     assert isinstance(text, pa.Array)

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 
 def locks(view: View, store: Store) -> list[LockRow]:
-    """Every lock there is: {name, path, held, pid, command, since_time, subscription}.
+    """Every lock: {name, path, held, pid, command, since_time, subscription}.
 
-    A consumer's lock stands here while the catalog has the consumer; it is held while that lives.
+    A consumer's lock is listed while the catalog has the consumer, and held while that lives.
     """
     out = [
         _row(store, "write", WRITE_LOCK, None, None),
@@ -48,7 +48,7 @@ def _row(
 
 
 def holder(store: Store, path: str) -> tuple[int, str] | None:
-    """(process, command) of whoever holds a lock file, None when nobody does."""
+    """(process, command) of the holder of a lock file, None when nobody holds it."""
     try:
         lock = store.disk.lock_file(path, create=False)
     except MissingFile:

@@ -1,4 +1,4 @@
-"""A metric as plain values: computed by metrics, written as text by metrics_text."""
+"""A metric as plain values: computed by `metrics`, written as text by `metrics_text`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Family:
 
 
 def rows(found: Iterable[Family]) -> list[MetricRow]:
-    """Families as {name, type, labels, value}, one row a sample."""
+    """Families as {name, type, labels, value}, one row for each sample."""
     return [
         {"name": family.name + suffix, "type": family.type, "labels": labels, "value": value}
         for family in found

@@ -2,8 +2,8 @@
 
 There is one Family for each metric, in the order of spec/transactions 16. Names and types are
 Pulsar's where the meaning is the same. Counters are fields of folds, so they outlive processes and
-only grow; those of this process (the ones marked *) begin at 0 when it opens the store. No
-transaction id is ever a label. `metrics_text` makes text of it.
+only grow; those of this process (marked *) begin at 0 when it opens the store. No transaction id is
+ever a label. `metrics_text` turns them into text.
 
 Delayed delivery. The index belongs to the partition, so a topic sums partitions and not
 subscriptions:
@@ -17,25 +17,25 @@ subscriptions:
     txlog_delayed_bucket_op_seconds                    * how long they took
     txlog_delayed_strays, _rewinds_total, _popped_total, _lateness_seconds
                                                        * what consumers did
-    txlog_delayed_rows_read_total, _handed_out_total   * their quotient is the read amplification
+    txlog_delayed_rows_read_total, _handed_out_total   * their ratio is the read amplification
 
 Watermarks, of partitions where a producer has ever asserted anything:
 
     by topic, partition and subscription
-    txlog_watermark_event_time_ms          emitted: the highest value handed to a consumer, if any
-    txlog_watermark_materialized_ms        that of where everything before is acknowledged, if any
+    txlog_watermark_event_time_ms          emitted: the highest value given to a consumer, if any
+    txlog_watermark_materialized_ms        the value up to which all is acknowledged, if any
     txlog_watermark_lag_seconds            from the emitted value until now; none at the end
-    txlog_watermark_status                 0 unknown, 1 active, 2 idle, 3 it cannot be read now
+    txlog_watermark_status                 0 unknown, 1 active, 2 idle, 3 unreadable now
     txlog_watermark_held                   1 while the materialized value is below the emitted one
-    txlog_watermark_emitted_total          values that were stored as handed out, in all epochs
-    txlog_watermark_late_messages_total    * handed out too late
+    txlog_watermark_emitted_total          values stored as emitted, in all epochs
+    txlog_watermark_late_messages_total    * delivered late
 
     by topic and partition
     txlog_watermark_active_producers, _pending_transactions   who is waited for, or may be
     txlog_watermark_regressions_total, _snapshots_total, _snapshot_bytes_total
     txlog_watermark_rows_folded_total      * rows read for values
-    txlog_watermark_ahead_of_open_txn_total   * asserted by a producer while an open transaction of
-                                           its own has older messages
+    txlog_watermark_ahead_of_open_txn_total   * asserted by a producer while one of its open
+                                           transactions has older messages
 
 Source: spec/transactions 16; spec/delayed 12; spec/watermarks 13.
 """
@@ -105,7 +105,7 @@ def delay_families(view: View, store: Store, topics: list[Topic]) -> Iterator[Fa
     yield Family(
         f"{_INDEX}_bucket_total",
         "gauge",
-        "sealed buckets, and the mutable one",
+        "sealed buckets plus the mutable one",
         [("", labels, len(state.buckets) + 1) for labels, state, _ in places],
     )
     yield Family(
@@ -117,7 +117,7 @@ def delay_families(view: View, store: Store, topics: list[Topic]) -> Iterator[Fa
     yield Family(
         f"{_INDEX}_size_bytes",
         "gauge",
-        "memory that they take in this process",
+        "memory they take in this process",
         [("", labels, loaded.bytes) for labels, _, loaded in places],
     )
     yield Family(
@@ -134,13 +134,13 @@ def delay_families(view: View, store: Store, topics: list[Topic]) -> Iterator[Fa
     yield Family(
         "txlog_delayed_rows_read_total",
         "counter",
-        "rows read, of whatever topic",
+        "rows read, from any topic",
         [("", {}, store.tally.rows_read)],
     )
     yield Family(
         "txlog_delayed_handed_out_total",
         "counter",
-        "messages given to callers",
+        "messages delivered to callers",
         [("", {}, store.tally.handed_out)],
     )
 
@@ -150,19 +150,19 @@ def _delivery(known: DelayTally) -> Iterator[Family]:
     yield Family(
         "txlog_delayed_strays",
         "gauge",
-        "remembered as not due, not in the index",
+        "remembered as not due, but not in the index",
         [("", {}, known.strays)],
     )
     yield Family(
         "txlog_delayed_rewinds_total",
         "counter",
-        "times that a consumer began again",
+        "times a consumer started over",
         [("", {}, known.rewinds)],
     )
     yield Family(
         "txlog_delayed_popped_total",
         "counter",
-        "handed out after they had waited",
+        "messages delivered after waiting",
         [("", {}, known.popped)],
     )
     samples: list[Sample] = []
@@ -176,7 +176,7 @@ def _delivery(known: DelayTally) -> Iterator[Family]:
     yield Family(
         "txlog_delayed_lateness_seconds",
         "histogram",
-        "handed out so long after they were due",
+        "how long after they were due messages were delivered",
         samples,
     )
 
@@ -215,7 +215,7 @@ Labels = dict[str, str]
 def watermark_families(view: View, store: Store, topics: list[Topic]) -> Iterator[Family]:
     """The metrics of these topics, in order.
 
-    cost: a value for each subscription and partition, each of at most the rows of one interval
+    cost: a value for each subscription and partition, each from at most the rows of one interval
           between snapshots
     """
     used = {topic.number: _used(view, topic) for topic in topics}
@@ -232,7 +232,7 @@ def watermark_families(view: View, store: Store, topics: list[Topic]) -> Iterato
     yield Family(
         f"{_PREFIX}_late_messages_total",
         "counter",
-        "handed out late by this process",
+        "messages delivered late by this process",
         [
             ("", {"topic": topic, "partition": str(partition), "subscription": name}, count)
             for (topic, partition, name), count in sorted(store.tally.late.items())
@@ -252,7 +252,7 @@ def watermark_families(view: View, store: Store, topics: list[Topic]) -> Iterato
 
 
 def _used(view: View, topic: Topic) -> list[int]:
-    """Partitions, by number, with any watermark; no state is made for others."""
+    """Partitions with any watermark, by number; no state is made for others."""
     return [
         number
         for number in numbers(topic)
@@ -269,7 +269,7 @@ def _of_subscriptions(places: list[tuple[Labels, Standing, int]], now_ms: int) -
     yield Family(
         f"{_PREFIX}_event_time_ms",
         "gauge",
-        "the value handed to consumers",
+        "the value given to consumers",
         [("", labels, value) for labels, value in emitted],
     )
     yield Family(
@@ -281,7 +281,7 @@ def _of_subscriptions(places: list[tuple[Labels, Standing, int]], now_ms: int) -
     yield Family(
         f"{_PREFIX}_lag_seconds",
         "gauge",
-        "from the value handed out until now",
+        "from the value given to consumers until now",
         [
             ("", labels, (now_ms - value) / 1000)
             for labels, value in emitted
@@ -291,19 +291,19 @@ def _of_subscriptions(places: list[tuple[Labels, Standing, int]], now_ms: int) -
     yield Family(
         f"{_PREFIX}_status",
         "gauge",
-        "0 unknown, 1 active, 2 idle, 3 it cannot be read now",
+        "0 unknown, 1 active, 2 idle, 3 unreadable now",
         [("", labels, STATUSES.index(one.status)) for labels, one, _ in places],
     )
     yield Family(
         f"{_PREFIX}_held",
         "gauge",
-        "1 while a producer is below what was handed out",
+        "1 while a producer is below the value given to consumers",
         [("", labels, int(_is_held(one))) for labels, one, _ in places],
     )
     yield Family(
         f"{_PREFIX}_emitted_total",
         "counter",
-        "values that were handed out",
+        "values given to consumers",
         [("", labels, count) for labels, _, count in places],
     )
 
@@ -329,7 +329,7 @@ def _of_partitions(places: list[tuple[Labels, Watermark, tuple[int, int]]]) -> I
         (
             "regressions_total",
             "counter",
-            "times that fell, and changed nothing",
+            "asserted times that fell and changed nothing",
             lambda state: state.figures.regressions,
         ),
         (
@@ -341,7 +341,7 @@ def _of_partitions(places: list[tuple[Labels, Watermark, tuple[int, int]]]) -> I
         (
             "snapshot_bytes_total",
             "counter",
-            "bytes of these",
+            "bytes of these snapshots",
             lambda state: state.figures.snapshot_bytes,
         ),
     ]
@@ -390,7 +390,7 @@ def _clock_families(view: View, store: Store) -> Iterator[Family]:
     yield Family(
         "txlog_clock_jump_seconds",
         "gauge",
-        "the clock ahead of what was expected, if nothing expires by it; else 0",
+        "how far the clock is ahead of what was expected, if nothing expires by it; else 0",
         [("", {}, jump_s)],
     )
 
@@ -419,13 +419,13 @@ def _coordinator_families(folds: list[tuple[int, Coordinator]]) -> Iterator[Fami
         (
             "aborted_total",
             "counter",
-            "transactions aborted, for whatever reason",
+            "transactions aborted, for any reason",
             lambda fold: fold.aborted_count,
         ),
         (
             "timeout_total",
             "counter",
-            "transactions aborted by their time-out",
+            "transactions aborted by their timeout",
             lambda fold: fold.timed_out_count,
         ),
         (
@@ -453,13 +453,13 @@ def _transaction_families(folds: list[tuple[int, Coordinator]], now_ms: int) -> 
     yield Family(
         "txlog_txn_aborted_by_reason_total",
         "counter",
-        "aborts by their reason",
+        "aborts by reason",
         [("", {"reason": reason}, count) for reason, count in reasons.items()],
     )
     yield Family(
         "txlog_recovery_rolled_total",
         "counter",
-        "ends completed later than they were decided, by a sweep or by recovery",
+        "transactions whose decided end was completed later, by a sweep or by recovery",
         [
             ("", {"direction": "forward"}, sum(fold.rolled_forward for fold in states)),
             ("", {"direction": "back"}, sum(fold.rolled_back for fold in states)),
@@ -510,7 +510,7 @@ def _durations(folds: list[Coordinator]) -> Family:
         samples.append(("_bucket", {**labels, "le": "+Inf"}, so_far))
         samples.append(("_count", labels, so_far))
         samples.append(("_sum", labels, total[-1] / 1000))
-    return Family("txlog_txn_duration_seconds", "histogram", "from the begin to the end", samples)
+    return Family("txlog_txn_duration_seconds", "histogram", "from begin to end", samples)
 
 
 # --- partitions and subscriptions ------------------------------------------------------------
@@ -553,13 +553,13 @@ def _partition_families(view: View) -> Iterator[Family]:
     yield Family(
         "txlog_dedup_dropped_total",
         "counter",
-        "messages there before, not stored",
+        "duplicate messages, not stored",
         [("", labels, state.dedup_dropped) for labels, state, _ in places],
     )
     yield Family(
         "txlog_dedup_original_missing_total",
         "counter",
-        "messages not stored, whose original was not found",
+        "duplicate messages whose original was not found",
         [("", labels, state.dedup_missing) for labels, state, _ in places],
     )
     yield Family(
@@ -571,7 +571,7 @@ def _partition_families(view: View) -> Iterator[Family]:
     yield Family(
         "txlog_delayed_beyond_ttl_total",
         "counter",
-        "stored to expire before they are due",
+        "messages that will expire before they are due",
         [("", labels, state.delays_beyond_ttl) for labels, state, _ in places],
     )
 
@@ -606,13 +606,13 @@ def _subscription_families(view: View) -> Iterator[Family]:
         (
             "txlog_ack_dropped_total",
             "counter",
-            "acknowledged while a transaction held them",
+            "messages acknowledged while a transaction held them",
             lambda cursor: cursor.figures.dropped,
         ),
         (
             "txlog_redelivered_total",
             "counter",
-            "messages that were to come again",
+            "messages to be delivered again",
             lambda cursor: cursor.figures.redelivered,
         ),
         (

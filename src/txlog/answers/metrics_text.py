@@ -7,7 +7,7 @@
     # TYPE txlog_x_total counter
     txlog_x_total{kind="a"} 3.0
 
-Nothing of the process that asks is in it: the registry is our own, and holds the store's alone.
+It holds nothing about the calling process: the registry is our own, with only the store's metrics.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class _Figures(Collector):
 
     def collect(self) -> Iterator[Metric]:
         for family in self._families:
-            # prometheus-client adds `_total` to the name of a counter itself
+            # prometheus-client itself adds `_total` to the name of a counter
             name = family.name.removesuffix("_total") if family.type == "counter" else family.name
             metric = Metric(name, family.help, family.type)
             for suffix, labels, value in family.samples:

@@ -1,6 +1,6 @@
 """What a whole store looks like at one moment: the figures that `txlog report` draws.
 
-Reading functions over a view. Nothing is counted here that another answer counts: topics, sizes and
+It only reads from a view. Nothing is counted here that another answer counts: topics, sizes and
 transactions are those of status and list, durations those of metrics.
 """
 
@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from txlog.rows.watermarks import WatermarkPartition, WatermarkRow
 
 
-MOVES_MAX: Final = 2000  # rows that moved a watermark, the last ones of a topic
-OPEN_MAX: Final = 20  # unfinished transactions, the oldest
+MOVES_MAX: Final = 2000  # rows that moved a watermark: the last ones of a topic
+OPEN_MAX: Final = 20  # unfinished transactions: the oldest
 _DURATIONS: Final = "txlog_txn_duration_seconds"
 _REASONS: Final = "txlog_txn_aborted_by_reason_total"
 R = TypeVar("R")
@@ -47,15 +47,15 @@ _COMMITTED: Final = "pulsar_txn_committed_total"
 
 
 def overview(view: View, store: Store) -> Overview:
-    """Everything of one view; instants are milliseconds, sizes bytes.
+    """Everything from one view; instants are in milliseconds, sizes in bytes.
 
     returns: {time, lsn, store, journal, checkpoint, txns, problem_list, topic_list,
              transactions: {state_list, duration_list, open_list}, subscription_list,
              delayed_list, watermark_list, segment_list}; what cannot be read is left out there
-             and stands in problem_list
+             and listed in problem_list
     raises:  Corruption of what status needs
     cost:    loads every fold; reads the index of delayed messages, and the rows that moved
-             watermarks, at most MOVES_MAX a topic; no message
+             watermarks, at most MOVES_MAX for each topic; reads no message
     """
     status = topics_and_txns.status(view, store)
     topics = sorted(view.catalog.topics.values(), key=lambda topic: topic.name)
@@ -97,7 +97,7 @@ def problem(error: TxlogError) -> Problem:
 
 
 def transactions(view: View, store: Store) -> TransactionsOverview:
-    """How many there are in which state, how long those that ended took, and the oldest open.
+    """How many are in each state, how long the ended ones took, and the oldest open ones.
 
     returns: {state_list: [{state, reason, transactions}], duration_list: [{up_to_ms, committed,
              aborted}] with up_to_ms None in the last, open_list: rows of `txn list`}
@@ -128,7 +128,7 @@ def _sum(samples: Iterable[tuple[str, dict[str, str], float]]) -> int:
 
 
 def _durations(samples: Iterable[tuple[str, dict[str, str], float]]) -> list[TransactionDurations]:
-    """A row a bucket, not cumulative: how many took at most this and more than the one before."""
+    """A row for each bucket, not cumulative: how many took this long, and more than the last."""
     rows: dict[int | None, TransactionDurations] = {}
     committed = aborted = 0
     for suffix, labels, value in samples:
@@ -145,7 +145,7 @@ def _durations(samples: Iterable[tuple[str, dict[str, str], float]]) -> list[Tra
 
 
 def delayed(view: View, store: Store, topic: Topic) -> list[DelayedOverview]:
-    """When messages of a topic are due, [] if none is delayed; {topic, due_within_ms, messages}."""
+    """When messages of a topic are due; [{topic, due_within_ms, messages}], [] for none."""
     scope = delayreport.Scope(topic, range(topic.partitions), store.clock.now().wall_ms, store.note)
     ahead = delayreport.ahead(view, scope, in_order=False)
     rows = delayreport.histogram(scope.now_ms, ahead)
@@ -156,7 +156,7 @@ def delayed(view: View, store: Store, topic: Topic) -> list[DelayedOverview]:
 
 
 def watermarks(view: View, store: Store, topic: Topic) -> list[WatermarkOverview]:
-    """How far event time is in a topic, and what moved it; [] if nobody ever asserted a time.
+    """How far event time is in a topic, and what moved it; [] if no time was ever asserted.
 
     returns: one row {topic, status, watermark, lag_ms, holder, partition, move_list}; partition:
              the one that holds the watermark back; move_list: what moved it there, oldest first:
@@ -194,7 +194,7 @@ def watermarks(view: View, store: Store, topic: Topic) -> list[WatermarkOverview
 
 
 def _holding(partitions: Iterable[WatermarkPartition]) -> int:
-    """The partition with the least watermark, the first of those."""
+    """The partition with the lowest watermark; of several, the first."""
     rows = [row for row in partitions if row["watermark"] is not None] or [*partitions]
     least = min(rows, key=lambda row: (row["watermark"] or 0, row["partition"]))
     return least["partition"]

@@ -1,6 +1,6 @@
-"""The answers of administration about partitions: sidecars, pending acknowledgements, one position.
+"""Admin answers about partitions: sidecars, pending acknowledgements, one position.
 
-Reading functions over a view. Source: spec/transactions 15; Pulsar's transactionBufferStats,
+They only read from a view. Source: spec/transactions 15; Pulsar's transactionBufferStats,
 pendingAckStats and positionInPendingAck.
 """
 
@@ -30,7 +30,7 @@ NONE, READY, ERROR = "None", "Ready", "Error"
 def buffer_stats(
     view: View, store: Store, topic: TopicName, partition: int | None, txn_id: TxnId | None
 ) -> list[BufferStats]:
-    """The sidecar of each partition, or of one; with a transaction what it has there.
+    """The sidecar of each partition, or of one; with a transaction, what it has there.
 
     raises: TopicNotFound, TransactionNotFound
     """
@@ -170,7 +170,7 @@ def _pending_row(
 def position_in_pending_ack(
     view: View, topic: TopicName, subscription: str, position: MessageId
 ) -> PendingPosition:
-    """What state a message has on a subscription.
+    """The state of a message on a subscription.
 
     PendingAck (with its transaction), MarkDelete (acknowledged), NotInPendingAck,
     PendingAckNotReady (its partition is not available), InvalidPosition.

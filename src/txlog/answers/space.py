@@ -1,6 +1,6 @@
-"""Giving space back: compact, trim and gc as the API answers them.
+"""Freeing space: compact, trim and gc as the API answers them.
 
-Reads and calls the engine's upkeep; the keys of the answers are the fields that the commands print.
+It calls the engine's upkeep; the keys of the answers are the fields that the commands print.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ def compact(
 def _compact(
     store: Store, numbers: list[int], report: CompactReport, arrange: Arrange | None
 ) -> None:
-    """Roll, let every row reach a file, compact, and let go of the files before."""
+    """Roll over, let every row reach a file, compact, and drop the old files."""
 
     def measure(view: View) -> tuple[int, int]:
         size = sum(sidecar_bytes(view, number) for number in numbers)
@@ -126,7 +126,7 @@ def _compact(
 
 
 def compact_changes(store: Store) -> list[ChangesCompacted]:
-    """Compact the logs of changes; the fields of `txlog admin compact-changes`, a row a log."""
+    """Compact the logs of changes; a row for each, as in `txlog admin compact-changes`."""
     before, after = compact_logs(store)
     out: list[ChangesCompacted] = []
     for kind, name in RELATIONS.items():
@@ -190,16 +190,16 @@ def trim(
 ) -> Trimmed:
     """Trim a topic; the fields of `txlog admin trim`.
 
-    checkpoint: write one, so that the files lose their names now and not with the next one
+    checkpoint: write one, so that the files lose their names now, not with the next one
     """
     if (to is None) is not by_policy:
-        raise InvalidArgument("a trim goes up to a bound, or by policy: one of them")
+        raise InvalidArgument("a trim goes up to a bound or by policy: give one of them")
     name = TopicName.parse(topic)
     answer = trim_topic(store, name, to, force_unacked=force_unacked, dry_run=dry_run)
     if checkpoint and not dry_run and answer.total("ledgers"):
         try:
             run_checkpoint(store, wait=False)
-        except TxlogError as error:  # the trim is done; its files go with the next checkpoint
+        except TxlogError as error:  # the trim is done; the next checkpoint removes its files
             store.reports.append(f"a checkpoint failed and is due again: {error}")
     return {
         "topic": answer.topic,
@@ -226,7 +226,7 @@ def _row(row: DecidedPartition) -> TrimmedPartition:
 def gc(store: Store, *, apply: bool, keep_ms: int) -> GarbageCollected:
     """Files that no manifest names; apply: unlink them. The fields of `txlog admin gc`.
 
-    keep_ms: how long files stay that lost their name, for readers of older snapshots
+    keep_ms: how long files that lost their name stay, for readers of older snapshots
     """
     if apply:
         store.need_writable()

@@ -1,7 +1,7 @@
 """What a store looks like: the answers of list, describe, show and status as plain values.
 
-Reading functions over a view; ids stay TxnId and MessageId, instants stay milliseconds. The keys
-are the fields that the commands print.
+They only read from a view; ids stay TxnId and MessageId, instants stay milliseconds. The keys are
+the fields that the commands print.
 """
 
 from __future__ import annotations
@@ -51,18 +51,18 @@ def short(topic: Topic) -> str:
 
 
 def partition_name(view: View, number: int) -> str:
-    """`topic/partition` of a store-wide partition number; the number, if it was deleted."""
+    """`topic/partition` of a store-wide partition number; the number if it was deleted."""
     return place_name(view.catalog, (number, 0))
 
 
 def subscription_name(view: View, number: int) -> str:
-    """The name of a subscription; its number, if it was deleted."""
+    """The name of a subscription; its number if it was deleted."""
     held = view.catalog.subscriptions.get(number)
     return f"subscription {number}" if held is None else held.name
 
 
 def there(view: View, partitions: Iterable[int]) -> list[int]:
-    """Those of some partitions that were not deleted, in order."""
+    """Those of these partitions that were not deleted, in order."""
     return sorted(number for number in partitions if catalogs.has_partition(view.catalog, number))
 
 
@@ -156,7 +156,7 @@ def _backlog(view: View, held: Subscription) -> int:
 
 
 def live_count(view: View, store: Store, held: Subscription) -> int:
-    """How many consumers of a subscription live."""
+    """How many consumers of a subscription are alive."""
     known = [one.number for one in catalogs.consumers_of(view.catalog, held.number)]
     return len(known) - len(dead_consumers(store.disk, known))
 
@@ -244,7 +244,7 @@ def _marker_row(view: View, marker: tuple[int, int, int, int]) -> CommitMarker:
 
 
 def waiting(view: View) -> list[WaitingTransaction]:
-    """Decided transactions that wait for partitions, and for which."""
+    """Decided transactions that wait for partitions, and which ones they wait for."""
     view.load_coordinators()
     return [
         {"txn": TxnId(*_pair(txn)), "waiting_list": waiting_list(view, txn)}
@@ -268,7 +268,7 @@ def _known_coordinators(view: View) -> list[int]:
 def transactions(
     view: View, store: Store, every: bool, states: Sequence[str] | None
 ) -> list[TransactionRow]:
-    """Unfinished transactions, oldest first; every: those that ended and are remembered, too."""
+    """Unfinished transactions, oldest first; every: also the ended ones still remembered."""
     out: list[TransactionRow] = []
     wanted = None if states is None else {state.lower() for state in states}
     for number in _known_coordinators(view):
@@ -350,7 +350,7 @@ def transaction(view: View, store: Store, txn_id: TxnId) -> TransactionDescripti
     acks: list[TransactionAcks] = []
     for subscription, number in sorted(txn.subscriptions):
         if subscription not in view.catalog.subscriptions:
-            continue  # it is in the list of what was skipped
+            continue  # it is in the list of skipped ones
         pending = view.cursor(subscription, number).pending.get(_pair(txn))
         found = catalogs.topic_of(view.catalog, number)
         cumulative = pending.cumulative if pending else None
@@ -463,13 +463,13 @@ def _topic_status(view: View, store: Store) -> list[TopicStatus]:
 
 
 def clock_problem(view: View, store: Store) -> list[Problem]:
-    """What there is to say of a wall clock that is not believed: none or one problem."""
+    """The problem of a wall clock that is not trusted: none or one."""
     known = clock_trust.judge(view, store.settings, store.clock.now())
     if known.is_believed:
         return []
     ahead = f"the clock is {known.ahead_ms // SECOND_MS:,} s ahead of what was expected"
     if known.is_set:
-        why = f"{ahead}: it was set; nothing expires or comes early by it"
+        why = f"{ahead}: it was set; nothing expires or is delivered early by it"
     else:
         why = f"{ahead} since the reboot; nothing expires by it for {known.left_ms // SECOND_MS} s"
     return [
@@ -482,7 +482,7 @@ def clock_problem(view: View, store: Store) -> list[Problem]:
 
 
 def loss(view: View, one: catalogs.Loss) -> Problem:
-    """What somebody accepted as lost: {code, message, hint}."""
+    """What was accepted as lost: {code, message, hint}."""
     where = f"LSN {one.first} to {one.last}"
     if one.ledger:
         where = f"ledger {one.ledger}, entries {one.first} to {one.last}"

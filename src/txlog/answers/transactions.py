@@ -1,7 +1,7 @@
-"""The answers of administration about coordinators and transactions, as plain values.
+"""Admin answers about coordinators and transactions, as plain values.
 
-Reading functions over a view. Fields that Pulsar has carry its name in snake_case, instants are
-milliseconds, transactions TxnId. Source: spec/transactions 15, Pulsar's Transactions admin API.
+They only read from a view. Fields that Pulsar has carry its names in snake_case; instants are in
+milliseconds, transactions are TxnId. Source: spec/transactions 15, Pulsar's Transactions admin API.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def coordinator_state(
     """(Ready, ReadOnly or Corrupt; the fold, empty when it was never used or cannot be read)."""
     fold = Coordinator()
     try:
-        if ("coordinator", number, 0) in known:  # others are not loaded: the sweep visits loaded
+        if ("coordinator", number, 0) in known:  # others are not loaded: a sweep visits loaded ones
             fold = view.coordinator(number)
     except Corruption:
         return CORRUPT, fold
@@ -120,16 +120,16 @@ def _coordinator_row(
 
 
 def low_water_mark(fold: Coordinator) -> int:
-    """The lowest unfinished sequence less one; -1 while sequence 0 is unfinished; 0: none is."""
+    """The lowest unfinished sequence minus one; -1 while sequence 0 is unfinished; 0: none."""
     return min(fold.unfinished) - 1 if fold.unfinished else 0
 
 
 def ledger_stats(store: Store, name: str, key: Component, added: int) -> LogStats:
-    """What Pulsar calls managed-ledger statistics, of a ledger that holds ops only.
+    """What Pulsar calls managed-ledger statistics, for a ledger that holds only ops.
 
     Its entries are ops. Closed pieces are history files, each shared by all coordinators, so their
-    size is that of the file; the open piece is what the journal holds behind the checkpoint.
-    cost: reads the journal behind the checkpoint once
+    size is that of the file; the open piece is what the journal holds after the checkpoint.
+    cost: reads the journal after the checkpoint once
     """
     log = component_log(store, key)
     closed: list[LedgerPiece] = [
@@ -164,7 +164,7 @@ def ledger_stats(store: Store, name: str, key: Component, added: int) -> LogStat
 
 
 def transaction_metadata(view: View, store: Store, txn_id: TxnId) -> TransactionMetadata:
-    """Everything known of one transaction. Raises TransactionNotFound."""
+    """Everything known about one transaction. Raises TransactionNotFound."""
     txn = lookup.transaction(view, txn_id, store.settings.coordinators)
     row = topics_and_txns.transaction(view, store, txn_id)
     acked: dict[str, dict[str, InPendingAck]] = {}
@@ -222,7 +222,7 @@ def in_buffer(view: View, txn: Txn, partition: int) -> InBuffer:
 def in_pending_ack(view: View, txn: Txn, subscription: int, partition: int) -> InPendingAck:
     """What the transaction holds of a subscription in a partition; nothing once it has ended.
 
-    individual_acks: messages beside those that the cumulative acknowledgement covers
+    individual_acks: messages besides those covered by the cumulative acknowledgement
     """
     cursor = view.cursor(subscription, partition)
     pending = cursor.pending.get((txn.coordinator, txn.sequence))
@@ -273,7 +273,7 @@ def slow_transactions(
 def message_keys(view: View, store: Store, txn_id: TxnId) -> list[str]:
     """The distinct keys of a transaction's messages, as text, in byte order.
 
-    A key that is no UTF-8 is shown with `\\xNN`. Messages of an aborted transaction have gone.
+    A key that is not UTF-8 is shown with `\\xNN`. Messages of an aborted transaction are gone.
     """
     txn = lookup.transaction(view, txn_id, store.settings.coordinators)
     keys: set[bytes] = set()

@@ -1,13 +1,13 @@
 """What producers asserted and where subscriptions are in event time: answers of `txlog watermark`.
 
-    materialized   the least time of an active producer where everything before is acknowledged,
-                   or at the end of the log without a subscription; it may fall
-    emitted        the highest one that a consumer of the subscription was handed; it never falls
-    history        what took effect, in the order of the journal: watermark rows, snapshots, and at
-                   a marker what its transaction asserted, an idle first. What open transactions
-                   hold has no place yet
+    materialized   the lowest time of an active producer, at the place up to which everything is
+                   acknowledged, or at the end of the log without a subscription; it may fall
+    emitted        the highest one given to a consumer of the subscription; it never falls
+    history        what took effect, in journal order: watermark rows, snapshots, and at a marker
+                   what its transaction asserted, idle first. What open transactions hold has no
+                   place yet
 
-All are reading functions over a view; instants are milliseconds, positions are Position.
+All only read from a view; instants are in milliseconds, positions are Position.
 Source: spec/watermarks 3 to 6, 8.
 """
 
@@ -50,7 +50,7 @@ UNAVAILABLE = "unavailable"
 class Standing(NamedTuple):
     """One partition at a place; state: None when it cannot be read.
 
-    Of one that is away the value stays, and the status says so: a consumer that has it holds.
+    If it is unavailable the value stays and the status says so: a consumer that has it holds.
     """
 
     partition: int
@@ -67,7 +67,7 @@ class Standing(NamedTuple):
 
     @property
     def holder(self) -> str | None:
-        """A producer that has the least time, the first by name."""
+        """The producer with the lowest time, the first by name."""
         if self.state is None:
             return None
         times = {name: one.event_time for name, one in self.state.active.items()}
@@ -84,7 +84,7 @@ def show(
     """The watermark of a topic; the fields of `txlog watermark show`.
 
     found:   the standings of its partitions
-    returns: max_event_time and late_messages are None: for them messages are to be read
+    returns: max_event_time and late_messages are None: they need messages to be read
     """
     least = _holding(found)
     emitted = max((one.emitted for one in found if one.emitted is not None), default=None)
@@ -109,10 +109,10 @@ def show(
 
 
 def reached(found: Sequence[Standing]) -> int | None:
-    """How far event time is there: the value, or what a consumer was handed, if that is more.
+    """How far event time is there: the value, or what a consumer was given if that is higher.
 
-    Partitions without an active producer hold nothing back; if that is all of them, what was handed
-    out stays. None: not known, or nothing yet
+    Partitions without an active producer hold nothing back; if no partition has one, what was given
+    stays. None: not known, or nothing yet
     """
     if status_of(found) in (UNAVAILABLE, "unknown"):
         return None
@@ -142,7 +142,7 @@ def producers(
 ) -> list[WatermarkProducer]:
     """Producers by partition and name; the fields of `txlog watermark producers`.
 
-    holds: it has the least time of its partition; idle: it is known by open transactions only
+    holds: it has the lowest time of its partition; idle: only open transactions know of it
     """
     out: list[WatermarkProducer] = []
     for one in standings(view, topic, indexes, held):
@@ -217,7 +217,7 @@ def _end(view: View, number: int) -> Place:
 
 
 def status_of(found: Sequence[Standing]) -> str:
-    """The status of all: one that is not known makes it so."""
+    """The status of all: unknown if any is."""
     known = {one.status for one in found}
     for status in (UNAVAILABLE, "unknown", "active"):
         if status in known:
@@ -226,7 +226,7 @@ def status_of(found: Sequence[Standing]) -> str:
 
 
 def _holding(found: Sequence[Standing]) -> Standing | None:
-    """The partition that holds the value: one without any, else the one with the least."""
+    """The partition that holds the value back: one without a value, else the lowest."""
     for one in found:
         if one.status in (UNAVAILABLE, "unknown"):
             return one
@@ -237,7 +237,7 @@ def _holding(found: Sequence[Standing]) -> Standing | None:
 def _first_unacked(
     view: View, held: Subscription, found: Sequence[Standing], least: Standing | None
 ) -> MessageId | None:
-    """The message that the value waits for: the oldest not acknowledged in that partition."""
+    """The message that the value waits for: the oldest unacknowledged one in that partition."""
     for one in found if least is None else [least]:
         cursor = view.cursor(held.number, one.number)
         pieces = plan(view, one.number, cursor.mark_delete, 1, (cursor.acked,)).pieces
@@ -259,7 +259,7 @@ def _partition(view: View, one: Standing) -> WatermarkPartition:
 
 
 def _snapshot(view: View, one: Standing) -> Position | None:
-    """The last snapshot as of the place or before; its own row may be the next one."""
+    """The last snapshot at or before the place; its own row may be the next one."""
     known = view.watermark(one.number).snapshots
     for ledger in sorted(known, reverse=True):
         entries = known[ledger]
@@ -294,8 +294,8 @@ def history(
 ) -> list[WatermarkRow]:
     """The rows that moved a watermark, oldest first; the fields of `txlog watermark history`.
 
-    limit: the last so many
-    cost:  reads these rows and no message; with a limit and nothing else no more than so many of
+    limit: only the last ones
+    cost:  reads these rows and no message; with only a limit, at most that many rows of
            each partition
     """
     most = limit if producer is None and since_ms is None else None
@@ -306,7 +306,7 @@ def history(
         if (producer is None or answer["producer"] == producer)
         and (since_ms is None or answer["publish_time"] >= since_ms)
     ]
-    found.sort(key=lambda one: one[:2])  # stable: of one frame and partition as they stand
+    found.sort(key=lambda one: one[:2])  # stable: those of one frame and partition keep their order
     first = 0 if limit is None else max(0, len(found) - limit)
     return [answer for _, _, answer in found[first:]]
 
@@ -349,7 +349,7 @@ def _of_partition(
 
 
 def _answers(row: Row, state: State) -> Iterator[WatermarkMove]:
-    """What one row did; state: that of the place before it."""
+    """What one row did; state: that at the place before it."""
     if row.kind in _TYPES:
         yield _answer(_TYPES[row.kind], row.producer, row.event_time, row.by, state)
         return

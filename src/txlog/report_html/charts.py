@@ -1,7 +1,7 @@
 """Owns the charts of a report: columns, bars and lines as SVG, their axes and legends as HTML.
 
-An SVG holds marks only and is stretched to the room there is; text stands beside it in HTML, so it
-keeps its size on a phone. Every mark has a title. Colours are the tones t1 to t8 of the style.
+An SVG holds only marks and stretches to the available width; text is beside it in HTML, so it keeps
+its size on a phone. Every mark has a title. Colours are the tones t1 to t8 of the style.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _HIGH: Final = 100.0
 
 
 class Series(NamedTuple):
-    """Values of one colour; titles: what is said of each."""
+    """Values of one colour; titles: what is said about each."""
 
     name: str
     tone: int
@@ -26,7 +26,7 @@ class Series(NamedTuple):
 
 
 class Bar(NamedTuple):
-    """A line of a bar chart: its parts as (tone, value, title), and what stands behind it."""
+    """A line of a bar chart: its parts as (tone, value, title), and the label after it."""
 
     name: str
     parts: Sequence[tuple[int, float, str]]
@@ -50,9 +50,9 @@ def columns(
     small: bool = False,
     ordinal: bool = False,
 ) -> str:
-    """Columns side by side, the series on top of each other.
+    """Columns side by side, with the series stacked.
 
-    ticks:   below the axis; ordinal: one a column, else first, middle and last
+    ticks:   below the axis; ordinal: one for each column, else first, middle and last
     """
     number = max((len(one.values) for one in series), default=0)
     heights = [sum(one.values[at] for one in series) for at in range(number)]
@@ -99,7 +99,7 @@ def lines(
 
 
 def bars(rows: Sequence[Bar], aria: str) -> str:
-    """Bars from the left, longest as wide as there is room."""
+    """Bars from the left; the longest takes the full width."""
     top = max((sum(value for _, value, _ in row.parts) for row in rows), default=0) or 1
     out: list[str] = []
     for row in rows:
@@ -125,7 +125,7 @@ def bars(rows: Sequence[Bar], aria: str) -> str:
 
 
 def legend(series: Sequence[Series], *, always: bool = False) -> str:
-    """What each colour is; nothing for a single one."""
+    """What each colour means; nothing for a single one."""
     if len(series) < 2 and not always:
         return ""
     items = "".join(
@@ -137,7 +137,7 @@ def legend(series: Sequence[Series], *, always: bool = False) -> str:
 
 
 def nice(value: float) -> float:
-    """The least 1, 2 or 5 times a power of ten that is not below; 1 at least."""
+    """The value rounded up to 1, 2 or 5 times a power of ten; at least 1."""
     step = 1.0
     while True:
         for factor in (1, 2, 5):
@@ -178,7 +178,7 @@ def _steps(
     left: tuple[float, float],
     bottom: tuple[float, float],
 ) -> str:
-    """Level from a point to the next, then straight up or down."""
+    """Level from one point to the next, then straight up or down."""
     path: list[str] = []
     is_drawn = False
     for x, y in points:

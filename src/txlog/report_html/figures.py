@@ -1,4 +1,4 @@
-"""Owns what a report says: the overview of a store, what hangs in it, its messages by time."""
+"""Owns what a report says: a store's overview, its hanging transactions, messages by time."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 COLUMNS_MAX: Final = 240  # spans of time in a chart
-# Hours, unless that is too few to see anything, or too many.
+# Hours, unless those are too few to see anything, or too many.
 _STEPS_MS: Final = (
     1000, 10_000, MINUTE_MS, 10 * MINUTE_MS, HOUR_MS, 6 * HOUR_MS, DAY_MS, 7 * DAY_MS, 28 * DAY_MS,
     364 * DAY_MS,
@@ -54,7 +54,7 @@ def figures(client: Client, since_ms: int | None = None, by_ms: int | None = Non
     """Everything that a report draws, as plain values; instants are milliseconds.
 
     since_ms: count only messages that became visible at or after; None: all there are
-    by_ms:    how long a span of the throughput is; None: an hour, or what suits the messages
+    by_ms:    the length of a span of the throughput; None: an hour, or what suits the messages
     returns:  the fields of Client.overview, and txlog, hanging_list (of Admin.find_hanging),
               throughput: {by_ms, since, row_list: [{topic, from_time, messages, size_bytes}],
               left_out: partitions and topics that cannot be read}; problem_list says why
@@ -62,7 +62,7 @@ def figures(client: Client, since_ms: int | None = None, by_ms: int | None = Non
     cost:     reads two columns of all messages
     """
     if by_ms is not None and by_ms < 1000:
-        raise InvalidArgument(f"a span of {by_ms} ms is below a second", code=203)
+        raise InvalidArgument(f"a span of {by_ms} ms is shorter than a second", code=203)
     hanging = client.admin.find_hanging()
     found = client.overview()
     known, damaged = throughput(client, found["lsn"], since_ms, by_ms)
@@ -71,11 +71,11 @@ def figures(client: Client, since_ms: int | None = None, by_ms: int | None = Non
 
 
 def figures_of_damaged(path: str, error: TxlogError, clock: Clock) -> DamagedReport:
-    """What can be said of a store that cannot be looked at: who it is, and what verify finds.
+    """What is known of a store that cannot be opened: its identity, and what verify finds.
 
-    error:   why not
+    error:   why it cannot be opened
     returns: {txlog, time, store: {path, uuid, format, created_time, size_bytes}, files, frames,
-             problem_list, hanging_list}; of the store None is what cannot be read either
+             problem_list, hanging_list}; None in store: that cannot be read either
     cost:    reads every byte
     """
     found = verify(path, clock=clock)
@@ -90,7 +90,7 @@ def figures_of_damaged(path: str, error: TxlogError, clock: Clock) -> DamagedRep
         try:
             identity = read_identity(disk)
         except TxlogError:
-            pass  # verify says so
+            pass  # verify reports it
         else:
             store["uuid"] = identity.uuid
             store["format"] = identity.format
@@ -134,12 +134,12 @@ def throughput(
 def _one_by_one(
     client: Client, given: Mapping[str, str], by_ms: int | None
 ) -> tuple[list[ReportSpan], list[str], int, list[Problem]]:
-    """The same a topic at a time, without those that are damaged."""
+    """The same topic by topic, without the damaged ones."""
     damaged: list[Problem] = []
     left_out: list[str] = []
     ends: dict[str, tuple[int, int]] = {}
     for row in client.topics():
-        topic = name(TopicName.parse(row["topic"]).full)  # no list of SQL is called so
+        topic = name(TopicName.parse(row["topic"]).full)  # no list of SQL has such a name
         try:
             first, last, away = _span(client, topic, given)
         except Corruption as error:
@@ -158,7 +158,7 @@ def _one_by_one(
 def _span(
     client: Client, relation: str, given: Mapping[str, str]
 ) -> tuple[int | None, int | None, list[str]]:
-    """When the first and the last message became visible, and which partitions are away."""
+    """When the first and the last message became visible; the unavailable partitions."""
     with Query(client, _SPAN.format(relation), given, skip_unavailable=True) as asked:
         (row,) = (row for batch in asked.rows() for row in batch.to_pylist())
         return row["first"], row["last"], asked.left_out
@@ -171,7 +171,7 @@ def _by(client: Client, relation: str, given: Mapping[str, str], by_ms: int) -> 
 
 
 def step_ms(first_ms: int | None, last_ms: int | None) -> int:
-    """How long a span is: hours, shorter if they are few, longer if they are too many."""
+    """The length of a span: hours, shorter if they are few, longer if they are too many."""
     if first_ms is None or last_ms is None:
         return HOUR_MS
     span_ms = last_ms - first_ms

@@ -1,4 +1,4 @@
-"""Owns the document of a report: its style, its head, the figures on top, the sections in order.
+"""Owns the document of a report: its style, head, the figures on top, and the sections in order.
 
 It is readable in light and dark, on a phone, on a desk and on paper.
 """
@@ -91,7 +91,7 @@ details::details-content{content-visibility:visible;height:auto}}
 """ + "".join(f".t{n}{{fill:var(--t{n})}}.s{n}{{stroke:var(--t{n})}}\n" for n in range(1, 9))
 
 
-# The page may use its own style, and nothing else of anywhere.
+# The page may use its own style, and nothing else from anywhere.
 _POLICY: Final = (
     "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
 )
@@ -105,19 +105,19 @@ _SECTIONS: Final = (
 
 
 def page(figures: Mapping[str, Any]) -> str:
-    """The figures of a store as one document of HTML: no script, nothing to be loaded."""
+    """The figures of a store as one HTML document: no script, nothing to load."""
     body = "".join(section(figures) for section in _SECTIONS)
     return _document(figures, f"{_head(figures)}{_tiles(figures)}{body}")
 
 
 def page_of_damaged(figures: Mapping[str, Any]) -> str:
-    """The same of what can be said of a store that cannot be looked at."""
+    """The document for a store that cannot be opened."""
     store = figures["store"]
     said = (
-        f"As of {instant(figures['time'])} UTC this store cannot be looked at. Read were"
+        f"As of {instant(figures['time'])} UTC this store cannot be opened. What was read:"
         f" {counted(figures['files'], 'file')}, {size(store['size_bytes'])}, with"
-        f" {counted(figures['frames'], 'frame')} of the journal. What follows is what is wrong;"
-        " txlog admin repair says what can be made good."
+        f" {counted(figures['frames'], 'frame')} of the journal. The problems are listed below;"
+        " txlog admin repair says what can be repaired."
     )
     head = f'<header><h1>{safe(store["path"])}</h1><p class="sub">{safe(said)}</p></header>\n'
     return _document(figures, head + sections.problems(figures))
@@ -178,5 +178,5 @@ def _foot(figures: Mapping[str, Any]) -> str:
         return f"<footer>txlog {safe(figures['txlog'])}</footer>\n"
     return (
         f"<footer>txlog {safe(figures['txlog'])}, store {safe(store['uuid'])}, format"
-        f" {safe(store['format'])}, made {safe(instant(store['created_time']))} UTC</footer>\n"
+        f" {safe(store['format'])}, created {safe(instant(store['created_time']))} UTC</footer>\n"
     )

@@ -1,4 +1,4 @@
-"""Owns what a report shows of which figure: one function a section, figures in, HTML out."""
+"""Owns how a report shows its figures: a function for each section, figures in, HTML out."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from txlog.report_html.words import count, counted, duration, instant, safe, siz
 from txlog.settings import DAY_MS, EVENT_TIME_MAX, HOUR_MS, MINUTE_MS
 
 Figures = Mapping[str, Any]
-SPANS_MAX: Final = 400  # columns of a chart; older ones are left out, and it says so
+SPANS_MAX: Final = 400  # columns of a chart; older ones are left out, and the chart says so
 CHARTS_MAX: Final = 12  # charts of single topics
 BARS_MAX: Final = 30
 LINES_MAX: Final = 8  # producers in a chart of watermarks
-_CELL_MAX: Final = 24  # longer text of a table is broken
+_CELL_MAX: Final = 24  # longer text in a table is wrapped
 _FILE_BOUNDS: Final = (64 << 10, 1 << 20, 16 << 20, 128 << 20)
 _GOOD, _OTHER, _THIRD, _FOURTH = 1, 3, 2, 4  # tones
 
@@ -25,7 +25,7 @@ def problems(figures: Figures) -> str:
         (f"{row['code']}: {row['message']}", row["hint"]) for row in figures["problem_list"]
     ] + [
         (
-            f"transaction {row['txn']} is {row['state']} for {duration(row['age_ms'])}:"
+            f"transaction {row['txn']} has been {row['state']} for {duration(row['age_ms'])}:"
             f" {row['cause']}",
             row["repair"],
         )
@@ -52,7 +52,7 @@ def throughput(figures: Figures) -> str:
     rows, step_ms = known["row_list"], known["by_ms"]
     title = f"Messages by {spans(step_ms)}"
     if not rows:
-        return _section(title, _empty("no message is visible yet"))
+        return _section(title, _empty("no visible messages yet"))
     last = max(row["from_time"] for row in rows)
     first = max(min(row["from_time"] for row in rows), last - (SPANS_MAX - 1) * step_ms)
     starts = range(first, last + 1, step_ms)
@@ -72,15 +72,16 @@ def throughput(figures: Figures) -> str:
     ticks = _ticks(starts, step_ms)
     most = max(totals.values())
     note = (
-        f"When they became visible, in UTC. At most {counted(most, 'message')} in {_one(step_ms)}."
+        "By when they became visible, in UTC."
+        f" At most {counted(most, 'message')} in {_one(step_ms)}."
     )
     if known["since"] is not None:
         note += f" Since {instant(known['since'])}."
     if len(starts) == SPANS_MAX:
-        note += f" The last {counted(SPANS_MAX, 'span')} only."
+        note += f" Only the last {counted(SPANS_MAX, 'span')}."
     if known["left_out"]:
-        note += f" Without {', '.join(known['left_out'])}, not available."
-    body = columns([everything], ticks, f"{title}: {count(sum(totals.values()))} in all")
+        note += f" Unavailable and left out: {', '.join(known['left_out'])}."
+    body = columns([everything], ticks, f"{title}: {count(sum(totals.values()))} in total")
     if len(by_topic) > 1:
         sums = {name: sum(row["messages"] for row in of.values()) for name, of in by_topic.items()}
         names = sorted(sums, key=lambda name: (-sums[name], name))
@@ -106,7 +107,7 @@ def _of_topic(
 
 
 def _ticks(starts: Sequence[int], step_ms: int) -> list[str]:
-    """First, middle and last span; one alone is in the middle."""
+    """First, middle and last span; a single one is in the middle."""
     if len(starts) < 3:
         return (
             [tick(at, step_ms) for at in starts]
@@ -125,7 +126,7 @@ def _one(step_ms: int) -> str:
 
 
 def transactions(figures: Figures) -> str:
-    """By state, by duration, and the oldest that are open."""
+    """By state, by duration, and the oldest open ones."""
     known = figures["transactions"]
     states = known["state_list"]
     if not states:
@@ -140,7 +141,7 @@ def transactions(figures: Figures) -> str:
     by_state = f"<div><h3>By state</h3>{bars(rows, 'transactions by state')}</div>"
     body = f'<div class="pair">{by_state}{_durations(known["duration_list"])}</div>'
     if known["open_list"]:
-        body += "<h3>Unfinished, the oldest first</h3>" + _table(
+        body += "<h3>Unfinished, oldest first</h3>" + _table(
             ("transaction", "state", "key", "age", "times out", "messages", "acks", "topics"),
             [
                 (
@@ -157,7 +158,7 @@ def transactions(figures: Figures) -> str:
             ],
             (3, 5, 6),
         )
-    return _section("Transactions", body, "Since the store was made.")
+    return _section("Transactions", body, "Since the store was created.")
 
 
 def _durations(rows: Sequence[Figures]) -> str:
@@ -187,19 +188,19 @@ def backlog(figures: Figures) -> str:
     """What subscriptions have not acknowledged."""
     rows = sorted(figures["subscription_list"], key=lambda row: -row["backlog"])
     if not rows:
-        return _section("Backlog by subscription", _empty("there is no subscription"))
+        return _section("Backlog by subscription", _empty("no subscriptions"))
     shown = []
     for row in rows[:BARS_MAX]:
         ready, waits = row["backlog_no_delayed"], row["delayed"]
         name = f"{row['topic']} / {row['subscription']}"
         parts = [
-            (_GOOD, ready, f"{name}: {counted(ready, 'message')} to be taken"),
+            (_GOOD, ready, f"{name}: {counted(ready, 'message')} ready"),
             (_FOURTH, waits, f"{name}: {counted(waits, 'message')} not due yet"),
         ]
         consumers = row["consumers"]
         live = f", {counted(consumers, 'consumer')}" if consumers else ""
         shown.append(Bar(name, parts, count(row["backlog"]) + live))
-    key = legend([Series("to be taken", _GOOD, (), ()), Series("not due yet", _FOURTH, (), ())])
+    key = legend([Series("ready", _GOOD, (), ()), Series("not due yet", _FOURTH, (), ())])
     body = bars(shown, "backlog by subscription") + key
     body += _left_out(len(rows) - BARS_MAX, "subscription")
     body += _behind(
@@ -239,7 +240,7 @@ def delayed(figures: Figures) -> str:
     for row in figures["delayed_list"]:
         by_topic.setdefault(row["topic"], []).append(row)
     if not by_topic:
-        return _section(title, _empty("none waits for its time"))
+        return _section(title, _empty("no delayed messages"))
     sums = {name: sum(row["messages"] for row in rows) for name, rows in by_topic.items()}
     names = sorted(sums, key=lambda name: (-sums[name], name))
     charts = []
@@ -260,7 +261,7 @@ def delayed(figures: Figures) -> str:
         )
         charts.append(f"<div><h3>{safe(name)}: {count(sums[name])}</h3>{drawn}</div>")
     body = f'<div class="many">{"".join(charts)}</div>{_left_out(len(names) - CHARTS_MAX, "topic")}'
-    return _section(title, body, "Due within, from the time of this report.")
+    return _section(title, body, "By how soon they are due, from the time of this report.")
 
 
 def _within(bounds_ms: Sequence[int | None]) -> list[str]:
@@ -268,11 +269,11 @@ def _within(bounds_ms: Sequence[int | None]) -> list[str]:
 
 
 def watermarks(figures: Figures) -> str:
-    """How far producers said event time is, step by step."""
+    """How far event time is according to producers, step by step."""
     title = "Watermarks"
     rows = figures["watermark_list"]
     if not rows:
-        return _section(title, _empty("no producer asserted a time"))
+        return _section(title, _empty("no producer has asserted a time"))
     body = "".join(_watermark(row, figures["time"]) for row in rows[:CHARTS_MAX])
     table = _table(
         ("topic", "status", "watermark", "behind now", "held by"),
@@ -288,7 +289,7 @@ def watermarks(figures: Figures) -> str:
         ],
         (3,),
     )
-    note = "Event time that producers asserted, over the time they did so, in UTC."
+    note = "Event time asserted by producers, over the time they asserted it, in UTC."
     return _section(title, body + _left_out(len(rows) - CHARTS_MAX, "topic") + table, note)
 
 
@@ -310,7 +311,7 @@ def _watermark(row: Figures, now_ms: int) -> str:
         points = [(move["time"], None if move["idle"] else move["event_time"]) for move in own]
         if not own[-1]["idle"]:
             points.append((end, own[-1]["event_time"]))
-        said = name or "without a name"
+        said = name or "unnamed"
         title = f"{said}: {_event(own[-1]['event_time']) or 'idle'} at {instant(own[-1]['time'])}"
         drawn.append(Line(said, tone(at), points, title))
     up, across = left[1] - left[0], bottom[1] - bottom[0]
@@ -322,14 +323,14 @@ def _watermark(row: Figures, now_ms: int) -> str:
 
 
 def _range(values: Iterable[int]) -> tuple[int, int]:
-    """Least and greatest, never the same."""
+    """Lowest and highest, never the same."""
     known = [*values]
     least, most = min(known), max(known)
     return (least, most) if most > least else (least - 1000, most + 1000)
 
 
 def _tick(at: int, span_ms: int) -> str:
-    """A time on an axis of this length."""
+    """A time on an axis this long."""
     step = 1000 if span_ms < 12 * HOUR_MS else MINUTE_MS if span_ms < 4 * DAY_MS else DAY_MS
     return tick(at, step)
 
@@ -342,7 +343,7 @@ def _event(ms: int | None) -> str:
 
 
 def segments(figures: Figures) -> str:
-    """Which bytes lie where, and how large the files are."""
+    """Where the bytes are, and how large the files are."""
     rows = figures["segment_list"]
     files = [row for row in rows if row.get("file")]
     journal = figures["journal"]["size_bytes"]
@@ -363,7 +364,7 @@ def segments(figures: Figures) -> str:
         )
         for name in names[:BARS_MAX]
     ]
-    shown.append(Bar("the journal", [(8, journal, f"journal: {size(journal)}")], size(journal)))
+    shown.append(Bar("journal", [(8, journal, f"journal: {size(journal)}")], size(journal)))
     used = [kind for kind in kinds if any(of[kind] for of in by_topic.values())]
     key = legend([Series(kind, kinds[kind], (), ()) for kind in used], always=bool(used))
     by_place = f"<div><h3>By topic</h3>{bars(shown, 'bytes by topic')}{key}</div>"
@@ -374,7 +375,7 @@ def segments(figures: Figures) -> str:
         + _left_out(len(names) - BARS_MAX, "topic")
         + _ledgers(rows),
         f"{counted(len(files), 'file')}, {size(sum(row['bytes'] for row in files))};"
-        " rows that no checkpoint has moved yet lie in the journal.",
+        " rows that no checkpoint has moved yet are in the journal.",
     )
 
 
@@ -420,10 +421,10 @@ def _ledgers(rows: Sequence[Figures]) -> str:
 
 
 def topics(figures: Figures) -> str:
-    """Every topic in a line."""
+    """One line for each topic."""
     rows = figures["topic_list"]
     if not rows:
-        return _section("Topics", _empty("there is no topic"))
+        return _section("Topics", _empty("no topics"))
     return _section(
         "Topics",
         _table(
@@ -454,7 +455,7 @@ def topics(figures: Figures) -> str:
             ],
             (1, 2, 3, 4, 5, 6, 7),
         ),
-        "Hidden: messages of transactions that are open. Size: payload.",
+        "Hidden: messages of open transactions. Size: payload.",
     )
 
 

@@ -1,6 +1,6 @@
-"""Owns how a report writes values: counts, sizes, durations, instants, and text that is safe.
+"""Owns how a report writes values: counts, sizes, durations, instants, and escaped text.
 
-Text from a store goes through `safe`: no name can become markup, or turn the direction of a line.
+Text from a store goes through `safe`: no name can become markup or reverse a line's direction.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from txlog.settings import DAY_MS, HOUR_MS, MINUTE_MS
 
 _UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 _SHORT: Final = ((10**12, "T"), (10**9, "G"), (10**6, "M"), (10**3, "k"))
-_YEAR_MAX_MS: Final = 253_402_300_799_000  # the last second that has a date of four digits
+_YEAR_MAX_MS: Final = 253_402_300_799_000  # the last second of the year 9999
 
 
 def safe(text: object) -> str:
@@ -66,7 +66,7 @@ def instant(ms: int | None) -> str:
 
 
 def tick(ms: int, step_ms: int) -> str:
-    """An instant below an axis, as exact as a step there: `09:12:04`, `20 Nov 09:00`, `20 Nov`."""
+    """An instant below an axis, as exact as its step: `09:12:04`, `20 Nov 09:00`, `20 Nov`."""
     moment = _moment(ms)
     if moment is None:
         return "later"
@@ -78,7 +78,7 @@ def tick(ms: int, step_ms: int) -> str:
 
 
 def spans(step_ms: int) -> str:
-    """What a span of a chart is called: `hour`, `10 seconds`."""
+    """The name of a span of a chart: `hour`, `10 seconds`."""
     for unit_ms, unit in (
         (DAY_MS, "day"),
         (HOUR_MS, "hour"),
