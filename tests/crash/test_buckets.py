@@ -30,6 +30,7 @@ from tests.delayed.bucket_kit import (
     named_files,
 )
 from tests.engine_kit import read
+from tests.tiers import graded
 from txlog import Client, Consumer, MessageId, messages
 from txlog.clock import ManualClock
 from txlog.engine.storage.disk.memory import MemoryDisk
@@ -230,7 +231,7 @@ def received(consumer: Consumer) -> list[str]:
     return out
 
 
-@pytest.mark.parametrize("label", WORKLOADS)
+@pytest.mark.parametrize("label", graded(WORKLOADS, ("seal", "prune", "deleted")))
 def test_every_crash_of_upkeep(label: str) -> None:
     """Law 5, R18: a file is real only when a frame or the manifest names it."""
     rng = random.Random(f"{SEED} {label}")

@@ -36,6 +36,7 @@ KINDS = (
     "journal", "witness", "manifest", "toml", "state", "part", "side part", "sealed",
     "sealed side", "lock", "reserve",
 )  # fmt: skip
+LONG = ("manifest", "state")
 
 
 @cache
@@ -161,8 +162,9 @@ HARMLESS = {"lock", "reserve"}
 @pytest.mark.parametrize(
     ("kind", "boot"),
     [
-        *((kind, False) for kind in KINDS),
+        *((kind, False) for kind in KINDS if kind not in LONG),
         ("journal", True),
+        *(pytest.param(kind, False, marks=pytest.mark.deep) for kind in LONG),
         *(pytest.param(kind, True, marks=pytest.mark.deep) for kind in ("witness", "manifest")),
     ],
 )
