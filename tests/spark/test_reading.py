@@ -355,7 +355,7 @@ def test_partitions_that_are_away_can_be_left_out(spark: SparkSession, client: C
     for partition in (0, 1):
         client.producer("orders").send(b"x", partition=partition)
     client.admin.set_offline("orders", 1)
-    with pytest.warns(UserWarning, match="left out partitions that are away: 1"):
+    with pytest.warns(UserWarning, match="left out unavailable partitions: 1"):
         frame = read(spark, client.path, "orders", skip_unavailable=True)
     assert [row["partition"] for row in in_order(frame)] == [0]
 

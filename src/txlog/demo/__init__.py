@@ -1,14 +1,14 @@
-"""The main job of txlog: real invoices through exactly-once transactions, and kills on the way.
+"""The main job of txlog: real invoices through exactly-once transactions, with workers killed.
 
-The store, its topics and all they hold stay behind, to be looked at.
+The store, its topics and everything in them are kept, so that you can look at them.
 
 Contents:
 
     check        DuckDB's comparison of the topics with the file
     pipeline     the two stages, as a worker runs them
     small        the small store of `txlog demo --small`: a few messages of every kind
-    source       the Parquet file, and its lines as messages
-    supervisor   starts workers, kills them, starts them again
+    source       the Parquet file and its lines as messages
+    supervisor   starts workers, kills them, and restarts them
     worker       the process that runs a stage
 """
 
@@ -26,7 +26,7 @@ from txlog.errors import InvalidArgument
 
 __all__ = ["Result", "run"]
 
-# A batch of stage 2 is a 256th of the lines, so that a short run has many batches too.
+# A batch of stage 2 is a 256th of the lines, so that even a short run has many batches.
 _BATCHES = 256
 _BATCH_LINES_MIN = 16
 _BATCH_LINES_MAX = 4000
@@ -35,7 +35,7 @@ _SEED_MAX = 1 << 32
 
 
 class Result(TypedDict):
-    """What the demo did and whether it is exact."""
+    """What the demo did, and whether the result is exact."""
 
     path: str
     lines: int
@@ -59,18 +59,18 @@ def run(
     limit: int | None = None,
     progress: Progress | None = None,
 ) -> Result:
-    """Load the invoices, make totals of them, kill the workers meanwhile, and prove the result.
+    """Load the invoices, total them, kill the workers meanwhile, and prove the result.
 
     path:     a directory that is absent or empty; it becomes the store
     kills:    how many workers of each stage are killed
-    seed:     decides when; the same seed draws the same moments
-    limit:    only so many invoices, in file order
-    progress: called with stage, invoices done, invoices in all, kills so far in the stage
+    seed:     decides when; the same seed gives the same moments
+    limit:    only this many invoices, in file order
+    progress: called with stage, invoices done, total invoices, kills so far in the stage
     """
     if limit is not None and limit < 1:
-        raise InvalidArgument(f"limit must be at least 1, not {limit}")
+        raise InvalidArgument(f"limit is {limit}, it must be at least 1")
     if not 0 <= kills <= _KILLS_MAX:
-        raise InvalidArgument(f"kills must be from 0 to {_KILLS_MAX}, not {kills}")
+        raise InvalidArgument(f"kills is {kills}, it must be from 0 to {_KILLS_MAX}")
     clock = SystemClock()
     began = clock.now()
     chosen_seed = began.wall_ms % _SEED_MAX if seed is None else seed
@@ -98,7 +98,7 @@ def run(
         invoices=_number(found["invoices"]),
         refunds=_number(found["refunds"]),
         quantity=_number(found["quantity"]),
-        value=str(found["value"] or 0),  # null, too, over no row
+        value=str(found["value"] or 0),  # null, too, over no rows
         kills=killed,
         transactions=_number(found["transactions"]),
         exact=all(check["ok"] for check in checks),
@@ -110,4 +110,4 @@ def run(
 
 def _number(value: object) -> int:
     assert value is None or isinstance(value, int), "the sums of the check are whole numbers"
-    return value or 0  # a sum over no row is null
+    return value or 0  # a sum over no rows is null

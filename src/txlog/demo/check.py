@@ -1,8 +1,8 @@
-"""Owns the proof: what the topics hold, compared by DuckDB with the Parquet file itself.
+"""Owns the proof: DuckDB compares what the topics hold with the Parquet file itself.
 
-Nothing here is taken from what the workers said. The lines of the file and of `orders` are
-compared as multisets, both ways, with every column as its original text; so are the totals of
-each invoice with those computed from the file. Amounts are exact decimals.
+Nothing here relies on what the workers said. The lines of the file and of `orders` are compared as
+multisets, both ways, with every column as its original text; so are the totals of each invoice with
+those computed from the file. Amounts are exact decimals.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ CREATE TEMP VIEW found_totals AS SELECT topic, InvoiceNo, Lines, Quantity,
     Value::DECIMAL(38,3) AS Value FROM outputs
 """
 
-# Each query gives the same columns once for the file and once for the store.
+# Each query returns the same columns, once for the file and once for the store.
 _SUMS = """
 SELECT sum(Lines)::BIGINT AS lines, count(*) FILTER (topic = 'invoices') AS invoices,
     count(*) FILTER (topic = 'refunds') AS refunds, count(*) AS "invoices and refunds",
@@ -94,7 +94,7 @@ def check_rows(
     session: one of source.open_source, with the view `chosen`
     orders:  txn_most, txn_least, value of all messages of `orders`
     outputs: topic, txn_most, txn_least, value of all messages of `invoices` and `refunds`
-    returns: the comparisons, and the sums found, `transactions` among them
+    returns: the comparisons and the sums found, including `transactions`
     """
     session.register("order_rows", orders)
     session.register("output_rows", outputs)
@@ -125,7 +125,7 @@ def check_store(client: txlog.Client, session: Session) -> tuple[list[Check], di
     """Compare the demo's topics with the file, as check_rows does, and look for leftovers."""
     orders = _messages(client, [ORDERS]).select(_ORDER_COLUMNS)
     checks, found = check_rows(session, orders, _messages(client, [INVOICES, REFUNDS]))
-    # The backlog counts also the lines that an open transaction holds, which nobody would receive.
+    # The backlog includes lines held by an open transaction, which nobody would receive.
     left = sum(row["backlog"] for row in client.subscriptions(ORDERS))
     unfinished = len(client.transactions())
     checks.append(compared("lines not acknowledged", 0, left))
@@ -134,7 +134,7 @@ def check_store(client: txlog.Client, session: Session) -> tuple[list[Check], di
 
 
 def compared(name: str, expected: object, found: object) -> Check:
-    """Return one comparison; numbers stay numbers, anything else is compared as text."""
+    """Return one comparison; numbers stay numbers, everything else is compared as text."""
     wanted, seen = _plain(expected), _plain(found)
     return Check(name=name, expected=wanted, found=seen, ok=wanted == seen)
 

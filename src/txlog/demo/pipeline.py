@@ -1,15 +1,16 @@
-"""Owns the two stages of the demo, as they run inside a worker that may be killed anywhere.
+"""Owns the two stages of the demo, as they run inside a worker that may be killed at any moment.
 
-    load      the file        -> orders               one transaction an invoice
-    invoicing orders          -> invoices, refunds    one transaction a batch: it produces one
-                                 message an invoice and acknowledges the lines it read
+    load      the file        -> orders               one transaction for each invoice
+    invoicing orders          -> invoices, refunds    one transaction for each batch: it produces a
+                                 message for each invoice and acknowledges the lines it read
 
 Stage 2 is a function (txlog.functions). Neither stage keeps notes of its own. After a restart
-`load` asks the topic which invoices are committed, and goes on with the others; `invoicing` is
-handed every line that no committed transaction acknowledged. Both rest on one thing: a transaction
-is there as a whole or not at all. A transaction key ends what a killed worker left open.
+`load` asks the topic which invoices are committed and continues with the others; `invoicing`
+receives every line that no committed transaction has acknowledged. Both rely on one thing: a
+transaction is there as a whole or not at all. A transaction key ends what a killed worker left
+open.
 
-    1. An invoice is never in two transactions, and never in part of one.
+    1. An invoice is never in two transactions, and never split.
     2. A line is acknowledged by the transaction that produced its invoice, and by no other.
     3. Amounts are exact decimals from the text of the file to the text of the message.
 """
@@ -66,31 +67,31 @@ FROM parsed GROUP BY InvoiceNo HAVING count(*) = any_value(Lines) ORDER BY min(r
 
 
 class Gate(Protocol):
-    """Where a worker says how far it is, and may be held until it is killed."""
+    """Where a worker reports its progress, and may be held until it is killed."""
 
     def begun(self, done: int) -> None:
-        """Say that the worker is ready, and how many invoices were committed before it began."""
+        """Report that the worker is ready, and how many invoices were committed before it began."""
 
     def before_commit(self, done: int) -> None:
-        """Ask for leave to commit, after which done invoices will be committed."""
+        """Ask permission to commit, after which done invoices will be committed."""
 
     def committed(self, done: int) -> None:
-        """Say that done invoices are committed."""
+        """Report that done invoices are committed."""
 
 
 def create(client: txlog.Client) -> None:
-    """Make the topics and the subscription of the demo."""
+    """Create the topics and the subscription of the demo."""
     for topic, partitions in PARTITIONS.items():
         client.create_topic(topic, partitions)
     client.create_subscription(ORDERS, INVOICING)
 
 
 def load(client: txlog.Client, gate: Gate, source: str, limit: int | None) -> None:
-    """Run stage 1: commit each invoice that is not in `orders` yet, in a transaction of its own."""
+    """Run stage 1: commit each invoice not yet in `orders`, in its own transaction."""
     producer = client.producer(ORDERS)
     epoch = client.connect(KEY)[
         "epoch"
-    ]  # aborts what a killed worker had open, shows what it had committed
+    ]  # aborts what a killed worker left open, shows what it committed
     with open_source(source, limit) as session:
         committed = _committed_invoices(client, session)
         rows, starts = messages(session, committed)
@@ -105,16 +106,16 @@ def load(client: txlog.Client, gate: Gate, source: str, limit: int | None) -> No
 
 
 def invoicing(client: txlog.Client, gate: Gate, batch_lines: int) -> None:
-    """Run stage 2 until no line is left: consume, transform, produce, acknowledge, at once.
+    """Run stage 2 until no line is left: consume, transform, produce, acknowledge, all in one.
 
-    An invoice that a batch cuts in two is held back: its lines stay unacknowledged, and come
-    first in the next batch.
+    An invoice that a batch cuts in two is held back: its lines stay unacknowledged, and come first
+    in the next batch.
     """
     before = 0
 
     def begun(event: str, _: object) -> None:
         nonlocal before
-        if event == "started":  # what a killed worker had open is aborted now
+        if event == "started":  # what a killed worker left open is aborted now
             before = sum(_count(client, topic) for topic in (INVOICES, REFUNDS))
             gate.begun(before)
 
@@ -153,7 +154,7 @@ def _transform(session: Session, rows: pa.Table) -> tuple[pa.Array, pa.Table]:
 
 
 def _committed_invoices(client: txlog.Client, session: Session) -> pa.Table:
-    """Return the column InvoiceNo of what `orders` holds: one row a transaction is enough."""
+    """Return the column InvoiceNo of `orders`: one row for each transaction is enough."""
     first_lines = [
         rows.filter(pc.equal(rows.column("index"), 1)).select(["value"])
         for rows in client.read(ORDERS)

@@ -1,8 +1,8 @@
 """Owns the small store of `txlog demo --small`: a few messages of every kind, to look at.
 
-orders   2 partitions: plain messages, a committed transaction, an aborted one, an open one of
+orders   2 partitions: plain messages, a committed transaction, an aborted one, an open one with
          the key `importer`, a message that is due tomorrow, a watermark and a late message
-audit    what the committed transaction sent beside
+audit    what else the committed transaction sent
 billing  a subscription of orders that acknowledged all but the last two; shipping: nothing
 """
 
@@ -24,7 +24,7 @@ def make(path: str, clock: Clock | None = None) -> dict[str, Any]:
     """Make the store.
 
     path:    a directory that is absent or empty; it becomes the store
-    returns: {path, topics, messages}; messages are those that are visible
+    returns: {path, topics, messages}; messages counts the visible ones
     raises:  AlreadyExists
     """
     clock = clock or SystemClock()

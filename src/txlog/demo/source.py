@@ -1,10 +1,10 @@
-"""Owns the demo's data: where the invoice file lies, and its lines as messages.
+"""Owns the demo's data: where the invoice file is, and its lines as messages.
 
-An invoice is all lines with one InvoiceNo, in file order, wherever they stand in the file;
-invoices are ordered by their first line. The message of a line is compact JSON: the eight columns
-of the file (prices stay text, for a JSON number may be read as a float), and Line and Lines, the
-number of the line in its invoice and how many the invoice has, so that a consumer knows from the
-data alone when an invoice is whole. All of it is made by DuckDB, a column at a time.
+An invoice is all lines with one InvoiceNo, in file order, wherever they are in the file; invoices
+are ordered by their first line. The message of a line is compact JSON: the eight columns of the
+file (prices stay text, since a JSON number may be read as a float), and Line and Lines, the number
+of the line in its invoice and how many the invoice has, so that a consumer knows from the data
+alone when an invoice is complete. DuckDB makes all of it, a column at a time.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ CREATE TEMP TABLE chosen AS SELECT * FROM source WHERE InvoiceNo IN (
 
 _SIZE = "SELECT count(*) AS lines, count(DISTINCT InvoiceNo) AS invoices FROM chosen"
 
-# One customer an invoice, so that its first line's key is the key of all its lines; it is taken
-# from the first line all the same, because an invoice must not be spread over partitions.
+# An invoice has one customer, so its first line's key is the key of all its lines; it is taken from
+# the first line all the same, because an invoice must not be spread over partitions.
 _MESSAGES = """
 WITH numbered AS (
     SELECT chosen.*,
@@ -77,7 +77,7 @@ def locate() -> str:
             return str(path)
     raise NotFound(
         f"the demo's data file {FILE_NAME} is missing",
-        hint="it comes with the wheel and lies in data/ of a source checkout",
+        hint="it comes with the wheel, and is in data/ of a source checkout",
     )
 
 
@@ -92,7 +92,7 @@ def open_source(path: str, limit: int | None) -> Session:
 
 
 def size(session: Session) -> tuple[int, int]:
-    """Return how many lines and how many invoices are chosen."""
+    """Return how many lines and invoices are chosen."""
     row = session.row(_SIZE)
     return int(str(row["lines"])), int(str(row["invoices"]))
 
@@ -101,8 +101,8 @@ def messages(session: Session, committed: pa.Table) -> tuple[pa.RecordBatch, lis
     """Return the messages of the invoices that are not in committed, and where each one starts.
 
     committed: a column InvoiceNo
-    returns:   rows of key, value, event_time, the lines of an invoice together; the row at which
-               each invoice starts, and the number of rows as the last item
+    returns:   rows of key, value, event_time, with the lines of an invoice together; the row at
+               which each invoice starts, and the number of rows as the last item
     """
     session.register("committed", committed)
     table = session.arrow(_MESSAGES)

@@ -1,9 +1,9 @@
 """Owns the life and death of worker processes: starts them, kills them with SIGKILL, restarts them.
 
-A stage has one worker at a time. When it is to die is drawn from the seed beforehand: at a number
-of committed invoices, plus a moment in which it goes on unobserved, so that the kill falls
-anywhere in a transaction. A worker that is to die is given leave for fewer invoices than there
-are; one that is faster than its killer waits, in the middle of a transaction, to be killed.
+A stage has one worker at a time. When it dies is drawn from the seed beforehand: at a number of
+committed invoices, plus a moment in which it continues unobserved, so that the kill may fall
+anywhere in a transaction. A worker that is to die is allowed fewer invoices than there are; one
+that is faster than its killer waits, in the middle of a transaction, to be killed.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from txlog.errors import CommandFailed
 
 Progress = Callable[[str, int, int, int], None]
 
-# How far a worker may get beyond the point of its death: some 30 ms of commits.
+# How far a worker may get beyond the point of its death: about 30 ms of commits.
 _LEAD_MAX = 64
 _DELAY_MAX_MS = 30
 _WORDS = frozenset({"begun", "done", "held"})
 _WORKER = "txlog.demo.worker"
-# `-m` finds the package of this process, however it was found, from the directory it is in.
+# `-m` finds the package of this process, however that was found, from its own directory.
 _PACKAGE_PARENT = str(Path(__file__).absolute().parents[2])
 
 
@@ -48,7 +48,7 @@ class Stage:
 
 
 def draws(seed: int, purpose: str) -> Iterator[int]:
-    """Yield an endless row of 64-bit numbers that seed and purpose alone decide."""
+    """Yield endless 64-bit numbers, decided by seed and purpose alone."""
     index = 0
     while True:
         digest = blake2b(f"{seed}:{purpose}:{index}".encode(), digest_size=8).digest()
@@ -57,7 +57,7 @@ def draws(seed: int, purpose: str) -> Iterator[int]:
 
 
 def deaths(total: int, kills: int, seed: int, purpose: str) -> list[Death]:
-    """Return the moments of kills kills in the order of time, all with work remaining."""
+    """Return the moments of `kills` kills in order of time, all with work remaining."""
     numbers = draws(seed, purpose)
     last = max(total - 1, 0)
     points = sorted(next(numbers) % max(last, 1) for _ in range(kills))
@@ -72,7 +72,7 @@ def deaths(total: int, kills: int, seed: int, purpose: str) -> list[Death]:
 
 
 def run_stage(stage: Stage, plan: list[Death], progress: Progress | None = None) -> int:
-    """Run a stage to its end through all deaths of plan; return how many workers were killed."""
+    """Run a stage to its end through all planned deaths; return how many workers were killed."""
     kills = 0
     for death in (*plan, None):
         worker = _start(stage, stage.total if death is None else death.allow)
@@ -86,7 +86,7 @@ def run_stage(stage: Stage, plan: list[Death], progress: Progress | None = None)
 
 
 def parsed(line: str) -> tuple[str, int] | None:
-    """Return word and number of a worker's line; None for a line that a kill cut short."""
+    """Return the word and number of a worker's line; None for a line cut short by a kill."""
     word, _, number = line.partition(" ")
     if word not in _WORDS or not number.endswith("\n") or not number.strip().isdigit():
         return None
@@ -112,7 +112,7 @@ def _follow(
     kills: int,
     progress: Progress | None,
 ) -> None:
-    """Read what a worker says until it has ended, and kill it when its time has come."""
+    """Read what a worker reports until it ends, and kill it when its time has come."""
     killed = False
     assert worker.stdout is not None, "the worker was started with pipes"
     for line in worker.stdout:

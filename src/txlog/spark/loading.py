@@ -1,11 +1,11 @@
 """Owns `bulk_load`: a data frame of any shape becomes messages of a topic, once.
 
     driver   plan: is the batch stored? then nothing runs
-    task     gets its rows as Arrow batches and stages a file for each partition that it has rows of
+    task     gets its rows as Arrow batches and stages a file for each partition it has rows for
     driver   commit: one frame with the files of the attempts whose answers Spark took
 
-A task answers with what it staged; a second attempt stages files of its own, and of two attempts
-Spark takes one answer. What the others left goes with the directory of the job.
+A task answers with what it staged; a second attempt stages its own files, and of two attempts Spark
+takes one answer. What the others left is removed with the directory of the job.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ if TYPE_CHECKING:
     from txlog.rows.sending import BulkStored
 
 
-# What the optimizer says of a source that it knows nothing of is larger.
+# The optimizer's figure for a source it knows nothing about is larger.
 _KNOWN_BYTES: Final = 1 << 60
-# Bytes that Spark reads in a task if nothing else says how many tasks there are.
+# Bytes that Spark reads in a task, if nothing else decides how many tasks there are.
 _TASK_BYTES: Final = 128 << 20
 _CASTS: Final = {
     "properties": "map<string,string>", "event_time": "timestamp", "deliver_at": "timestamp",
@@ -58,16 +58,16 @@ def bulk_load(
 ) -> BulkStored:
     """Store a data frame as messages, once for this key and batch; the fields of Bulk.commit.
 
-    frame:    value, and if they are there key, properties, event_time, deliver_at, deliver_after,
-              sequence_id, partition; they are cast. Messages of a key go where a producer sends
-              them, those without a key where the row's own partition of the frame says
-    order_by: of the messages in each partition; without it they come in no order
-    shuffle:  bring the rows of a partition to one task, which makes one file of them, before they
-              are written; False: each task has files of its own. None: when that would make small
-              files, or with order_by, which needs it
-    producer: a name for the messages; sequence_id is refused then
+    frame:    value and, if present, key, properties, event_time, deliver_at, deliver_after,
+              sequence_id, partition; they are cast. Messages with a key go where a producer sends
+              them, those without where the row's own partition of the frame says
+    order_by: the order of the messages in each partition; without it there is none
+    shuffle:  bring the rows of a partition to one task before they are written, which makes one
+              file of them; False: each task writes its own files. None: shuffle if files would be
+              small otherwise, or with order_by, which needs it
+    producer: a name for the messages; then sequence_id is refused
     raises:   InvalidArgument, InvalidMessage, TopicNotFound, NotAllowed; an error of the job as
-              Spark's. Warns of files that are small without need
+              Spark's. Warns about needlessly small files
     """
     unknown = sorted(set(frame.columns) - set(_COLUMNS))
     if unknown or "value" not in frame.columns:
@@ -76,7 +76,7 @@ def bulk_load(
             hint=f"select and rename: {', '.join(_COLUMNS)}",
         )
     if order_by and shuffle is False:
-        raise InvalidArgument("an order needs the rows of a partition in one task: shuffle")
+        raise InvalidArgument("an order needs all rows of a partition in one task: shuffle")
     with open_store(store) as client:
         bulk = client.bulk(topic, key=txn_key, batch=batch_id, producer=producer)
         known = bulk.stored
@@ -87,8 +87,8 @@ def bulk_load(
         staged = _staged(_arranged(frame, plan.partitions, order_by, shuffle), plan)
         with open_store(store) as client:
             answer = client._bulk_of(plan).commit(staged)
-    except BaseException:  # whatever ended it, what is staged goes
-        with suppress(TxlogError), open_store(store) as client:  # what stays goes by its age
+    except BaseException:  # whatever ended it, what was staged is removed
+        with suppress(TxlogError), open_store(store) as client:  # the rest is removed by age
             client._bulk_of(plan).abort()
         raise
     said = small_files.said_of_small(staged, "bring the rows to fewer tasks, or shuffle them")
@@ -98,7 +98,7 @@ def bulk_load(
 
 
 class _Task:
-    """What a task does with its rows, which come as Arrow batches in their encapsulated form."""
+    """What a task does with its rows, which arrive as encapsulated Arrow batches."""
 
     def __init__(self, plan: StagePlan, schema: pa.Schema) -> None:
         self._plan = plan
@@ -110,11 +110,11 @@ class _Task:
         try:
             yield stage(self._plan, self._tables(items), context.partitionId())
         except (InvalidArgument, InvalidMessage, LimitExceeded) as error:
-            # No attempt will do better: it is an answer, not a failure that Spark tries again.
+            # No attempt will do better: it is an answer, not a failure that Spark retries.
             yield error
 
     def _tables(self, items: Iterable[bytes]) -> Iterator[pa.Table]:
-        """The rows, as many at a time as are routed at once: each time costs as much as rows."""
+        """The rows, as many at a time as are routed at once: each round costs as much as rows."""
         waiting: list[pa.RecordBatch] = []
         rows = 0
         for item in items:
@@ -149,7 +149,7 @@ def _staged(rows: DataFrame, plan: StagePlan) -> list[Staged]:
 def _arranged(
     frame: DataFrame, count: int, order_by: Sequence[str | Column], shuffle: bool | None
 ) -> DataFrame:
-    """Messages with the types that they have, in the tasks and the order that are wanted."""
+    """Messages with their types, in the wanted tasks and order."""
     cast = {name: _cast(frame, name) for name in frame.columns}
     rows = frame.select(*(column.alias(name) for name, column in cast.items()))
     if not (order_by or (_is_small(frame, count) if shuffle is None else shuffle)):
@@ -164,13 +164,13 @@ def _arranged(
 
 
 def _is_small(frame: DataFrame, count: int) -> bool:
-    """True when tasks would make small files of their rows, or when nobody knows."""
+    """True when tasks would make small files of their rows, or when that is unknown."""
     execution = frame._jdf.queryExecution()
     size: int = execution.optimizedPlan().stats().sizeInBytes()
     if size > _KNOWN_BYTES:
         return True
     tasks: int = execution.sparkPlan().outputPartitioning().numPartitions()
-    if tasks < 1:  # a scan of files says no number
+    if tasks < 1:  # a scan of files gives no number
         least = frame.sparkSession.sparkContext.defaultParallelism
         tasks = max(least, -(-size // _TASK_BYTES))
     files = tasks * count if {"key", "partition"} & {*frame.columns} else tasks
@@ -178,7 +178,7 @@ def _is_small(frame: DataFrame, count: int) -> bool:
 
 
 def _cast(frame: DataFrame, name: str) -> Column:
-    """A column as the sink takes it; a number becomes bytes by its text."""
+    """A column as the sink takes it; a number becomes the bytes of its text."""
     column = F.col(name)
     if name in _CASTS:
         return column.cast(_CASTS[name])

@@ -1,20 +1,20 @@
-"""Owns the options of the data source `txlog` when it reads, as text and checked.
+"""Owns the options of the data source `txlog` for reading, as text, and their checks.
 
 path                 the store, also as `load(path)`
 topic                `orders`, or one partition of it, `orders/2`
 start, end           bounds as in spec/cli 6: `17:4`, `@-1h`, `+100`, `sub=NAME`, …; batches only
 atLsn                as the topic was at this LSN; batches only
 isolation            committed, or uncommitted: with a column txn_state; batches only
-includeOpen          false: without what lies in parts of open ledgers; batches only
-includeTail          false: without what lies in the journal; batches only
-skipUnavailable      true: without partitions that are away, instead of an error; batches only
+includeOpen          false: without what is in parts of open ledgers; batches only
+includeTail          false: without what is in the journal; batches only
+skipUnavailable      true: leave out unavailable partitions instead of failing; batches only
 pushdown             once: filters leave out files and row groups, and the frame is for one query;
-                     never, the default; batches only. Spark wants
-                     spark.sql.python.filterPushdown.enabled too, which `txlog.spark.session` sets
-startingPosition     a bound: where a stream begins that has no checkpoint yet
-subscription         a stream reports to it how far it has come, so that retention waits
-maxRowsPerTrigger, maxBytesPerTrigger   of a stream
-failOnDataLoss       false: a stream goes on where messages were trimmed before it read them
+                     never, the default; batches only. It also needs
+                     spark.sql.python.filterPushdown.enabled, which `txlog.spark.session` sets
+startingPosition     a bound: where a stream without a checkpoint begins
+subscription         a stream reports its progress to it, so that retention waits
+maxRowsPerTrigger, maxBytesPerTrigger   limits of a stream's batches
+failOnDataLoss       false: a stream continues where messages were trimmed before it read them
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class BatchOptions(NamedTuple):
 
 
 class StreamOptions(NamedTuple):
-    """What a stream reads; starting: None with a subscription means where that stands."""
+    """What a stream reads; starting: None with a subscription means its position."""
 
     path: str
     topic: str
@@ -119,13 +119,13 @@ def _prunes(text: str) -> bool:
     if text.lower() not in ("once", "never", "false"):
         raise InvalidArgument(
             f"the option pushdown is {text!r}, it must be once or never",
-            hint="once: the frame is for one query; Spark would give its filters to later ones",
+            hint="once: the frame is for one query; Spark would apply its filters to later ones",
         )
     return text.lower() == "once"
 
 
 class _Given:
-    """Options as text; one that has no meaning here is an error, not ignored."""
+    """Options as text; one without a meaning here is an error, not ignored."""
 
     def __init__(self, options: Mapping[str, str], known: tuple[str, ...], what: str) -> None:
         self._values = {str(name).lower(): str(value) for name, value in options.items()}
@@ -159,6 +159,6 @@ class _Given:
             return None
         if not found.isdecimal() or int(found) < least:
             raise InvalidArgument(
-                f"the option {name} is {found!r}, it must be a number from {least} on"
+                f"the option {name} is {found!r}, it must be a number, at least {least}"
             )
         return int(found)

@@ -1,10 +1,10 @@
 """Owns `read`: the messages of a topic as a data frame, scanned by Spark itself.
 
-What is committed is decided by `Relation`; here it is written as Spark's plan: a scan of the
-files that have nothing but messages; one of those that need `kind = 0`; one of the files that are
-joined with their markers; what lies in parts and in the journal as local rows. Files are named one
-by one, never a directory, which knows no generation and no transaction. What was offloaded to a
-directory is scanned there; what is in an object store is fetched by the workers (remote).
+`Relation` decides what is committed; here it is written as Spark's plan: a scan of the files that
+have nothing but messages; one of those that need `kind = 0`; one of the files that are joined with
+their markers; what is in parts and in the journal as local rows. Files are named one by one: a
+directory says nothing about generations and transactions. What was offloaded to a directory is
+scanned there; what is in an object store is fetched by the workers (remote).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from txlog.sql.messages import files_of
 from txlog.startup import compute as pc
 
 _TRIES: Final = 5
-# By session, what lets go of the files of its frames; they go with the session as well.
+# By session, what releases the files of its frames; they are also released with the session.
 _PINS: Final[weakref.WeakKeyDictionary[SparkSession, list[Callable[[], object]]]] = (
     weakref.WeakKeyDictionary()
 )
@@ -46,7 +46,7 @@ _COLUMNS: Final = (
     "topic", "partition", "message_id", "ledger", "entry", "txn_index", *_USER, "visible_time",
     "producer", "sequence_id", "lsn", "size_bytes",
 )  # fmt: skip
-# As in COMMITTED of relation, and the size: that of a large message is known without its value.
+# As in COMMITTED of relation, plus the size: a large message's is known without its value.
 _BRANCH: Final = tuple(name for name in _COLUMNS if name not in ("topic", "message_id"))
 _STORED: Final = (
     "kind tinyint, entry bigint, lsn bigint, publish_time timestamp, key binary, value binary,"
@@ -55,7 +55,7 @@ _STORED: Final = (
     " marker_ledger bigint, marker_entry bigint, visible_time timestamp, ledger bigint,"
     " partition int"
 )
-# Whatever the session says: a damaged page or a missing file is an error, never fewer rows.
+# Whatever the session's settings: a damaged page or a missing file is an error, never fewer rows.
 _STRICT: Final = {
     "parquet.page.verify-checksum.enabled": "true",
     "ignoreMissingFiles": "false",
@@ -64,7 +64,7 @@ _STRICT: Final = {
 _TXN: Final = ["partition", "txn_most", "txn_least"]
 _OF_MARKER: Final = ("marker_ledger", "marker_entry", "visible_time", "lsn")
 _MARKERS: Final = [*_TXN, *(f"m_{name}" for name in _OF_MARKER)]
-_MARKERS_FEW: Final = 20_000  # so many travel with the plan
+_MARKERS_FEW: Final = 20_000  # up to this many travel with the plan
 _MARKERS_MANY: Final = 2_000_000
 _EDGES_FEW: Final = 4
 
@@ -84,20 +84,20 @@ def read(
     """Return the messages of a topic, or several, as of now; the columns are those of `messages`.
 
     The frame stands for what was there when it was made, however often it runs: its files are
-    pinned until `release`, or until this process or all that stands on the session is gone. Of a
+    pinned until `release`, or until this process or everything using the session is gone. In a
     store that this user cannot write nothing is pinned: there the files go after `reader_grace_ms`,
-    and the frame fails with Spark's error of a missing file. Rows come in no order but by
+    and the frame fails with Spark's error about a missing file. Rows have no order without
     `orderBy("partition", "ledger", "entry", "txn_index")`.
-    topic:      also one partition, `orders/2`; of a list all are as of the same LSN, each as its
-                own frame would be
+    topic:      also one partition, `orders/2`; those of a list are all as of the same LSN, each as
+                its own frame would be
     start, end: positions as the API takes them, or bounds as on the command line: `17:4`, `@-1h`,
-                `-10`; end itself is out
-    at_lsn:     as the topic was at this LSN, of what is still there
+                `-10`; end is excluded
+    at_lsn:     as the topic was at this LSN, as far as it still exists
     isolation:  uncommitted: a column txn_state, and messages of open and aborted transactions
-    skip_unavailable: leave out partitions that are away, with a warning, instead of an error
+    skip_unavailable: leave out unavailable partitions with a warning, instead of failing
     raises: StoreNotFound, TopicNotFound, PartitionUnavailable, Corruption, SnapshotExpired,
             InvalidArgument, MessageNotFound
-    cost:   the driver reads what is in parts and in the journal; the rest only a job reads
+    cost:   the driver reads what is in parts and in the journal; only a job reads the rest
     """
     wanted = Wanted(partitions, Range(_bound(start) or START, _bound(end)), at_lsn)
     topics = [topic] if isinstance(topic, str) else list(topic)
@@ -114,7 +114,7 @@ def read(
                     DataFrame.unionByName,
                     [_Plan(spark, client.path, one, isolation).frame() for one in contents],
                 )
-            except BaseException as error:  # a pin that nobody holds keeps files
+            except BaseException as error:  # a pin without an owner would keep files
                 if pin is not None:
                     pin.close()
                 if isinstance(error, AnalysisException) and _is_overtaken(error):
@@ -129,7 +129,7 @@ def read(
 
 
 def _bound(position: Where | None) -> Bound | None:
-    """A position as a bound, also one that is written as on the command line."""
+    """A position as a bound, also one written as on the command line."""
     if position is None:
         return None
     if isinstance(position, str) and position not in ("earliest", "latest"):
@@ -138,26 +138,26 @@ def _bound(position: Where | None) -> Bound | None:
 
 
 def _warn(relation: Relation) -> None:
-    """Say what a frame lacks, and what makes it slow."""
+    """Warn about what a frame lacks and what makes it slow."""
     topic, markers = relation.topic, relation.markers.num_rows
     if relation.unavailable:
         away = ", ".join(map(str, relation.unavailable))
-        warnings.warn(f"{topic}: left out partitions that are away: {away}", stacklevel=3)
+        warnings.warn(f"{topic}: left out unavailable partitions: {away}", stacklevel=3)
     if markers > _MARKERS_MANY:
         warnings.warn(
             f"{topic}: {markers} markers are joined with their rows; "
-            f"`txlog admin compact {topic}` makes that needless",
+            f"`txlog admin compact {topic}` avoids that",
             stacklevel=3,
         )
 
 
 def frame_of(spark: SparkSession, path: str, content: Content) -> DataFrame:
-    """The messages of a content of the store at a path; its files are the caller's to pin."""
+    """The messages of a content of the store at a path; the caller pins its files."""
     return _Plan(spark, path, content, "committed").frame()
 
 
 def release(spark: SparkSession) -> None:
-    """Let the files go that frames of a session hold; these frames must not be used any more."""
+    """Release the files that frames of a session hold; do not use these frames afterwards."""
     for pin in _PINS.pop(spark, []):
         pin()
 
@@ -176,7 +176,7 @@ class _Plan:
         self._relation, self._remote = _split(content.relation)
         self._has_state = isolation == "uncommitted"
         cut = {i: span for i, span in content.relation.spans.items() if span.cuts_markers}
-        self._cut = cut  # of these partitions a marker may be wanted in part
+        self._cut = cut  # in these partitions only a part of a marker may be wanted
 
     def frame(self) -> DataFrame:
         """All of it, under the names that users see."""
@@ -224,8 +224,8 @@ class _Plan:
     def _direct(self) -> list[DataFrame]:
         """Files whose data rows are all committed; the marker, if any, is in the row.
 
-        All alike that are wanted whole in one scan. Of a few at the edge of a range each is one, so
-        that Spark can leave out row groups by entry.
+        Those wanted whole that are alike are one scan. The few at the edge of a range are a scan
+        each, so that Spark can leave out row groups by entry.
         """
         direct = [source for source in self._relation.direct if source.ref.messages]
         whole = [source for source in direct if source.within is None]
@@ -250,7 +250,7 @@ class _Plan:
             rows = rows.where(within)
         ledger, lsn = F.col("ledger"), F.col("lsn")
         if _is_named(group[0]):
-            # Spark makes all the metadata of each row, unless a query looks at some of it.
+            # Spark makes all the metadata of each row, unless a query uses some of it.
             rows = rows.where(F.col("_metadata.file_name") != "")
             ledger, lsn = _ledger_of_file(), self._lsn()
         return _branch(
@@ -262,7 +262,7 @@ class _Plan:
         )
 
     def _lsn(self) -> Column:
-        """The LSN of a row of `direct`: that of its ledger where it was adopted."""
+        """The LSN of a row of `direct`: that of its ledger if the file was adopted."""
         lsns = adopted_lsns(self._relation.direct)
         if not lsns:
             return F.col("lsn")
@@ -283,7 +283,7 @@ class _Plan:
         return found.where(~F.col("partition").isin([*self._cut]) | _is_within(self._cut))
 
     def _markers(self) -> DataFrame:
-        """The markers that are wanted, where they are many read by Spark from sealed files."""
+        """The wanted markers; if there are many, Spark reads them from sealed files."""
         markers = self._relation.markers.select([*_TXN, *_OF_MARKER])
         files = [
             source
@@ -310,7 +310,7 @@ class _Plan:
         ]
         scanned = reduce(DataFrame.unionByName, groups)
         if spans:
-            # of a marker that is cut all messages are joined, and then those that are not wanted go
+            # all messages of a cut marker are joined, then the unwanted ones are dropped
             whole = {i: Span((*span.start[:2], 0), span.stop) for i, span in spans.items()}
             scanned = scanned.where(~F.col("partition").isin([*spans]) | _is_within(whole))
         here = scanned.drop("txn_index").withColumnsRenamed(
@@ -321,7 +321,7 @@ class _Plan:
         )
 
     def _large(self) -> DataFrame:
-        """Large messages: a file has the chunks of one, in order of entry."""
+        """Large messages: a file has the chunks of one message, in order of entry."""
         relation = self._relation
         ledgers = {source.ref.path: source.ref.ledger for source in relation.large_files}
         paths = relation.large.column("path").to_pylist()
@@ -348,7 +348,7 @@ class _Plan:
         )
 
     def _at(self, source: Source) -> str:
-        """The path of a file, in the store or outside of it."""
+        """The path of a file, in the store or outside it."""
         return local_path(source.ref.path) or str(PurePath(self._path, source.ref.path))
 
     def _alike(self, sources: Sequence[Source]) -> list[list[Source]]:
@@ -364,7 +364,7 @@ class _Plan:
         return list(groups.values())
 
     def _messages(self, group: Sequence[Source]) -> DataFrame:
-        """The rows of kind data of files that are alike."""
+        """The rows of kind `data` in files that are alike."""
         rows = self._scan(group)
         return rows if group[0].ref.is_messages_only else rows.where("kind = 0")
 
@@ -373,7 +373,7 @@ class _Plan:
 
 
 def _split(relation: Relation) -> tuple[Relation, Relation | None]:
-    """A relation without what is behind a network, and that."""
+    """(a relation without its remote files, the remote files)."""
     sources = (*relation.direct, *relation.unclean, *relation.large_files)
     if not any(is_remote(source.ref.path) for source in sources):
         return relation, None
@@ -402,7 +402,7 @@ def _split(relation: Relation) -> tuple[Relation, Relation | None]:
 def local_frame(spark: SparkSession, table: pa.Table) -> DataFrame:
     """Rows that travel with the plan.
 
-    In one chunk: pyspark makes a task of each, and loses all rows if the first chunk is empty.
+    In one chunk: pyspark makes a task of each chunk, and loses all rows if the first is empty.
     """
     return spark.createDataFrame(table.combine_chunks())
 
@@ -414,7 +414,7 @@ def _entries(source: Source) -> tuple[int, int]:
 
 
 def _is_within(spans: Mapping[int, Span]) -> Column:
-    """Whether a row of these partitions is at a position that is wanted."""
+    """Whether a row of these partitions is at a wanted position."""
     index = F.coalesce("txn_index", F.lit(0))
     out = F.lit(False)
     for partition, span in spans.items():
@@ -429,7 +429,7 @@ def _is_within(spans: Mapping[int, Span]) -> Column:
 
 
 def _branch(rows: DataFrame, *more: str, **computed: Column) -> DataFrame:
-    """The columns that branches have in common: as they are, or computed."""
+    """The columns common to all branches: as they are, or computed."""
     computed = {
         "size_bytes": F.coalesce(F.octet_length("value"), F.lit(0)).cast("bigint"),
         **computed,
@@ -441,16 +441,16 @@ def _branch(rows: DataFrame, *more: str, **computed: Column) -> DataFrame:
 
 
 def _is_named(source: Source) -> bool:
-    """True when only the name of a file says which ledger its rows are of."""
+    """True when only the name of a file gives the ledger of its rows."""
     return source.role == "p" and source.ref.messages < 0
 
 
 def _ledger_of_file() -> Column:
-    """The ledger of a row by the name of its file, `ledger-<ledger>.<generation>.parquet`."""
+    """The ledger of a row, from the name of its file, `ledger-<ledger>.<generation>.parquet`."""
     number = F.substring_index(F.col("_metadata.file_name"), ".", 1)
     return F.substring_index(number, "-", -1).cast("bigint")
 
 
 def _unglobbed(path: str) -> str:
-    """A path without the meaning of a pattern."""
+    """A path that does not act as a pattern."""
     return re.sub(r"([\\{}\[\]*?])", r"\\\1", path)

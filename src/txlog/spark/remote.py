@@ -1,8 +1,8 @@
-"""Owns reading files behind a network as a data frame: workers fetch them by pyarrow.
+"""Owns reading remote files as a data frame: workers fetch them with pyarrow.
 
-Spark itself would need hadoop-aws and a configuration of its own for S3. Here a task fetches the
-row groups of some scans with the credentials of its environment, and compares every checksum. The
-scans travel as an option of the data source, so no worker needs the store.
+Spark itself would need hadoop-aws and its own configuration for S3. Here a task fetches the row
+groups of some scans with the credentials of its environment, and verifies every checksum. The scans
+travel as an option of the data source, so no worker needs the store.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ def remote_frame(spark: SparkSession, scans: Sequence[Scan]) -> DataFrame:
 
 
 class ScansSource(DataSource):
-    """The messages of scans that were made before."""
+    """The messages of scans made earlier."""
 
     @classmethod
     def name(cls) -> str:
-        """What stands in `format(…)`."""
+        """The name for `format(…)`."""
         return "txlog_scans"
 
     def schema(self) -> str:
@@ -48,7 +48,7 @@ class ScansSource(DataSource):
 
 
 class ScansReader(DataSourceReader):
-    """Reads scans in tasks of some 64 MB."""
+    """Reads scans in tasks of about 64 MB."""
 
     def __init__(self, scans: str, schema: StructType) -> None:
         self._scans = scans

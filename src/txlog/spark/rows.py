@@ -21,7 +21,7 @@ _OTHERS: Final = ("properties", "deliver_at", "sequence_id")
 
 
 def message_frame(spark: SparkSession, source: Files) -> DataFrame:
-    """The messages of a source; raises InvalidArgument for a column that there is not."""
+    """The messages of a source; raises InvalidArgument for a column that does not exist."""
     chosen = source.columns
     if source.form == "ndjson":
         out = [F.col("line").cast("binary").alias("value")]
@@ -55,7 +55,7 @@ def lines(spark: SparkSession, source: Files) -> DataFrame:
 
 
 def csv_rows(spark: SparkSession, source: Files) -> CsvRows:
-    """What csv files are, as `jobs.rows` has it of DuckDB."""
+    """How csv files are read, as `jobs.rows` says it to DuckDB."""
     frame = _read(spark, source)
     each = [
         F.coalesce(F.concat(F.octet_length(one), F.lit(":"), one), F.lit("n"))
@@ -70,8 +70,8 @@ def csv_rows(spark: SparkSession, source: Files) -> CsvRows:
 def _read(spark: SparkSession, source: Files) -> DataFrame:
     if source.form == "parquet":
         return spark.read.option("mergeSchema", "true").parquet(*_paths(source))
-    # A row of another length is an error, also where only some columns are wanted. Of the same text
-    # for no value and for an empty one Spark would make no value.
+    # A row of another length is an error, even where only some columns are wanted. If no value and
+    # an empty one had the same text, Spark would make both no value.
     options = {
         "header": "true",
         "multiLine": "true",
@@ -83,12 +83,12 @@ def _read(spark: SparkSession, source: Files) -> DataFrame:
     }
     with Path(source.paths[0]).open("rb") as file:
         if file.readline(_LINE_BYTES).endswith(b"\r\n"):
-            options["lineSep"] = "\r\n"  # else those in values become \n
+            options["lineSep"] = "\r\n"  # otherwise those in values become \n
     return spark.read.options(**options).csv(_paths(source))
 
 
 def _shaped(name: str, column: Column, kind: DataType) -> Column:
-    """A column as a message has it."""
+    """A column with the type it has in a message."""
     if name in ("event_time", "deliver_at"):
         if isinstance(kind, IntegralType):
             return F.timestamp_millis(column.cast("bigint"))

@@ -1,9 +1,9 @@
 """Owns the Spark session: how one is started, and how it opens a store.
 
-What the caller sets always holds. The rest is chosen for one machine: instants in UTC, page CRCs of
-Parquet checked, no web interface, no progress bar, the loopback address with a local master.
+What the caller sets always applies. The rest is chosen for one machine: instants in UTC, page CRCs
+of Parquet checked, no web interface, no progress bar, the loopback address with a local master.
 Listing files is never a job of its own, since the files of a topic are named one by one. A store is
-opened so that it may pin files, if this user may.
+opened so that it can pin files, if this user may.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from txlog.spark.java import bundled_java, cache_directory, environment_for, fin
 from txlog.spark.submit import DEFAULTS
 
 JAVA_OPTIONS = "spark.driver.extraJavaOptions"
-# The first compiler only: a short job is over before the second one pays.
+# Only the first compiler: a short job is over before the second one pays off.
 SHORT_JOB = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 _DEFAULTS = {"spark.app.name": "txlog", "spark.ui.enabled": "false", **DEFAULTS}
 _LOOPBACK = "127.0.0.1"
@@ -42,13 +42,13 @@ def session(
     *,
     fast_start: bool = False,
 ) -> SparkSession:
-    """Return the Spark session of this process, started when there is none.
+    """Return the Spark session of this process; start one if there is none.
 
     master:     left out, `local[*]`, or what spark-submit was told
-    fast_start: for tests and short jobs: the JVM starts sooner and computes slower; from the
-                archive of loaded classes if `prepare` has made one
-    conf:       Spark properties; a session that runs already takes those it can still change
-    raises:     MissingExtra without Java, InvalidArgument for what a running JVM cannot change
+    fast_start: for tests and short jobs: the JVM starts sooner and computes more slowly; it starts
+                from the archive of loaded classes if `prepare` has made one
+    conf:       Spark properties; a running session takes those it can still change
+    raises:     MissingExtra without Java; InvalidArgument for what a running JVM cannot change
     """
     opened = _session(master, conf, fast_start)
     if isinstance(getattr(__spec__, "loader", None), zipimporter):
@@ -86,10 +86,10 @@ def _session(
 
 
 def _register(spark: SparkSession) -> None:
-    """Tell Spark of the data source `txlog` when txlog came as a zip with the job.
+    """Tell Spark about the data source `txlog` when txlog came as a zip with the job.
 
     Spark looks for data sources where its JVM's Python does, which does not see that zip; its
-    planners for streams do not look into zips of the job at all, and need the path.
+    planners for streams ignore zips of the job altogether, and need the path.
     """
     environment = spark.sparkContext.environment
     before = environment.get("PYTHONPATH")
@@ -108,12 +108,12 @@ def _register(spark: SparkSession) -> None:
 
 
 def is_local(master: str) -> bool:
-    """True when everything runs on this machine, in one JVM or in several."""
+    """True when everything runs on this machine, in one JVM or several."""
     return master == "local" or master.startswith(("local[", "local-cluster["))
 
 
 def _complete(given: Mapping[str, str]) -> dict[str, str]:
-    """What was given, and defaults for what was not."""
+    """What was given, with defaults for the rest."""
     out = {"spark.master": "local[*]", **_DEFAULTS, **given}
     return {**_LOCAL, **out} if is_local(out["spark.master"]) else out
 
@@ -150,10 +150,10 @@ def _is_jvm_up() -> bool:
 
 
 def _for_child(master: str, java: Mapping[str, str]) -> dict[str, str]:
-    """The environment that the JVM is started with; what the user set there holds."""
+    """The environment for starting the JVM; what the user set there applies."""
     out = dict(java)
     if is_local(master):
-        # Workers would run the python3 of PATH, which need not have our packages.
+        # Workers would run the python3 on PATH, which may lack our packages.
         out["PYSPARK_PYTHON"] = os.environ.get("PYSPARK_PYTHON", sys.executable)
         out["SPARK_LOCAL_IP"] = os.environ.get("SPARK_LOCAL_IP", _LOOPBACK)
     return out
@@ -161,7 +161,7 @@ def _for_child(master: str, java: Mapping[str, str]) -> dict[str, str]:
 
 @contextmanager
 def _environment(values: Mapping[str, str]) -> Iterator[None]:
-    """Have these in the environment, which is all that pyspark passes on, and then as before."""
+    """Set these in the environment, which is all that pyspark passes on, then restore it."""
     before = {name: os.environ.get(name) for name in values}
     os.environ.update(values)
     try:
@@ -182,7 +182,7 @@ def _text(value: str | int | bool) -> str:
 
 
 def opened(store: str) -> Client:
-    """A client that may pin files; of a store that this user should not write, one that may not.
+    """A client that can pin files; if this user should not write the store, one that cannot.
 
     raises: StoreNotFound, FormatMismatch, Corruption, NoResources
     """
@@ -190,5 +190,5 @@ def opened(store: str) -> Client:
         client = open_store(store)
     except (NotAllowed, ReadOnlyStore):
         return open_store(store, read_only=True)
-    client.checkpoint_automatically = False  # it came to read
+    client.checkpoint_automatically = False  # it only reads
     return client

@@ -1,13 +1,13 @@
-"""Owns the sinks of the data source `txlog`: what a job, or a stream, writes is stored once.
+"""Owns the sinks of the data source `txlog`: what a job or stream writes is stored once.
 
     driver   plan: is the batch stored? then the tasks write nothing
-    task     stages a file a partition, in the store's own directory; a second attempt stages others
+    task     stages a file for each partition in the store's directory; a second attempt its own
     driver   commit: one frame with the files of the attempts that Spark counts, or none
 
-A job is named by txnKey and batchId, a stream by txnAppId, else by Spark's id of the query, and by
-Spark's number of the micro-batch. Spark calls `abort` also when `commit` raised behind the frame:
-it looks for the batch first, and takes nothing back. Both run in a process that Spark starts for
-them, so a warning is a line of its log, which comes to the standard error of the driver.
+A job is named by txnKey and batchId, a stream by txnAppId, or else Spark's id of the query, and by
+Spark's number of the micro-batch. Spark also calls `abort` when `commit` raised after the frame:
+abort looks for the batch first, and takes nothing back. Both run in a process that Spark starts for
+them, so a warning is a line in its log, which goes to the standard error of the driver.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from txlog.ids import TopicName
 from txlog.spark.small_files import said_of_small
 
 _BYTES: Final = (BinaryType, StringType)
-# What Spark may hand over for a column; by name, all but value may be missing.
+# What Spark may pass for a column; by name, and all but value may be missing.
 _TYPES: Final[dict[str, tuple[type[DataType], ...]]] = {
     "value": _BYTES, "key": _BYTES, "properties": (MapType,), "event_time": (TimestampType,),
     "deliver_at": (TimestampType,), "deliver_after": (IntegralType,),
@@ -58,7 +58,7 @@ _LOG: Final = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Written(WriterCommitMessage):
-    """What a task staged; plan: that of a stream, which its commit does not have."""
+    """What a task staged; plan: a stream's, which its commit does not have."""
 
     staged: list[Staged]
     plan: StagePlan | None = None
@@ -86,13 +86,13 @@ class BatchSink(DataSourceArrowWriter):
         _warn(self._plan, staged, "use txlog.spark.bulk_load")
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Remove what was staged, of failed attempts too; what is stored stays."""
+        """Remove what was staged, also by failed attempts; what is stored stays."""
         with open_store(self._plan.store) as client:
             client._bulk_of(self._plan).abort()
 
 
 class StreamSink(DataSourceStreamArrowWriter):
-    """A micro-batch; made once for its tasks, and once more, elsewhere, for its end."""
+    """A micro-batch; made once for its tasks, and again elsewhere for its end."""
 
     def __init__(self, options: Mapping[str, str], plan: StagePlan) -> None:
         self._app = options.get("txnAppId")
@@ -119,7 +119,7 @@ class StreamSink(DataSourceStreamArrowWriter):
             _warn(self._plan, staged, "make the batches larger")
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        """Remove what was staged; of failed attempts what the tag of the stream tells."""
+        """Remove what was staged; for failed attempts, what has the stream's tag."""
         written = [one for one in messages if isinstance(one, Written)]
         with open_store(self._plan.store) as client:
             if written:
@@ -153,7 +153,7 @@ def stream_sink(options: Mapping[str, str], schema: StructType, overwrite: bool)
     if app is not None:
         check_token(app, 0)
     tag = ""
-    if app or where:  # else nothing tells this stream from others
+    if app or where:  # otherwise nothing tells this stream from others
         digest = hashlib.sha256(f"{app or ''}\0{where or ''}".encode())
         tag = digest.hexdigest()[:TAG_CHARS]
     with open_store(_need(options, "path")) as client:
@@ -161,12 +161,12 @@ def stream_sink(options: Mapping[str, str], schema: StructType, overwrite: bool)
 
 
 def check_columns(schema: StructType) -> None:
-    """Raises InvalidArgument for columns that are no message's."""
+    """Raise InvalidArgument for columns that messages do not have."""
     for field in schema.fields:
         wanted = _TYPES.get(field.name)
         if wanted is None:
             raise InvalidArgument(
-                f"a message has no column {field.name}", hint=f"known are {', '.join(_TYPES)}"
+                f"a message has no column {field.name}", hint=f"the columns are {', '.join(_TYPES)}"
             )
         if not isinstance(field.dataType, wanted):
             raise InvalidArgument(
@@ -185,7 +185,7 @@ def _check_options(
         if name.lower() not in lowered:
             raise InvalidArgument(f"{what} of txlog has no option {name}", hint=", ".join(known))
     if overwrite:
-        raise InvalidArgument("a topic is not overwritten", hint="mode append")
+        raise InvalidArgument("a topic cannot be overwritten", hint="mode append")
 
 
 def _need(options: Mapping[str, str], name: str) -> str:
@@ -193,13 +193,13 @@ def _need(options: Mapping[str, str], name: str) -> str:
     if not found:
         hint = None
         if name in ("txnKey", "batchId"):
-            hint = "txnKey and batchId name the batch: the same again is stored once"
+            hint = "txnKey and batchId name the batch: a repeat is stored only once"
         raise InvalidArgument(f"the option {name} is missing", hint=hint)
     return found
 
 
 def conformed(rows: pa.RecordBatch) -> pa.RecordBatch:
-    """Rows of Spark with the types of messages; instants lose what is below a millisecond."""
+    """Rows of Spark with the types of messages; instants are cut to milliseconds."""
     arrays = [
         column
         if name not in COLUMNS or column.type == COLUMNS[name]
@@ -210,7 +210,7 @@ def conformed(rows: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def _task() -> int:
-    """The number of the task, which all its attempts have."""
+    """The number of the task, shared by all its attempts."""
     context = TaskContext.get()
     return 0 if context is None else context.partitionId()
 
@@ -220,6 +220,6 @@ def _staged(messages: Sequence[WriterCommitMessage | None]) -> list[Staged]:
 
 
 def _warn(plan: StagePlan, staged: Sequence[Staged], remedy: str) -> None:
-    said = said_of_small(staged, f"coalesce(n) the rows before they are written, or {remedy}")
+    said = said_of_small(staged, f"coalesce(n) the rows before writing them, or {remedy}")
     if said is not None:
         _LOG.warning("txlog: topic %s: %s", TopicName.parse(plan.topic).short, said)

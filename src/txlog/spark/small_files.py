@@ -1,4 +1,4 @@
-"""Owns what is said of a batch whose files are small without need."""
+"""Owns the warning about a batch of needlessly small files."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ SMALL_BYTES: Final = 4 << 20
 
 
 def said_of_small(staged: Sequence[Staged], remedy: str) -> str | None:
-    """What to say when files are small and a partition has several of them, else None."""
+    """The warning if files are small and a partition has several of them, else None."""
     small = [one for one in staged if one.file.bytes < SMALL_BYTES]
     partitions = {one.partition for one in small}
     if len(small) <= len(partitions):

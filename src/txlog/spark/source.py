@@ -1,7 +1,7 @@
-"""Owns reading batches by the data source `txlog`: tasks on the driver, rows in the workers.
+"""Owns reading batches with the data source `txlog`: tasks on the driver, rows in the workers.
 
-A task is a list of scans (relation/scans), so a worker needs the files of the store and nothing
-else of it; what lies in the journal travels along.
+A task is a list of scans (relation/scans), so a worker needs only the files of the store; what is
+in the journal travels with the task.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ BATCH_ROWS: Final = 25_000  # 10,000 and 100,000 are slower
 _TYPES: Final = dict(column.split(" ", 1) for column in f"{SCHEMA}, txn_state string".split(", "))
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND: Final = timedelta(milliseconds=1)
-# Columns whose least and greatest value is known of ledgers, files or row groups.
+# Columns whose lowest and highest value is known for ledgers, files or row groups.
 PRUNED: Final = frozenset(
     ["partition", "ledger", "lsn", "entry", "key", "publish_time", "event_time", "deliver_at",
      "visible_time", "producer", "sequence_id"]
@@ -47,7 +47,7 @@ PRUNED: Final = frozenset(
 
 
 class Share(InputPartition):
-    """What one task reads: scans of a store, of which only some ends may be wanted."""
+    """What one task reads: scans of a store, perhaps with bounds on what is wanted."""
 
     def __init__(self, store: str, scans: list[Scan], wanted: Ends) -> None:
         self.store = store
@@ -67,7 +67,7 @@ def shares_of(store: str, scans: Sequence[Scan], wanted: Ends) -> list[Share]:
 
 
 def read_share(share: Share | None, schema: StructType) -> Iterator[pa.RecordBatch]:
-    """The messages of a share, as Spark wants them; None is what it makes of no share."""
+    """The messages of a share, as Spark wants them; for no share Spark passes None."""
     if share is None:
         return
     wanted = to_arrow_schema(schema, timezone="UTC")
@@ -76,7 +76,7 @@ def read_share(share: Share | None, schema: StructType) -> Iterator[pa.RecordBat
     try:
         for scan in share.scans:
             for table in read_scan(disk, scan, schema.fieldNames(), share.wanted):
-                # Of a later batch Spark checks nothing: each has to have the very types.
+                # Spark checks only the first batch: each must have exactly these types.
                 columns = [
                     column.cast(kind)
                     for column, kind in zip(table.columns, wanted.types, strict=True)
@@ -102,7 +102,7 @@ def check_schema(schema: StructType) -> StructType:
 
 
 class BatchReader(DataSourceReader):
-    """Reads what a topic has; prunes nothing but by options."""
+    """Reads what a topic has; prunes only by options."""
 
     def __init__(self, options: BatchOptions, schema: StructType) -> None:
         self._options = options
@@ -135,13 +135,13 @@ class BatchReader(DataSourceReader):
 
 
 class PruningReader(BatchReader):
-    """The same, told of filters. It hands all of them back: a wrong one costs time, not rows.
+    """The same with filters. It returns all of them to Spark: a wrong one costs time, not rows.
 
-    A class of its own, since one that has pushFilters fails where Spark does not push any.
+    A separate class, since one with pushFilters fails where Spark does not push any.
     """
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
-        """Note what filters ask of columns whose bounds are known."""
+        """Record what filters ask of columns whose bounds are known."""
         for one in filters:
             ends = _ends(one)
             if ends is None:
@@ -153,7 +153,7 @@ class PruningReader(BatchReader):
 
 
 def _ends(one: Filter) -> tuple[str, object, object] | None:
-    """(column, least, greatest value) that a filter lets through, if it says so."""
+    """(column, lowest, highest value) that a filter lets through, if it has such bounds."""
     attribute: tuple[str, ...] = getattr(one, "attribute", ())
     if len(attribute) != 1 or attribute[0] not in PRUNED:
         return None
@@ -176,7 +176,7 @@ def _ends(one: Filter) -> tuple[str, object, object] | None:
 
 
 def _plain(value: object) -> object:
-    """A value as the statistics of a file have it; an instant in ms, rounded down."""
+    """A value as in the statistics of a file; an instant in ms, rounded down."""
     if isinstance(value, datetime):
         return None if value.tzinfo is None else (value - _EPOCH) // _MILLISECOND
     if isinstance(value, str):
@@ -185,7 +185,7 @@ def _plain(value: object) -> object:
 
 
 def _tighter(choose: Callable[..., Any], known: object, new: object) -> object:
-    """Of two ends the one that leaves out more; None is no end."""
+    """The tighter of two bounds; None is no bound."""
     if known is None or new is None:
         return new if known is None else known
     return choose(known, new)

@@ -1,12 +1,12 @@
-"""Owns reading streams by the data source `txlog`: offsets on the driver, rows in the workers.
+"""Owns reading streams with the data source `txlog`: offsets on the driver, rows in the workers.
 
-An offset is `{"0": "L:E", "1": "L:E"}`, of each partition the first position that is not read. That
-of the very start has `initial` as well; the end of the batch that begins there says in `since`
-where that was, for a batch that is done again must not begin where the log ends by then. A
-partition that an offset does not name was added later, and begins with its first message.
+An offset is `{"0": "L:E", "1": "L:E"}`: for each partition, the first position not yet read. The
+very first one also has `initial`; the end of the batch that begins there says in `since` where that
+was, because a batch that is repeated must not begin where the log ends by then. A partition that an
+offset does not name was added later, and begins with its first message.
 
-Spark keeps one of these in a process of the driver as long as the query runs; it also pickles it
-for the workers, where only `read` is used.
+Spark keeps a reader in a process of the driver as long as the query runs; it also pickles it for
+the workers, where only `read` is used.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def reader(options: Mapping[str, str], schema: StructType) -> DataSourceStreamRe
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reads what comes to a topic, in batches that are the same whenever they are read."""
+    """Reads what arrives in a topic, in batches that are the same whenever they are read."""
 
     def __init__(self, options: StreamOptions, schema: StructType) -> None:
         self._options = options
@@ -74,7 +74,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target: Places | None = None
 
     def __getstate__(self) -> dict[str, object]:
-        """What a worker needs: R27, no client goes to another process."""
+        """What a worker needs; no client goes to another process (R27)."""
         return {**self.__dict__, "_opened": None, "_pin": None, "_target": None}
 
     # --- on the driver -----------------------------------------------------------------------
@@ -92,7 +92,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {**_text(self._client._ask(look)), _INITIAL: True}
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """What maxRowsPerTrigger and maxBytesPerTrigger say; Spark takes one, we know both."""
+        """The limits maxRowsPerTrigger and maxBytesPerTrigger; Spark takes one, we know both."""
         options = self._options
         if options.rows_max is not None:
             return ReadMaxRows(options.rows_max)
@@ -101,10 +101,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable()
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
-        """Where the next batch ends; start itself when nothing is to be read.
+        """Where the next batch ends; start itself when there is nothing to read.
 
-        raises: MessageNotFound when messages behind start were trimmed, or with failOnDataLoss
-                false a warning
+        raises: MessageNotFound when messages after start were trimmed; with failOnDataLoss false it
+                only warns
         """
         rows_max, bytes_max = self._limits(limit)
 
@@ -130,11 +130,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return _text(self._client._ask(lambda view: last_places(view, *self._topic(view))))
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """What comes later is not for this run, nor are partitions that are added later."""
+        """What arrives later is not for this run, nor are partitions added later."""
         self._target = self._client._ask(lambda view: last_places(view, *self._topic(view)))
 
     def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
-        """What each task reads of a batch; its files stay until the next one is planned.
+        """What each task reads of a batch; its files stay until the next batch is planned.
 
         raises: as latestOffset; PartitionUnavailable, Corruption, SnapshotExpired
         """
@@ -155,7 +155,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return list(shares_of(self._client.path, scans_of(self._pinned(wanted)), {}))
 
     def _pinned(self, spans: dict[int, Span]) -> Relation:
-        """The relation of a batch, whose files stay."""
+        """The relation of a batch; its files are pinned."""
         for _ in range(_TRIES):
             relation = self._client._relation(self._options.topic, Wanted(spans=spans))
             files = [*relation.direct, *relation.unclean, *relation.open, *relation.large_files]
@@ -168,7 +168,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         raise SnapshotExpired("the store moved on faster than it could be read")
 
     def commit(self, end: Offset) -> None:
-        """Spark is done with everything before an offset: tell the subscription, if there is one.
+        """Tell the subscription, if there is one, that Spark is done with all before an offset.
 
         raises: SubscriptionNotFound
         """
@@ -189,7 +189,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 self._client.acknowledge(f"{topic}/{index}", name, [last], cumulative=True)
 
     def stop(self) -> None:
-        """Let everything go."""
+        """Release everything."""
         self._unpin()
         if self._opened is not None:
             self._opened.close()
@@ -211,7 +211,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return topic, indexes_of(topic, self._name)
 
     def _limits(self, limit: ReadLimit) -> tuple[int | None, int | None]:
-        """The most messages and bytes of a batch."""
+        """The bounds on messages and bytes of a batch."""
         if isinstance(limit, ReadAllAvailable):
             return None, None
         rows, size = self._options.rows_max, self._options.bytes_max
@@ -222,7 +222,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         raise InvalidArgument(f"a stream of txlog has no limit {type(limit).__name__}")
 
     def _there(self, view: View, topic: Topic, indexes: list[int], known: Places) -> Places:
-        """Where to go on in each partition: where the stream stands, if that is still there."""
+        """Where to continue in each partition: where the stream stands, if that still exists."""
         out: Places = {}
         for index in indexes:
             first = first_place(view, topic, index)

@@ -1,8 +1,8 @@
-"""Owns what `spark-submit` is told to run txlog elsewhere: a zip of it, and properties.
+"""Owns what `spark-submit` is given to run txlog elsewhere: a zip of it, and properties.
 
-Nothing here imports pyspark. The zip has the same bytes whenever the same version makes it, and its
-name says which; compiled packages (pyarrow, msgspec, crc32c, pyroaring) must be where the workers
-are, in the environment that `python` or `archive` names.
+Nothing here imports pyspark. The same version always makes a zip with the same bytes, and its name
+says which; compiled packages (pyarrow, msgspec, crc32c, pyroaring) must be where the workers are,
+in the environment that `python` or `archive` names.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from typing import Final
 
 from txlog.spark.java import cache_directory, publish
 
-# What a session has unless told otherwise; `sessions` adds what holds for one machine only.
+# What a session has by default; `session` adds what applies to one machine only.
 DEFAULTS: Final = {
     "spark.sql.session.timeZone": "UTC",
     "spark.ui.showConsoleProgress": "false",
-    # With it the data source txlog is told of filters, if asked for.
+    # With it the data source txlog gets filters, if it asks for them.
     "spark.sql.python.filterPushdown.enabled": "true",
-    # Without it Spark takes most flipped bits for data.
+    # Without it Spark takes most flipped bits as data.
     "spark.hadoop.parquet.page.verify-checksum.enabled": "true",
-    # Above 32 paths Spark would start a job to list files that are known.
+    # Above 32 paths Spark would start a job to list files that are already known.
     "spark.sql.sources.parallelPartitionDiscovery.threshold": "1000000",
 }
 _UNPACKED: Final = "environment"
-_EPOCH: Final = (1980, 1, 1, 0, 0, 0)  # the first that a zip can have
+_EPOCH: Final = (1980, 1, 1, 0, 0, 0)  # the earliest that a zip can have
 _EXAMPLE: Final = '''\
 """Messages and bytes by topic and partition: spark-submit $(txlog spark submit-args) THIS STORE"""
 
@@ -53,7 +53,7 @@ if __name__ == "__main__":
 
 
 def zipped() -> bytes:
-    """txlog and what Spark finds it by, as a zip for --py-files."""
+    """txlog and what lets Spark find it, as a zip for --py-files."""
     root = Path(__file__).parents[2]
     out = io.BytesIO()
     with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
@@ -67,10 +67,10 @@ def zipped() -> bytes:
 
 
 def submit_args(python: str | None = None, archive: str | None = None) -> list[str]:
-    """The words for spark-submit; the zip is made in the cache.
+    """The arguments for spark-submit; the zip is made in the cache.
 
-    python:  what workers run; left out, what runs this
-    archive: an environment packed by venv-pack or conda-pack, which every worker unpacks
+    python:  what workers run; by default, what runs this
+    archive: an environment packed with venv-pack or conda-pack, which every worker unpacks
     raises:  DiskFailed
     """
     data = zipped()
@@ -88,5 +88,5 @@ def submit_args(python: str | None = None, archive: str | None = None) -> list[s
 
 
 def example(topics: list[str], isolation: str) -> str:
-    """A job that runs as it is."""
+    """A job that can be run as it is."""
     return _EXAMPLE.format(topics=topics, isolation=isolation)

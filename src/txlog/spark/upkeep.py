@@ -1,4 +1,4 @@
-"""Owns what Spark computes for upkeep: sidecar rows in the order of commits, and delayed ids."""
+"""Owns what Spark computes for maintenance: sidecar rows in commit order, and delayed ids."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _GLOB: Final = re.compile(r"([\\{}\[\]*?])")
 def arranged(
     spark: SparkSession, root: str, sealed: Sequence[FileRef], other: pa.Table, places: pa.Table
 ) -> tuple[pa.Table, int]:
-    """The rows of sealed files and others where places put them; see upkeep.compact.Arrange."""
+    """The rows of sealed and other files in the order of places; see upkeep.space.Arrange."""
     rows = local_frame(spark, other)
     if sealed:
         schema = ", ".join(
@@ -57,7 +57,7 @@ def arranged(
 
 
 def delayed_ids(frame: DataFrame) -> pa.Table:
-    """Partition and id of every message that has a time, in order of position."""
+    """Partition and id of every message with a delivery time, in order of position."""
     return (
         frame.where("deliver_at IS NOT NULL")
         .select(

@@ -1,6 +1,6 @@
-"""Owns the program that `archive` runs: a session which loads what most sessions load, and ends.
+"""Owns the program that `archive` runs: a session that loads what most sessions load, and ends.
 
-usage: python -m txlog.spark.warm_up OPTION    (of the JVM, by which it leaves an archive)
+usage: python -m txlog.spark.warm_up OPTION    (of the JVM, to make it write an archive)
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from txlog.spark.session import JAVA_OPTIONS, SHORT_JOB, session
 
 
 def main() -> int:
-    """Run it, and wait until the JVM has written what it was asked to."""
+    """Run it, and wait until the JVM has written its archive."""
     options = " ".join([*SHORT_JOB, QUIET, sys.argv[1]])
     spark = session("local[2]", {JAVA_OPTIONS: options, "spark.log.level": "ERROR"})
     with TemporaryDirectory() as folder:
         _work(spark, Path(folder))
     jvm = spark.sparkContext._gateway.proc  # type: ignore[union-attr]
     spark.stop()
-    jvm.stdin.close()  # pyspark's sign that the driver is gone
+    jvm.stdin.close()  # for pyspark, the sign that the driver is gone
     return int(jvm.wait())
 
 
 def _work(spark: SparkSession, folder: Path) -> None:
-    """Parquet out and in, Arrow in and out, a broadcast join, a group, a union, a sort."""
+    """Write and read Parquet and Arrow; do a broadcast join, a group, a union, a sort."""
     files = str(folder / "rows.parquet")
     numbers = spark.range(10_000).withColumn("value", F.col("id").cast("string").cast("binary"))
     numbers.write.parquet(files)
