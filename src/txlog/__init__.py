@@ -35,6 +35,7 @@ Contents:
     sql/           SQL over a store, by DuckDB
     startup/       how the program starts fast
     suggest        which name was probably meant, for the hints of errors
+    text/          columns of messages and of queries as text
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.cli.test_percent import applied
 from tests.cli.test_store import Tool, tool
 from txlog.cli.input.percent import InputFormat, percent_rows
 from txlog.cli.output.percent import Format
@@ -55,7 +56,7 @@ def read(text: str, data: bytes, cuts: list[int]) -> list[Any]:
 )
 def test_what_was_printed_is_read_back(rows: list[Any], cuts: list[int], text: str) -> None:
     """spec/cli 7, 11.11: byte for byte, wherever the stream is cut."""
-    out = b"".join(Format(text).apply(row) for row in rows)
+    out = b"".join(applied(Format(text), row) for row in rows)
     found = read(text, out, [cut for cut in cuts if cut < len(out)])
     assert [one["line"] for one in found] == list(range(1, len(rows) + 1))
     for one, row in zip(found, rows, strict=True):

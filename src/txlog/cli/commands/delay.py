@@ -15,10 +15,9 @@ from txlog.cli.call.progress import Words
 from txlog.cli.call.targets import words_or_stdin
 from txlog.cli.line.command import command, exclusive
 from txlog.cli.line.declared import Argument, Option
-from txlog.cli.output.percent import message_id, transaction
 from txlog.cli.terminal.tables import counted
 from txlog.errors import InvalidArgument, Usage
-from txlog.ids import MessageId, check_name
+from txlog.ids import MessageId, TxnId, check_name
 from txlog.ranges import format_time, parse_time
 
 if TYPE_CHECKING:
@@ -134,12 +133,12 @@ def _rows(
         {
             "topic": handle.short,
             "partition": row["partition"],
-            "message_id": message_id(row),
+            "message_id": _message_id(row),
             "deliver_at": row["at"],
             "due_in_ms": row["at"] - now_ms,
             "key": _text(row["key"]),
             "size_bytes": row["size_bytes"],
-            "txn": transaction(row),
+            "txn": _transaction(row),
         }
         for row in _plain(handle.delayed(subscription, before_ms, limit, key=key))
     ]
@@ -351,3 +350,18 @@ def rebuild(
         f"{answer['indexed']:,} in {counted(answer['buckets'], 'bucket')}, {found}"
     )
     call.output.result(answer)
+
+
+def _message_id(row: Row) -> str | None:
+    """Return the id of a row as text, None while it has none."""
+    ledger = row.get("ledger")
+    if ledger is None:
+        return None
+    index = row.get("index")
+    return f"{ledger}:{row['entry']}:{index}" if index else f"{ledger}:{row['entry']}"
+
+
+def _transaction(row: Row) -> str | None:
+    """Return the transaction of a row as text."""
+    most = row.get("txn_most")
+    return None if most is None else str(TxnId.from_halves(most, row["txn_least"]))

@@ -15,12 +15,12 @@ import pyarrow as pa
 from txlog.cli.call.call import Call
 from txlog.cli.line.command import exclusive
 from txlog.cli.output.output import check_columns
-from txlog.cli.output.records import json_record, rows_of
-from txlog.cli.terminal.fields import select
+from txlog.cli.terminal.fields import RECORD_FIELDS, select
 from txlog.engine.upkeep.checkpoint.dump import inspect_file
 from txlog.errors import InvalidArgument, MessageNotFound, StoreNotFound, Usage
 from txlog.ranges import Range, parse_bound
 from txlog.startup import json as orjson
+from txlog.text.messages import BREAKS, Messages
 
 _FILE: Final = "file:"
 _SCHEMA: Final = "SELECT column_name AS name, column_type AS type FROM (DESCRIBE FROM this)"
@@ -187,9 +187,10 @@ def _single(call: Call, answer: dict[str, Any], path: str | None) -> None:
     embedded = None
     if isinstance(record, pa.Table):
         as_json = call.output.as_json
-        rows = [json_record(row, embed=as_json) for row in rows_of(record)]
-        answer = {**(rows[0] if rows else {}), **answer}
-        embedded = answer["value"] if as_json and answer["value_encoding"] == "json" else None
+        lines = Messages(record).json_lines(RECORD_FIELDS, embed=as_json)
+        answer = {**(orjson.loads(lines[0].as_py()) if len(lines) else {}), **answer}
+        if as_json and answer.get("value_encoding") == "json":
+            embedded = orjson.Fragment(record["value"][0].as_py().translate(BREAKS))
     if call.flags.columns is not None:
         check_columns(call.output.fields, list(answer))
     if embedded is not None:  # a value that is JSON stays as it is, as in a record of consume

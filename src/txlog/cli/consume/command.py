@@ -10,7 +10,7 @@ from txlog.cli.consume.request import Request, Target
 from txlog.cli.help import fields
 from txlog.cli.line.command import command, exclusive
 from txlog.cli.line.declared import Argument, Option
-from txlog.cli.output.percent import Format
+from txlog.cli.output import percent
 from txlog.cli.produce.command import encode, properties
 from txlog.cli.terminal.fields import RECORD_FIELDS
 from txlog.errors import InvalidArgument, Usage
@@ -197,7 +197,7 @@ def targets(topics: list[str], partitions: list[int] | None) -> list[Target]:
 def _check_format(call: Call, *, watermarks: bool = False) -> None:
     """Refuse %w where there are no watermarks, before a store is opened."""
     if "%" in call.output.form:
-        Format(call.output.form, watermarks=watermarks, stored=True)
+        percent.Format(call.output.form, watermarks=watermarks, stored=True)
 
 
 def _refuse(why: str, **given: object) -> None:

@@ -6,8 +6,6 @@ descriptor itself, so that a closed pipe or a full disk shows here and not at in
 
 from __future__ import annotations
 
-import csv
-import io
 import os
 import re
 import sys
@@ -21,6 +19,8 @@ from txlog.errors import OutcomeUnknown, Usage
 _TSV_OUT: Final = {"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"}
 _TSV_IN: Final = {written: char for char, written in _TSV_OUT.items()}
 _TSV_ESCAPES: Final = str.maketrans(_TSV_OUT)
+_CSV_MARKS: Final = frozenset(',"\n\r')
+_CSV_EMPTY: Final = '""'  # a line of one empty cell
 _TSV_ESCAPED: Final = re.compile(r"\\[\\tnr]")
 LISTING_FORMS: Final = ("json", "ndjson", "table", "wide", "md", "tsv", "csv", "names", "help")
 RECORD_FORMS: Final = ("json", "ndjson", "tsv", "csv", "raw", "lines", "envelope", "help")
@@ -286,11 +286,14 @@ def delimited(form: str, header: Sequence[str], rows: Sequence[Sequence[object]]
         lines = ["\t".join(header)]
         lines += ["\t".join(tsv_cell(tables.cell(value)) for value in row) for row in rows]
         return "".join(f"{line}\n" for line in lines)
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(header)
-    writer.writerows([[tables.cell(value) for value in row] for row in rows])
-    return text.getvalue()
+    lines = [",".join(map(csv_cell, header))]
+    lines += [",".join([csv_cell(tables.cell(value)) for value in row]) for row in rows]
+    return "".join(f"{line or _CSV_EMPTY}\n" for line in lines)
+
+
+def csv_cell(text: str) -> str:
+    """Return text in quotes where a comma, a quote or the end of a line is in it."""
+    return '"' + text.replace('"', '""') + '"' if _CSV_MARKS & set(text) else text
 
 
 def tsv_cell(text: str) -> str:

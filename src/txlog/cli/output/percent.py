@@ -1,24 +1,38 @@
-"""Owns the %-formats of records (spec/cli 7): compiled once, applied to rows of columns.
+"""Owns the %-formats of records (spec/cli 7): compiled once, applied to columns of messages.
 
-A row is a mapping with the names of RECEIVED plus `number`; values are bytes, ints and strings.
+The columns are those of RECEIVED, and beside them `number`, `watermark` and what `beside` names. A
+verb becomes a column of text; no message becomes an object, but for what an option has no kernel
+for: base64, unpack and strftime.
 """
 
 from __future__ import annotations
 
 import base64
-import json
 import re
 import struct
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, Final
 
-from txlog.errors import Usage
-from txlog.ids import TxnId
-from txlog.ranges import format_time
+import pyarrow as pa
 
-Row = Mapping[str, Any]
-Part = Callable[[Row], bytes]
+from txlog.errors import Usage
+from txlog.startup import compute as pc
+from txlog.text.columns import (
+    Column,
+    Part,
+    as_text,
+    by_distinct,
+    data_of,
+    is_large,
+    joined,
+    json_text,
+    mapped,
+    with_data,
+)
+from txlog.text.messages import Messages
+
+Verb = Callable[[Messages], list[Part]]
 
 _ESCAPES: Final = {"n": b"\n", "t": b"\t", "r": b"\r", "0": b"\0", "\\": b"\\"}
 _MEANT: Final = {"s": "%v", "e": "%o{entry}", "y": "%q", "a": "%x{state}"}
@@ -46,6 +60,7 @@ _BESIDE: Final = {
     "g": "file", "r": "row", "[": "first_position", "]": "last_position",
     "x{key}": "transaction_key",
 }  # fmt: skip
+_NUMBERS: Final = ("partition", "number", "sequence_id", "row")
 _BESIDE_VERB: Final = re.compile(r"%(x\{key\}|.)", re.DOTALL)
 _LITERAL: Final = re.compile(r"[^%\\]+")
 
@@ -60,11 +75,15 @@ class Format:
     def __init__(self, text: str, *, watermarks: bool = False, stored: bool = False) -> None:
         if not stored and beside(text):
             raise Usage("only consume, peek and transform have %g %r %[ %] %x{key}")
-        self._parts = _compile(text, watermarks)
+        self._verbs = _compile(text, watermarks)
 
-    def apply(self, row: Row) -> bytes:
-        """Return the row in this format."""
-        return b"".join([part(row) for part in self._parts])
+    def lines(self, messages: Messages) -> pa.Array:
+        """Each message in this format, behind each other: binary."""
+        return joined(self.parts(messages), messages.count)
+
+    def parts(self, messages: Messages) -> list[Part]:
+        """What each message consists of in this format."""
+        return [part for verb in self._verbs for part in verb(messages)]
 
 
 def beside(text: str) -> set[str]:
@@ -72,8 +91,8 @@ def beside(text: str) -> set[str]:
     return {_BESIDE[one[1]] for one in _BESIDE_VERB.finditer(text) if one[1] in _BESIDE}
 
 
-def _compile(text: str, watermarks: bool) -> list[Part]:
-    parts: list[Part] = []
+def _compile(text: str, watermarks: bool) -> list[Verb]:
+    parts: list[Verb] = []
     at = 0
     while at < len(text):
         literal = _LITERAL.match(text, at)
@@ -99,7 +118,7 @@ def escape(text: str, at: int) -> tuple[bytes, int]:
     raise Usage(f"unknown escape \\{letter} in the format", hint="\\n \\t \\r \\0 \\\\ \\xNN")
 
 
-def _verb(text: str, at: int, watermarks: bool) -> tuple[Part, int]:
+def _verb(text: str, at: int, watermarks: bool) -> tuple[Verb, int]:
     letter = text[at + 1 : at + 2]
     at += 2
     if letter in ("%", "{", "}") and letter:
@@ -116,7 +135,7 @@ def _verb(text: str, at: int, watermarks: bool) -> tuple[Part, int]:
     return _part(letter, options), at
 
 
-def _part(letter: str, options: list[str]) -> Part:
+def _part(letter: str, options: list[str]) -> Verb:
     option = options[0] if options else ""
     if letter and letter in "vkt":
         name = {"v": "value", "k": "key", "t": "topic"}[letter]
@@ -156,39 +175,52 @@ def braces(text: str, at: int) -> tuple[str, int]:
     raise Usage("a { of the format is not closed")
 
 
-def _constant(data: bytes) -> Part:
-    return lambda row: data
+def _constant(data: bytes) -> Verb:
+    return lambda messages: [data]
 
 
-def _raw(value: object) -> bytes:
-    if value is None:
-        return b""
-    return value if isinstance(value, bytes) else str(value).encode("utf-8", "surrogateescape")
+def _column(said: Callable[[Messages], Column]) -> Verb:
+    """A column of text that needs nothing to be written otherwise; null is nothing."""
+
+    def verb(messages: Messages) -> list[Part]:
+        column = said(messages)
+        if column is None:
+            return []
+        return [column.encode() if isinstance(column, str) else column]
+
+    return verb
 
 
-def _plain(name: str) -> Part:
-    return lambda row: _raw(row.get(name))
+def _plain(name: str) -> Verb:
+    if name in _NUMBERS:
+        return _column(lambda messages: messages.number(name))
+    return _column(lambda messages: messages.field(name))
 
 
-def _bytes(name: str, options: list[str]) -> Part:
+def _bytes(name: str, options: list[str]) -> Verb:
     steps = [_encoder(option) for option in options]
 
-    def part(row: Row) -> bytes:
-        data = _raw(row.get(name))
+    def verb(messages: Messages) -> list[Part]:
+        data = messages.stored(name)
+        if data is None or data.null_count == len(data):
+            data = pa.repeat(pa.scalar(b""), messages.count)
+        if not steps:
+            return [data]
+        data = pc.fill_null(data.cast(pa.large_binary() if is_large(data) else pa.binary()), b"")
         for step in steps:
             data = step(data)
-        return data
+        return [data]
 
-    return part
+    return verb
 
 
-def _encoder(option: str) -> Callable[[bytes], bytes]:
+def _encoder(option: str) -> Callable[[pa.Array], pa.Array]:
     if option == "hex":
-        return lambda data: data.hex().encode()
+        return lambda data: with_data(data, data_of(data).hex().encode())
     if option == "base64":
-        return base64.b64encode
+        return lambda data: mapped(data, base64.b64encode)
     if option == "json":
-        return lambda data: json.dumps(data.decode("utf-8", "replace"), ensure_ascii=False).encode()
+        return _json
     unpack = re.fullmatch(r"unpack\[(.+)\]", option)
     if unpack is not None:
         try:
@@ -201,21 +233,35 @@ def _encoder(option: str) -> Callable[[bytes], bytes]:
                 return b""
             return " ".join(str(item) for item in layout.unpack_from(data)).encode()
 
-        return unpacked
+        return lambda data: mapped(data, unpacked)
     raise Usage(f"no option {{{option[:40]}}}", hint="{hex} {base64} {json} {unpack[<I]}")
 
 
-def _length(letter: str, option: str) -> Part:
+def _json(data: pa.Array) -> pa.Array:
+    """Bytes as a JSON string; what is not UTF-8 becomes U+FFFD."""
+    try:
+        text = as_text(data)
+    except pa.ArrowInvalid:
+        text = as_text(mapped(data, lambda one: one.decode("utf-8", "replace").encode()))
+    return joined(json_text(text), len(text))
+
+
+def _length(letter: str, option: str) -> Verb:
     name = {"V": "value", "K": "key", "T": "topic", "H": "properties"}[letter]
     write = _number(option)
 
-    def part(row: Row) -> bytes:
-        value = row.get(name)
+    def verb(messages: Messages) -> list[Part]:
         if letter == "H":
-            return write(len(value) if value is not None else 0)
-        return write(len(_raw(value)))
+            pairs = messages.pairs
+            lengths = None if pairs is None else pc.pairwise_diff(pairs[0])[1:]
+        else:
+            data = messages.stored(name)
+            lengths = None if data is None else pc.fill_null(pc.binary_length(data), 0)
+        if lengths is None:
+            return [write(0)]
+        return [by_distinct(lengths, lambda counts: mapped(counts, write, pa.binary()))]
 
-    return part
+    return verb
 
 
 def _number(option: str) -> Callable[[int], bytes]:
@@ -233,42 +279,33 @@ def _number(option: str) -> Callable[[int], bytes]:
     raise Usage(f"no option {{{option[:40]}}}", hint="{ascii} {big32} {little64} {N}")
 
 
-def _message_id(option: str) -> Part:
-    if option in ("ledger", "entry", "index"):
-        return lambda row: b"" if row.get("ledger") is None else _raw(row.get(option))
+def _message_id(option: str) -> Verb:
+    if option == "ledger":
+        return _column(lambda messages: messages.number("ledger"))
+    if option in ("entry", "index"):
+
+        def part_of(messages: Messages) -> Column:
+            ledger, number = messages.stored("ledger"), messages.number(option)
+            if ledger is None or number is None or ledger.null_count == len(ledger):
+                return None
+            if not ledger.null_count:
+                return number
+            return pc.if_else(ledger.is_valid(), number, pa.scalar(None, pa.string()))
+
+        return _column(part_of)
     if option:
         raise Usage(f"no option {{{option[:40]}}}", hint="%o{ledger} %o{entry} %o{index}")
-    return lambda row: _raw(message_id(row))
+    return _plain("message_id")
 
 
-def message_id(row: Row) -> str | None:
-    """Return the id of a row as text, None while it has none."""
-    ledger = row.get("ledger")
-    if ledger is None:
-        return None
-    index = row.get("index")
-    return f"{ledger}:{row['entry']}:{index}" if index else f"{ledger}:{row['entry']}"
+def _transaction(option: str) -> Verb:
+    names = {"": "txn", "state": "txn_state", "index": "txn_index", "key": "transaction_key"}
+    if option not in names:
+        raise Usage(f"no option {{{option[:40]}}}", hint="%x{state} %x{index} %x{key}")
+    return _plain(names[option])
 
 
-def transaction(row: Row) -> str | None:
-    """Return the transaction of a row as text."""
-    most = row.get("txn_most")
-    return None if most is None else str(TxnId.from_halves(most, row["txn_least"]))
-
-
-def _transaction(option: str) -> Part:
-    if option == "":
-        return lambda row: _raw(transaction(row))
-    if option == "state":
-        return lambda row: _raw(row.get("txn_state"))
-    if option == "index":
-        return lambda row: _raw(row.get("index"))
-    if option == "key":
-        return lambda row: _raw(row.get("transaction_key"))
-    raise Usage(f"no option {{{option[:40]}}}", hint="%x{state} %x{index} %x{key}")
-
-
-def _instant(options: list[str]) -> Part:
+def _instant(options: list[str]) -> Verb:
     which, form = "publish_time", "ms"
     for option in options:
         if option in _INSTANTS:
@@ -285,23 +322,32 @@ def _form(option: str, hint: str) -> str:
     raise Usage(f"no option {{{option[:40]}}}", hint=hint)
 
 
-def _instant_as(which: str, form: str) -> Part:
-    def part(row: Row) -> bytes:
-        value = row.get(which)
-        if value is None:
-            return b""
-        if form == "ms":
-            return str(value).encode()
-        if form == "rfc3339":
-            return format_time(value).encode()
-        return time.strftime(form[9:-1], time.gmtime(value // 1000)).encode()
+def _instant_as(which: str, form: str) -> Verb:
+    if form == "ms":
+        return _column(lambda messages: messages.number(which))
+    if form == "rfc3339":
+        return _column(lambda messages: messages.field(which))
 
-    return part
+    def said(ms: int) -> bytes:
+        return time.strftime(form[9:-1], time.gmtime(ms // 1000)).encode()
+
+    def verb(messages: Messages) -> list[Part]:
+        column = messages.stored(which)
+        if column is None:
+            return []
+        ms = column.cast(pa.int64())
+        return [by_distinct(ms, lambda values: mapped(values, said, pa.binary()))]
+
+    return verb
 
 
-def _properties(inner: Format) -> Part:
-    def part(row: Row) -> bytes:
-        pairs = row.get("properties") or {}
-        return b"".join(inner.apply({"key": k, "value": v}) for k, v in pairs.items())
+def _properties(inner: Format) -> Verb:
+    def verb(messages: Messages) -> list[Part]:
+        if messages.pairs is None:
+            return []
+        _, names, values = messages.pairs
+        pairs = pa.table({"key": names.cast(pa.binary()), "value": values.cast(pa.binary())})
+        text = messages.each_property(inner.parts(Messages(pairs)), "")
+        return [] if text is None else [text]
 
-    return part
+    return verb

@@ -1,7 +1,6 @@
 """Owns messages out: tables of RECEIVED in, bytes of the chosen record format out (spec/cli 7).
 
-JSON never depends on bytes it cannot express: text is utf8, anything else base64. An embedded JSON
-value is passed on as it is; only its line breaks, which can only be white space, become blanks.
+Records are made of columns (`txlog.text`); only a line on a terminal is made message by message.
 What a %-format may ask for and a message lacks is looked up beside it: file, row, ends, key.
 """
 
@@ -9,28 +8,31 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
 from txlog.cli.output import output
-from txlog.cli.output.percent import Format, beside, message_id, transaction
+from txlog.cli.output.percent import Format, beside
 from txlog.cli.terminal.fields import RECORD_FIELDS
-from txlog.cli.terminal.tables import Look, cell, cut
+from txlog.cli.terminal.tables import Look, cut
 from txlog.errors import NotFound, printable
 from txlog.ids import MessageId, TxnId
 from txlog.ranges import format_time
 from txlog.startup import json as orjson
+from txlog.text.columns import data_of
+from txlog.text.messages import Messages, pieces
 
 if TYPE_CHECKING:
     from txlog.api.client import Client
 
-_INSTANT_COLUMNS: Final = ("publish_time", "event_time", "deliver_at", "visible_time")
 _JSON_FORMS: Final = ("json", "ndjson")
-_BREAKS: Final = bytes.maketrans(b"\n\r", b"  ")
+_LARGE_BYTES: Final = 1 << 20
+_BESIDE: Final = {
+    "file": pa.string(), "row": pa.int64(), "first_position": pa.string(),
+    "last_position": pa.string(), "transaction_key": pa.string(),
+}  # fmt: skip
 
-Row = dict[str, Any]
 # For a table what its messages themselves lack, by name.
 Beside = Callable[[pa.Table], Mapping[str, Sequence[object]]]
 
@@ -59,34 +61,34 @@ class Records:
         self.form = form
         self.count = 0
         self.watermark: int | None = None
-        self._watermarks = watermarks
         self._beside = beside
         self._columns = columns
         self._raw_strings = raw_strings
         self._look = look
         self._header = form in ("tsv", "csv")
-        self._line = self._writer()
+        text = "%v\\n" if form == "lines" else form
+        self._format = Format(text, watermarks=watermarks, stored=True) if "%" in text else None
 
     def encode(self, table: pa.Table) -> bytes:
         """Return the messages of table, in order."""
-        if self.form == "raw":
-            self.count += len(table)
-            return b"".join(value for value in table["value"].to_pylist() if value is not None)
-        if self.form == "lines":
-            self.count += len(table)
-            values = table["value"].to_pylist()
-            return b"".join([b"\n" if value is None else value + b"\n" for value in values])
-        return b"".join([self._line(row) for row in self._rows(table)])
+        return b"".join(self.pieces(table))
 
     def pieces(self, table: pa.Table) -> Iterator[bytes | memoryview]:
         """Yield what `encode` returns; raw values as they lie in memory, as they may be large."""
-        if self.form != "raw":
-            yield self.encode(table)
+        if self.form == "raw":
+            for value in views(table["value"]):
+                self.count += 1
+                if value is not None:
+                    yield value
             return
-        for value in views(table["value"]):
-            self.count += 1
-            if value is not None:
-                yield value
+        for piece in pieces(table):
+            if self._format is not None:
+                yield from self._formatted(piece, self._format)
+            elif self.form == "line":
+                yield self._terminal(piece)
+            else:
+                yield data_of(self._lines(Messages(piece)))
+            self.count += len(piece)
 
     def begin(self) -> bytes:
         """Return the header, if the format has one."""
@@ -106,53 +108,55 @@ class Records:
             "topic": topic,
             "subscription": subscription,
             "partition": None,
-            "watermark": _time(self.watermark),
+            "watermark": None if self.watermark is None else format_time(self.watermark),
             "status": status,
         }
         return orjson.dumps(record) + b"\n"
 
-    def _rows(self, table: pa.Table) -> Iterator[Row]:
-        more = {} if self._beside is None else self._beside(table)
-        for at, row in enumerate(rows_of(table)):
-            for name, values in more.items():
-                row[name] = values[at]
-            row["number"] = self.count
-            row["watermark"] = self.watermark
-            self.count += 1
-            yield row
-
-    def _writer(self) -> Callable[[Row], bytes]:
-        if self.form in _JSON_FORMS:
-            return self._json
-        if self.form == "envelope":
-            return envelope
-        if self.form in ("tsv", "csv"):
-            return self._delimited
-        if self.form == "line":
-            return self._terminal
-        if "%" in self.form:
-            return Format(self.form, watermarks=self._watermarks, stored=True).apply
-        return self._json
-
-    def _json(self, row: Row) -> bytes:
-        record = json_record(row, embed=not self._raw_strings)
-        if self._columns is not None:
-            record = {name: record[name] for name in self._columns}
-        return orjson.dumps(record) + b"\n"
-
-    def _delimited(self, row: Row) -> bytes:
-        record = json_record(row, embed=False)
+    def _lines(self, messages: Messages) -> pa.Array:
         names = self._columns or RECORD_FIELDS
-        text = output.delimited(self.form, [], [[record[name] for name in names]])
-        return text.partition("\n")[2].encode()
+        if self.form == "envelope":
+            return messages.envelopes()
+        if self.form in ("tsv", "csv"):
+            return messages.delimited(self.form, names)
+        return messages.json_lines(names, embed=not self._raw_strings)
 
-    def _terminal(self, row: Row) -> bytes:
-        where = message_id(row) or f"{transaction(row)}#{row.get('index')}"
-        key = "" if row["key"] is None else f" {_shown(row['key'])}"
-        state = row.get("txn_state")
-        mark = f" [{state}]" if state not in (None, "committed") else ""
-        text = f"{row['topic']}/{row['partition']} {where}{mark}{key}  {_shown(row['value'])}"
-        return cut(text, self._look).encode() + b"\n"
+    def _formatted(self, table: pa.Table, form: Format) -> Iterator[bytes | memoryview]:
+        """Each message in a %-format; what a large one consists of as it lies in memory."""
+        messages = Messages(table, self._columns_beside(table))
+        if messages.count > 1 or table.nbytes < _LARGE_BYTES:
+            yield data_of(form.lines(messages))
+            return
+        for part in form.parts(messages):
+            yield part if isinstance(part, bytes) else data_of(part)
+
+    def _columns_beside(self, table: pa.Table) -> dict[str, pa.Array]:
+        """What the format may ask for."""
+        count = len(table)
+        beside = {"watermark": pa.repeat(pa.scalar(self.watermark, pa.int64()), count)}
+        if "%i" in self.form:
+            beside["number"] = pa.array(range(self.count, self.count + count), pa.int64())
+        if self._beside is not None:
+            looked_up = self._beside(table)
+            beside |= {name: pa.array(values, _BESIDE[name]) for name, values in looked_up.items()}
+        return beside
+
+    def _terminal(self, table: pa.Table) -> bytes:
+        """A line a message, cut to the width."""
+        messages = Messages(table)
+        ids, txns = (messages.listed(name) for name in ("message_id", "txn"))
+        topics, states = (messages.listed(name) for name in ("topic", "txn_state"))
+        columns = (table[name].to_pylist() for name in ("partition", "index", "key", "value"))
+        lines = []
+        for place, txn, topic, state, partition, index, key, value in zip(
+            ids, txns, topics, states, *columns, strict=True
+        ):
+            where = place or f"{txn}#{index}"
+            shown = "" if key is None else f" {_shown(key)}"
+            mark = f" [{state}]" if state not in (None, "committed") else ""
+            text = f"{topic}/{partition} {where}{mark}{shown}  {_shown(value)}"
+            lines.append(cut(text, self._look).encode() + b"\n")
+        return b"".join(lines)
 
 
 def views(column: pa.ChunkedArray) -> Iterator[memoryview | None]:
@@ -164,116 +168,14 @@ def views(column: pa.ChunkedArray) -> Iterator[memoryview | None]:
             yield whole[offsets[row] : offsets[row + 1]] if valid else None
 
 
-def rows_of(table: pa.Table) -> Iterator[Row]:
-    """Yield the rows of table as mappings: bytes, ints (instants in ms), strings, properties dict.
-
-    Cost: O(rows); the only place where a message becomes an object, on its way out.
-    """
-    names = table.column_names
-    columns = []
-    for name in names:
-        column = table[name]
-        if name in _INSTANT_COLUMNS:
-            column = column.cast(pa.int64())
-        columns.append(column.to_pylist())
-    for values in zip(*columns, strict=True):
-        row = dict(zip(names, values, strict=True))
-        row["properties"] = dict(row.get("properties") or ())
-        yield row
-
-
-def json_record(row: Row, *, embed: bool = True) -> dict[str, object]:
-    """Return the JSON record of a row, all keys, in order."""
-    key, key_encoding = text_of(row.get("key"))
-    value = row.get("value")
-    body: object
-    encoding: str | None
-    if (
-        embed
-        and value is not None
-        and value.lstrip(b" \t\r\n")[:1] in (b"{", b"[")
-        and _is_json(value)
-    ):
-        body, encoding = orjson.Fragment(value.translate(_BREAKS)), "json"
-    else:
-        body, encoding = text_of(value)
-    return {
-        "kind": "message",
-        "topic": row["topic"],
-        "partition": row["partition"],
-        "message_id": message_id(row),
-        "key": key,
-        "key_encoding": key_encoding,
-        "value": body,
-        "value_encoding": encoding,
-        "properties": row["properties"],
-        "publish_time": _time(row.get("publish_time")),
-        "event_time": _time(row.get("event_time")),
-        "deliver_at": _time(row.get("deliver_at")),
-        "visible_time": _time(row.get("visible_time")),
-        "txn": transaction(row),
-        "txn_index": row.get("index"),
-        "txn_state": row.get("txn_state"),
-        "producer": row.get("producer"),
-        "sequence_id": row.get("sequence_id"),
-        "redelivery_count": row.get("redelivery_count"),
-        "late": row.get("is_late"),
-        "size_bytes": 0 if value is None else len(value),
-    }
-
-
-def envelope(row: Row) -> bytes:
-    """Return the envelope of a row: key, value, properties and times byte for byte."""
-    key, key_encoding = text_of(row.get("key"))
-    value, value_encoding = text_of(row.get("value"))
-    fields = {
-        "key": key,
-        "key_encoding": key_encoding,
-        "value": value,
-        "value_encoding": value_encoding,
-        "properties": row["properties"],
-        "event_time": row.get("event_time"),
-        "deliver_at": row.get("deliver_at"),
-        "topic": row["topic"],
-        "partition": row["partition"],
-        "message_id": message_id(row),
-        "publish_time": row.get("publish_time"),
-        "producer": row.get("producer"),
-        "sequence_id": row.get("sequence_id"),
-    }
-    return orjson.dumps(fields) + b"\n"
-
-
-def text_of(data: bytes | None) -> tuple[str | None, str | None]:
-    """Return bytes as text and the encoding: utf8, base64, or None for no bytes."""
-    if data is None:
-        return None, None
-    try:
-        return data.decode(), "utf8"
-    except UnicodeDecodeError:
-        return base64.b64encode(data).decode(), "base64"
-
-
-def _is_json(value: bytes) -> bool:
-    try:
-        orjson.loads(value)
-    except orjson.JSONDecodeError:
-        return False
-    return True
-
-
-@lru_cache(maxsize=4096)
-def _instant(ms: int) -> str:
-    return format_time(ms)
-
-
-def _time(ms: int | None) -> str | None:
-    return None if ms is None else _instant(ms)
-
-
 def _shown(data: bytes | None) -> str:
-    text, _ = text_of(data)
-    return "(null)" if text is None else printable(cell(text))
+    if data is None:
+        return "(null)"
+    try:
+        text = data.decode()
+    except UnicodeDecodeError:
+        text = base64.b64encode(data).decode()
+    return printable(text)
 
 
 # --- what a message itself lacks -------------------------------------------------------------

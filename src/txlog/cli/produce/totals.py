@@ -14,6 +14,8 @@ from txlog.cli.terminal.tables import counted, duration, size
 from txlog.ids import MessageId, TxnId
 from txlog.ranges import format_time
 from txlog.startup import json as orjson
+from txlog.text.columns import data_of
+from txlog.text.messages import Messages
 
 if TYPE_CHECKING:
     from txlog.api.sending.receipt import BatchReceipt, LargeReceipt
@@ -262,38 +264,54 @@ class Acks:
 
     def _print(self) -> None:
         rows, self._held = self._held, []
-        if rows:
-            text = b"".join(self._line(row) for row in rows)
-            self._call.output.answer(text.decode("utf-8", "surrogateescape"))
-
-    def _line(self, row: dict[str, Any]) -> bytes:
-        place: MessageId | None = row["id"]
-        txn: TxnId | None = row["txn"]
+        if not rows:
+            return
+        data: bytes | memoryview
         if self._format is None:
-            fields = {
-                "topic": row["topic"],
-                "partition": row["partition"],
-                "message_id": None if place is None else str(place),
-                "txn": None if txn is None else str(txn),
-                "txn_index": row["index"] if txn is not None else None,
-                "sequence_id": row["sequence_id"],
-                "duplicate": row["duplicate"],
-            }
-            return orjson.dumps(fields) + b"\n"
-        values = {
-            "topic": row["topic"],
-            "partition": row["partition"],
-            "ledger": None if place is None else place.ledger,
-            "entry": None if place is None else place.entry,
-            "index": row["index"] if txn is not None else None,
-            "txn_most": None if txn is None else txn.most,
-            "txn_least": None if txn is None else txn.least,
-            "sequence_id": row["sequence_id"],
-            "producer": self._producer,
-            "number": self._number,
+            data = b"".join([_line(row) for row in rows])
+        else:
+            data = data_of(self._format.lines(Messages(self._columns(rows))))
+        self._number += len(rows)
+        self._call.output.answer(str(data, "utf-8", "surrogateescape"))
+
+    def _columns(self, rows: list[dict[str, Any]]) -> pa.Table:
+        """The rows as a format takes them."""
+        places: list[MessageId | None] = [row["id"] for row in rows]
+        txns: list[TxnId | None] = [row["txn"] for row in rows]
+        columns: dict[str, list[Any]] = {
+            "topic": [row["topic"] for row in rows],
+            "partition": [row["partition"] for row in rows],
+            "ledger": [None if place is None else place.ledger for place in places],
+            "entry": [None if place is None else place.entry for place in places],
+            "index": [None if row["txn"] is None else row["index"] for row in rows],
+            "txn_most": [None if txn is None else txn.most for txn in txns],
+            "txn_least": [None if txn is None else txn.least for txn in txns],
+            "sequence_id": [row["sequence_id"] for row in rows],
+            "producer": [self._producer] * len(rows),
+            "number": list(range(self._number, self._number + len(rows))),
         }
-        self._number += 1
-        return self._format.apply(values)
+        texts = ("topic", "producer")
+        return pa.table(
+            {
+                name: pa.array(values, pa.string() if name in texts else pa.int64())
+                for name, values in columns.items()
+            }
+        )
+
+
+def _line(row: dict[str, Any]) -> bytes:
+    place: MessageId | None = row["id"]
+    txn: TxnId | None = row["txn"]
+    fields = {
+        "topic": row["topic"],
+        "partition": row["partition"],
+        "message_id": None if place is None else str(place),
+        "txn": None if txn is None else str(txn),
+        "txn_index": row["index"] if txn is not None else None,
+        "sequence_id": row["sequence_id"],
+        "duplicate": row["duplicate"],
+    }
+    return orjson.dumps(fields) + b"\n"
 
 
 def as_id(value: object) -> MessageId:

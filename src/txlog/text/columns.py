@@ -1,0 +1,305 @@
+"""Owns how Arrow columns become text, and columns of text the bytes of records.
+
+No value becomes an object of Python, but for what has no kernel: base64, and bytes that are not
+UTF-8. A column of text is a string array, null where there is nothing; a text alone when all rows
+have the same; None when no row has any. A record is a list of parts, columns and the bytes between
+them, and `joined` lays all rows of it side by side in one buffer.
+
+What a JSON string or a cell must not hold is looked for in the bytes of the whole column at once,
+and replaced only where there is some: most columns have none.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Sequence
+from typing import Any, Final, TypeAlias
+
+import pyarrow as pa
+
+from txlog.ranges import INSTANT_MS_MIN, format_time
+from txlog.settings import INSTANT_MS_MAX
+from txlog.startup import compute as pc
+from txlog.startup import json as orjson
+
+Column: TypeAlias = pa.Array | str | None
+Part: TypeAlias = pa.Array | bytes
+
+_TEXT: Final = (pa.types.is_string, pa.types.is_large_string)
+_LARGE: Final = (pa.types.is_large_string, pa.types.is_large_binary)
+_OFTEN: Final = {"\\": "\\\\", '"': '\\"', "\n": "\\n", "\r": "\\r", "\t": "\\t"}
+_SELDOM: Final = {
+    char: orjson.dumps(char).decode()[1:-1] for char in map(chr, range(32)) if char not in _OFTEN
+}
+_SELDOM_BYTES: Final = "".join(_SELDOM).encode()
+_TSV: Final = {"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"}
+_CSV_MARKS: Final = (",", '"', "\n", "\r")
+
+
+# --- columns ---------------------------------------------------------------------------------
+
+
+def is_large(column: pa.Array) -> bool:
+    """Its offsets have 64 bits."""
+    return any(is_kind(column.type) for is_kind in _LARGE)
+
+
+def as_text(column: pa.Array) -> pa.Array:
+    """Bytes that are UTF-8 as text, where they lie. Raises pa.ArrowInvalid."""
+    return column.cast(pa.large_string() if is_large(column) else pa.string())
+
+
+def data_of(column: pa.Array) -> memoryview:
+    """The bytes of all rows of a binary or string array, as they lie in memory."""
+    if not len(column):
+        return memoryview(b"")
+    _, ends, data = column.buffers()
+    offsets = memoryview(ends).cast("q" if is_large(column) else "i")
+    first, last = offsets[column.offset], offsets[column.offset + len(column)]
+    return memoryview(data or b"").cast("B")[first:last]
+
+
+def with_data(column: pa.Array, data: bytes) -> pa.Array:
+    """The column with other bytes: of each row as many, or the same multiple of as many."""
+    before = len(data_of(column))
+    kind = pa.int64() if is_large(column) else pa.int32()
+    ends = pa.Array.from_buffers(
+        kind, len(column) + 1, [None, column.buffers()[1]], 0, column.offset
+    )
+    moved = pc.subtract(ends, ends[0])
+    if before and len(data) != before:
+        moved = pc.multiply_checked(moved, pa.scalar(len(data) // before, kind))
+    buffers = [None, moved.buffers()[1], pa.py_buffer(data)]
+    made = pa.Array.from_buffers(column.type, len(column), buffers)
+    return pc.if_else(column.is_valid(), made, pa.scalar(None, column.type))
+
+
+def same(column: pa.Array) -> pa.Scalar | None:
+    """The value that all rows have, or None: they differ, or there are none."""
+    if column.null_count or not len(column):
+        return None
+    first = column[0]
+    return first if pc.all(pc.equal(column, first)).as_py() else None
+
+
+def by_distinct(column: pa.Array, said: Callable[[pa.Array], pa.Array]) -> pa.Array:
+    """What `said` makes of a column without nulls, asked for each value once if they recur."""
+    encoded = column.dictionary_encode()
+    if len(encoded.dictionary) * 2 > len(column) - column.null_count:
+        return said(column)
+    return said(encoded.dictionary).take(encoded.indices)
+
+
+def mapped(
+    column: pa.Array, said: Callable[[Any], Any], kind: pa.DataType | None = None
+) -> pa.Array:
+    """What `said` says of each value that is not null: for what has no kernel."""
+    values = [None if value is None else said(value) for value in column.to_pylist()]
+    return pa.array(values, kind or (pa.large_binary() if is_large(column) else pa.binary()))
+
+
+def strings(column: pa.Array) -> Column:
+    """Text, as a column of text."""
+    if column.null_count == len(column):
+        return None
+    found = same(column)
+    return column if found is None else found.as_py()
+
+
+def numbers(column: pa.Array) -> Column:
+    """Integers or booleans in decimal or as true and false."""
+    if column.null_count == len(column):
+        return None
+    one = same(column)
+    if one is not None:
+        return str(one.as_py()).lower()
+    return by_distinct(column, lambda values: values.cast(pa.string()))
+
+
+def instants(column: pa.Array) -> Column:
+    """Milliseconds, or timestamps of those, in RFC 3339; what no year has as its number."""
+    if column.null_count == len(column):
+        return None
+    ms = column.cast(pa.int64())
+    one = same(ms)
+    return by_distinct(ms, _instants) if one is None else format_time(one.as_py())
+
+
+def _instants(ms: pa.Array) -> pa.Array:
+    within = pc.and_(pc.greater_equal(ms, INSTANT_MS_MIN), pc.less_equal(ms, INSTANT_MS_MAX))
+    known = pc.if_else(within, ms, pa.scalar(0, pa.int64()))
+    text = known.cast(pa.timestamp("ms")).cast(pa.string())
+    text = pc.binary_join_element_wise(pc.binary_replace_slice(text, 10, 11, "T"), "Z", "")
+    return pc.if_else(within, text, ms.cast(pa.string()))
+
+
+def text_of(column: pa.Array) -> tuple[Column, Column]:
+    """Bytes as text, and how they say it: utf8, base64, none for no bytes."""
+    if column.null_count == len(column):
+        return None, None
+    try:
+        text = as_text(column)
+    except pa.ArrowInvalid:
+        pairs = [(None, None) if one is None else _text(one) for one in column.to_pylist()]
+        kind = pa.large_string() if is_large(column) else pa.string()
+        return tuple(pa.array(half, kind) for half in zip(*pairs, strict=True))
+    return text, only_where(column.is_valid(), "utf8") if column.null_count else "utf8"
+
+
+def _text(data: bytes) -> tuple[str, str]:
+    try:
+        return data.decode(), "utf8"
+    except UnicodeDecodeError:
+        return base64.b64encode(data).decode(), "base64"
+
+
+def only_where(mask: pa.Array, text: str) -> pa.Array:
+    """A text in the rows of a mask."""
+    return pc.if_else(mask, pa.scalar(text), pa.scalar(None, pa.string()))
+
+
+# --- what a place takes ----------------------------------------------------------------------
+
+
+def _replaced(text: pa.Array, written: dict[str, str]) -> pa.Array:
+    data = bytes(data_of(text))
+    for char, said in written.items():  # a backslash comes first: what is written has some
+        if char.encode() in data:
+            text = pc.replace_substring(text, char, said)
+    return text
+
+
+def json_escaped(text: pa.Array) -> pa.Array:
+    """Text as it stands between the quotes of a JSON string."""
+    data = data_of(text)
+    if len(orjson.dumps(str(data, "utf-8"))) == len(data) + 2:
+        return text
+    text = _replaced(text, _OFTEN)
+    if len(bytes(data).translate(None, _SELDOM_BYTES)) == len(data):
+        return text
+    return _replaced(text, _SELDOM)
+
+
+def tsv_escaped(text: pa.Array) -> pa.Array:
+    """Text as a cell of TSV: tab, newline, carriage return and backslash are written out."""
+    return _replaced(text, _TSV)
+
+
+def csv_quoted(text: pa.Array) -> pa.Array:
+    """Text as a cell of CSV, in quotes where it must be."""
+    data = bytes(data_of(text))
+    marks = [mark for mark in _CSV_MARKS if mark.encode() in data]
+    if not marks:
+        return text
+    must: pa.Array = None
+    for mark in marks:  # faster than to look for it: what is shorter without has some
+        without = pc.replace_substring(text, mark, "")
+        has = pc.not_equal(pc.binary_length(without), pc.binary_length(text))
+        must = has if must is None else pc.or_(must, has)
+    return pc.if_else(must, in_quotes(text), text)
+
+
+def in_quotes(text: pa.Array) -> pa.Array:
+    """Text in the quotes of CSV."""
+    return pc.binary_join_element_wise(*like(text, '"', _replaced(text, {'"': '""'}), '"', ""))
+
+
+def like(column: pa.Array, *parts: pa.Array | str) -> list[pa.Array | pa.Scalar]:
+    """Parts of a join as wide as a column, which a kernel needs."""
+    return [pa.scalar(part, column.type) if isinstance(part, str) else part for part in parts]
+
+
+def json_text(column: Column) -> list[Part]:
+    """The parts of a JSON string, or null."""
+    return json_safe(json_escaped(column) if isinstance(column, pa.Array) else column)
+
+
+def json_safe(column: Column) -> list[Part]:
+    """The same for text in which nothing needs to be written otherwise."""
+    if column is None:
+        return [b"null"]
+    if isinstance(column, str):
+        return [orjson.dumps(column)]
+    if not column.null_count:
+        return [b'"', column, b'"']
+    quoted = pc.binary_join_element_wise(*like(column, '"', column, '"', ""))
+    return [pc.fill_null(quoted, "null")]
+
+
+def json_bare(column: Column) -> list[Part]:
+    """The parts of numbers or of JSON itself, or null."""
+    if isinstance(column, pa.Array):
+        return [pc.fill_null(column, "null") if column.null_count else column]
+    return [b"null" if column is None else column.encode()]
+
+
+def cell(form: str, column: Column, *, is_safe: bool = False) -> list[Part]:
+    """The parts of a cell of tsv or csv, where null is empty.
+
+    is_safe: there is nothing in it to be written otherwise, as in a number
+    """
+    if column is None:
+        return []
+    escaped = tsv_escaped if form == "tsv" else csv_quoted
+    if isinstance(column, str):
+        found: str = escaped(pa.array([column]))[0].as_py()
+        return [found.encode()]
+    return [column if is_safe else escaped(column)]
+
+
+def delimited(form: str, cells: Sequence[list[Part]]) -> list[Part]:
+    """The parts of a line of tsv or csv."""
+    parts: list[Part] = []
+    for number, one in enumerate(cells):
+        parts += [b"\t" if form == "tsv" else b","] if number else []
+        parts += one
+    if form == "csv" and len(cells) == 1:  # else an empty cell would be no line
+        parts = [_not_empty(cells[0])]
+    return [*parts, b"\n"]
+
+
+def _not_empty(parts: list[Part]) -> Part:
+    if not parts or isinstance(parts[0], bytes):
+        return b"".join(part for part in parts if isinstance(part, bytes)) or b'""'
+    text = pc.fill_null(parts[0], "")
+    empty = pc.equal(pc.binary_length(text), 0)
+    return pc.if_else(empty, pa.scalar('""', text.type), text)
+
+
+def json_object(members: Sequence[tuple[str, list[Part]]]) -> list[Part]:
+    """The parts of a line with an object."""
+    parts: list[Part] = []
+    for number, (name, value) in enumerate(members):
+        parts += [b"," if number else b"{", orjson.dumps(name), b":", *value]
+    return [*parts, b"}\n"]
+
+
+# --- parts into bytes ------------------------------------------------------------------------
+
+
+def joined(parts: Sequence[Part], count: int) -> pa.Array:
+    """The parts of each of `count` rows behind each other, null as nothing: binary."""
+    whole = _merged(parts)
+    columns = [part for part in whole if not isinstance(part, bytes)]
+    large = any(is_large(column) for column in columns)
+    kind = pa.large_binary() if large else pa.binary()
+    if not columns:
+        return pa.repeat(pa.scalar(b"".join(map(bytes, whole)), kind), count)
+    if len(whole) == 1 and not columns[0].null_count:
+        return columns[0].cast(kind)
+    given = [pa.scalar(one, kind) if isinstance(one, bytes) else one.cast(kind) for one in whole]
+    return pc.binary_join_element_wise(
+        *given, pa.scalar(b"", kind), null_handling="replace", null_replacement=b""
+    )
+
+
+def _merged(parts: Sequence[Part]) -> list[Part]:
+    """The parts, with neighbouring bytes as one."""
+    made: list[Part] = []
+    for part in parts:
+        before = made[-1] if made else None
+        if isinstance(part, bytes) and isinstance(before, bytes):
+            made[-1] = before + part
+        else:
+            made.append(part)
+    return made

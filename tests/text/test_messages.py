@@ -1,0 +1,105 @@
+"""Records made of columns are, byte for byte, those made one message after the other."""
+
+from __future__ import annotations
+
+import random
+
+import pyarrow as pa
+import pytest
+
+from tests.text import one_by_one
+from tests.text.random_messages import random_table
+from txlog.cli.output import records
+from txlog.cli.output.records import Records
+from txlog.cli.terminal.tables import Look
+from txlog.text import messages
+
+LOOK = Look(human=False, color=False, utc=True, width=0)
+SEEDS = range(25)
+
+
+def check_records(seed: int) -> None:
+    """All formats of one random table."""
+    rng = random.Random(seed)
+    table = random_table(rng, rng.choice([1, 2, 7, 30]))
+    rows = one_by_one.rows_of(table)
+    names = rng.sample(one_by_one.FIELDS, rng.randrange(1, 6)) if rng.random() < 0.5 else None
+    every = names or one_by_one.FIELDS
+    for form, raw in [("json", False), ("ndjson", True)]:
+        expected = [one_by_one.json_line(row, every, embed=not raw) for row in rows]
+        assert _encoded(form, names, table, raw_strings=raw) == b"".join(expected), f"seed {seed}"
+    for form in ("tsv", "csv"):
+        expected = [one_by_one.delimited(form, row, every) for row in rows]
+        assert _encoded(form, names, table) == b"".join(expected), f"seed {seed}, {form}"
+    expected = [one_by_one.envelope(row) for row in rows]
+    assert _encoded("envelope", None, table) == b"".join(expected), f"seed {seed}"
+    for form, end in (("raw", b""), ("lines", b"\n")):
+        values = [row["value"] for row in rows]
+        shown = [(value or b"") + end for value in values]
+        assert _encoded(form, None, table) == b"".join(shown), f"seed {seed}, {form}"
+
+
+def check_formats(seed: int) -> None:
+    """A random %-format of one random table, in two calls."""
+    rng = random.Random(seed)
+    table = random_table(rng, rng.choice([2, 7, 30]))
+    watermark = rng.choice([None, 1_795_165_924_117])
+    for _ in range(4):
+        verbs = rng.sample(sorted(one_by_one.VERBS), rng.randrange(1, 6))
+        said = Records("".join(["%%", *verbs]), None, look=LOOK, watermarks=True)
+        said.watermark = watermark
+        half = len(table) // 2
+        found = said.encode(table.slice(0, half)) + said.encode(table.slice(half))
+        expected = b""
+        for number, row in enumerate(one_by_one.rows_of(table)):
+            row |= {"number": number, "watermark": watermark}
+            expected += b"%" + b"".join(one_by_one.VERBS[verb](row) for verb in verbs)
+        assert found == expected, f"seed {seed}, {verbs}"
+        assert said.count == len(table)
+
+
+def _encoded(
+    form: str, names: list[str] | None, table: pa.Table, *, raw_strings: bool = False
+) -> bytes:
+    return Records(form, names, raw_strings=raw_strings, look=LOOK).encode(table)
+
+
+def test_records_are_those_of_one_message_after_the_other() -> None:
+    """spec/cli 7; rows with nulls, bytes that are not text, control characters, far instants."""
+    for seed in SEEDS:
+        check_records(seed)
+
+
+def test_formats_say_of_columns_what_they_say_of_a_row() -> None:
+    """spec/cli 7: every verb, with and without options."""
+    for seed in SEEDS:
+        check_formats(seed)
+
+
+@pytest.mark.slow
+def test_more_tables() -> None:
+    """The same of a thousand others."""
+    for seed in range(1000, 2000):
+        check_records(seed)
+        check_formats(seed)
+
+
+def test_a_table_that_is_cut_and_large_columns_give_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A batch of large messages is made in pieces, and the columns of a large one are wide."""
+    monkeypatch.setattr(messages, "_PIECE_BYTES", 64)
+    monkeypatch.setattr(messages, "_LARGE_BYTES", 0)
+    monkeypatch.setattr(records, "_LARGE_BYTES", 300)
+    for seed in SEEDS:
+        check_records(seed)
+        check_formats(seed)
+
+
+def test_an_embedded_value_is_checked_by_itself() -> None:
+    """Halves of two messages that make JSON together are text: nobody gets out of a value."""
+    values = [b"[1", b"2]", b'{"a":1', b'"b":2}', b"{}],[{}", b'{"a":1}']
+    rows = [{"topic": "t", "partition": 0, "value": value} for value in values]
+    table = pa.Table.from_pylist(rows, schema=random_table(random.Random(1), 1).schema)
+    lines = _encoded("json", ["value_encoding"], table).split()
+    assert [line.split(b":")[1] for line in lines] == [b'"utf8"}'] * 5 + [b'"json"}']
