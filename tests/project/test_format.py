@@ -9,7 +9,7 @@ import re
 import struct
 import tarfile
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -26,10 +26,12 @@ from txlog.engine.storage import manifest, segment
 from txlog.engine.storage.bucket import bitmaps, file
 from txlog.engine.storage.journal import file as journal_file
 from txlog.engine.storage.journal import frame, witness
+from txlog.engine.storage.journal import journal as journal_module
 from txlog.engine.store import identity
+from txlog.engine.store import store as store_module
 from txlog.engine.upkeep.changes.rows import SCHEMAS
 from txlog.engine.view import view
-from txlog.errors import TxlogError
+from txlog.errors import Corruption, TxlogError
 
 TEXT = (ROOT / "docs" / "format.md").read_text(encoding="utf-8")
 STRUCTS = {
@@ -327,6 +329,43 @@ def test_a_change_of_format_that_is_cut_short_is_made_again(
         *(row[3] for row in _expected(FOLDERS[0])["topics"]["orders"]),
         "after",
     ]
+
+
+@contextmanager
+def _as_before(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A program that knows only format 1."""
+    with monkeypatch.context() as patch:
+        patch.setattr(store_module, "FORMAT", 1)
+        patch.setattr(journal_module, "FILE_VERSION", 1)
+        patch.setattr(journal_file, "FILE_VERSION", 1)
+        yield
+
+
+def test_who_dies_at_a_change_of_format_leaves_nobody_at_the_old_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kills: an older program, open since before, whose messages go to a file that is void."""
+    store, clock = _of_format_1(tmp_path)
+    old = txlog.open(str(store), clock=clock)
+    with _as_before(monkeypatch):
+        for value in (b"one", b"two"):  # the second finds all as the first left it
+            old.producer("orders").send(value, partition=1)
+
+    def dies(*given: Any) -> None:
+        journal_file.publish_journal(*given)
+        raise KeyboardInterrupt
+
+    new = txlog.open(str(store), clock=clock)
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(journal_module, "publish_journal", dies)
+        new.producer("orders").send(b"never", partition=1)
+    with _as_before(monkeypatch), pytest.raises(Corruption):
+        old.producer("orders").send(b"void", partition=1)
+    with txlog.open(str(store), clock=clock) as client:
+        client.producer("orders").send(b"after", partition=1)
+        shown = [row[3] for row in make.show(client)["topics"]["orders"]]  # type: ignore[index]
+    assert shown[-3:] == ["one", "two", "after"]
+    assert txlog.verify(str(store))["errors"] == 0
 
 
 def _unpack(folder: Path, kept: Path) -> Path:

@@ -614,6 +614,11 @@ class Journal:
         rewritten, chain_last = rebased(old, (start, self.end), first, chain)
         same = [n.rewrite for n in list_journals(self._disk) if n.first_lsn == first]
         name = JournalName(first, max(same) + 1 if same else 0)
+        if old.version < FILE_VERSION:
+            # nothing else tells an older program that has the store open to look for the new file
+            known = self.witness.last
+            flushing = 0 if known is None else known.flushing_lsn
+            self._raise(flushing=flushing, poisoned=self.lossy, is_moving=True)
         publish_journal(self._disk, name, self.salt, chain, rewritten)
         last = self.last_lsn
         self._stand_at(name, first - 1)
