@@ -645,9 +645,11 @@ class Store:
         """
         was_void, self._is_void = self._is_void, True
         sync = self.durability == "sync"
+        place = self._view.journal.place
         while (ahead := self._view.journal.flush(lsn, sync=sync, is_writer=False)) is None:
             # R13: with the write lock the frames go to a new file, and are durable there
             self._under_lock(partial(self._catch_up, self.clock.now()))
+        self._view.journal.check_kept(place)
         if ahead:
             self._view.take(ahead)
         self._is_void = was_void

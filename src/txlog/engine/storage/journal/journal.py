@@ -417,7 +417,6 @@ class Journal:
         raises: JournalMoved; Corruption: of a newer file, which becomes `damage` for a reader
         """
         out: list[RawFrame] = []
-        emitted = self.last_lsn
         self.current.forget_window()
         here = self.current.name
         # a witness of an earlier boot may be older than the files: look for newer files
@@ -436,7 +435,7 @@ class Journal:
                 try:
                     self._switch(younger.pop(0))
                 except Corruption as error:  # all before it was flushed (R14)
-                    if not is_reader or self.last_lsn < emitted:
+                    if not is_reader:
                         raise
                     self.damage = error
                     break
@@ -448,20 +447,23 @@ class Journal:
             self.chain_crc = frame.crc
             self.end = frame.offset + frame.total_bytes
             self._attested = max(self._attested, frame.durable_lsn)
-            if frame.lsn > emitted:
-                out.append(frame)
+            out.append(frame)
             if frame.is_awaited:
                 self.awaited_lsn = frame.lsn
             if self._is_first_pass and frame.lsn > durable:
                 self._foreign.append((frame.lsn, frame.offset, frame.total_bytes))
-        if self.last_lsn < emitted:
-            raise JournalMoved
         if stop_lsn is None:
             self._is_first_pass = False
         return out
 
     def _switch(self, name: JournalName) -> None:
-        """Continue in a newer file; frames it repeats are read again but not returned."""
+        """Continue in a newer file.
+
+        raises: JournalMoved: it repeats frames that this handle has read (R13). They may be other
+                ones: what was taken back, or what a failed flush has lost, is not among them
+        """
+        if name.first_lsn <= self.last_lsn:
+            raise JournalMoved
         try:
             opened = self.file(name)
         except MissingFile as exc:
@@ -766,6 +768,39 @@ class Journal:
             self._alone(self._put_right)
         return []
 
+    @property
+    def place(self) -> tuple[JournalName, int, int]:
+        """Where it stands: the file, and the LSN and CRC of the last frame."""
+        return self.current.name, self.last_lsn, self.chain_crc
+
+    def check_kept(self, place: tuple[JournalName, int, int]) -> None:
+        """Make sure that the frames up to a place went along if they were rolled forward (R13).
+
+        A failed flush may have cost pages, and then others use their LSNs again. What the old file
+        still holds, it held when it was copied.
+        raises: OutcomeUnknown
+        """
+        name, lsn, crc = place
+        known = self.witness.last
+        if known is not None and (known.journal, known.rewrite) == (name.first_lsn, name.rewrite):
+            return
+        names = list_journals(self._disk)
+        if name in names and not any(one > name and one.first_lsn <= lsn for one in names):
+            return
+        try:
+            old = self.file(name)
+            old.forget_window()
+            is_kept = place_of(old, lsn + 1)[1] == crc
+        except Corruption:
+            is_kept = False
+        if not is_kept:
+            raise OutcomeUnknown(
+                f"a flush failed, and frames up to LSN {lsn} of {name.path} may be lost",
+                hint="ask by id, or repeat the call with the same producer and sequence",
+                lsn=lsn,
+                path=name.path,
+            )
+
     def _is_flushed(self, lsn: int) -> bool:
         witnessed = self.witness.read()
         if witnessed is not None and self._is_of_boot(witnessed):
@@ -829,7 +864,10 @@ class Journal:
                 return []
             if _is_flush_broken(witnessed):
                 return None
-        ahead = self._read_on(None, witnessed)
+        try:
+            ahead = self._read_on(None, witnessed)
+        except JournalMoved:  # only after both witness records were damaged
+            return None
         try:
             if sync or self.owes:
                 if self._synced_dir != self.current.name:
