@@ -328,3 +328,33 @@ def test_what_was_read_while_waiting_and_taken_back_is_forgotten(
     assert send(f, "f1")
     assert [topic["topic"] for topic in f.topics()] == ["t"]
     assert {"k1", "p1", "f1"} <= {*sent(disk.process())}
+
+
+def test_a_question_waits_for_nobody_who_is_stopped_in_a_flush() -> None:
+    """Kills: `txlog admin locks` that waits for the process it is asked about."""
+    (of_k, k), (disk, f) = processes(2)
+    waits: list[tuple[str, int]] = []
+    has_asked = False
+
+    def blocked(path: str, timeout_ms: int) -> bool:
+        waits.append((path, timeout_ms))
+        return False
+
+    def in_its_flush(op: str, path: str, **info: int) -> None:
+        nonlocal has_asked
+        if op == "datasync" and path.endswith(".journal") and not has_asked:
+            has_asked = True
+            disk.blocked = blocked
+            assert f.topics()[0]["messages"] == 4
+            assert len([m for t in f.read("t") for m in messages(t)]) == 4
+            assert not waits
+            f._store.lock_timeout_asked_ms = 7
+            f._store.reload()
+            with pytest.raises(OutcomeUnknown):
+                send(f, "f1")
+            assert waits == [(FLUSH_LOCK, 7)]
+
+    of_k.step = in_its_flush
+    assert send(k, "k1")
+    assert has_asked
+    assert {"k1", "f1"} <= {*sent(disk.process())}

@@ -187,6 +187,7 @@ class Store:
             self.reports.extend([*view.reports, *journal.reports])
             journal.reports.clear()
             view.files.tally = self.tally
+            journal.lock_timeout_ms = self.lock_timeout_ms
             return view
 
     @property
@@ -893,6 +894,8 @@ class Store:
         self._need_open()
         if self._lock is None:
             self._lock = self.disk.lock_file(liveness.WRITE_LOCK)
+        if self._view.journal.is_flushing():
+            return  # whoever does says so in the witness; one that is stopped would hold us up
         done: tuple[list[Call], bool] | None = None
         try:
             try:

@@ -768,6 +768,10 @@ class Journal:
             self._alone(self._put_right)
         return []
 
+    def is_flushing(self) -> bool:
+        """Whether a living process, which may be stopped, has the flush lock now."""
+        return not self._alone(lambda: True, wait=False)
+
     @property
     def place(self) -> tuple[JournalName, int, int]:
         """Where it stands: the file, and the LSN and CRC of the last frame."""
