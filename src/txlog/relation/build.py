@@ -55,7 +55,8 @@ def contents(
 ) -> list[Content]:
     """The contents of the topics that words name, short or in full, in any case; None: all topics.
 
-    raises: as relation, part_rows
+    The rows of their parts are not read: `relation.open` says where they are.
+    raises: as relation
     """
     wanted = None if words is None else {word.casefold() for word in words}
     found: list[Content] = []
@@ -69,7 +70,8 @@ def contents(
                 isolation=isolation,
                 everything=everything,
             )
-            found.append(_with_parts(view, name, made))
+            nothing = part_rows(view, [])
+            found.append(Content(made, name.full, nothing, nothing))
     return found
 
 
@@ -86,15 +88,11 @@ def content(
     raises: as relation, part_rows
     """
     made = relation(view, name, wanted, skip_unavailable=skip_unavailable, isolation=isolation)
-    return _with_parts(view, TopicName.parse(find_topic(view, name).name), made)
-
-
-def _with_parts(view: View, name: TopicName, made: Relation) -> Content:
     parts = [
         part_rows(view, [source for source in made.open if source.role == role])
         for role in ("p", "s")
     ]
-    return Content(made, name.full, *parts)
+    return Content(made, TopicName.parse(find_topic(view, name).name).full, *parts)
 
 
 def relation(

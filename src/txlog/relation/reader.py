@@ -193,7 +193,7 @@ class RelationReader:
         everything: bool = False,
         skip_unavailable: bool = False,
     ) -> list[Content]:
-        """The relations of topics, all at one LSN, with the rows of their parts; None: all.
+        """The relations of topics, all at one LSN, without the rows of their parts; None: all.
 
         words:      names of topics, short or in full, in any case
         everything: include rows of all kinds, and where each is stored

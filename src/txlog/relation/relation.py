@@ -117,7 +117,7 @@ class Relation:
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """A relation with the rows of its open parts, from the same view."""
+    """A relation, and the rows of its open parts, from the same view, if they were asked for."""
 
     relation: Relation
     name: str  # tenant/namespace/topic

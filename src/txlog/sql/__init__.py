@@ -6,6 +6,7 @@ Contents:
     duck             DuckDB itself: the only module that imports it
     lists            relations that are not messages: the lists, as Arrow tables
     messages         a Relation written as SQL
+    parts            Parts: the rows of open parts, read as DuckDB asks for them
     query            which relations a query names, the views that show them, its rows
     segments         the files of a topic: their columns, row groups and rows
     spark_script     `views --spark`: a script for PySpark without txlog

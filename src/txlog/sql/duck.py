@@ -21,7 +21,7 @@ import duckdb
 import pyarrow as pa
 
 from txlog.engine.storage.disk.posix import descriptor_limit
-from txlog.errors import SqlError
+from txlog.errors import SqlError, TxlogError
 from txlog.ranges import SQL_MS_MAX, SQL_MS_MIN
 from txlog.startup import compute as pc
 
@@ -50,10 +50,15 @@ _CONFIG: dict[str, str | bool | int | float | list[str]] = {
 class Rows:
     """The rows of a SELECT, computed on demand; raises SqlError when that fails."""
 
-    __slots__ = ("_connection", "_reader", "schema")
+    __slots__ = ("_connection", "_reader", "_session", "schema")
 
-    def __init__(self, reader: pa.RecordBatchReader, connection: duckdb.DuckDBPyConnection) -> None:
-        self._reader, self._connection = reader, connection
+    def __init__(
+        self,
+        reader: pa.RecordBatchReader,
+        connection: duckdb.DuckDBPyConnection,
+        session: Session,
+    ) -> None:
+        self._reader, self._connection, self._session = reader, connection, session
         self.schema: pa.Schema = reader.schema
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
@@ -61,7 +66,9 @@ class Rows:
             try:
                 batch = _interruptible(self._connection, self._next)
             except (duckdb.Error, pa.ArrowException, OSError) as error:
-                raise _sql_error(error) from error  # Arrow passes on DuckDB's error as OSError
+                raise self._session.failure(
+                    error
+                ) from error  # Arrow passes on DuckDB's error as OSError
             if batch is None:
                 return
             yield batch
@@ -84,9 +91,10 @@ class Session:
              of the row in its file as the extra column file_row_number
     paths:   other files that statements may read
     is_open: statements may read everything until `lock`: they must be our own
+    failures: what ended the reading of a dataset; it is raised instead of DuckDB's words for it
     """
 
-    __slots__ = ("_connection",)
+    __slots__ = ("_connection", "failures")
 
     def __init__(
         self,
@@ -96,6 +104,7 @@ class Session:
         is_open: bool = False,
     ) -> None:
         named = parquet or {}
+        self.failures: list[TxlogError] = []
         self._connection = duckdb.connect(":memory:", config=_CONFIG)
         try:
             # By SET: as an option of connect, the zone would be looked up before it is known.
@@ -142,6 +151,7 @@ class Session:
         raises: SqlError
         """
         made = cls.__new__(cls)
+        made.failures = []
         try:
             path.encode()  # DuckDB takes UTF-8 paths
             made._connection = duckdb.connect(path, config=_CONFIG)
@@ -193,7 +203,7 @@ class Session:
                 self._connection, lambda: self._connection.sql(query).to_arrow_table()
             )
         except duckdb.Error as error:
-            raise _sql_error(error) from error
+            raise self.failure(error) from error
 
     def stream(self, query: str, parameters: Mapping[str, str] | None = None) -> Rows:
         """Return the rows of a SELECT batch by batch; read it before the session is used again."""
@@ -203,9 +213,9 @@ class Session:
             return relation.to_arrow_reader(BATCH_ROWS)
 
         try:
-            return Rows(_interruptible(self._connection, begun), self._connection)
+            return Rows(_interruptible(self._connection, begun), self._connection, self)
         except duckdb.Error as error:
-            raise _sql_error(error) from error
+            raise self.failure(error) from error
 
     def scanned(self, query: str, parameters: Mapping[str, str] | None = None) -> tuple[int, int]:
         """(files that a SELECT reads, files that it names), as of its planning."""
@@ -232,6 +242,10 @@ class Session:
         except duckdb.Error as error:
             raise _sql_error(error) from error
         return "".join(str(text) for _, text in planned)
+
+    def failure(self, error: Exception) -> TxlogError:
+        """What to raise for an error of a statement."""
+        return self.failures[0] if self.failures else _sql_error(error)
 
     def row(self, query: str) -> dict[str, object]:
         """Return the single row of a SELECT as a mapping from column to Python value."""

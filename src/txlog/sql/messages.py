@@ -8,9 +8,9 @@ of the topic as a column.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import PurePath
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
@@ -26,6 +26,9 @@ from txlog.engine.storage.remote import is_remote, local_path, without_options
 from txlog.relation.hidden import HIDDEN
 from txlog.relation.relation import Content, Source, adopted_lsns
 from txlog.relation.remote_rows import dataset_of, numbered_rows
+
+if TYPE_CHECKING:
+    from txlog.sql.parts import Parts
 
 USER: Final = "key, value, properties, publish_time, event_time, deliver_at"
 # What the name of a file says: evaluated once for each file, and may leave files out.
@@ -49,6 +52,7 @@ _NOTHING: Final = (
     " NULL::TIMESTAMPTZ AS visible_time, NULL::VARCHAR AS producer, NULL::BIGINT AS sequence_id,"
     " NULL::BIGINT AS lsn WHERE false"
 )
+_OPEN: Final = {"p": "txlog_partition_open", "s": "txlog_sidecar_open"}
 _ROW: Final = "file_row_number"
 _IS_DATA: Final = f"kind = {KIND_DATA}"
 _KINDS: Final = {
@@ -79,7 +83,13 @@ class Messages:
         "tables",
     )
 
-    def __init__(self, contents: Sequence[Content], path: Callable[[Source], str]) -> None:
+    def __init__(
+        self,
+        contents: Sequence[Content],
+        path: Callable[[Source], str],
+        parts: Mapping[str, Parts] | None = None,
+    ) -> None:
+        """parts: the open parts, by role, if their rows are wanted and not in the contents."""
         self._contents = contents
         self._path = path
         relations = [content.relation for content in contents]
@@ -96,7 +106,9 @@ class Messages:
         ]
         self._unclean = [source for relation in relations for source in relation.unclean]
         self._large = [source for relation in relations for source in relation.large_files]
+        parts = parts or {}
         self.tables: dict[str, Any] = {  # Arrow tables and datasets
+            **{_OPEN[role]: found for role, found in parts.items() if found.num_rows},
             "txlog_tail": self._joined([relation.tail for relation in relations]),
             "txlog_markers": self._joined([relation.markers for relation in relations]),
             "txlog_large": self._joined([relation.large for relation in relations]),
@@ -215,20 +227,23 @@ class Messages:
         branches += self._of_direct(lying)
         if self._unclean:
             branches.append(self._of_unclean(lying))
-        if self.tables["txlog_partition_parts"].num_rows:
-            branches.append(
-                f"SELECT {self._at()}, {_NAMED}, publish_time, producer, sequence_id, lsn"
-                f"{lying.format(ledger='ledger', row='entry')} FROM txlog_partition_parts{data}"
-            )
-        if self.tables["txlog_sidecar_parts"].num_rows:
-            lies = lying.replace(" ", " r.").format(ledger="ledger", row="entry")
-            branches.append(self._marked("txlog_sidecar_parts", lies))
+        branches += [
+            f"SELECT {self._at()}, {_NAMED}, publish_time, producer, sequence_id, lsn"
+            f"{lying.format(ledger='ledger', row='entry')} FROM {table}{data}"
+            for table in self._with_rows("txlog_partition_parts", _OPEN["p"])
+        ]
+        lies = lying.replace(" ", " r.").format(ledger="ledger", row="entry")
+        for table in self._with_rows("txlog_sidecar_parts", _OPEN["s"]):
+            branches.append(self._marked(table, lies))
         if self._large:
             branches.append(
                 f"SELECT {self._at()}, {_ALL}{stored} FROM txlog_large"
                 f" LEFT JOIN ({self._chunks()}) ON {_LEDGER_OF_PATH} = large_ledger"
             )
         return f"({' UNION ALL '.join(branches)})"
+
+    def _with_rows(self, *names: str) -> list[str]:
+        return [name for name in names if name in self.tables and self.tables[name].num_rows]
 
     def _of_direct(self, lying: str = "") -> list[str]:
         """Rows taken as they are; lying: how they are stored, and then rows of all kinds."""

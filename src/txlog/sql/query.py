@@ -24,6 +24,7 @@ from txlog.relation.reader import RelationReader
 from txlog.relation.relation import Content
 from txlog.sql.duck import Rows, Session
 from txlog.sql.messages import Messages, files_of, name, path_below, text, unglobbed
+from txlog.sql.parts import parts_for
 
 if TYPE_CHECKING:
     from txlog.engine.store.store import Store
@@ -172,16 +173,21 @@ class SqlQuery:
 
     def _open(self, words: set[str]) -> None:
         sources = list(files_of(self._contents))
-        if sources:
-            self._pin = self._client._pin(sources)
+        parts = [source for content in self._contents for source in content.relation.open]
+        if sources or parts:
+            self._pin = self._client._pin([*sources, *parts])
         self._client._check_files(sources)
+        for source in parts:  # their bytes are checked as they are read
+            self._client.open(source.ref.path).close()
         self._contents = [self._client.without_far(content) for content in self._contents]
         path = path_below(self._client.path)
         near = [source for source in sources if not is_remote(source.ref.path)]
         paths = [path(source) for source in near]  # as a path, and as a pattern
         session = self._session = self._session or Session(is_open=True)  # a retry has one
         session.lock(sorted({*paths, *map(unglobbed, paths)}))
-        self.statements = [*_MACROS, *self._views(words, Messages(self._contents, path), session)]
+        lazily = parts_for(session, self._contents, self._client.open)
+        messages = Messages(self._contents, path, lazily)
+        self.statements = [*_MACROS, *self._views(words, messages, session)]
         if self._this is not None:
             self.statements.append(f"CREATE TEMP VIEW this AS {self._this}")
         for listing, table in self._tables.items():

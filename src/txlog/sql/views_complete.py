@@ -10,6 +10,7 @@ from txlog.api.client import Client
 from txlog.relation.relation import Content
 from txlog.sql.duck import Session
 from txlog.sql.messages import Messages, files_of, path_below, unglobbed
+from txlog.sql.parts import parts_for
 from txlog.sql.views_script import not_covered
 
 
@@ -24,7 +25,7 @@ def resolved(client: Client, content: Content, *, uncommitted: bool) -> Iterator
         path = path_below(client.path)
         paths = [path(source) for source in sources]
         with Session(paths=sorted({*paths, *map(unglobbed, paths)})) as session:
-            messages = Messages([part], path)
+            messages = Messages([part], path, parts_for(session, [part], client.open))
             for table_name, table in messages.tables.items():
                 session.register(table_name, table)
             yield from session.stream(messages.plain(uncommitted=uncommitted))

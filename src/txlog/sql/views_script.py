@@ -51,7 +51,7 @@ def not_covered(content: Content) -> list[Content]:
     late = replace(
         content,
         relation=replace(
-            relation, direct=[], large_files=[], markers=_late_markers(content), **nothing
+            relation, direct=[], open=[], large_files=[], markers=_late_markers(content), **nothing
         ),
         partition_parts=content.partition_parts.slice(0, 0),
         sidecar_parts=content.sidecar_parts.slice(0, 0),
@@ -68,22 +68,24 @@ def _late_markers(content: Content) -> pa.Table:
 
 
 def count_not_covered(client: Client, content: Content) -> int:
-    """How many committed messages of a topic the views would miss. Cost: keys of unclean files.
+    """How many committed messages of a topic the views would miss.
+
+    cost: their keys, and those of unclean files
 
     raises: MissingFile when a checkpoint has removed files meanwhile; Corruption
     """
-    relation = content.relation
-    plain = content.partition_parts.filter(
-        pc.equal(content.partition_parts.column("kind"), _DATA)
-    ).num_rows
-    count = int(relation.tail.num_rows + relation.large.num_rows + plain)
-    count += _joined(content.sidecar_parts, relation.markers)
-    late = _late_markers(content)
-    if late.num_rows:
-        count += client._ask(
-            lambda view: sum(_joined(_keys(view, source), late) for source in relation.unclean)
-        )
-    return count
+    relation, late = content.relation, _late_markers(content)
+
+    def look(view: View) -> int:
+        count = 0
+        for source in relation.open:
+            rows = _keys(view, source)
+            count += _joined(rows, relation.markers) if source.role == "s" else _data(rows).num_rows
+        if late.num_rows:
+            count += sum(_joined(_keys(view, source), late) for source in relation.unclean)
+        return count
+
+    return int(relation.tail.num_rows + relation.large.num_rows) + client._ask(look)
 
 
 def _keys(view: View, source: Source) -> pa.Table:
@@ -93,9 +95,13 @@ def _keys(view: View, source: Source) -> pa.Table:
     return rows.append_column("partition", partition)
 
 
+def _data(rows: pa.Table) -> pa.Table:
+    return rows.filter(pc.equal(rows.column("kind"), _DATA))
+
+
 def _joined(rows: pa.Table, markers: pa.Table) -> int:
     """How many of the data rows have one of the markers."""
-    data = rows.filter(pc.equal(rows.column("kind"), _DATA)).select(_MARKER)
+    data = _data(rows).select(_MARKER)
     return int(data.join(markers.select(_MARKER), _MARKER, join_type="left semi").num_rows)
 
 

@@ -1,0 +1,144 @@
+"""Owns Parts: the rows of open parts of topics for DuckDB, read as a query asks for them.
+
+To DuckDB it is a dataset of pyarrow: it asks for a scanner, and says which columns and which rows
+a query wants. Files that have none of them are not opened, and those that have are read one after
+the other, every byte checked, so what is in memory is a part, however much the topics hold.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from itertools import accumulate
+from typing import Final, TypeAlias
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pyarrow.fs
+
+from txlog.engine.model.schema import MESSAGE
+from txlog.engine.storage.disk.protocol import File
+from txlog.engine.storage.segment_reader import SegmentReader
+from txlog.errors import TxlogError
+from txlog.relation.relation import Content, Source
+from txlog.sql.duck import Session, bounded
+
+# What DuckDB has for instants, so that those it has no room for can be without end (`bounded`).
+_INSTANT: Final = pa.timestamp("us", "UTC")
+_SCHEMA: Final = pa.schema(
+    [
+        ("partition", pa.int32()),
+        ("ledger", pa.int64()),
+        ("topic", pa.string()),
+        *((one.name, _INSTANT if pa.types.is_timestamp(one.type) else one.type) for one in MESSAGE),
+    ]
+)
+Open: TypeAlias = Callable[[str], File]
+
+
+class Parts(ds.Dataset):  # type: ignore[misc]
+    """Rows as `partition_parts` of a Content has them, with their topic and instants in us.
+
+    sources: parts, each with the topic it is of; they stay where they are until the last scan
+    open:    opens a file by its path
+    note:    is told what ended a scan, as DuckDB says it in its own words
+    """
+
+    def __init__(
+        self,
+        sources: Sequence[tuple[str, Source]],
+        open: Open,
+        note: Callable[[TxlogError], object],
+    ) -> None:
+        self._sources, self._open, self._note = sources, open, note
+        self.num_rows = sum(source.ref.rows for _, source in sources)
+        form, nowhere = ds.IpcFileFormat(), pa.fs.LocalFileSystem()
+        self._places = ds.FileSystemDataset(  # by what they have in common; never opened
+            [
+                form.make_fragment(
+                    str(number),
+                    nowhere,
+                    partition_expression=(ds.field("topic") == topic)
+                    & (ds.field("partition") == source.partition)
+                    & (ds.field("ledger") == source.ref.ledger),
+                )
+                for number, (topic, source) in enumerate(sources)
+            ],
+            _SCHEMA,
+            form,
+            nowhere,
+        )
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Its columns, those first that cost least."""
+        return _SCHEMA
+
+    def scanner(
+        self, columns: list[str] | None = None, filter: ds.Expression | None = None, **_: object
+    ) -> ds.Scanner:
+        """What DuckDB reads: these columns of the rows that the filter lets through."""
+        words = set(_SCHEMA.names if columns is None else columns)
+        if filter is not None:  # an expression does not say its columns; a text in it may be more
+            words.update(re.findall(r"\w+", str(filter)))
+        wanted = pa.schema([field for field in _SCHEMA if field.name in words])
+        kept = self._places.get_fragments(filter)
+        sources = [self._sources[int(fragment.path)] for fragment in kept]
+        batches = self._batches(sources, wanted)
+        return ds.Scanner.from_batches(batches, schema=wanted, columns=columns, filter=filter)
+
+    def _batches(
+        self, sources: Sequence[tuple[str, Source]], wanted: pa.Schema
+    ) -> Iterator[pa.RecordBatch]:
+        try:
+            for topic, source in sources:
+                file = self._open(source.ref.path)
+                try:
+                    for rows in _groups(SegmentReader(file, source.ref), source, wanted):
+                        known = {
+                            "topic": topic, "partition": source.partition,
+                            "ledger": source.ref.ledger,
+                        }  # fmt: skip
+                        columns = [
+                            pa.repeat(pa.scalar(known[field.name], field.type), rows.num_rows)
+                            if field.name in known
+                            else rows.column(field.name).cast(field.type)
+                            for field in wanted
+                        ]
+                        yield from pa.table(columns, schema=wanted).to_batches()
+                finally:
+                    file.close()
+        except TxlogError as error:
+            self._note(error)
+            raise
+
+
+def _groups(reader: SegmentReader, source: Source, wanted: pa.Schema) -> Iterator[pa.Table]:
+    """The rows of a part that are wanted, group by group."""
+    ref, names = source.ref, [name for name in MESSAGE.names if name in wanted.names]
+    low, high = 0, ref.rows
+    if source.within is not None:
+        low, high = source.within.entries(ref.ledger, ref.last + 1)
+        low, high = max(low - ref.first, 0), high - ref.first
+    begin = 0
+    for end in accumulate(rows for rows, *_ in ref.groups):
+        if max(low, begin) < min(high, end):
+            yield bounded(reader.rows(max(low, begin), min(high, end), names or ["kind"]))
+        begin = end
+
+
+def parts_for(session: Session, contents: Sequence[Content], open: Open) -> dict[str, Parts]:
+    """The open parts of topics, of their partitions (p) and sidecars (s), for one session."""
+    return {
+        role: Parts(
+            [
+                (content.relation.topic, source)
+                for content in contents
+                for source in content.relation.open
+                if source.role == role
+            ],
+            open,
+            session.failures.append,
+        )
+        for role in ("p", "s")
+    }

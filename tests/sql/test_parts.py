@@ -1,0 +1,173 @@
+"""Open parts are read as a query asks for them: few columns, some files, one after the other."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyarrow.dataset import dataset
+
+import txlog
+from txlog import Client
+from txlog.cli.main import main
+from txlog.engine.model.schema import INSTANT
+from txlog.engine.storage.segment_reader import SegmentReader
+from txlog.errors import Corruption, MissingFile
+from txlog.ranges import SQL_MS_MAX
+from txlog.sql.client_query import Query
+
+pytestmark = pytest.mark.usefixtures("quick_disk")
+COUNT = 400
+HALF = COUNT // 2
+
+
+@pytest.fixture
+def client(tmp_path: Path) -> Iterator[Client]:
+    """Two topics of two partitions, half of their messages in transactions, all in open parts."""
+    path = str(tmp_path / "store")
+    txlog.init(path, durability="os", free_bytes_min=0)
+    with txlog.open(path) as opened:
+        for topic in ("a", "b"):
+            opened.create_topic(topic, partitions=2)
+            producer = opened.producer(topic)
+            for partition in (0, 1):
+                rows = pa.table(
+                    {
+                        "value": [b"%s%d.%d" % (topic.encode(), partition, n) for n in range(HALF)],
+                        "event_time": pa.array(range(HALF), INSTANT),
+                        "partition": pa.repeat(pa.scalar(partition, pa.int32()), HALF),
+                    }
+                )
+                producer.send_batch(rows)
+                with opened.transaction() as txn:
+                    producer.send_batch(rows, txn=txn)
+        opened.checkpoint()  # eight parts: of two partitions each, and of their sidecars
+        yield opened
+
+
+@pytest.fixture
+def groups(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int, tuple[str, ...]]]:
+    """(file, rows, columns) of each piece of a part that is read."""
+    found: list[tuple[str, int, tuple[str, ...]]] = []
+    rows = SegmentReader.rows
+
+    def noted(self: SegmentReader, start: int, stop: int, names: Any = None) -> pa.Table:
+        found.append((self.ref.path, stop - start, tuple(names)))
+        return rows(self, start, stop, names)
+
+    monkeypatch.setattr(SegmentReader, "rows", noted)
+    return found
+
+
+def asked(client: Client, sql: str) -> list[dict[str, Any]]:
+    with Query(client, sql) as query:
+        rows: list[dict[str, Any]] = query.rows().read_all().to_pylist()
+        return rows
+
+
+def test_a_count_reads_no_value(
+    client: Client, groups: list[tuple[str, int, tuple[str, ...]]]
+) -> None:
+    """Kills: all columns of all topics in memory to count one."""
+    assert asked(client, "SELECT count(*) AS n FROM messages") == [{"n": 4 * COUNT}]
+    read = {name for _, _, names in groups for name in names}
+    assert read <= {"kind", "txn_most", "txn_least"}
+    assert max(rows for _, rows, _ in groups) <= HALF + 1
+    groups.clear()
+    [row] = asked(client, "SELECT count(*) AS n, max(event_time) AS t FROM a")
+    assert row["n"] == 2 * COUNT
+    assert {name for _, _, names in groups for name in names} <= read | {"event_time"}
+    assert all("/a/partition=" in path for path, _, _ in groups)
+
+
+def test_conditions_leave_files_out(
+    client: Client, groups: list[tuple[str, int, tuple[str, ...]]]
+) -> None:
+    """A condition on topic or partition opens only the parts that may have such rows."""
+    sql = "SELECT count(*) AS n FROM messages WHERE topic = 'b' AND partition = 1"
+    assert asked(client, sql) == [{"n": COUNT}]
+    assert {path.partition("default/")[2].partition("/_")[0] for path, _, _ in groups} == {
+        "b/partition=1"
+    }
+
+
+def test_a_statement_may_scan_them_twice_and_stop_early(client: Client) -> None:
+    """Each scan begins anew, and may end before its last row."""
+    sql = (
+        "SELECT count(*) AS n FROM a AS one JOIN messages AS two USING (message_id)"
+        " WHERE one.value = two.value AND two.partition IN (0, 1)"
+    )
+    assert asked(client, sql) == [{"n": 2 * COUNT}]
+    assert len(asked(client, "SELECT value FROM a LIMIT 1")) == 1
+
+
+def test_instants_that_sql_has_no_room_for_are_without_end(client: Client) -> None:
+    """As in a table: infinity, and the rows beside them as they are."""
+    far = SQL_MS_MAX + 1
+    client.producer("a").send(b"far", event_time=far, partition=0)
+    client.checkpoint()
+    sql = "SELECT count(*) AS n FROM a WHERE event_time = 'infinity'"
+    assert asked(client, sql) == [{"n": 1}]
+    sql = "SELECT count(*) AS n FROM a WHERE event_time < '1970-01-01 00:00:00.150Z'"
+    assert asked(client, sql) == [{"n": 2 * 2 * 150}]
+
+
+def test_damage_of_a_part_is_named_as_everywhere(client: Client) -> None:
+    """R5: a flipped bit is Corruption with its file, not DuckDB's word for it; a lost file too."""
+    source = client._relation("a").open[0]
+    file = Path(client.path, source.ref.path)
+    data = bytearray(file.read_bytes())
+    file.chmod(0o600)
+    for at in random.Random(7).sample(range(len(data)), 10):
+        data[at] ^= 4
+        file.write_bytes(data)
+        with pytest.raises(Corruption, match=source.ref.path):
+            asked(client, "SELECT sum(size_bytes) FROM a")
+        data[at] ^= 4
+    file.write_bytes(data)
+    assert asked(client, "SELECT count(*) AS n FROM a") == [{"n": 2 * COUNT}]
+    file.unlink()
+    with pytest.raises(MissingFile, match=source.ref.path):
+        asked(client, "SELECT count(*) AS n FROM a")
+
+
+def test_parts_stay_while_a_query_may_read_them(client: Client) -> None:
+    """They are pinned, so a checkpoint between the rows of a query takes nothing from it."""
+    sql = "SELECT value FROM messages"
+    with Query(client, sql) as query:
+        before = {source.ref.path for topic in "ab" for source in client._relation(topic).open}
+        client.checkpoint(roll_all=True)
+        client.admin.gc()
+        assert not before & {s.ref.path for t in "ab" for s in client._relation(t).open}
+        assert query.rows().read_all().num_rows == 4 * COUNT
+
+
+def test_views_count_keys_only(
+    client: Client,
+    groups: list[tuple[str, int, tuple[str, ...]]],
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    tmp_path: Path,
+) -> None:
+    """Kills: all columns in memory for the one line that says how many are not covered."""
+    picked: list[tuple[str, ...]] = []
+    pick = SegmentReader.pick
+
+    def noted(self: SegmentReader, spans: Any, names: Any = None) -> pa.Table:
+        picked.append(tuple(names))
+        return pick(self, spans, names)
+
+    monkeypatch.setattr(SegmentReader, "pick", noted)
+    assert main(["-S", client.path, "views"]) == 0
+    assert f"not covered: {4 * COUNT} committed messages" in capfd.readouterr().out
+    assert {name for names in picked for name in names} <= {"kind", "txn_most", "txn_least"}
+    groups.clear()
+    assert main(["-S", client.path, "views", "--complete", str(tmp_path / "complete")]) == 0
+    assert max(rows for _, rows, _ in groups) <= HALF + 1
+    found = sorted((tmp_path / "complete").iterdir())
+    assert len(found) == 2
+    assert dataset(found).count_rows() == 4 * COUNT
