@@ -117,7 +117,9 @@ def envelope(row: Row) -> bytes:
 
 
 def cell(value: object) -> str:
-    """A value of JSON as a cell."""
+    """A value of JSON as a cell; an array of words or integers is joined."""
+    if isinstance(value, list) and all(isinstance(one, str | int) for one in value):
+        return ",".join(map(str, value))
     if isinstance(value, bool | dict | list | float):
         return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
     return "" if value is None else str(value)

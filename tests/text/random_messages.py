@@ -9,17 +9,17 @@ import pyarrow as pa
 
 from txlog.engine.plan.reading.dispatch import RECEIVED
 
-_TEXTS = (
+TEXTS = (
     "", " ", "a", "-", "0", "null", "true", "a,b", 'say "hi"', "tab\there", "line\nbreak",
     "cr\rhere", "back\\slash", "\\n", "\\", '"', "\x00", "\x01\x02", "\x1b[2J", "\x1f\x7f",
     "\x08\x0c", "é", "日本語", "😀", "\u2028\u2029", "\ufeffbom", "�", "/", "</script>", "key",
     "x" * 200, "{", "[1", "%v",
 )  # fmt: skip
-_BYTES = (
+BYTES = (
     b"\xff", b"\x80abc", b"a\xc3", b"\xa9b", b"\xed\xa0\x80", b"\xed\xbf\xbf", b"\xf4\x90\x80\x80",
     b"\xc0\x80", b"\x00\xff\x00", bytes(range(256)), b"\xff\n", b"{\xff}",
 )  # fmt: skip
-_JSON = (
+JSON = (
     b"{}", b"[]", b'{"id":1}', b"[1,\n2]", b' \t\r\n{"a": [1, 2.50, 1e3]}\r\n',
     b'{"a":"\\ud83d\\ude00"}', b'{"a":"\\ud800"}', b'{"n":123456789012345678901234567890}',
     b'{"a":NaN}', b'{"a":1,}', b'{"a":1', b'"b":2}', b"[[1]", b"]", b'{"a":1}{"b":2}',
@@ -38,18 +38,18 @@ def _some(rng: random.Random, *kinds: tuple[Any, ...], null: float = 0.2) -> Any
 
 def random_table(rng: random.Random, rows: int) -> pa.Table:
     """Rows of RECEIVED, now and then a column of one value, one without nulls, several chunks."""
-    texts = tuple(text.encode() for text in _TEXTS)
+    texts = tuple(text.encode() for text in TEXTS)
     plain = tuple(b"%d" % number for number in range(30))
-    bodies = rng.choice([(texts, _BYTES, _JSON), (plain,), (texts,), (_JSON,), (texts, _JSON)])
-    keys = rng.choice([(texts, _BYTES), (plain,), (texts,), ((b"k",),)])
+    bodies = rng.choice([(texts, BYTES, JSON), (plain,), (texts,), (JSON,), (texts, JSON)])
+    keys = rng.choice([(texts, BYTES), (plain,), (texts,), ((b"k",),)])
     null = rng.choice([0, 0, 0.3, 1])
     instants = rng.choice([_INSTANTS, (_INSTANTS[5],), tuple(range(5)), _INSTANTS[:7]])
-    names = rng.choice([("a", "b"), _TEXTS])
+    names = rng.choice([("a", "b"), TEXTS])
     several = rng.random() < 0.5
 
     def pairs() -> Any:
         count = rng.choice([0, 1, 2, 5])
-        some = [(rng.choice(names), rng.choice(_TEXTS)) for _ in range(count)]
+        some = [(rng.choice(names), rng.choice(TEXTS)) for _ in range(count)]
         return None if rng.random() < 0.3 else some
 
     def row(at: int) -> dict[str, Any]:

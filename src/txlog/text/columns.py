@@ -12,8 +12,8 @@ and replaced only where there is some: most columns have none.
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Sequence
-from typing import Any, Final, TypeAlias
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import pyarrow as pa
 
@@ -25,6 +25,9 @@ from txlog.startup import json as orjson
 Column: TypeAlias = pa.Array | str | None
 Part: TypeAlias = pa.Array | bytes
 
+_PIECE_BYTES: Final = 32 << 20
+_LARGE_BYTES: Final = 128 << 20  # escaped it may be six times as long
+_WIDE: Final = {pa.binary(): pa.large_binary(), pa.string(): pa.large_string()}
 _TEXT: Final = (pa.types.is_string, pa.types.is_large_string)
 _LARGE: Final = (pa.types.is_large_string, pa.types.is_large_binary)
 _OFTEN: Final = {"\\": "\\\\", '"': '\\"', "\n": "\\n", "\r": "\\r", "\t": "\\t"}
@@ -34,6 +37,26 @@ _SELDOM: Final = {
 _SELDOM_BYTES: Final = "".join(_SELDOM).encode()
 _TSV: Final = {"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"}
 _CSV_MARKS: Final = (",", '"', "\n", "\r")
+
+
+# --- rows that have room ---------------------------------------------------------------------
+
+
+def pieces(table: pa.Table | pa.RecordBatch) -> Iterator[pa.Table]:
+    """A table or batch in pieces whose text has room in memory; a row is never cut."""
+    if len(table) < 2 or table.nbytes <= _PIECE_BYTES:
+        yield table
+        return
+    half = len(table) // 2
+    yield from pieces(table.slice(0, half))
+    yield from pieces(table.slice(half))
+
+
+def widened(table: pa.Table | pa.RecordBatch) -> Callable[[pa.Array], pa.Array]:
+    """What gives its columns offsets of 64 bits, if their text may be more than 2 GiB."""
+    if table.nbytes <= _LARGE_BYTES:
+        return lambda column: column
+    return lambda column: column.cast(_WIDE.get(column.type, column.type))
 
 
 # --- columns ---------------------------------------------------------------------------------
@@ -158,6 +181,58 @@ def only_where(mask: pa.Array, text: str) -> pa.Array:
     return pc.if_else(mask, pa.scalar(text), pa.scalar(None, pa.string()))
 
 
+# --- maps ------------------------------------------------------------------------------------
+
+
+class Pairs(NamedTuple):
+    """The pairs of maps of strings: where those of each row begin and end, names and values.
+
+    A name comes once: where it came first, with the value that came last.
+    """
+
+    offsets: pa.Array
+    names: pa.Array
+    values: pa.Array
+
+    def each(self, said: Sequence[Part], between: str) -> pa.Array:
+        """The parts of all pairs of a row as one text of it."""
+        texts = joined(said, len(self.names))
+        lists = pa.ListArray.from_arrays(self.offsets, texts)
+        return pc.binary_join(lists, pa.scalar(between.encode(), texts.type))
+
+    def objects(self) -> pa.Array:
+        """Each row as an object of JSON, one without pairs as an empty one."""
+        said = [*json_text(self.names), b":", *json_text(self.values)]
+        return as_text(joined([b"{", self.each(said, ","), b"}"], len(self.offsets) - 1))
+
+
+def pairs_of(maps: pa.Array) -> Pairs | None:
+    """The pairs of maps of strings, null as none; None: no row has any."""
+    if maps.null_count == len(maps):
+        return None
+    if maps.null_count:  # a null may have a length
+        maps = maps.take(pa.array(range(len(maps))))
+    found = _pairs(maps)
+    if not len(found.names):
+        return None
+    lists = pa.ListArray.from_arrays(found.offsets, found.names)
+    rows = pc.list_parent_indices(lists).cast(pa.int64())
+    codes = found.names.dictionary_encode()
+    width = pa.scalar(len(codes.dictionary), pa.int64())
+    places = pc.add(pc.multiply(rows, width), codes.indices.cast(pa.int64()))
+    if pc.count_distinct(places).as_py() == len(places):
+        return found
+    once = [None if one is None else list(dict(one).items()) for one in maps.to_pylist()]
+    return _pairs(pa.array(once, maps.type))
+
+
+def _pairs(maps: pa.Array) -> Pairs:
+    offsets = maps.offsets
+    start, stop = offsets[0].as_py(), offsets[-1].as_py()
+    moved = pc.subtract(offsets, offsets[0]) if start else offsets
+    return Pairs(moved, maps.keys[start:stop], maps.items[start:stop])
+
+
 # --- what a place takes ----------------------------------------------------------------------
 
 
@@ -267,11 +342,11 @@ def _not_empty(parts: list[Part]) -> Part:
 
 
 def json_object(members: Sequence[tuple[str, list[Part]]]) -> list[Part]:
-    """The parts of a line with an object."""
+    """The parts of an object."""
     parts: list[Part] = []
     for number, (name, value) in enumerate(members):
         parts += [b"," if number else b"{", orjson.dumps(name), b":", *value]
-    return [*parts, b"}\n"]
+    return [*parts, b"}"]
 
 
 # --- parts into bytes ------------------------------------------------------------------------

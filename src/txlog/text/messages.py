@@ -6,7 +6,7 @@ value is passed on as it is; only its line breaks, which can only be white space
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any, Final
 
@@ -20,8 +20,6 @@ from txlog.text.columns import Column, Part
 
 BREAKS: Final = bytes.maketrans(b"\n\r", b"  ")
 _BEFORE_JSON: Final = b"{[ \t\r\n"
-_PIECE_BYTES: Final = 32 << 20
-_LARGE_BYTES: Final = 128 << 20  # escaped it may be six times as long
 _COUNTER_HIGH: Final = (1 << 48) - 1
 _INSTANTS: Final = ("publish_time", "event_time", "deliver_at", "visible_time", "watermark")
 _SAFE: Final = (*_INSTANTS, "message_id", "txn", "key_encoding", "value_encoding")
@@ -33,16 +31,6 @@ _ENVELOPE: Final = (
     "key", "key_encoding", "value", "value_encoding", "properties", "event_time", "deliver_at",
     "topic", "partition", "message_id", "publish_time", "producer", "sequence_id",
 )  # fmt: skip
-
-
-def pieces(table: pa.Table) -> Iterator[pa.Table]:
-    """The table in pieces whose text has room in memory; a message is never cut."""
-    if len(table) < 2 or table.nbytes <= _PIECE_BYTES:
-        yield table
-        return
-    half = len(table) // 2
-    yield from pieces(table.slice(0, half))
-    yield from pieces(table.slice(half))
 
 
 class Messages:
@@ -57,7 +45,7 @@ class Messages:
         self.count = len(table)
         self._table = table
         self._beside = beside or {}
-        self._is_large = table.nbytes > _LARGE_BYTES
+        self._widen = columns.widened(table)
         self._made: dict[str, Column] = {}
 
     def stored(self, name: str) -> pa.Array | None:
@@ -68,9 +56,7 @@ class Messages:
             return None
         column = self._table.column(name)
         found = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
-        if self._is_large and pa.types.is_binary(found.type):
-            found = found.cast(pa.large_binary())
-        return found
+        return self._widen(found)
 
     def field(self, name: str) -> Column:
         """A field of a record as text; instants in RFC 3339."""
@@ -96,7 +82,7 @@ class Messages:
         if name == "size_bytes":
             return self._sizes()
         if name == "properties":
-            return self._properties()
+            return "{}" if self.pairs is None else self.pairs.objects()
         column = self.stored(_STORED_AS.get(name, name))
         if column is None:
             return None
@@ -157,48 +143,11 @@ class Messages:
             return "0"
         return columns.numbers(pc.fill_null(pc.binary_length(value), 0))
 
-    # --- properties ----------------------------------------------------------------------------
-
     @cached_property
-    def pairs(self) -> tuple[pa.Array, pa.Array, pa.Array] | None:
-        """Where the properties of each row begin (and end), their names and their values.
-
-        A name stands once: where it came first, with the value that came last.
-        """
+    def pairs(self) -> columns.Pairs | None:
+        """The properties; None: no message has any."""
         found = self.stored("properties")
-        if found is None or found.null_count == len(found):
-            return None
-        if found.null_count:  # a null may have a length
-            found = found.take(pa.array(range(len(found))))
-        offsets, names, values = _pairs(found)
-        if not len(names):
-            return None
-        lists = pa.ListArray.from_arrays(offsets, names)
-        rows = pc.list_parent_indices(lists).cast(pa.int64())
-        codes = names.dictionary_encode()
-        width = pa.scalar(len(codes.dictionary), pa.int64())
-        places = pc.add(pc.multiply(rows, width), codes.indices.cast(pa.int64()))
-        if pc.count_distinct(places).as_py() < len(places):
-            once = [None if one is None else list(dict(one).items()) for one in found.to_pylist()]
-            return _pairs(pa.array(once, found.type))
-        return offsets, names, values
-
-    def each_property(self, said: list[Part], between: str) -> pa.Array | None:
-        """The parts of the pairs of each row as one text of it; None: no row has any."""
-        if self.pairs is None:
-            return None
-        offsets, names, _ = self.pairs
-        texts = columns.joined(said, len(names))
-        lists = pa.ListArray.from_arrays(offsets, texts)
-        return pc.binary_join(lists, pa.scalar(between.encode(), texts.type))
-
-    def _properties(self) -> Column:
-        if self.pairs is None:
-            return "{}"
-        _, names, values = self.pairs
-        said = [*columns.json_text(names), b":", *columns.json_text(values)]
-        text = self.each_property(said, ",")
-        return columns.as_text(columns.joined([b"{", text, b"}"], self.count))
+        return None if found is None else columns.pairs_of(found)
 
     # --- records -------------------------------------------------------------------------------
 
@@ -208,7 +157,7 @@ class Messages:
         if embed and ("value" in names or "value_encoding" in names):
             made = self._embedded()
         members = [(name, made.get(name) or self._json(name)) for name in names]
-        return columns.joined(columns.json_object(members), self.count)
+        return columns.joined([*columns.json_object(members), b"\n"], self.count)
 
     def _json(self, name: str) -> list[Part]:
         if name in _BARE:
@@ -245,7 +194,7 @@ class Messages:
         for name in _ENVELOPE:
             said = columns.json_bare(self.number(name)) if name in _INSTANTS else self._json(name)
             members.append((name, said))
-        return columns.joined(columns.json_object(members), self.count)
+        return columns.joined([*columns.json_object(members), b"\n"], self.count)
 
     def delimited(self, form: str, names: Sequence[str]) -> pa.Array:
         """Lines of tsv or csv with these fields."""
@@ -260,13 +209,6 @@ def _filled(column: Column, count: int) -> pa.Array:
     if isinstance(column, pa.Array):
         return column
     return pa.repeat(pa.scalar(column, pa.string()), count)
-
-
-def _pairs(found: pa.Array) -> tuple[pa.Array, pa.Array, pa.Array]:
-    offsets = found.offsets
-    start, stop = offsets[0].as_py(), offsets[-1].as_py()
-    moved = pc.subtract(offsets, offsets[0]) if start else offsets
-    return moved, found.keys[start:stop], found.items[start:stop]
 
 
 def _is_embedded(value: bytes | None) -> bool:

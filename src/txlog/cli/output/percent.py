@@ -253,7 +253,7 @@ def _length(letter: str, option: str) -> Verb:
     def verb(messages: Messages) -> list[Part]:
         if letter == "H":
             pairs = messages.pairs
-            lengths = None if pairs is None else pc.pairwise_diff(pairs[0])[1:]
+            lengths = None if pairs is None else pc.pairwise_diff(pairs.offsets)[1:]
         else:
             data = messages.stored(name)
             lengths = None if data is None else pc.fill_null(pc.binary_length(data), 0)
@@ -343,11 +343,10 @@ def _instant_as(which: str, form: str) -> Verb:
 
 def _properties(inner: Format) -> Verb:
     def verb(messages: Messages) -> list[Part]:
-        if messages.pairs is None:
+        pairs = messages.pairs
+        if pairs is None:
             return []
-        _, names, values = messages.pairs
-        pairs = pa.table({"key": names.cast(pa.binary()), "value": values.cast(pa.binary())})
-        text = messages.each_property(inner.parts(Messages(pairs)), "")
-        return [] if text is None else [text]
+        columns = {"key": pairs.names.cast(pa.binary()), "value": pairs.values.cast(pa.binary())}
+        return [pairs.each(inner.parts(Messages(pa.table(columns))), "")]
 
     return verb

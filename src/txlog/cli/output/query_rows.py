@@ -20,11 +20,20 @@ import pyarrow as pa
 from msgspec.structs import replace
 
 from txlog.cli.output.output import Output, check_columns, delimited, tsv_cell
-from txlog.cli.terminal.tables import table
+from txlog.cli.terminal.tables import cell, table
 from txlog.engine.storage.segment import arrow_module
 from txlog.engine.storage.user_files import replacing
 from txlog.errors import AlreadyExists, Usage
+from txlog.startup import compute as pc
+from txlog.text import columns
+from txlog.text.columns import Column, Part
 
+_MAPS: Final = (
+    pa.map_(pa.string(), pa.string()), pa.map_(pa.string(), pa.field("value", pa.string(), False))
+)  # fmt: skip
+_ZONES: Final = (None, "UTC", "Etc/UTC")
+_YEAR_1_S: Final = -62_135_596_800
+_YEAR_10000_S: Final = 253_402_300_800
 _ENDLESS: Final = (1 << 63) - 1  # DuckDB's infinity
 _SUFFIXES: Final = (".parquet", ".csv", ".arrow")
 Batches = tuple[pa.Schema, Iterator[pa.RecordBatch]]
@@ -64,11 +73,11 @@ def begun(batches: Batches) -> Batches:
 
 def values(batch: pa.RecordBatch) -> list[list[object]]:
     """The rows of a batch, each as plain values in the order of the columns."""
-    columns = [
+    listed = [
         [_plain(value, field.type) for value in _listed(column)]
         for column, field in zip(batch.columns, batch.schema, strict=True)
     ]
-    return [list(row) for row in zip(*columns, strict=True)]
+    return [list(row) for row in zip(*listed, strict=True)]
 
 
 def _listed(column: pa.Array) -> list[object]:
@@ -157,21 +166,109 @@ class Printed:
             self._output.text(delimited(form, shown, []))
         for batch in pieces:
             count += batch.num_rows
-            self._output.text(self._encoded(form, names, values(batch)))
+            for piece in columns.pieces(batch):
+                self._output.out.write(self._encoded(form, names, piece))
         self._output.text({"json": "]\n"}.get(form, ""))
         return count
 
-    def _encoded(self, form: str, names: list[str], rows: list[list[object]]) -> str:
+    def _encoded(self, form: str, names: list[str], batch: pa.RecordBatch) -> memoryview:
         if form in ("tsv", "csv"):
-            return delimited(form, [], rows).partition("\n")[2]
+            return _delimited(form, batch)
         if form == "names":
-            return delimited("tsv", [], [row[:1] for row in rows]).partition("\n")[2]
-        lines = [_dump(dict(zip(names, row, strict=True))) for row in rows]
-        if form == "ndjson":
-            return "".join(f"{line}\n" for line in lines)
-        before = "" if self._is_first or not lines else ","
-        self._is_first = self._is_first and not lines
-        return before + ",".join(lines)
+            return _delimited("tsv", batch.select([0]))
+        widen = columns.widened(batch)
+        members = {
+            name: _member(widen(column)) for name, column in zip(names, batch.columns, strict=True)
+        }
+        line = columns.json_object(list(members.items()))
+        line = [*line, b"\n"] if form == "ndjson" else [b",", *line]
+        data = columns.data_of(columns.joined(line, batch.num_rows))
+        if form == "ndjson" or not self._is_first or not data:
+            return data
+        self._is_first = False
+        return data[1:]
+
+
+def _delimited(form: str, batch: pa.RecordBatch) -> memoryview:
+    widen = columns.widened(batch)
+    cells = [_cell(form, widen(column)) for column in batch.columns]
+    return columns.data_of(columns.joined(columns.delimited(form, cells), batch.num_rows))
+
+
+def _cell(form: str, column: pa.Array) -> list[Part]:
+    found = _text(column)
+    if found is None:
+        plain = [_plain(value, column.type) for value in _listed(column)]
+        return columns.cell(form, pa.array([cell(value) for value in plain], pa.string()))
+    text, takes = found
+    return columns.cell(form, text, is_safe=takes in ("nothing", "quotes"))
+
+
+def _member(column: pa.Array) -> list[Part]:
+    found = _text(column)
+    if found is None:
+        said = [_dump(_plain(value, column.type)) for value in _listed(column)]
+        return columns.json_bare(pa.array(said, pa.string()))
+    text, takes = found
+    if takes == "escapes":
+        return columns.json_text(text)
+    return columns.json_safe(text) if takes == "quotes" else columns.json_bare(text)
+
+
+def _text(column: pa.Array) -> tuple[Column, str] | None:
+    """A column as text, and what JSON needs around it; None: that has no kernel.
+
+    escapes   it is any text
+    quotes    it is a string in which nothing needs to be written otherwise
+    nothing   it is a number
+    object    it is JSON
+    """
+    kind = column.type
+    if column.null_count == len(column):
+        return None, "nothing"
+    if pa.types.is_dictionary(kind):
+        return _text(column.dictionary_decode())
+    if pa.types.is_boolean(kind) or pa.types.is_integer(kind):
+        return columns.numbers(column), "nothing"
+    if pa.types.is_decimal(kind) and kind.scale == 0:
+        return columns.strings(column.cast(pa.string())), "nothing"
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        return columns.strings(column), "escapes"
+    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
+        return columns.text_of(column)[0], "escapes"
+    if pa.types.is_timestamp(kind) and kind.tz in _ZONES:
+        return columns.by_distinct(column, _moments), "quotes"
+    if kind in _MAPS:
+        pairs = columns.pairs_of(column)
+        text = pa.repeat("{}", len(column)) if pairs is None else pairs.objects()
+        return pc.if_else(column.is_valid(), text, pa.scalar(None, pa.string())), "object"
+    return None
+
+
+def _moments(column: pa.Array) -> pa.Array:
+    """Instants as `_plain` says them, without an object for each."""
+    kind = column.type
+    if kind.unit == "ns":
+        kind = pa.timestamp("us", kind.tz)
+        column = column.cast(kind, safe=False)
+    number = column.cast(pa.int64())
+    second = {"s": 1, "ms": 1000, "us": 1_000_000}[kind.unit]
+    within = pc.and_(
+        pc.greater_equal(number, _YEAR_1_S * second), pc.less(number, _YEAR_10000_S * second)
+    )
+    near = pc.if_else(within, number, pa.scalar(0, pa.int64()))
+    if kind.unit == "s":
+        near, second = pc.multiply(near, 1000), 1000
+    text = near.cast(pa.timestamp("ms" if second == 1000 else "us")).cast(pa.string())
+    if second == 1_000_000:
+        whole = pc.equal(pc.multiply(pc.divide(near, 1000), 1000), near)
+        text = pc.if_else(whole, pc.binary_replace_slice(text, 23, 26, ""), text)
+    text = pc.binary_replace_slice(text, 10, 11, "T")
+    text = pc.binary_join_element_wise(text, "Z" if kind.tz else "", "")
+    if pc.all(within).as_py() in (True, None):
+        return text
+    far = [_far(value, kind) for value in pc.if_else(within, None, number).to_pylist()]
+    return pc.if_else(within, text, pa.array(far, pa.string()))
 
 
 def check_out(path: str, force: bool) -> None:
@@ -208,8 +305,8 @@ def _write_csv(file: BinaryIO, names: list[str], pieces: Iterator[pa.RecordBatch
     file.write(delimited("csv", names, []).encode())
     count = 0
     for batch in pieces:
-        rows = delimited("csv", [], values(batch))
-        file.write(rows.partition("\n")[2].encode())
+        for piece in columns.pieces(batch):
+            file.write(_delimited("csv", piece))
         count += batch.num_rows
     return count
 

@@ -20,8 +20,8 @@ from txlog.errors import NotFound, printable
 from txlog.ids import MessageId, TxnId
 from txlog.ranges import format_time
 from txlog.startup import json as orjson
-from txlog.text.columns import data_of
-from txlog.text.messages import Messages, pieces
+from txlog.text.columns import data_of, pieces
+from txlog.text.messages import Messages
 
 if TYPE_CHECKING:
     from txlog.api.client import Client
