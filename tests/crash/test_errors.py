@@ -30,6 +30,8 @@ from tests.crash.world import (
 from tests.tiers import graded
 from txlog.clock import ManualClock
 from txlog.engine.storage.disk.memory import MemoryDisk
+from txlog.engine.storage.journal import file as journal_file
+from txlog.engine.store import identity
 from txlog.errors import (
     DiskFailed,
     NoResources,
@@ -280,6 +282,34 @@ def test_abort_commit_and_acknowledge_work_on_a_full_disk() -> None:
     assert disk.exists("reserve")
     producer.send(b"again")
     assert read_messages(open_client(disk), TOPIC)[-1].value == b"again"
+
+
+@pytest.mark.whole_reserve
+@pytest.mark.parametrize("is_old", [True, False])
+def test_a_full_disk_has_room_for_the_journal_file_that_must_be_new(
+    is_old: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """R30: a store of format 1, or one whose flush died, is freed by the reserve like any other."""
+    with monkeypatch.context() as patch:
+        if is_old:
+            patch.setattr(identity, "FORMAT", 1)
+            patch.setattr(journal_file, "FILE_VERSION", 1)
+        disk = new_disk(Settings(coordinators=1, free_bytes_min=0))
+    client = open_client(disk)
+    if not is_old:
+
+        def fail(op: str, path: str, **info: int) -> None:
+            if op == "datasync":
+                raise OSError(errno.EIO, "Input/output error")
+
+        disk.step = fail
+        with pytest.raises(OutcomeUnknown):
+            client.create_topic(TOPIC, 1)
+        disk.step = lambda op, path, **info: None
+    disk.machine.free_bytes = 0
+    assert client.abort(client.begin()["txn"])["state"] == "aborted"
+    assert not disk.exists("reserve")
+    assert len(disk.listdir("journal")) == 3
 
 
 def test_a_trim_gives_space_back_at_once_on_a_full_disk() -> None:

@@ -57,6 +57,7 @@ from txlog.errors import (
     MissingFile,
     OutcomeUnknown,
     ReadOnlyStore,
+    StoreFull,
     TryAgain,
     TxlogError,
 )
@@ -773,8 +774,16 @@ class Store:
         """Read what comes after the view, and bring the journal in order; the view is invalid
         meanwhile.
 
-        It stays so until the caller is done.
+        It stays so until the caller is done. That may need room, for a new journal file.
         """
+        try:
+            self._set_in_order(now)
+        except StoreFull:
+            if not self._appender.release_reserve():
+                raise
+            self._set_in_order(now)
+
+    def _set_in_order(self, now: Instant) -> None:
         if self._is_void:
             self._appender.forget()
             self._reload()
