@@ -84,14 +84,14 @@ def plain(key: Component, blob: bytes) -> object:
     return [
         state.acked.runs(),
         state.held.runs(),
-        state.hands.leased.runs(),
+        state.leases.leased.runs(),
         {
             number: (lease.ids.runs(), [(due, ids.runs()) for due, ids in lease.handouts])
-            for number, lease in sorted(state.hands.leases.items())
+            for number, lease in sorted(state.leases.by_consumer.items())
             if lease.ids
         },
-        state.hands.waiting,
-        state.hands.waiting_ids.runs(),
+        state.leases.waiting,
+        state.leases.waiting_ids.runs(),
         msgspec.msgpack.decode(blob, strict=False)[11],  # the rewinds as they were dumped
         sort_dicts(msgspec.to_builtins(state.pending, str_keys=False)),
         state.mark_delete,
@@ -450,20 +450,20 @@ def check_agreement(view: View) -> None:
 
 def check_hands(view: View, cursor: Cursor) -> None:
     """I-9, I-12: one hand each, of an attached consumer; nothing in hand that is acknowledged."""
-    hands = cursor.hands
+    leases = cursor.leases
     in_hand: list[Run] = []
-    for number, lease in hands.leases.items():
+    for number, lease in leases.by_consumer.items():
         in_hand += lease.ids.runs()
         assert number in view.catalog.consumers or not lease.ids
         for _, some in lease.handouts:
             assert all(lease.ids.common(run) == [run] for run in some.runs())
-    assert sum(map(size, in_hand)) == sum(map(size, hands.leased.runs()))
-    for run in [*in_hand, *hands.waiting_ids.runs()]:
+    assert sum(map(size, in_hand)) == sum(map(size, leases.leased.runs()))
+    for run in [*in_hand, *leases.waiting_ids.runs()]:
         for message in each(run):
             assert message not in cursor.acked
             assert message not in cursor.held
             assert not covers(cursor.mark_delete, message)
-    assert not any(message in hands.leased for message in hands.waiting)
+    assert not any(message in leases.leased for message in leases.waiting)
 
 
 def check_dead_bytes(state: Buffer) -> None:

@@ -76,7 +76,7 @@ LARGE: dict[str, set[str]] = {
         "api/consuming/in_memory:NonDurableConsumer",
         "api/consuming/receive:Receiving",
         "api/reading/reader:Reader",
-        "engine/plan/delayed/due:Cycle",
+        "engine/plan/delayed/due:DueScan",
         "engine/storage/journal/journal:Journal",
         "engine/store/store:Store",
         "engine/view/view:View",

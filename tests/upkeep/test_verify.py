@@ -217,7 +217,7 @@ def _pending(state: Cursor) -> None:
 
 
 def _in_hand(state: Cursor) -> None:
-    state.hands.lease(77, [(1, 2, 2, 0, 0)], None)
+    state.leases.lease(77, [(1, 2, 2, 0, 0)], None)
 
 
 def _ended(state: Coordinator) -> None:

@@ -60,7 +60,8 @@ def consumers(view: View, held: Subscription, store: Store) -> list[ConsumerRow]
                 "alive": is_alive,
                 "priority": one.priority,
                 "leased": sum(
-                    view.cursor(held.number, number).hands.in_hand(one.number) for number in numbers
+                    view.cursor(held.number, number).leases.in_hand(one.number)
+                    for number in numbers
                 ),
                 "active_list": active.get(one.number, []),
                 "since_time": one.since_ms,
@@ -72,7 +73,7 @@ def consumers(view: View, held: Subscription, store: Store) -> list[ConsumerRow]
 def waiting(view: View, held: Subscription) -> int:
     """Messages that were given back and are waiting for their delay."""
     numbers = catalogs.numbers(view.catalog.topics[held.topic])
-    return sum(len(view.cursor(held.number, number).hands.waiting) for number in numbers)
+    return sum(len(view.cursor(held.number, number).leases.waiting) for number in numbers)
 
 
 # --- its partitions and its backlog ----------------------------------------------------------
@@ -120,7 +121,7 @@ def _partition(
         "delayed": delayed,
         "backlog_no_delayed": left - delayed,
         "pending_acks": sum(pending.count for pending in cursor.pending.values()),
-        "leased": sum(lease.count() for lease in cursor.hands.leases.values()),
+        "leased": sum(lease.count() for lease in cursor.leases.by_consumer.values()),
         "watermark": one.value,
     }
 

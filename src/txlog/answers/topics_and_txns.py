@@ -21,7 +21,12 @@ from txlog.engine.folds.catalog import Subscription, Topic, numbers
 from txlog.engine.folds.coordinator import ABORTING, COMMITTING, OPEN, Txn
 from txlog.engine.plan import clock_trust, lookup
 from txlog.engine.plan.ack_sets import backlog, first_entry
-from txlog.engine.plan.participants import participants, place_name, skipped_by, unavailable_error
+from txlog.engine.plan.participants import (
+    participant_name,
+    participants,
+    skipped_by,
+    unavailable_error,
+)
 from txlog.engine.storage.manifest import changes_of
 from txlog.engine.store.liveness import dead_consumers, writer
 from txlog.engine.store.store import Store
@@ -52,7 +57,7 @@ def short(topic: Topic) -> str:
 
 def partition_name(view: View, number: int) -> str:
     """`topic/partition` of a store-wide partition number; the number if it was deleted."""
-    return place_name(view.catalog, (number, 0))
+    return participant_name(view.catalog, (number, 0))
 
 
 def subscription_name(view: View, number: int) -> str:
@@ -226,8 +231,8 @@ def ended(view: View, answer: EndAnswer) -> TransactionEnded:
             for marker in answer.markers
             if catalogs.has_partition(view.catalog, marker[0])
         ],
-        "waiting_list": [place_name(view.catalog, place) for place in answer.waiting],
-        "skipped_list": [place_name(view.catalog, place) for place in answer.skipped],
+        "waiting_list": [participant_name(view.catalog, place) for place in answer.waiting],
+        "skipped_list": [participant_name(view.catalog, place) for place in answer.skipped],
         "open_ms": answer.open_ms,
     }
 
@@ -258,7 +263,7 @@ def waiting_list(view: View, txn: Txn) -> list[str]:
     """The participants that a decided transaction waits for, as topic/partition[:subscription]."""
     if txn.status not in (COMMITTING, ABORTING):
         return []
-    return [place_name(view.catalog, place) for place in participants(view, txn).waiting]
+    return [participant_name(view.catalog, place) for place in participants(view, txn).waiting]
 
 
 def _known_coordinators(view: View) -> list[int]:
@@ -370,7 +375,7 @@ def transaction(view: View, store: Store, txn_id: TxnId) -> TransactionDescripti
         "decision_lsn": txn.decision_lsn or None,
         "partition_list": partitions,
         "ack_list": acks,
-        "skipped_list": [place_name(view.catalog, place) for place in skipped_by(view, txn)],
+        "skipped_list": [participant_name(view.catalog, place) for place in skipped_by(view, txn)],
     }
 
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from txlog.engine.decide.consuming.watermark_offer import clamp_of
 from txlog.engine.folds.catalog import Subscription, Topic, number_of, numbers
 from txlog.engine.folds.watermark import START, Active, State
-from txlog.engine.folds.watermark import Position as Place
+from txlog.engine.folds.watermark import Position as FoldPosition
 from txlog.engine.model.schema import W_IDLE, W_SET, W_SNAPSHOT
 from txlog.engine.plan.ack_sets import ledger_entries
 from txlog.engine.plan.reading.dispatch import id_of, plan
@@ -55,7 +55,7 @@ class Standing(NamedTuple):
 
     partition: int
     number: int
-    place: Place
+    place: FoldPosition
     status: str
     state: State | None
     emitted: int | None
@@ -208,7 +208,7 @@ def _index_at(view: View, topic: Topic, indexes: Sequence[int], at: MessageId) -
     return index
 
 
-def _end(view: View, number: int) -> Place:
+def _end(view: View, number: int) -> FoldPosition:
     """The last row of a partition."""
     for ledger, entries in reversed(ledger_entries(view, number)):
         if entries:
@@ -271,7 +271,7 @@ def _snapshot(view: View, one: Standing) -> Position | None:
     return None
 
 
-def _position(place: Place) -> Position | None:
+def _position(place: FoldPosition) -> Position | None:
     return Position(*place) if place[1] >= 0 else None
 
 
@@ -317,7 +317,7 @@ def _of_partition(
     """(LSN, answer) of one partition, the last `most` rows; in order."""
     number = number_of(topic, index)
     known = view.watermark(number)
-    places: list[Place] = []
+    places: list[FoldPosition] = []
     for ledger in sorted({*known.moves, *known.snapshots}, reverse=True):
         entries = [*known.moves.get(ledger, ()), *known.snapshots.get(ledger, ())]
         places += [(ledger, entry) for entry in sorted(entries, reverse=True)]

@@ -50,7 +50,7 @@ from txlog.engine.folds.catalog import consumers_of
 from txlog.engine.plan import clock_trust, lookup
 from txlog.engine.plan.lookup import subscription as find_subscription
 from txlog.engine.plan.lookup import topic as find_topic
-from txlog.engine.plan.participants import Finding, hanging, place_name
+from txlog.engine.plan.participants import Finding, hanging, participant_name
 from txlog.engine.store.appender import Decide
 from txlog.engine.store.liveness import dead_consumers
 from txlog.engine.store.store import Store
@@ -765,7 +765,7 @@ class Admin:
 
 
 def _row(view: View, one: Finding) -> HangingTransaction:
-    places = [place_name(view.catalog, place) for place in one.waiting]
+    places = [participant_name(view.catalog, place) for place in one.waiting]
     first = places[0].partition(":")[0] if places else ""
     return {
         "txn": TxnId(one.coordinator, one.sequence),

@@ -42,7 +42,7 @@ from txlog.engine.folds.cursor import covers
 from txlog.engine.model.ops import Mark
 from txlog.engine.model.schema import INSTANT, PROPERTY_MAP
 from txlog.engine.plan.lookup import topic as find_topic
-from txlog.engine.plan.reading.ranges import Place, is_settled, resolve_range
+from txlog.engine.plan.reading.ranges import ReadRange, is_settled, resolve_range
 from txlog.engine.storage.disk.posix import PosixDisk
 from txlog.engine.storage.user_files import make_directory, remove_files, replace_file, replacing
 from txlog.engine.store.store import check_whole
@@ -599,7 +599,7 @@ class _Directory:
         whole = Range(start=wanted.start, stop=wanted.stop or END)
         name = TopicName.parse(self._topic, allow_partition=True)
 
-        def resolved(view: View) -> dict[int, Place]:
+        def resolved(view: View) -> dict[int, ReadRange]:
             found, of_all = find_topic(view, name), name.partition is None
             every = range(found.partitions) if name.partition is None else [name.partition]
             places = resolve_range(view, found, whole, list(every))

@@ -224,7 +224,7 @@ class Ahead:
             dues: list[int] = []
             over: dict[int, IdSet] = {}
             for due, number, one in self._handed:
-                lease = view.cursor(held.number, number).hands.leases.get(member.number)
+                lease = view.cursor(held.number, number).leases.by_consumer.get(member.number)
                 if lease is None or one not in lease.ids:
                     continue
                 if is_due(due, now):
@@ -232,7 +232,7 @@ class Ahead:
                 else:
                     dues.append(due[2])
             for number in self._receiving.numbers():
-                lease = view.cursor(held.number, number).hands.leases.get(member.number)
+                lease = view.cursor(held.number, number).leases.by_consumer.get(member.number)
                 if lease is not None:
                     dues += (due[2] for due, _ in lease.handouts if not is_due(due, now))
             ops += (
@@ -284,7 +284,7 @@ class Ahead:
                 return at, False
             number = receiving.number_of(message)
             cursor = view.cursor(member.subscription, number)
-            lease = cursor.hands.leases.get(member.number)
+            lease = cursor.leases.by_consumer.get(member.number)
             if lease is None or one not in lease.ids:
                 continue
             place = receiving.place(number)

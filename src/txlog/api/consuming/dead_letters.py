@@ -26,7 +26,7 @@ from txlog.engine.folds.buffer import find_marker
 from txlog.engine.folds.catalog import Subscription, Topic, index_of
 from txlog.engine.model.idset import size
 from txlog.engine.model.ops import DeadLettered, Run
-from txlog.engine.plan.reading.batch_bytes import Weight
+from txlog.engine.plan.reading.batch_bytes import BatchBytes
 from txlog.engine.plan.reading.fetch import fetch, first_of, taken_apart
 from txlog.engine.plan.runs import runs_of_ids, runs_of_table
 from txlog.engine.store.store import Store
@@ -137,18 +137,18 @@ class DeadLetters:
 
 def _light(view: View, number: int, runs: list[Run]) -> list[Run]:
     """The first messages of the runs, as many as memory should hold at once; at least one."""
-    weight = Weight(view, number, FRAME_BYTES_MOST)
+    budget = BatchBytes(view, number, FRAME_BYTES_MOST)
     out: list[Run] = []
     for run in runs:
         ledger, entry, index = run[0], run[1], run[3]
         marker = find_marker(view.buffer(number), ledger, entry) if index else None
         left = size(run)
         while left:
-            room, each = weight.fit(ledger, marker, index, left, is_first=not out)
+            room, each = budget.fit(ledger, marker, index, left, is_first=not out)
             if not room:
                 return out
             out += first_of([(ledger, entry, run[2], index, run[4])], room)
-            weight.left -= room * each
+            budget.left -= room * each
             left -= room
             entry, index = (entry, index + room) if marker is not None else (entry + room, 0)
     return out

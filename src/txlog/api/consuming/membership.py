@@ -194,8 +194,8 @@ class Membership:
         if held is None:
             return []
         every = catalogs.numbers(view.catalog.topics[held.topic])
-        hands = [view.cursor(self.subscription, number).hands for number in every]
-        return [one for one in numbers if any(any(has.apart(one, ALL)) for has in hands)]
+        leases = [view.cursor(self.subscription, number).leases for number in every]
+        return [one for one in numbers if any(any(has.apart(one, ALL)) for has in leases)]
 
     def _is_late(self, number: int) -> bool:
         """True when the time-out of what a consumer delivered last is over: it may hang there."""

@@ -399,8 +399,8 @@ class Receiving:
         if view.lsn != lsn:  # another thread has followed since
             return None
         for part in handed.parts:
-            hands = view.cursor(number, part.partition).hands
-            if part.runs or hands.waiting or hands.leases:
+            leases = view.cursor(number, part.partition).leases
+            if part.runs or leases.waiting or leases.by_consumer:
                 return None
         now = self._store.clock.now()
         nothing = Handed([], due_ms=handed.due_ms, timeout_ms=handed.timeout_ms)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from txlog.api.sending.receipt import BatchReceipt, LargeReceipt
 
 
-class Place:
+class PartitionTotal:
     """What one partition received."""
 
     __slots__ = ("first", "last", "messages")
@@ -73,7 +73,7 @@ class Totals:
         self.beyond_ttl = 0
         self.durable = 0
         self.transactions = 0
-        self.places: dict[int, Place] = {}
+        self.places: dict[int, PartitionTotal] = {}
         self.last_txn: TxnId | None = None
         self._open = 0
 
@@ -91,7 +91,7 @@ class Totals:
         else:
             self.durable += stored
         for part in receipt.partitions:
-            place = self.places.setdefault(part.partition, Place())
+            place = self.places.setdefault(part.partition, PartitionTotal())
             place.messages += part.messages
             if not in_txn:
                 place.reach(part.first, part.last)

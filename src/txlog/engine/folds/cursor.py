@@ -35,7 +35,7 @@ from txlog.engine.model.fold import Fold, broken, unexpected
 from txlog.engine.model.idset import Id, before, each
 from txlog.engine.model.idset import IdSet as IdSet
 from txlog.engine.model.idset import covers as covers
-from txlog.engine.model.leases import DumpedLease, Hands, Ids
+from txlog.engine.model.leases import DumpedLease, Ids, Leases
 from txlog.engine.model.ops import (
     AckConflicted,
     Acked,
@@ -99,9 +99,9 @@ class Cursor:
         "acked_count",
         "epoch",
         "figures",
-        "hands",
         "held",
         "last_ack_ms",
+        "leases",
         "mark_delete",
         "pending",
         "redelivered",
@@ -115,7 +115,7 @@ class Cursor:
         self.acked = IdSet()
         self.held = IdSet()
         self.pending: dict[tuple[int, int], Pending] = {}
-        self.hands = Hands()
+        self.leases = Leases()
         self.redelivered: dict[Id, int] = {}
         self._lowest_counts: list[Id] = []  # a heap of its keys: mark-delete takes from below
         self.round = 0
@@ -200,7 +200,7 @@ def apply(state: Cursor, lsn: int, time_ms: int, op: Op) -> None:
 def _take_acked(state: Cursor, lsn: int, time_ms: int, op: Acked) -> None:
     for run in op.runs:
         state.acked.add(run)
-        state.hands.settle(run)
+        state.leases.settle(run)
         if state.released:
             state.released.discard(run)
     _advance(state, lsn, op.mark_delete)
@@ -233,27 +233,27 @@ def _take_pending_aborted(state: Cursor, lsn: int, time_ms: int, op: PendingAbor
 
 
 def _take_leased(state: Cursor, lsn: int, time_ms: int, op: Leased) -> None:
-    state.hands.lease(op.consumer, op.runs, op.due, op.ahead)
+    state.leases.lease(op.consumer, op.runs, op.due, op.ahead)
     if state.released:
         for run in op.runs:
             state.released.discard(run)
 
 
 def _take_returned(state: Cursor, lsn: int, time_ms: int, op: Returned) -> None:
-    hands = state.hands
-    hands.release(op.consumer, op.uncounted)
+    leases = state.leases
+    leases.release(op.consumer, op.uncounted)
     counted = op.counted
     if counted is None:
-        lease = hands.leases.pop(op.consumer, None)
+        lease = leases.by_consumer.pop(op.consumer, None)
         counted = [] if lease is None else lease.ids.runs()
-    hands.release(op.consumer, counted)
+    leases.release(op.consumer, counted)
     for run in (*op.uncounted, *counted):
         state.released.add(run)
     ids = [one for run in counted for one in each(run)]
     state.count_again(ids)
     state.figures.redelivered += len(ids)
     if op.due is not None:
-        hands.wait(ids, op.due)
+        leases.wait(ids, op.due)
         return
     back = [next(iter(each(run))) for run in (*op.uncounted, *counted)]
     if back:
@@ -286,7 +286,7 @@ def _take_sought(state: Cursor, lsn: int, time_ms: int, op: Sought) -> None:
     if state.pending:  # the frame aborts its holders before it
         raise broken("cursor", lsn, "a seek over what a transaction holds")
     state.mark_delete = op.mark_delete
-    state.acked, state.hands, state.released = IdSet(), Hands(), IdSet()
+    state.acked, state.leases, state.released = IdSet(), Leases(), IdSet()
     state.set_counts({})
     state.round += 1
     state.rewinds = [(state.round, BEFORE_ALL)]  # all consumers continue after mark-delete
@@ -317,7 +317,7 @@ def _hold(state: Cursor, op: PendingAcked) -> None:
     pending.runs.extend(op.runs)
     for run in op.runs:
         state.held.add(run)
-        state.hands.settle(run)
+        state.leases.settle(run)
         if state.released:
             state.released.discard(run)
     if op.cumulative is not None:
@@ -347,15 +347,15 @@ def _advance(state: Cursor, lsn: int, mark: Mark) -> None:
         state.acked.drop_through(mark)
     if state.redelivered:
         state.forget_counts(mark)
-    if state.hands.leases or state.hands.waiting:
-        state.hands.drop_through(mark)
+    if state.leases.by_consumer or state.leases.waiting:
+        state.leases.drop_through(mark)
     if state.released:
         state.released.drop_through(mark)
 
 
 def _dump(state: Cursor) -> bytes:
     acked, inner = state.acked.dump()
-    leases, waiting = state.hands.dump()
+    leases, waiting = state.leases.dump()
     return msgspec.msgpack.encode(
         Dumped(
             state.mark_delete,
@@ -409,7 +409,7 @@ def _load(data: bytes) -> Cursor:
         for run in pending.runs:
             state.held.add(run)
     state.set_counts({(a, b, c): count for a, b, c, count in dumped.redelivered})
-    state.hands = Hands.load(dumped.leases, dumped.waiting)
+    state.leases = Leases.load(dumped.leases, dumped.waiting)
     state.rewinds = dumped.rewinds
     state.round, state.acked_count = dumped.round, dumped.acked_count
     state.last_ack_ms = dumped.last_ack_ms

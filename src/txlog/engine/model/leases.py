@@ -1,4 +1,4 @@
-"""Owns Hands: which messages of a cursor are in which consumer's hand, and which wait to come back.
+"""Owns Leases: which messages of a cursor each consumer has in hand, and which wait to come back.
 
     deliverable ──Leased──> in a hand ──acknowledged──> gone from here
          ▲                      │
@@ -136,25 +136,26 @@ class Lease:
         return [part for run in runs for part in self.ids.common(run)]
 
 
-class Hands:
-    """Leases by consumer, and nacked messages with the instant from which they may come again.
+class Leases:
+    """Leases, and nacked messages with the instant from which they may come again.
 
-    leased: the union of the leases; waiting_ids: the keys of `waiting`
+    by_consumer: the leases, by the consumer that holds them
+    leased: their union; waiting_ids: the keys of `waiting`
     """
 
-    __slots__ = ("leased", "leases", "waiting", "waiting_ids")
+    __slots__ = ("by_consumer", "leased", "waiting", "waiting_ids")
 
     def __init__(self) -> None:
-        self.leases: dict[int, Lease] = {}
+        self.by_consumer: dict[int, Lease] = {}
         self.leased = IdSet()
         self.waiting: dict[Id, Due] = {}
         self.waiting_ids = IdSet()
 
     def lease(self, consumer: int, runs: Sequence[Run], due: Due | None, ahead: int = 0) -> None:
         """Lease messages to a consumer."""
-        lease = self.leases.get(consumer)
+        lease = self.by_consumer.get(consumer)
         if lease is None:
-            lease = self.leases[consumer] = Lease()
+            lease = self.by_consumer[consumer] = Lease()
         lease.add(runs, due, ahead)
         for run in runs:
             self.leased.add(run)
@@ -163,7 +164,7 @@ class Hands:
 
     def settle(self, run: Run) -> None:
         """Acknowledged: no longer leased, and not waiting."""
-        for lease in self.leases.values():
+        for lease in self.by_consumer.values():
             lease.discard(run)
         self.leased.discard(run)
         if self.waiting:
@@ -171,7 +172,7 @@ class Hands:
 
     def drop_through(self, mark: Mark) -> None:
         """Acknowledged or trimmed up to a mark."""
-        for lease in self.leases.values():
+        for lease in self.by_consumer.values():
             lease.drop_through(mark)
         self.leased.drop_through(mark)
         if self.waiting:
@@ -181,7 +182,7 @@ class Hands:
 
     def release(self, consumer: int, runs: Sequence[Run]) -> None:
         """Take messages back from one consumer; 0: from any that has them."""
-        for number, lease in self.leases.items():
+        for number, lease in self.by_consumer.items():
             if consumer in (0, number):
                 for run in runs:
                     lease.discard(run)
@@ -204,17 +205,19 @@ class Hands:
 
     def apart(self, consumer: int, seen: Seen) -> tuple[list[Run], list[Run]]:
         """Lease.apart of a consumer."""
-        lease = self.leases.get(consumer)
+        lease = self.by_consumer.get(consumer)
         return ([], []) if lease is None else lease.apart(seen)
 
     def in_hand(self, consumer: int) -> int:
         """How many messages a consumer has in hand."""
-        lease = self.leases.get(consumer)
+        lease = self.by_consumer.get(consumer)
         return 0 if lease is None else lease.count()
 
     def others(self, consumer: int) -> list[int]:
         """Other consumers that have something in hand."""
-        return [number for number, lease in self.leases.items() if number != consumer and lease.ids]
+        return [
+            number for number, lease in self.by_consumer.items() if number != consumer and lease.ids
+        ]
 
     def not_due(self, now: Instant) -> tuple[IdSet, Id | None]:
         """(messages that still wait, the lowest that no longer waits)."""
@@ -233,7 +236,7 @@ class Hands:
         """(consumer, runs) of the deliveries that have run out."""
         return [
             (number, ids.runs())
-            for number, lease in self.leases.items()
+            for number, lease in self.by_consumer.items()
             for at, ids in lease.handouts
             if is_due(at, now)
         ]
@@ -249,17 +252,17 @@ class Hands:
                 list(lease.batch),
                 list(lease.again),
             )
-            for number, lease in sorted(self.leases.items())
+            for number, lease in sorted(self.by_consumer.items())
             if lease.ids
         ]
         return leases, sorted(self.waiting.items())
 
     @classmethod
-    def load(cls, leases: Iterable[DumpedLease], waiting: Iterable[tuple[Id, Due]]) -> Hands:
+    def load(cls, leases: Iterable[DumpedLease], waiting: Iterable[tuple[Id, Due]]) -> Leases:
         """The inverse of dump."""
         made = cls()
         for dumped in leases:
-            lease = made.leases[dumped.consumer] = Lease()
+            lease = made.by_consumer[dumped.consumer] = Lease()
             lease.ids = IdSet.load(*dumped.ids)
             lease.handouts = [(at, IdSet.load(*ids)) for at, ids in dumped.handouts]
             lease.ahead, lease.batch, lease.again = dumped.ahead, dumped.batch, dumped.again

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from txlog.engine.folds.coordinator import Coordinator, Txn
     from txlog.engine.folds.cursor import Pending
 
-Place = tuple[int, int]  # (partition, subscription); subscription 0: the partition itself
+Participant = tuple[int, int]  # (partition, subscription); subscription 0: the partition itself
 
 
 # --- what remains ----------------------------------------------------------------------------
@@ -45,8 +45,8 @@ class Participants(msgspec.Struct, gc=False):
 
     partitions: list[tuple[int, Held]] = []
     cursors: list[tuple[int, int, Pending]] = []  # (subscription, partition, ...)
-    waiting: list[Place] = []
-    skipped: list[Place] = []
+    waiting: list[Participant] = []
+    skipped: list[Participant] = []
     messages: int = 0  # of the transaction, in what is available and what waits
     acks: int = 0
 
@@ -56,7 +56,9 @@ class Participants(msgspec.Struct, gc=False):
         return bool(self.partitions or self.cursors or not self.waiting)
 
 
-def participants(view: View, txn: Txn, back: int = 0, gone: Collection[Place] = ()) -> Participants:
+def participants(
+    view: View, txn: Txn, back: int = 0, gone: Collection[Participant] = ()
+) -> Participants:
     """The participants of a transaction that are not done.
 
     back: a partition that this frame makes available
@@ -92,7 +94,7 @@ def participants(view: View, txn: Txn, back: int = 0, gone: Collection[Place] = 
     return out
 
 
-def skipped_by(view: View, txn: Txn) -> list[Place]:
+def skipped_by(view: View, txn: Txn) -> list[Participant]:
     """Participants that were deleted before the end; of an unfinished one, those that are now."""
     return txn.skipped if txn.status in coordinators.ENDED else participants(view, txn).skipped
 
@@ -134,7 +136,7 @@ def unavailable_error(catalog: Catalog, topic: Topic, partition: int) -> Partiti
     )
 
 
-def place_name(catalog: Catalog, place: Place) -> str:
+def participant_name(catalog: Catalog, place: Participant) -> str:
     """`topic/partition` or `topic/partition:subscription`; numbers for what is deleted."""
     partition, subscription = place
     if catalogs.has_partition(catalog, partition):
@@ -160,7 +162,7 @@ class Finding(msgspec.Struct, frozen=True):
     age_ms: int
     cause: str
     detail: str
-    waiting: tuple[Place, ...] = ()
+    waiting: tuple[Participant, ...] = ()
 
 
 def hanging(view: View, now: Instant, older_than_ms: int, topics: list[Topic]) -> list[Finding]:

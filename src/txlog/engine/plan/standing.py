@@ -66,8 +66,8 @@ def stands_at(
         mark = place.mark
         if place.round != cursor.round:
             mark = cursor.rewound(place.round, mark)
-    if cursor.hands.waiting:
-        lowest = cursor.hands.not_due(now)[1]
+    if cursor.leases.waiting:
+        lowest = cursor.leases.not_due(now)[1]
         if lowest is not None and not covers(before(lowest), mark):
             mark = before(lowest)
     return cursor.mark_delete if covers(cursor.mark_delete, mark) else mark

@@ -155,7 +155,7 @@ def free(
     """The part of the runs that is PENDING and leased to none but `mine`; what waits is free."""
     cursor = view.cursor(held.number, partition)
     left = still_pending(view, partition, cursor, runs)
-    for consumer, lease in cursor.hands.leases.items():
+    for consumer, lease in cursor.leases.by_consumer.items():
         if consumer != mine:
             left = without(view, partition, left, lease.ids)
     return left

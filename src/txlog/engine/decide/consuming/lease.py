@@ -184,7 +184,7 @@ def _seen_ops(view: View, wants: Wants) -> list[Op]:
     """What the application got since the last frame and still has, with its time-outs."""
     ops: list[Op] = []
     for number, runs, due in wants.seen:
-        lease = view.cursor(wants.subscription, number).hands.leases.get(wants.consumer)
+        lease = view.cursor(wants.subscription, number).leases.by_consumer.get(wants.consumer)
         mine = [] if lease is None else [part for run in runs for part in lease.ids.common(run)]
         if mine:
             ops.append(Leased(wants.subscription, number, wants.consumer, mine, due))
@@ -196,7 +196,7 @@ def _in_hand(view: View, me: Consumer, wants: Wants, now: Instant) -> int:
     total = 0
     for number in wants.partitions:
         cursor = view.cursor(me.subscription, number)
-        lease = cursor.hands.leases.get(me.number)
+        lease = cursor.leases.by_consumer.get(me.number)
         if lease is None:
             continue
         if me.kind in SHARED_TYPES:
@@ -241,19 +241,19 @@ def reap_ops(
     numbers = catalogs.numbers(view.catalog.topics[subscription.topic])
     gone = [one for one in dead if one in view.catalog.consumers]
     for number in numbers:
-        hands = view.cursor(subscription.number, number).hands
+        leases = view.cursor(subscription.number, number).leases
         ops += [
-            Returned(subscription.number, number, one, None, hands.apart(one, dead[one])[1])
+            Returned(subscription.number, number, one, None, leases.apart(one, dead[one])[1])
             for one in gone
-            if hands.in_hand(one)
+            if leases.in_hand(one)
         ]
         ops += [
             Returned(subscription.number, number, one, runs)
-            for one, runs in hands.overdue(now)
+            for one, runs in leases.overdue(now)
             if one not in gone
         ]
         for one, seen in late.items():
-            got, unseen = hands.apart(one, seen)
+            got, unseen = leases.apart(one, seen)
             if one not in gone and (got or unseen):
                 ops.append(Returned(subscription.number, number, one, got, unseen))
     ops += [ConsumerDetached(subscription.number, one) for one in gone]
@@ -262,7 +262,7 @@ def reap_ops(
 
 def is_reaping_due(view: View, subscription: int, numbers: Iterable[int], now: Instant) -> bool:
     """True when a lease has run out."""
-    return any(view.cursor(subscription, number).hands.overdue(now) for number in numbers)
+    return any(view.cursor(subscription, number).leases.overdue(now) for number in numbers)
 
 
 def give_back(
@@ -275,7 +275,7 @@ def give_back(
     ops: list[Op] = []
     total = 0
     for number in catalogs.numbers(view.catalog.topics[subscription.topic]):
-        lease = view.cursor(subscription.number, number).hands.leases.get(consumer)
+        lease = view.cursor(subscription.number, number).leases.by_consumer.get(consumer)
         if lease is not None and lease.ids:
             unseen = lease.apart(seen)[1]
             ops.append(Returned(subscription.number, number, consumer, None, unseen))
@@ -292,7 +292,7 @@ def give_back_unseen(view: View, subscription: int, consumer: int, seen: Seen) -
         return Decision([])
     ops: list[Op] = []
     for number in catalogs.numbers(view.catalog.topics[held.topic]):
-        unseen = view.cursor(subscription, number).hands.apart(consumer, seen)[1]
+        unseen = view.cursor(subscription, number).leases.apart(consumer, seen)[1]
         if unseen:
             ops.append(Returned(subscription, number, consumer, [], unseen))
     return Decision(ops)
@@ -339,7 +339,7 @@ def negative_acknowledge(
     for number, wanted in by_partition(view, topic, runs).items():
         asked += messages_in(view, number, wanted)
         cursor = view.cursor(subscription.number, number)
-        for holder, lease in cursor.hands.leases.items():
+        for holder, lease in cursor.leases.by_consumer.items():
             if consumer not in (0, holder):
                 continue
             mine = [part for run in wanted for part in lease.ids.common(run)]
@@ -408,7 +408,7 @@ def redeliver(
     ops: list[Op] = []
     total = 0
     for number in catalogs.numbers(topic):
-        for holder, lease in view.cursor(subscription.number, number).hands.leases.items():
+        for holder, lease in view.cursor(subscription.number, number).leases.by_consumer.items():
             if lease.ids:
                 unseen = lease.apart(seen.get(holder, ALL))[1]
                 ops.append(Returned(subscription.number, number, holder, None, unseen))

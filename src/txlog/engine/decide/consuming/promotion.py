@@ -85,7 +85,7 @@ def promote(view: View, settings: Settings, now: Instant, find: Find, which: Whi
         draft.ops.append(Promoted(subscription, number, runs_in_order(times)))
 
     def is_left(cursor: Cursor, times: pa.Table) -> pa.ChunkedArray:
-        done = pc.or_(is_in(times, cursor.released), is_in(times, cursor.hands.leased))
+        done = pc.or_(is_in(times, cursor.released), is_in(times, cursor.leases.leased))
         return pc.and_(_unacknowledged(cursor, times), pc.invert(done))
 
     return _change(view, settings, now, topic, held, which, is_left, release)

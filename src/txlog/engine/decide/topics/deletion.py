@@ -18,7 +18,7 @@ from txlog.engine.decide.transactions.resolve import finish_ops
 from txlog.engine.folds.catalog import Subscription, Topic, consumers_of, numbers
 from txlog.engine.model.ops import SubscriptionDeleted, TopicDeleted
 from txlog.engine.plan.ack_sets import backlog
-from txlog.engine.plan.participants import Place, in_order, participants, waiting_for
+from txlog.engine.plan.participants import Participant, in_order, participants, waiting_for
 from txlog.engine.view.view import View
 from txlog.errors import ConsumerBusy, StillInUse
 from txlog.ids import TopicName
@@ -129,7 +129,7 @@ def delete_topic(
     return draft.decision(answer, sync=True)
 
 
-def _complete(draft: Draft, partitions: list[int], gone: list[Place]) -> None:
+def _complete(draft: Draft, partitions: list[int], gone: list[Participant]) -> None:
     """Add the end of every decided transaction that waits for nothing but what is deleted."""
     found = {
         (txn.coordinator, txn.sequence): txn

@@ -29,7 +29,7 @@ from txlog.engine.folds.coordinator import (
     Txn,
 )
 from txlog.engine.plan.lookup import check_owner, ended_error, is_overdue, timed_out, transaction
-from txlog.engine.plan.participants import Place, participants
+from txlog.engine.plan.participants import Participant, participants
 from txlog.engine.view.view import View
 from txlog.ids import TxnId
 from txlog.settings import Settings
@@ -50,8 +50,8 @@ class EndAnswer(msgspec.Struct, frozen=True, gc=False):
     acks: int
     markers: list[tuple[int, int, int, int]]
     open_ms: int
-    waiting: list[Place] = []
-    skipped: list[Place] = []
+    waiting: list[Participant] = []
+    skipped: list[Participant] = []
 
 
 def begin(view: View, settings: Settings, now: Instant, new: NewTxn) -> Decision:

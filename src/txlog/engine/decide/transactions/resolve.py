@@ -44,7 +44,7 @@ from txlog.engine.model.ops import (
 )
 from txlog.engine.plan.ack_sets import pending_outcome
 from txlog.engine.plan.lookup import is_overdue, timed_out
-from txlog.engine.plan.participants import Participants, Place, participants
+from txlog.engine.plan.participants import Participant, Participants, participants
 from txlog.engine.view.view import View
 
 
@@ -56,8 +56,8 @@ class Outcome(msgspec.Struct, frozen=True, gc=False):
     messages: int
     acks: int
     markers: list[tuple[int, int, int, int]]
-    waiting: list[Place]
-    skipped: list[Place]
+    waiting: list[Participant]
+    skipped: list[Participant]
 
 
 def commit_ops(draft: Draft, txn: Txn) -> Outcome:
@@ -83,7 +83,9 @@ def abort_ops(draft: Draft, txn: Txn, reason: str) -> Outcome:
     return _outcome(draft, txn, ABORTING, reason, found, [], [])
 
 
-def finish_ops(draft: Draft, txn: Txn, back: int = 0, gone: Collection[Place] = ()) -> Outcome:
+def finish_ops(
+    draft: Draft, txn: Txn, back: int = 0, gone: Collection[Participant] = ()
+) -> Outcome:
     """Continue a decided transaction: end what is available now, and the whole if nothing waits.
 
     back: a partition that the same frame makes available

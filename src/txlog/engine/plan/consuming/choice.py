@@ -19,7 +19,7 @@ from txlog.engine.model.idset import IdSet
 from txlog.engine.model.ops import Run
 from txlog.engine.plan.clock_trust import due_ms
 from txlog.engine.plan.consuming.key_shared import choose_keys
-from txlog.engine.plan.delayed.due import Cycle, due_for_any, next_due
+from txlog.engine.plan.delayed.due import DueScan, due_for_any, next_due
 from txlog.engine.plan.policies import delay_policy
 from txlog.engine.plan.reading.dispatch import Piece, plan
 from txlog.engine.plan.standing import Place, stands_at
@@ -61,7 +61,7 @@ class Delays(NamedTuple):
     strays_max: int
     make_do: bool
 
-    def cycle(
+    def scan(
         self,
         view: View,
         me: Consumer,
@@ -69,9 +69,9 @@ class Delays(NamedTuple):
         place: Place | None,
         now: Instant,
         members: tuple[int, ...] = (),
-    ) -> Cycle:
+    ) -> DueScan:
         cursor = view.cursor(me.subscription, number)
-        return Cycle(
+        return DueScan(
             view,
             number,
             cursor,
@@ -145,8 +145,8 @@ def _choose_due(
     delays: Delays,
 ) -> Part:
     """The next messages of one partition for any consumer."""
-    cycle = delays.cycle(view, me, number, place, now)
-    found = due_for_any(view, number, cycle, limit, RECEIVE_BYTES_MAX)
+    scan = delays.scan(view, me, number, place, now)
+    found = due_for_any(view, number, scan, limit, RECEIVE_BYTES_MAX)
     if found.error is not None:
         return Part(number, found.pieces, found.place, error=found.error)
     runs = _runs_of(found.pieces)
@@ -157,7 +157,7 @@ def _choose_due(
         runs,
         bytes=found.bytes,
         is_more=found.is_more,
-        is_rewound=cycle.is_rewound,
+        is_rewound=scan.is_rewound,
     )
 
 
@@ -173,8 +173,8 @@ def _choose_keys(
     """The next messages of one partition for the owner of some keys."""
     cursor = view.cursor(me.subscription, number)
     members = tuple(one.number for one in consumers_of(view.catalog, me.subscription))
-    cycle = None if delays is None else delays.cycle(view, me, number, place, now, members)
-    found = choose_keys(view, number, cursor, me.number, members, place, limit, now, cycle)
+    scan = None if delays is None else delays.scan(view, me, number, place, now, members)
+    found = choose_keys(view, number, cursor, me.number, members, place, limit, now, scan)
     if found.error is not None:
         return Part(number, found.pieces, found.place, error=found.error)
     return Part(
@@ -186,7 +186,7 @@ def _choose_keys(
         None,
         found.bytes,
         found.is_more,
-        cycle is not None and cycle.is_rewound,
+        scan is not None and scan.is_rewound,
     )
 
 
@@ -201,17 +201,17 @@ def _choose(
 ) -> Part | None:
     """The next messages of one partition for a consumer; None: nothing is for this one now."""
     cursor = view.cursor(me.subscription, number)
-    hands = cursor.hands
+    leases = cursor.leases
     if me.kind == "failover":
         if active_consumer(view, me.subscription, index_of(topic, number)) != me.number:
             return None
-        if hands.others(me.number):
+        if leases.others(me.number):
             return None  # the one before is working on them: taken over now, they would come twice
     at = stands_at(cursor, place, now)
-    waiting = hands.not_due(now)[0]
+    waiting = leases.not_due(now)[0]
     skip: tuple[IdSet, ...] = (cursor.acked, cursor.held, waiting)
     if me.kind in SHARED_TYPES:
-        skip = (*skip, hands.leased)
+        skip = (*skip, leases.leased)
     found = plan(view, number, at, limit, skip)
     place = Place(cursor.round, found.behind)
     return Part(number, found.pieces, place, _runs_of(found.pieces), bytes=found.bytes)

@@ -21,9 +21,9 @@ from txlog.clock import Instant
 from txlog.engine.folds.cursor import Cursor, covers
 from txlog.engine.model.idset import Id, IdSet, before
 from txlog.engine.model.ops import Mark, Run
-from txlog.engine.plan.delayed.due import Cycle
+from txlog.engine.plan.delayed.due import DueScan
 from txlog.engine.plan.delayed.timetable_parts import Key
-from txlog.engine.plan.reading.batch_bytes import Weight
+from txlog.engine.plan.reading.batch_bytes import BatchBytes
 from txlog.engine.plan.reading.dispatch import Piece, id_of, part_of, plan, requests_of
 from txlog.engine.plan.reading.skip_sets import Skip
 from txlog.engine.plan.standing import Place, stands_at
@@ -95,31 +95,31 @@ def choose_keys(
     place: Place | None,
     limit: int,
     now: Instant,
-    cycle: Cycle | None = None,
+    scan: DueScan | None = None,
 ) -> Chosen:
     """The next messages of a partition for the owner of some slots, at most limit.
 
-    cycle:  of a subscription that honours deliver_at
+    scan:   for a subscription that honours deliver_at
     cost:   reads the keys of what it passes, once while the members stay the same, and of what has
             become due; nothing of what is not due
     raises: Unindexed, BucketLost
     """
     stops = _Stops(cursor, consumer, now)
     mine = slots_of(members, consumer)
-    at = stands_at(cursor, place, now, members) if cycle is None else cycle.mark
-    out = Chosen([], [], _place(cursor, at, members, cycle))
+    at = stands_at(cursor, place, now, members) if scan is None else scan.mark
+    out = Chosen([], [], _place(cursor, at, members, scan))
     look = _Look(out, limit, stops)
     skip: Skip = stops.passed
-    if cycle is not None:
-        if cursor.hands.waiting or stops.first_elsewhere() is not None:
-            at = _back_to_due(cycle, stops)
-        elif not _take_due(view, number, cycle, look, mine, len(members)):
+    if scan is not None:
+        if cursor.leases.waiting or stops.first_elsewhere() is not None:
+            at = _back_to_due(scan, stops)
+        elif not _take_due(view, number, scan, look, mine, len(members)):
             return out
-    if cursor.hands.waiting:  # what waits holds its key up, also where the consumer has passed it
-        at = _lower(at, min(cursor.hands.waiting))
-    if cycle is not None:
-        cycle.open_forward(at)
-        skip = (*skip, *cycle.skip)
+    if cursor.leases.waiting:  # what waits holds its key up, also where the consumer has passed it
+        at = _lower(at, min(cursor.leases.waiting))
+    if scan is not None:
+        scan.open_forward(at)
+        skip = (*skip, *scan.skip)
     looked = 0
     while look.left > 0 and out.bytes < RECEIVE_BYTES_MAX:
         found = plan(view, number, at, max(SCAN_ROWS_MIN, look.left * len(members)), skip)
@@ -128,66 +128,68 @@ def choose_keys(
             break
         try:
             slots = _slots(view, found.pieces)
-            waiting = {} if cycle is None else cycle.not_due(found.pieces)
+            waiting = {} if scan is None else scan.not_due(found.pieces)
         except Corruption as error:
             return Chosen(found.pieces, [], out.place, error=error)
         start = 0
         for piece, offsets in _owned(found.pieces, slots, mine):
-            if cycle is not None and waiting:
-                offsets = look.put_off(cycle, piece, offsets, waiting, start)
+            if scan is not None and waiting:
+                offsets = look.put_off(scan, piece, offsets, waiting, start)
             look.take(piece, offsets, found.bytes * piece.rows // found.messages)
             start += piece.rows
         looked += found.messages
         if looked >= SCAN_ROWS_MAX and look.halt is None and not out.pieces:
             out.is_more = True
             break
-    out.is_more = out.is_more or (cycle is not None and cycle.is_more and not out.pieces)
-    out.place = _place(cursor, look.halt or at, members, cycle)
+    out.is_more = out.is_more or (scan is not None and scan.is_more and not out.pieces)
+    out.place = _place(cursor, look.halt or at, members, scan)
     return out
 
 
-def _place(cursor: Cursor, at: Mark, members: tuple[int, ...], cycle: Cycle | None) -> Place:
-    return Place(cursor.round, at, members) if cycle is None else cycle.place(at)
+def _place(cursor: Cursor, at: Mark, members: tuple[int, ...], scan: DueScan | None) -> Place:
+    return Place(cursor.round, at, members) if scan is None else scan.place(at)
 
 
-def _take_due(view: View, number: int, cycle: Cycle, look: _Look, mine: range, owners: int) -> bool:
+def _take_due(
+    view: View, number: int, scan: DueScan, look: _Look, mine: range, owners: int
+) -> bool:
     """Take the owner's part of what is due below its mark; False: its keys cannot be read.
 
     Nothing there holds a key up: what others hold is of their slots, or the mark is below it.
     """
-    weight = Weight(view, number, RECEIVE_BYTES_MAX)
+    budget = BatchBytes(view, number, RECEIVE_BYTES_MAX)
     taken: list[Id] = []
-    passed = cycle.pointer
-    due = cycle.due()
+    passed = scan.pointer
+    due = scan.due()
     is_over = False
     while not is_over and len(taken) < look.left:
         count = max(SCAN_ROWS_MIN, (look.left - len(taken)) * owners)
         batch = list(islice(due, count))
         is_over = len(batch) < count
-        found = cycle.pieces_of(sorted(key[1:] for key in batch))
+        found = scan.pieces_of(sorted(key[1:] for key in batch))
         try:
             slots = _slots_by_id(view, found)
         except Corruption as error:
-            cycle.pointer = min(cycle.pointer, passed)
+            scan.pointer = min(scan.pointer, passed)
             if taken:
                 break  # those first
-            look.fail(found, cycle.place(cycle.mark), error)
+            look.fail(found, scan.place(scan.mark), error)
             return False
         for key in batch:
             one = key[1:]
             slot = slots[one]
             if slot == NO_SLOT or slot in mine:
-                room, each = weight.fit(one[0], cycle.marker_of(one), one[2], 1, is_first=not taken)
+                room, each = budget.fit(one[0], scan.marker_of(one), one[2], 1, is_first=not taken)
                 if not room or len(taken) == look.left:
-                    cycle.pointer = min(cycle.pointer, passed)
+                    scan.pointer = min(scan.pointer, passed)
                     is_over = True
                     break
-                weight.left -= each
+                budget.left -= each
                 taken.append(one)
             passed = key
         if not is_over:
-            cycle.pass_over(passed)
-    look.take_all(cycle.pieces_of(sorted(taken)), RECEIVE_BYTES_MAX - weight.left)
+            scan.pass_over(passed)
+    look.take_all(scan.pieces_of(sorted(taken)), RECEIVE_BYTES_MAX - budget.left)
     return True
 
 
@@ -198,21 +200,21 @@ def _slots_by_id(view: View, pieces: list[Piece]) -> dict[Id, int]:
     return dict(zip(ids, _slots(view, pieces).to_pylist(), strict=True))
 
 
-def _back_to_due(cycle: Cycle, stops: _Stops) -> Mark:
+def _back_to_due(scan: DueScan, stops: _Stops) -> Mark:
     """The place to continue from, below everything that has become due since it was passed.
 
     What holds a key up is below it as well: whoever passed it may not know.
     """
     lowest: Id | None = None
-    for key in cycle.due():
+    for key in scan.due():
         if lowest is None or key[1:] < lowest:
             lowest = key[1:]
     if lowest is None:
-        return cycle.mark
-    if not cycle.is_more:
-        cycle.forget_due()
+        return scan.mark
+    if not scan.is_more:
+        scan.forget_due()
     first = stops.first_elsewhere()
-    return _lower(_lower(cycle.mark, lowest), first if first is not None else lowest)
+    return _lower(_lower(scan.mark, lowest), first if first is not None else lowest)
 
 
 def _lower(mark: Mark, one: Id) -> Mark:
@@ -247,7 +249,7 @@ class _Look:
 
     def put_off(
         self,
-        cycle: Cycle,
+        scan: DueScan,
         piece: Piece,
         offsets: list[tuple[int, int]],
         waiting: dict[int, Key],
@@ -260,11 +262,11 @@ class _Look:
             key = waiting.get(start + offset)
             if key is None:
                 left.append((offset, slot))
-            elif cycle.room(strays):
+            elif scan.room(strays):
                 strays.append(key)
             else:
                 self.halt = self.halt or before(key[1:])
-        cycle.remember(strays)
+        scan.remember(strays)
         return left
 
     def take(self, piece: Piece, offsets: list[tuple[int, int]], size: int) -> None:
@@ -299,8 +301,8 @@ class _Stops:
     __slots__ = ("_blocked", "_blocking", "_elsewhere", "_held", "is_clear", "passed")
 
     def __init__(self, cursor: Cursor, consumer: int, now: Instant) -> None:
-        hands = cursor.hands
-        lease = hands.leases.get(consumer)
+        leases = cursor.leases
+        lease = leases.by_consumer.get(consumer)
         # what needs no look: deleted, or in this hand
         self.passed: tuple[IdSet, ...] = (cursor.acked,)
         if lease is not None and lease.ids:
@@ -310,9 +312,9 @@ class _Stops:
             if pending.consumer != consumer:
                 for run in pending.runs:
                     elsewhere.add(run)
-        others = [hands.leases[other].ids for other in hands.others(consumer)]
+        others = [leases.by_consumer[other].ids for other in leases.others(consumer)]
         self._elsewhere = elsewhere
-        self._blocking = [ids for ids in (*others, elsewhere, hands.not_due(now)[0]) if ids]
+        self._blocking = [ids for ids in (*others, elsewhere, leases.not_due(now)[0]) if ids]
         self._held = cursor.held
         self._blocked: set[int] = set()
         self.is_clear = not (self._blocking or cursor.held)

@@ -1,17 +1,17 @@
-"""Owns the cycle of a subscription that honours deliver_at: what of a partition is due for it.
+"""Owns DueScan: what of a partition is due for a subscription that honours deliver_at.
 
-    R        the mark of its place: what stands below is acknowledged, held, in a hand, or not due
-    pointer  a key: of what was passed over as not due, all of it stands above
-    strays   keys of rows that were met and are not due, and that the index does not have
+    mark     of its place: everything below is acknowledged, held, in a hand, or not due
+    pointer  a key: everything that was passed over as not due is above it
+    strays   keys of rows that were met, are not due, and are not in the index
 
-A cycle polls the index after the pointer for what has become due below R, then reads forward from
-R over what is left. It proposes only: whatever it does not take is found again, since pointer and R
-move over nothing else. What comes back to the subscription brings R back (standing), and what the
-index may have lost since brings R back to mark-delete: that repeats bitmap algebra, and reads no
-row that is acknowledged, leased or not due.
+A scan polls the index after the pointer for what has become due below the mark, then reads forward
+from the mark over what is left. It only proposes: whatever it does not take is found again, since
+pointer and mark move over nothing else. What comes back to the subscription moves the mark back
+(standing), and what the index may have lost since moves it back to mark-delete: that repeats bitmap
+algebra, and reads no row that is acknowledged, leased or not due.
 
-Rows outside the index are looked at one by one where one of them may not be due: with a clock that
-is behind the one that left them out, or in a range that is not indexed.
+Rows outside the index are read one by one where one of them may not be due: with a clock that is
+behind the one that left them out, or in a range that is not indexed.
 Source: spec/delayed 1, 7.
 """
 
@@ -34,7 +34,7 @@ from txlog.engine.model.ops import Id, Mark
 from txlog.engine.plan.delayed.timetable import Timetable, timetable
 from txlog.engine.plan.delayed.timetable_parts import BucketAway, BucketLost, Key, behind_time
 from txlog.engine.plan.policies import ACTIVE
-from txlog.engine.plan.reading.batch_bytes import Weight
+from txlog.engine.plan.reading.batch_bytes import BatchBytes
 from txlog.engine.plan.reading.dispatch import Piece, id_of, part_of, plan, requests_of
 from txlog.engine.plan.reading.skip_sets import Skip
 from txlog.engine.plan.standing import Place, stands_at
@@ -56,7 +56,7 @@ class Unindexed(Exception):
 
 
 class Due(msgspec.Struct, gc=False):
-    """What a cycle found; is_more: ask again, it ended early; error: the pieces cannot be read."""
+    """What a scan found; is_more: ask again, it ended early; error: the pieces cannot be read."""
 
     pieces: list[Piece]
     place: Place
@@ -77,7 +77,7 @@ class Split(NamedTuple):
     stop: Mark | None
 
 
-class Cycle:
+class DueScan:
     """One look of a subscription at one partition.
 
     busy:     sets of ids that are unavailable now; skip: of those that are not due
@@ -134,7 +134,7 @@ class Cycle:
             self.mark = stands_at(cursor, place, now, members)
             self.pointer = min(self.pointer, place.pointer)
             self.strays = place.strays
-        sets = (cursor.acked, cursor.held, cursor.hands.leased, cursor.hands.not_due(now)[0])
+        sets = (cursor.acked, cursor.held, cursor.leases.leased, cursor.leases.not_due(now)[0])
         self.busy = tuple(ids for ids in sets if ids)
         self._table: Timetable | None = None
         if not delayed.is_empty:
@@ -151,7 +151,7 @@ class Cycle:
         self.is_more = False
 
     def place(self, mark: Mark) -> Place:
-        """Where the cycle has come to."""
+        """Where the scan has come to."""
         delayed = self._delayed
         return Place(
             self.cursor.round,
@@ -168,10 +168,10 @@ class Cycle:
         """True for a message that is not acknowledged, held or leased."""
         return not covers(self.cursor.mark_delete, one) and not any(one in ids for ids in self.busy)
 
-    # --- below R -----------------------------------------------------------------------------
+    # --- below the mark ----------------------------------------------------------------------
 
     def due(self) -> Iterator[Key]:
-        """What is due below R and free, in order of key.
+        """What is due below the mark and free, in order of key.
 
         The pointer follows: it stays before the last key until the next is requested, so that a key
         not taken is found again. Raises BucketLost.
@@ -243,22 +243,22 @@ class Cycle:
         return free
 
     def take_due(self, limit: int, bytes_max: int) -> tuple[list[Piece], int, int]:
-        """What is due below R in order of position: pieces, how many messages and bytes."""
-        weight = Weight(self._view, self._number, bytes_max)
+        """What is due below the mark in order of position: pieces, messages and bytes."""
+        budget = BatchBytes(self._view, self._number, bytes_max)
         taken: list[Id] = []
         for key in self.due():
             if len(taken) == limit:
                 break
             one = key[1:]
-            room, each = weight.fit(one[0], self.marker_of(one), one[2], 1, is_first=not taken)
+            room, each = budget.fit(one[0], self.marker_of(one), one[2], 1, is_first=not taken)
             if not room:
                 break
-            weight.left -= each
+            budget.left -= each
             taken.append(one)
         taken.sort()
-        return self.pieces_of(taken), len(taken), bytes_max - weight.left
+        return self.pieces_of(taken), len(taken), bytes_max - budget.left
 
-    # --- from R on ---------------------------------------------------------------------------
+    # --- from the mark on --------------------------------------------------------------------
 
     def open_forward(self, behind: Mark) -> None:
         """Find what a read from a place leaves out, and where it looks at each row.
@@ -329,51 +329,51 @@ def _is_stale(place: Place, delayed: Delayed) -> bool:
     return place.cuts != delayed.cuts and place.pointer < behind_time(delayed.cutoff_ms)
 
 
-def due_for_any(view: View, number: int, cycle: Cycle, limit: int, bytes_max: int) -> Due:
-    """A whole cycle of a Shared subscription: what is due below R, then what follows R.
+def due_for_any(view: View, number: int, scan: DueScan, limit: int, bytes_max: int) -> Due:
+    """A whole scan for a Shared subscription: what is due below the mark, then what follows it.
 
     raises: Unindexed, BucketLost
     """
-    pieces, total, used = cycle.take_due(limit, bytes_max)
-    mark = cycle.mark
+    pieces, total, used = scan.take_due(limit, bytes_max)
+    mark = scan.mark
     if total < limit:
-        cycle.open_forward(mark)
+        scan.open_forward(mark)
     wanted = limit - total
     while total < limit and used < bytes_max:
         found = plan(
-            view, number, mark, wanted, (*cycle.busy, *cycle.skip), bytes_max=bytes_max - used
+            view, number, mark, wanted, (*scan.busy, *scan.skip), bytes_max=bytes_max - used
         )
         if not found.messages:
             mark = found.behind
             break
         try:
-            rows = cycle.not_due(found.pieces)
+            rows = scan.not_due(found.pieces)
         except Corruption as error:
             if pieces:
                 break  # those first
-            return Due(found.pieces, cycle.place(mark), error=error)
+            return Due(found.pieces, scan.place(mark), error=error)
         if not rows and total + found.messages <= limit:
             pieces += found.pieces
             used += found.bytes
             mark = found.behind
             break
-        split = _split(found.pieces, rows, limit - total, cycle)
-        cycle.remember(split.waiting)
+        split = _split(found.pieces, rows, limit - total, scan)
+        scan.remember(split.waiting)
         pieces += split.pieces
         total += split.messages
         used += found.bytes * split.messages // found.messages
         mark = split.stop or found.behind
-        cycle.looked += found.messages
+        scan.looked += found.messages
         if split.stop is not None:
             break
-        if cycle.looked >= LOOK_ROWS_MAX:
-            cycle.is_more = True
+        if scan.looked >= LOOK_ROWS_MAX:
+            scan.is_more = True
             break
         wanted = max(limit - total, LOOK_ROWS)  # most of these may wait
-    return Due(pieces, cycle.place(mark), used, cycle.is_more)
+    return Due(pieces, scan.place(mark), used, scan.is_more)
 
 
-def _split(pieces: list[Piece], rows: dict[int, Key], limit: int, cycle: Cycle) -> Split:
+def _split(pieces: list[Piece], rows: dict[int, Key], limit: int, scan: DueScan) -> Split:
     """Pieces without the rows that wait, at most limit messages."""
     out: list[Piece] = []
     waiting: list[Key] = []
@@ -393,7 +393,7 @@ def _split(pieces: list[Piece], rows: dict[int, Key], limit: int, cycle: Cycle) 
                 return Split(out, total, waiting, before(id_of(piece, first + count)))
             first = stop + 1
             if not is_last:
-                if not cycle.room(waiting):
+                if not scan.room(waiting):
                     return Split(out, total, waiting, before(id_of(piece, stop)))
                 waiting.append(rows[waits[at]])
                 at += 1

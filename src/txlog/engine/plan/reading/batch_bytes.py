@@ -12,7 +12,7 @@ from txlog.engine.folds.buffer import Marker
 from txlog.engine.view.view import View
 
 
-class Weight:
+class BatchBytes:
     """The bytes that a batch of one partition still takes."""
 
     __slots__ = ("_partition", "_view", "left")

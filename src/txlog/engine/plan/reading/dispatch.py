@@ -22,7 +22,7 @@ from txlog.engine.model.idset import Id, IdSet, covers
 from txlog.engine.model.ops import Mark, Run
 from txlog.engine.model.schema import INSTANT, PROPERTY_MAP
 from txlog.engine.model.tail import repeat_runs
-from txlog.engine.plan.reading.batch_bytes import Weight
+from txlog.engine.plan.reading.batch_bytes import BatchBytes
 from txlog.engine.plan.reading.skip_sets import Skip, entries_left, indexes_left, runs_left
 from txlog.engine.view.files import Request
 from txlog.engine.view.view import View
@@ -104,19 +104,19 @@ def plan(
     pieces: list[Piece] = []
     total = 0
     at = behind
-    weight = Weight(view, partition, bytes_max)
+    budget = BatchBytes(view, partition, bytes_max)
     for run, marker in _candidates(view, partition, behind, stop, skip):
         ledger, first, last, index_first, index_last = run
         while total < limit and first <= last and index_first <= index_last:
             size = last - first + 1 if marker is None else index_last - index_first + 1
-            room, each = weight.fit(
+            room, each = budget.fit(
                 ledger, marker, index_first, min(size, limit - total), is_first=not total
             )
             if not room:
-                return Plan(pieces, total, at, bytes_max - weight.left)
+                return Plan(pieces, total, at, bytes_max - budget.left)
             pieces.append(Piece(ledger, first, room, index_first, marker))
             total += room
-            weight.left -= room * each
+            budget.left -= room * each
             if marker is None:
                 first += room
                 at = (ledger, first - 1, 0)
@@ -127,7 +127,7 @@ def plan(
             break
     else:
         at = _last(view, partition, behind, stop)
-    return Plan(pieces, total, at, bytes_max - weight.left)
+    return Plan(pieces, total, at, bytes_max - budget.left)
 
 
 def behind_followed_by(

@@ -28,7 +28,7 @@ from txlog.startup import compute as pc
 _STEADY = ("start", "skip", "id", "time")  # bounds that later frames do not move back
 
 
-class Place(NamedTuple):
+class ReadRange(NamedTuple):
     """Where to read in one partition; subscription: leave out what it has acknowledged."""
 
     behind: Mark
@@ -38,7 +38,7 @@ class Place(NamedTuple):
 
 def resolve_range(
     view: View, topic: Topic, wanted: Range, partitions: list[int]
-) -> dict[int, Place]:
+) -> dict[int, ReadRange]:
     """The place of each partition that the range touches.
 
     raises: MessageNotFound, SubscriptionNotFound, TransactionNotFound (never issued),
@@ -67,12 +67,12 @@ def resolve_range(
         stop = None
         if wanted.stop is not None:
             stop = stop_behind(resolve_bound(view, topic, partition, wanted.stop))
-        out[partition] = Place(resolve_bound(view, topic, partition, wanted.start), stop)
+        out[partition] = ReadRange(resolve_bound(view, topic, partition, wanted.start), stop)
     return out
 
 
 def is_settled(
-    view: View, topic: Topic, wanted: Range, places: dict[int, Place], *, of_all: bool
+    view: View, topic: Topic, wanted: Range, places: dict[int, ReadRange], *, of_all: bool
 ) -> bool:
     """Whether no later frame, whatever it holds, can put a message into a range.
 
@@ -91,7 +91,7 @@ def is_settled(
     )
 
 
-def _is_settled(view: View, topic: Topic, partition: int, stop: Bound, place: Place) -> bool:
+def _is_settled(view: View, topic: Topic, partition: int, stop: Bound, place: ReadRange) -> bool:
     end = end_of(view, topic, partition)
     if isinstance(stop.value, MessageId):
         index = 0 if stop.value.index == 1 else stop.value.index
@@ -157,7 +157,7 @@ def _counted(view: View, number: int, bound: Bound, after: Mark, skip: Skip = ()
 
 def _of_unacked(
     view: View, topic: Topic, partition: int, wanted: Range, subscription: int
-) -> Place:
+) -> ReadRange:
     """Where a subscription has messages left; bounds count those only."""
     number = number_of(topic, partition)
     cursor = view.cursor(subscription, number)
@@ -166,7 +166,7 @@ def _of_unacked(
         stop = stop_behind(_counted(view, number, wanted.stop, behind, (cursor.acked,)))
     if wanted.start.kind != "start":
         behind = _counted(view, number, wanted.start, behind, (cursor.acked,))
-    return Place(behind, stop, subscription)
+    return ReadRange(behind, stop, subscription)
 
 
 def _behind_id(view: View, number: int, wanted: MessageId) -> Mark:
@@ -291,21 +291,21 @@ def _subscription(view: View, topic: Topic, name: str | None) -> Subscription:
     return known[0]
 
 
-def _of_txn(view: View, topic: Topic, wanted: Range, partitions: list[int]) -> dict[int, Place]:
+def _of_txn(view: View, topic: Topic, wanted: Range, partitions: list[int]) -> dict[int, ReadRange]:
     assert wanted.txn is not None
     pair = (wanted.txn.coordinator, wanted.txn.sequence)
-    out: dict[int, Place] = {}
+    out: dict[int, ReadRange] = {}
     for partition in partitions:
         for ledger, known in view.buffer(number_of(topic, partition)).markers.items():
             for marker in known:
                 if (marker.coordinator, marker.sequence) == pair:
-                    out[partition] = Place(
+                    out[partition] = ReadRange(
                         (ledger, marker.entry - 1, 0), (ledger, marker.entry + 1, 0)
                     )
     return out or _of_batch(view, topic, wanted.txn, partitions)
 
 
-def _of_batch(view: View, topic: Topic, txn: TxnId, partitions: list[int]) -> dict[int, Place]:
+def _of_batch(view: View, topic: Topic, txn: TxnId, partitions: list[int]) -> dict[int, ReadRange]:
     """Where the ledgers lie that the transaction of a batch adopted, which has no marker."""
     state = view.coordinator(txn.coordinator)
     known = coordinators.find(state, txn.sequence)
@@ -315,7 +315,7 @@ def _of_batch(view: View, topic: Topic, txn: TxnId, partitions: list[int]) -> di
             hint="txlog txn list shows the open ones",
             txn=txn,
         )
-    out: dict[int, Place] = {}
+    out: dict[int, ReadRange] = {}
     for number, ledger, _, messages in () if known is None else known.markers:
         index, ends = index_of(topic, number), view.topic(number).ledgers
         at = bisect_left(ends, ledger, key=lambda end: end.ledger)
@@ -326,5 +326,5 @@ def _of_batch(view: View, topic: Topic, txn: TxnId, partitions: list[int]) -> di
             left -= last.entries
             if left <= 0:
                 break
-        out[index] = Place((ledger, -1, 0), (last.ledger, last.entries, 0))
+        out[index] = ReadRange((ledger, -1, 0), (last.ledger, last.entries, 0))
     return out

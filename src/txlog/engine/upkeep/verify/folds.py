@@ -50,13 +50,13 @@ def check_cursor(view: View, subscription: int, number: int, findings: Findings)
     check.mark(cursor)
     check.ids("acknowledged", cursor.acked, cursor)
     check.ids("held by a transaction", cursor.held, cursor)
-    check.ids("in hand", cursor.hands.leased, cursor)
+    check.ids("in hand", cursor.leases.leased, cursor)
     check.pending(cursor, subscription)
-    for consumer, lease in cursor.hands.leases.items():
+    for consumer, lease in cursor.leases.by_consumer.items():
         if lease.ids and consumer not in view.catalog.consumers:
             check.say(f"consumer {consumer} has messages in hand but does not exist")
     for name, other in (("acknowledged", cursor.acked), ("held", cursor.held)):
-        for run in cursor.hands.leased.runs():
+        for run in cursor.leases.leased.runs():
             if other.first_common(run) is not None:
                 check.say(f"{_text(run)} is in hand and {name}", run)
                 break

@@ -90,7 +90,7 @@ def plain(key: Component, blob: bytes) -> object:
 
 
 def _plain_cursor(state: Cursor) -> object:
-    hands = state.hands
+    leases = state.leases
     return [
         state.mark_delete,
         state.acked.runs(),
@@ -103,7 +103,7 @@ def _plain_cursor(state: Cursor) -> object:
         state.redelivered,
         state.released.runs(),
         msgspec.to_builtins(state.figures),
-        hands.leased.runs(),
+        leases.leased.runs(),
         {
             number: (
                 lease.ids.runs(),
@@ -112,11 +112,11 @@ def _plain_cursor(state: Cursor) -> object:
                 list(lease.batch),
                 list(lease.again),
             )
-            for number, lease in sorted(hands.leases.items())
+            for number, lease in sorted(leases.by_consumer.items())
             if lease.ids
         },
-        hands.waiting,
-        hands.waiting_ids.runs(),
+        leases.waiting,
+        leases.waiting_ids.runs(),
         _sorted(msgspec.to_builtins(state.pending, str_keys=False)),
     ]
 
