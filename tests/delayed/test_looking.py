@@ -19,8 +19,10 @@ from tests.delayed.looking_kit import (
 )
 from tests.engine_kit import START_MS, Bench, begin, ids, send
 from txlog import Bound, Client, Message, MessageId, Range, messages
+from txlog.answers import delayed
 from txlog.engine.decide.draft import Decision
 from txlog.engine.model.ops import BucketSealed
+from txlog.engine.view.files import Files
 from txlog.errors import (
     InvalidArgument,
     MessageNotFound,
@@ -67,6 +69,34 @@ def test_the_list_is_in_the_order_of_time(tmp_path: Path) -> None:
     bench.clock.advance(200)
     assert listed_ids(handle.delayed()) == []
     assert handle.next_delayed() is None
+
+
+def test_a_list_looks_at_each_frame_a_few_times(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kills: a read for a thousand rows, each of them looking into every file; and all at once."""
+    bench = bench_of(tmp_path)
+    rng, now = random.Random(4), START_MS
+    times = [now + 1 + at for at in rng.sample(range(10**6), 6000)]
+    for at in range(0, len(times), 600):
+        some = pa.array(times[at : at + 600], pa.timestamp("ms", "UTC"))
+        rows = pa.table({"value": [b"x" * 100] * 600, "deliver_at": some})
+        bench.client.producer("t").send_batch(rows)
+    reads: list[int] = []
+    noted = Files._noted
+
+    def count(self: Files, table: pa.Table) -> pa.Table:
+        reads.append(len(table))
+        return noted(self, table)
+
+    monkeypatch.setattr(Files, "_noted", count)
+    found = bench.client.topic("t").delayed()["deliver_at"].cast(pa.int64()).to_pylist()
+    assert found == sorted(times)
+    assert (len(reads), sum(reads)) == (1, 6000)
+    reads.clear()
+    monkeypatch.setattr(delayed, "RECEIVE_BYTES_MAX", 100_000)  # payloads that are in memory
+    assert len(bench.client.topic("t").delayed()) == 6000
+    assert reads == [1000] * 6
 
 
 def test_a_row_says_what_is_shown_of_it(tmp_path: Path) -> None:

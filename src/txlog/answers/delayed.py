@@ -40,7 +40,7 @@ from txlog.engine.store.store import Store
 from txlog.engine.view.view import View
 from txlog.errors import IntegrityError
 from txlog.ids import MessageId, TopicName
-from txlog.settings import DAY_MS, HOUR_MS, MINUTE_MS
+from txlog.settings import DAY_MS, HOUR_MS, MINUTE_MS, RECEIVE_BYTES_MAX
 from txlog.startup import compute as pc
 
 if TYPE_CHECKING:
@@ -56,7 +56,9 @@ LISTED = pa.schema(
     ]
 )
 WITHIN = (MINUTE_MS, 10 * MINUTE_MS, HOUR_MS, DAY_MS)
-ROWS_AT_ONCE = 1000  # messages read at once: their payloads are in memory
+# Messages that are read at once; fewer of large ones, as their payloads are in memory. In order of
+# time they lie anywhere, so each step may look at every file.
+ROWS_AT_ONCE = 1 << 16
 _ORDER = [(name, "ascending") for name in ("deliver_at", "ledger", "entry", "index")]
 
 
@@ -88,8 +90,9 @@ def listed(
     """
     out = [LISTED.empty_table()]
     left = limit
+    most = _rows_at_once(view, scope)
     for times in ahead(view, scope):
-        step = ROWS_AT_ONCE if left is None or key is not None else min(left, ROWS_AT_ONCE)
+        step = most if left is None or key is not None else min(left, most)
         for at in range(0, times.num_rows, max(1, step)):
             if left is not None and left <= 0:
                 return pa.concat_tables(out)
@@ -99,6 +102,13 @@ def listed(
             out.append(rows.slice(0, left))
             left = None if left is None else left - out[-1].num_rows
     return pa.concat_tables(out)
+
+
+def _rows_at_once(view: View, scope: Scope) -> int:
+    states = [view.topic(number_of(scope.topic, index)) for index in scope.indexes]
+    size = sum(state.payload_bytes for state in states)
+    mean = size // max(1, sum(state.messages for state in states))
+    return max(1, min(ROWS_AT_ONCE, RECEIVE_BYTES_MAX // max(1, mean)))
 
 
 def ahead(view: View, scope: Scope, *, in_order: bool = True) -> Iterator[pa.Table]:
