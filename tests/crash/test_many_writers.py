@@ -26,7 +26,7 @@ from txlog.engine.store.identity import read_identity
 from txlog.engine.store.store import Store
 from txlog.engine.upkeep.verify.findings import Findings
 from txlog.engine.upkeep.verify.verify import verify
-from txlog.errors import OutcomeUnknown, StoreLocked
+from txlog.errors import AlreadyExists, OutcomeUnknown, StoreLocked, TryAgain
 from txlog.settings import Settings
 
 SETTINGS = Settings(durability="sync", free_bytes_min=0)
@@ -358,3 +358,24 @@ def test_a_question_waits_for_nobody_who_is_stopped_in_a_flush() -> None:
     assert send(k, "k1")
     assert has_asked
     assert {"k1", "f1"} <= {*sent(disk.process())}
+
+
+def test_a_refusal_is_not_told_before_its_reason_is_durable() -> None:
+    """Kills: `it exists already`, of a topic that a power cut takes back."""
+    (of_k, k), (disk, f) = processes(2)
+
+    def fails(op: str, path: str, **info: int) -> None:
+        if op == "datasync":
+            raise OSError(errno.EIO, "Input/output error")
+
+    def before_its_flush(op: str, path: str, **info: int) -> None:
+        if (op, path) == ("lock", FLUSH_LOCK):
+            of_k.step, disk.step = lambda *_, **__: None, fails
+            with pytest.raises(TryAgain):
+                f.create_topic("x")
+            disk.step = lambda *_, **__: None
+
+    of_k.step = before_its_flush
+    k.create_topic("x")
+    with pytest.raises(AlreadyExists):
+        f.create_topic("x")

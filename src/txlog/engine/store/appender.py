@@ -24,7 +24,7 @@ from txlog.engine.storage.journal.file import RawFrame, frame_nowhere
 from txlog.engine.storage.journal.journal import Journal
 from txlog.engine.store.space import Space
 from txlog.engine.view.view import View
-from txlog.errors import OutcomeUnknown, ReadOnlyStore, StoreFull, TxlogError
+from txlog.errors import OutcomeUnknown, ReadOnlyStore, StoreFull, TryAgain, TxlogError
 from txlog.settings import Settings
 
 Rows = tuple[int, pa.Buffer | None]
@@ -265,3 +265,10 @@ def interrupted(error: BaseException) -> OutcomeUnknown:
     )
     unknown.__cause__ = error
     return unknown
+
+
+def again(error: TxlogError) -> TryAgain:
+    """The error for callers that were refused by what could not be made durable then."""
+    refused = TryAgain(f"nothing was done, and what it depends on may be lost: {error}")
+    refused.__cause__ = error
+    return refused

@@ -43,6 +43,7 @@ from txlog.engine.store.appender import (
     Call,
     Decide,
     NothingWritten,
+    again,
     in_doubt,
     interrupted,
 )
@@ -634,6 +635,9 @@ class Store:
             elif journal.owes:  # what others wait for was seen, and may be in an answer
                 self._make_durable(journal.awaited_lsn)
         except TxlogError as error:
+            for call in calls:
+                if not call.is_in_doubt and isinstance(call.error, TxlogError):
+                    call.error = again(error)  # it was refused because of what may be lost
             self._fail(calls, error, is_following=False)
             return
         self._is_void = False
