@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 import random
 import signal
@@ -17,14 +18,26 @@ import pytest
 from scripts import ready
 from tests.cli.test_store import ROOT, Tool, tool
 from tests.engine_kit import Bench, begin, send
+from tests.text import one_by_one
+from tests.text.random_messages import random_table
 from txlog import Bound, Client, MessageId
+from txlog.engine.plan.reading.dispatch import RECEIVED
 from txlog.errors import AlreadyExists, InvalidArgument, MessageNotFound, NotAllowed
-from txlog.jobs.export_files import LOCK, STATE, export_directory, export_file
+from txlog.jobs.export_files import (
+    LOCK,
+    STATE,
+    export_directory,
+    export_file,
+    exported,
+    writer,
+)
 from txlog.ranges import Range, parse_range
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 _ = tool
 NASTY = [b"", b"\xff\x00", b'a "b"\n,\\', "ü€\u2028".encode(), None, b"null", b'{"a":1}']
+
+NOT_IN_CSV = ("kind", "txn_state", "redelivery_count", "late", "size_bytes", "producer")
 
 
 def fill(client: Client, count: int, seed: int) -> None:
@@ -267,3 +280,33 @@ def test_an_export_that_fails_says_one_thing(tool: Tool, tmp_path: Path, form: s
     code, _, err = tool("export", "nothing", "-", "--to", form)
     assert (code, err.count("error:"), "Traceback" in err) == (3, 1, False)
     assert list(tmp_path.glob("out*")) == []
+
+
+def test_text_is_that_of_one_message_after_the_other() -> None:
+    """spec/cli 8.2: envelopes, and csv where all but numbers has quotes and null is empty."""
+    for seed in range(25):
+        rng = random.Random(seed)
+        table = random_table(rng, rng.choice([1, 3, 20])).select(RECEIVED.names)
+        rows = one_by_one.rows_of(table)
+        envelopes, cells = io.BytesIO(), io.BytesIO()
+        for form, sink in (("ndjson", envelopes), ("csv", cells)):
+            made = writer(form, sink, ["producer"])
+            for part in (table.slice(0, 2), table.slice(2)):
+                made.write(exported(part))
+            made.close()
+        assert envelopes.getvalue() == b"".join(map(one_by_one.envelope, rows)), f"seed {seed}"
+        names = [name for name in one_by_one.FIELDS if name not in NOT_IN_CSV]
+        lines = [",".join(f'"{name}"' for name in names)]
+        for row, given in zip(rows, table["properties"].to_pylist(), strict=True):
+            record = one_by_one.record(row, embed=False)
+            record["properties"] = None if given is None else record["properties"]
+            lines.append(",".join(_quoted(record[name]) for name in names))
+        expected = "".join(f"{line}\n" for line in lines).encode()
+        assert cells.getvalue() == expected, f"seed {seed}"
+
+
+def _quoted(value: object) -> str:
+    """A cell: null is empty, a number is bare."""
+    if value is None or isinstance(value, int):
+        return "" if value is None else str(value)
+    return '"' + one_by_one.cell(value).replace('"', '""') + '"'

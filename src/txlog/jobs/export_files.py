@@ -15,9 +15,9 @@ Order is that of the log, one partition after another. What a message looks like
                      value as their encoding says: utf8, base64, or empty for null
     ndjson           the envelope of FORMAT records (`produce --in envelope` takes it byte for byte)
 
-DuckDB turns columns into text: no message becomes a Python object. A row is laid out as in a
-clean file of a store: a plain message has its ledger, a partition column, and its entry; a message
-of a transaction has no ledger but its marker and its index. Its id is
+Text is made of columns (`txlog.text`): no message becomes a Python object. A row is laid out as in
+a clean file of a store: a plain message has its ledger, a partition column, and its entry; one of a
+transaction has no ledger but its marker and its index. Its id is
 `coalesce(marker_ledger, ledger):coalesce(marker_entry, entry):txn_index`. Source: spec/cli 8.2.
 """
 
@@ -33,7 +33,6 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final, Protocol
 from urllib.parse import quote
 
 import pyarrow as pa
-import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 
 from txlog.api.client import Client
@@ -55,14 +54,17 @@ from txlog.errors import (
     TryAgain,
     TxlogError,
 )
-from txlog.ids import TopicName, TxnId
+from txlog.ids import TopicName
 from txlog.jobs.engine import Tell, silent
 from txlog.ranges import END, INSTANT_MS_MIN, Range
 from txlog.relation.relation import Content
 from txlog.relation.scans import scans_of
 from txlog.settings import INSTANT_MS_MAX
-from txlog.sql.duck import Session, bounded
+from txlog.sql.duck import bounded
 from txlog.startup import compute as pc
+from txlog.text.columns import data_of
+from txlog.text.columns import pieces as text_pieces
+from txlog.text.messages import Messages
 
 if TYPE_CHECKING:
     from txlog.rows.jobs import Exported
@@ -90,46 +92,16 @@ COLUMNS: Final = pa.schema(
 # What files may be partitioned by; a date is a day in UTC.
 PLACES: Final = ("partition", "key", "producer", "publish_date", "event_date")
 PLACES_MAX: Final = 500  # files open at once
-_TIMES: Final = [field.name for field in COLUMNS if field.type == INSTANT]
 _NOWHERE: Final = "__HIVE_DEFAULT_PARTITION__"
-_HIGH: Final = pa.scalar((1 << 48) - 1, pa.int64())
-
-
-def _text(column: str) -> str:
-    """SQL for bytes as text, and for their encoding."""
-    said = f"CASE WHEN {column} IS NULL THEN NULL WHEN try(decode({column})) IS NULL"
-    return (
-        f"coalesce(try(decode({column})), to_base64({column})) AS {column}, "
-        f"{said} THEN 'base64' ELSE 'utf8' END AS {column}_encoding"
-    )
-
-
-def _time(column: str) -> str:
-    """SQL for an instant as records print it; outside the years it is epoch ms."""
-    year = f"strftime({column}, '%Y-%m-%dT%H:%M:%S.%gZ')"
-    within = f"{column}_ms BETWEEN {INSTANT_MS_MIN} AND {INSTANT_MS_MAX}"
-    return f"CASE WHEN {within} THEN {year} ELSE CAST({column}_ms AS VARCHAR) END AS {column}"
 
 
 # --- the form of a message -------------------------------------------------------------------
 
-_TEXTS: Final = f"{_text('key')}, {_text('value')}"
 _CSV: Final = (
-    f"SELECT topic, partition, message_id, {_TEXTS}, CAST(to_json(properties) AS VARCHAR) AS"
-    f" properties, {', '.join(map(_time, ('publish_time', 'event_time', 'deliver_at')))},"
-    f" {_time('visible_time')}, txn, txn_index, producer, sequence_id FROM rows"
-)
-_MEMBERS: Final = {
-    **{name: name for name in ("key", "key_encoding", "value", "value_encoding")},
-    "properties": "coalesce(to_json(properties), CAST('{}' AS JSON))",
-    **{name: f"{name}_ms" for name in ("event_time", "deliver_at")},
-    **{name: name for name in ("topic", "partition", "message_id")},
-    "publish_time": "publish_time_ms", "producer": "producer", "sequence_id": "sequence_id",
-}  # fmt: skip
-_ENVELOPES: Final = (
-    "SELECT json_object(" + ", ".join(f"'{name}', {sql}" for name, sql in _MEMBERS.items()) + ")"
-    f" || chr(10) AS line FROM (SELECT * EXCLUDE (key, value), {_TEXTS} FROM rows)"
-)
+    "topic", "partition", "message_id", "key", "key_encoding", "value", "value_encoding",
+    "properties", "publish_time", "event_time", "deliver_at", "visible_time", "txn", "txn_index",
+    "producer", "sequence_id",
+)  # fmt: skip
 
 
 class Writer(Protocol):
@@ -147,38 +119,14 @@ class Writer(Protocol):
 
 def exported(received: pa.Table) -> pa.Table:
     """Rows of RECEIVED as rows of COLUMNS."""
+    messages = Messages(received)
     made = {
-        "message_id": message_ids(received),
-        "txn": _transactions(received),
+        "message_id": messages.column("message_id"),
+        "txn": messages.column("txn"),
         "txn_index": received.column("index"),
     }
     columns = [made[n] if n in made else received.column(n) for n in COLUMNS.names]
     return pa.table(columns, schema=COLUMNS)
-
-
-def message_ids(received: pa.Table) -> pa.ChunkedArray:
-    """The ids of messages as text."""
-    parts = [received.column(name).cast(pa.string()) for name in ("ledger", "entry", "index")]
-    return pc.binary_join_element_wise(*parts, ":", null_handling="skip")
-
-
-def _transactions(received: pa.Table) -> pa.ChunkedArray:
-    most, least = received.column("txn_most"), received.column("txn_least")
-    if most.null_count == len(most):
-        return pa.chunked_array([pa.nulls(len(most), pa.string())])
-    if pc.any(pc.greater(pc.bit_wise_and(most, _HIGH), pa.scalar(0, pa.int64()))).as_py():
-        pairs = zip(most.to_pylist(), least.to_pylist(), strict=True)  # beyond 2**64 of them
-        texts = [None if one is None else str(TxnId.from_halves(one, two)) for one, two in pairs]
-        return pa.chunked_array([pa.array(texts, pa.string())])
-    parts = [_unsigned(pc.shift_right(most.cast(pa.int64()), 48), 0xFFFF), _unsigned(least, None)]
-    return pc.binary_join_element_wise(*parts, ":")
-
-
-def _unsigned(column: pa.ChunkedArray, mask: int | None) -> pa.ChunkedArray:
-    if mask is not None:
-        column = pc.bit_wise_and(column, pa.scalar(mask, pa.int64()))
-    chunks = [chunk.view(pa.uint64()) for chunk in column.chunks]
-    return pa.chunked_array(chunks, pa.uint64()).cast(pa.string())
 
 
 def writer(form: str, sink: BinaryIO, without: Sequence[str] = (), *, seeks: bool = True) -> Writer:
@@ -237,41 +185,24 @@ class _Arrow:
 
 class _Text:
     def __init__(self, form: str, sink: BinaryIO, without: Sequence[str]) -> None:
-        self._session = Session()
-        self._is_csv = form == "csv"
-        self._sink = sink
-        self._without = {*without, *(f"{name}_encoding" for name in without)}
-        self._header = True
-        if self._is_csv:
-            self.write(COLUMNS.empty_table())
+        self._sink: BinaryIO | None = sink
+        left_out = {*without, *(f"{name}_encoding" for name in without)}
+        self._names = [name for name in _CSV if name not in left_out] if form == "csv" else None
+        if self._names is not None:
+            sink.write(",".join(f'"{name}"' for name in self._names).encode() + b"\n")
 
     def write(self, rows: pa.Table) -> None:
-        for name in _TIMES:
-            rows = rows.append_column(f"{name}_ms", rows.column(name).cast(pa.int64()))
-        self._session.register("rows", rows)
-        if not self._is_csv:
-            for lines in self._session.stream(_ENVELOPES):
-                self._sink.write(_bytes(lines.column(0)))
-            return
-        found = self._session.arrow(_CSV)
-        kept = [name for name in found.column_names if name not in self._without]
-        options = pacsv.WriteOptions(include_header=self._header, quoting_style="needed")
-        self._header = False
-        pacsv.write_csv(found.select(kept), self._sink, options)
+        assert self._sink is not None
+        for piece in text_pieces(rows):
+            messages = Messages(piece)
+            lines = messages.envelopes() if self._names is None else messages.quoted(self._names)
+            self._sink.write(data_of(lines))
 
     def close(self) -> None:
-        self._session.close()
+        self._sink = None
 
     def drop(self) -> None:
-        self._session.close()
-
-
-def _bytes(lines: pa.Array) -> memoryview:
-    """The text of an array without nulls, as it lies in memory."""
-    ends = lines.cast(pa.large_string()).cast(pa.large_binary())
-    offsets, data = ends.buffers()[1], ends.buffers()[2]
-    found = memoryview(offsets).cast("q")[ends.offset : ends.offset + len(ends) + 1]
-    return memoryview(data or b"").cast("B")[found[0] : found[-1]]
+        self._sink = None
 
 
 def by_place(rows: pa.Table, names: Sequence[str]) -> Iterator[tuple[str, pa.Table]]:

@@ -322,6 +322,15 @@ def cell(form: str, column: Column, *, is_safe: bool = False) -> list[Part]:
     return [column if is_safe else escaped(column)]
 
 
+def quoted_cell(column: Column, *, is_number: bool) -> list[Part]:
+    """The parts of a cell of csv where all text has quotes and null is empty."""
+    if column is None:
+        return []
+    if isinstance(column, str):
+        return [(column if is_number else in_quotes(pa.array([column]))[0].as_py()).encode()]
+    return [column if is_number else in_quotes(column)]
+
+
 def delimited(form: str, cells: Sequence[list[Part]]) -> list[Part]:
     """The parts of a line of tsv or csv."""
     parts: list[Part] = []

@@ -26,6 +26,7 @@ _SAFE: Final = (*_INSTANTS, "message_id", "txn", "key_encoding", "value_encoding
 _BARE: Final = (
     "partition", "txn_index", "sequence_id", "redelivery_count", "late", "size_bytes", "properties",
 )  # fmt: skip
+_MADE: Final = ("message_id", "txn", "txn_index")
 _STORED_AS: Final = {"txn_index": "index", "late": "is_late"}
 _ENVELOPE: Final = (
     "key", "key_encoding", "value", "value_encoding", "properties", "event_time", "deliver_at",
@@ -75,6 +76,8 @@ class Messages:
     def _field(self, name: str) -> Column:
         if name == "kind":
             return "message"
+        if name in self._table.column_names and name in _MADE:
+            return self._as_made(name)
         if name == "message_id":
             return self._ids()
         if name == "txn":
@@ -90,13 +93,14 @@ class Messages:
             return columns.instants(column)
         return columns.numbers(column) if name in _BARE else columns.strings(column)
 
-    def listed(self, name: str) -> list[str | None]:
-        """A field of each message, for a line on a terminal."""
-        column = self.field(name)
-        if isinstance(column, pa.Array):
-            found: list[str | None] = column.to_pylist()
-            return found
-        return [column] * self.count
+    def _as_made(self, name: str) -> Column:
+        """What a table has that was made for files."""
+        column = self.stored(name)
+        return columns.numbers(column) if name in _BARE else columns.strings(column)
+
+    def column(self, name: str) -> pa.Array:
+        """A field of each message."""
+        return _filled(self.field(name), self.count)
 
     def number(self, name: str) -> Column:
         """A column of integers or instants as numbers."""
@@ -203,6 +207,18 @@ class Messages:
             is_safe = name in _SAFE or (name in _BARE and name != "properties")
             cells.append(columns.cell(form, self.field(name), is_safe=is_safe))
         return columns.joined(columns.delimited(form, cells), self.count)
+
+    def quoted(self, names: Sequence[str]) -> pa.Array:
+        """Lines of csv in which all that is no number has quotes, and null has none."""
+        cells = []
+        for name in names:
+            column = self.field(name)
+            given = self.stored(name)
+            if name == "properties" and given is not None:
+                text = self.column(name)
+                column = pc.if_else(given.is_valid(), text, pa.scalar(None, text.type))
+            cells.append(columns.quoted_cell(column, is_number=name in _BARE[:-1]))
+        return columns.joined(columns.delimited("csv", cells), self.count)
 
 
 def _filled(column: Column, count: int) -> pa.Array:

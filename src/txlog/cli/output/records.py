@@ -144,13 +144,11 @@ class Records:
     def _terminal(self, table: pa.Table) -> bytes:
         """A line a message, cut to the width."""
         messages = Messages(table)
-        ids, txns = (messages.listed(name) for name in ("message_id", "txn"))
-        topics, states = (messages.listed(name) for name in ("topic", "txn_state"))
-        columns = (table[name].to_pylist() for name in ("partition", "index", "key", "value"))
+        made = (messages.column(name) for name in ("message_id", "txn", "topic", "txn_state"))
+        columns = (table[name] for name in ("partition", "index", "key", "value"))
+        listed = (column.to_pylist() for column in (*made, *columns))
         lines = []
-        for place, txn, topic, state, partition, index, key, value in zip(
-            ids, txns, topics, states, *columns, strict=True
-        ):
+        for place, txn, topic, state, partition, index, key, value in zip(*listed, strict=True):
             where = place or f"{txn}#{index}"
             shown = "" if key is None else f" {_shown(key)}"
             mark = f" [{state}]" if state not in (None, "committed") else ""
