@@ -106,6 +106,8 @@ class Range(msgspec.Struct, frozen=True, gc=False):
     kind unacked: what subscription (None = the only one) has not acknowledged; of it, in each
                   partition, from start to stop: `skip` and `last` count the messages it has left
     kind txn:     the messages of transaction txn
+    kind compacted: as range, and in place of what a compaction by key has read, the newest message
+                  of each key; bounds are positions or times, not counts
     """
 
     start: Bound = START
@@ -122,6 +124,11 @@ class Range(msgspec.Struct, frozen=True, gc=False):
         raises: InvalidArgument (203; 202 for the name of a subscription)
         """
         return parse_range(text, _now_ms() if now_ms is None else now_ms)
+
+    @property
+    def is_endless(self) -> bool:
+        """True when reading goes on with what comes later."""
+        return self.stop is None and self.kind in ("range", "compacted")
 
     def __str__(self) -> str:
         if self.kind == "unacked":

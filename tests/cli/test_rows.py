@@ -77,6 +77,7 @@ PRINTED: dict[str, type] = {
     "admin offline": topics.PartitionSwitched,
     "admin online": topics.PartitionSwitched,
     "admin compact": space.Compacted,
+    "admin compact-topic": space.TopicCompacted,
     "admin compact-changes": space.ChangesCompacted,
     "admin offload": space.Offloaded,
     "admin trim": space.Trimmed,

@@ -283,6 +283,7 @@ policy watermark get
 policy watermark remove
 admin checkpoint --roll-all
 admin compact orders
+admin compact-topic orders
 admin compact-changes
 admin gc
 admin repair

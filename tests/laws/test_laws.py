@@ -190,6 +190,7 @@ def random_history(bench: Bench, seed: int, *, checkpoints: bool) -> None:
                 handle.seek(chance.choice(known), force=force)
             elif act == 22:
                 client.subscription("t", chance.choice("sh")).skip(chance.randint(1, 3))
+                client.admin.compact_topic("t")
             elif act == 23 and chance.random() < 0.4:
                 with client.consumer("t", "s", enable_watermarking=True) as consumer:
                     consumer.receive_batch(1)

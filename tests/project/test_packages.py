@@ -30,6 +30,7 @@ GERUNDS = {  # words of the field, and rooms
     "upcoming": "an adjective; the thing is all that is to come",
 }
 WHOLE = {  # names that look like two words and are one
+    "compaction": "one word, beside `compact`",
     "datasource": "what Spark calls it",
     "idset": "the type is IdSet",
     "timetable": "one word",

@@ -105,6 +105,7 @@ UNRECORDED = {
     "LedgerReserved": "as above",
     "LedgerTrimmed": "as above",
     "Compacted": "as above",
+    "PartitionCompacted": "as above",
 }
 
 

@@ -221,9 +221,11 @@ def _ledger(view: View, number: int) -> dict[str, Any]:
     if owner is None:
         raise _nothing(f"ledger {number}")
     topic = catalogs.topic_of(view.catalog, owner[0])
-    state = view.topic(owner[0]) if owner[1] == "p" else view.buffer(owner[0])
+    state = view.topic(owner[0]) if owner[1] != "s" else view.buffer(owner[0])
     end = next((end for end in state.ledgers if end.ledger == number), None)
-    if end is None:  # trimmed, compacted, or reserved for a compaction that never happened
+    if owner[1] == "c" and (refs := view.files.of(number)):
+        status, rows = "compacted", sum(ref.rows for ref in refs)
+    elif end is None:  # trimmed, compacted, or reserved for a compaction that never happened
         status, rows = "trimmed", 0
     else:
         open_one = end is state.ledgers[-1]

@@ -33,6 +33,8 @@ from txlog.engine.upkeep.space.compact import (
 from txlog.engine.upkeep.space.offload import OffloadReport, far_unnamed, offload_files, offloadable
 from txlog.engine.upkeep.space.retention import trim_topic
 from txlog.engine.upkeep.space.sweep import free_gone, replaced, unlink_unnamed, unnamed
+from txlog.engine.upkeep.space.topic_compaction import TopicCompactReport
+from txlog.engine.upkeep.space.topic_compaction import compact_topic as compact_by_key
 from txlog.engine.view.view import View
 from txlog.errors import InvalidArgument, TxlogError
 from txlog.ids import TopicName
@@ -44,6 +46,7 @@ if TYPE_CHECKING:
         Compacted,
         GarbageCollected,
         Offloaded,
+        TopicCompacted,
         Trimmed,
         TrimmedPartition,
         UnnamedFile,
@@ -123,6 +126,30 @@ def _compact(
     free_gone(store)
     write_checkpoint(store, CheckpointReport())
     report.size_after_bytes, report.ledgers_after = store.read(measure)
+
+
+def compact_topic(store: Store, topic: str, *, dry_run: bool) -> TopicCompacted:
+    """Compact a topic by key; the fields of `txlog admin compact-topic`."""
+    name = TopicName.parse(topic)
+    number = store.read(lambda view: find_topic(view, name).number)
+    report = TopicCompactReport()
+    if not dry_run:
+        store.need_writable()
+    with nullcontext() if dry_run else maintenance(store, wait=True):
+        compact_by_key(store, number, report, dry_run=dry_run)
+    return {
+        "topic": name.short,
+        "partitions": report.partitions,
+        "lsn": report.lsn,
+        "messages": report.messages,
+        "keys_kept": report.keys_kept,
+        "keys_deleted": report.keys_deleted,
+        "without_key": report.without_key,
+        "files": report.files,
+        "size_before_bytes": report.size_before_bytes,
+        "size_after_bytes": report.size_after_bytes,
+        "dry_run": dry_run,
+    }
 
 
 def compact_changes(store: Store) -> list[ChangesCompacted]:

@@ -64,7 +64,14 @@ from txlog.ranges import Bound
 from txlog.settings import HOUR_MS, Settings
 
 if TYPE_CHECKING:
-    from txlog.rows.space import ChangesCompacted, Compacted, GarbageCollected, Offloaded, Trimmed
+    from txlog.rows.space import (
+        ChangesCompacted,
+        Compacted,
+        GarbageCollected,
+        Offloaded,
+        TopicCompacted,
+        Trimmed,
+    )
     from txlog.rows.store import Check, ClockAccepted, LockRow, SettingChanged, SettingRow
     from txlog.rows.topics import (
         PartitionSwitched,
@@ -557,6 +564,19 @@ class Admin:
         raises: TopicNotFound, StoreLocked (another process runs maintenance), StoreFull
         """
         return space.compact(self._store, topic, partition, dry_run=dry_run, arrange=arrange)
+
+    def compact_topic(self, topic: str, *, dry_run: bool = False) -> TopicCompacted:
+        """Keep the newest message of each key, for readers with read_compacted and table views.
+
+        All partitions as of one moment; the next compaction costs what came since, and the keys.
+        A message without a value deletes its key; one without a key is left out. The log stays as
+        it is, and may be trimmed up to there from then on.
+
+        returns: counts: messages that were looked at, keys that are left
+        raises:  TopicNotFound, PartitionUnavailable, StoreLocked (another process runs
+                 maintenance), StoreFull, Corruption
+        """
+        return space.compact_topic(self._store, topic, dry_run=dry_run)
 
     def compact_changes(self) -> list[ChangesCompacted]:
         """Reduce the logs of changes to the newest row of each key, cursor and thing, as Parquet.

@@ -448,6 +448,7 @@ class Client(RelationReader):
         isolation: str = "committed",
         enable_watermarking: bool = False,
         listener: WatermarkListener[Reader] | None = None,
+        read_compacted: bool = False,
     ) -> Reader:
         """A reader from a position on; by default from the first message. Raises TopicNotFound.
 
@@ -455,11 +456,15 @@ class Client(RelationReader):
         isolation:  "uncommitted" adds the messages of open and aborted transactions, without ids,
                     after the committed ones
         enable_watermarking: deliver watermarks: see Reader.read_next; listener: called for each
+        read_compacted: in place of what Admin.compact_topic has read, the newest message of each
+                    key; the messages since as they are
+        raises:     InvalidArgument: read_compacted goes neither with uncommitted messages nor with
+                    watermarks, nor with a start that counts messages
         """
         return readers.Reader(
             self._store,
             topic,
-            readers.range_from(start),
+            readers.range_from(start, read_compacted=read_compacted),
             partitions,
             isolation,
             enable_watermarking,
@@ -491,9 +496,9 @@ class Client(RelationReader):
         if batch_messages <= 0 or (limit is not None and limit < 0):
             raise InvalidArgument("batch_messages must be positive, limit not below 0", code=203)
         wanted = range or Range()
-        if wanted.kind == "range" and wanted.stop is None and not follow:
-            wanted = Range(start=wanted.start, stop=END)
-        if follow and (wanted.kind != "range" or wanted.stop is not None):
+        if wanted.is_endless and not follow:
+            wanted = Range(start=wanted.start, stop=END, kind=wanted.kind)
+        if follow and not wanted.is_endless:
             raise InvalidArgument("follow never ends, but the range has an end", code=203)
         topics = [topic] if isinstance(topic, str) else list(topic)
         reader = readers.Readers(self._store, topics, wanted, partitions, isolation)

@@ -98,6 +98,8 @@ def spans_of(view: View, topic: Topic, wanted: Wanted, indexes: list[int]) -> di
     """
     if wanted.spans is not None:
         return {index: wanted.spans[index] for index in indexes if index in wanted.spans}
+    if wanted.range.kind == "compacted":
+        raise InvalidArgument("a relation has the log, not its compacted messages", code=203)
     if wanted.range.kind == "unacked":
         raise InvalidArgument(
             "unacknowledged messages are not a stretch of the log",

@@ -21,6 +21,22 @@ class Compacted(TypedDict):
     dry_run: bool
 
 
+class TopicCompacted(TypedDict):
+    """Of `Admin.compact_topic`."""
+
+    topic: str
+    partitions: int
+    lsn: int
+    messages: int
+    keys_kept: int
+    keys_deleted: int
+    without_key: int
+    files: int
+    size_before_bytes: int
+    size_after_bytes: int
+    dry_run: bool
+
+
 class ChangesCompacted(TypedDict):
     """Of `Admin.compact_changes`."""
 

@@ -245,6 +245,27 @@ def _of_partition(view: View, number: int) -> Iterator[SegmentRow]:
                 "log": None,
             }
             yield from _of_ledger(view, number, of, end.ledger, end.entries)
+    if (known := view.topic(number).compaction) is not None:
+        for ref in (ref for ledger in known.ledgers for ref in view.files.of(ledger)):
+            yield {
+                "topic": short,
+                "partition": index,
+                "ledger": ref.ledger,
+                "part": None,
+                "state": "compacted",
+                "sidecar": False,
+                "messages": ref.rows,
+                "markers": 0,
+                "first": None,
+                "last": None,
+                "rows": ref.rows,
+                "size_bytes": ref.bytes,
+                "first_time": None,
+                "last_time": known.time_ms,
+                "crc32c": f"{ref.crc:08x}",
+                "file": ref.path,
+                "log": None,
+            }
 
 
 def _of_ledger(

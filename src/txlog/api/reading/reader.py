@@ -34,9 +34,13 @@ from txlog.engine.plan.damage import wall as damage_wall
 from txlog.engine.plan.lookup import check_partition, live_topic
 from txlog.engine.plan.lookup import topic as find_topic
 from txlog.engine.plan.participants import unavailable_error
+from txlog.engine.plan.reading.compacted import Left
+from txlog.engine.plan.reading.compacted import take as take_compacted
 from txlog.engine.plan.reading.dispatch import NO_MESSAGES, Plan, plan, received, requests_of
 from txlog.engine.plan.reading.ranges import (
+    ReadRange,
     check_retained,
+    compacted_range,
     end_of,
     is_settled,
     partition_of,
@@ -88,6 +92,7 @@ class Reader:
     __slots__ = (
         "_ahead",
         "_buffered",
+        "_compacted",
         "_damage",
         "_ends",
         "_ground",
@@ -129,6 +134,10 @@ class Reader:
     ) -> None:
         """is_led: Readers begins its rounds, including the first."""
         check_isolation(isolation)
+        if wanted.kind == "compacted" and (isolation != "committed" or enable_watermarking):
+            raise InvalidArgument(
+                "compacted messages are committed, and have no watermarks", code=203
+            )
         check_listener(listener, enable_watermarking)
         self._store = store
         self.topic = TopicName.parse(topic, allow_partition=True)
@@ -140,6 +149,7 @@ class Reader:
         self._turn = 0
         self._damage: tuple[int, int, int] | None = None  # found in this call, to be recorded
         self._places: dict[int, Mark] = {}
+        self._compacted: dict[int, Left] = {}  # rows that come before the place
         self._stops: dict[int, Mark | None] = {}
         self._skips: dict[int, tuple[Mark, IdSet] | None] = {}
         self._previews: dict[int, PreviewPlace] = {}
@@ -150,16 +160,11 @@ class Reader:
         self._topic_number = 0
         self._wanted, self._partitions, self._isolation = wanted, partitions, isolation
         self._of_txn = wanted.txn
-        self._is_bounded = wanted.stop is not None or wanted.kind != "range"
+        self._is_bounded = not wanted.is_endless
         self.is_led = is_led
         self.is_settled = False  # what may follow is outside the range, and so is damage there
         of_all = partitions is None and self.topic.partition is None
-        self._grows = (
-            of_all
-            and wanted.stop is None
-            and wanted.kind == "range"
-            and (wanted.start.kind != "id")
-        )
+        self._grows = of_all and wanted.is_endless and (wanted.start.kind != "id")
         self._ground: HandedOut | None = None
         self._session: WatermarkSession | None = None
         if not is_led:
@@ -183,8 +188,7 @@ class Reader:
         places = resolve_range(view, found, wanted, list(chosen))
         self.is_settled = is_settled(view, found, wanted, places, of_all=partitions is None)
         for number, place in places.items():
-            self._places[number] = place.behind
-            self._stops[number] = place.stop
+            self._place(number, place)
             self._skips[number] = _skip_of(view, found, number, place.subscription)
         # uncommitted messages come after the end: a range that stops before has none
         if self._isolation == "uncommitted" and (wanted.stop is None or wanted.stop.kind == "end"):
@@ -210,10 +214,19 @@ class Reader:
             return
         found = self._found(view)
         for partition in range(len(self._places), found.partitions):
-            self._places[partition] = start_of(view, number_of(found, partition))
-            self._stops[partition] = self._skips[partition] = None
+            place = ReadRange(start_of(view, number_of(found, partition)), None)
+            if self._wanted.kind == "compacted":
+                place = compacted_range(view, found, partition, Range(kind="compacted"))
+            self._place(partition, place)
+            self._skips[partition] = None
             if self._previews:
                 self._previews[partition] = START
+
+    def _place(self, partition: int, place: ReadRange) -> None:
+        self._places[partition], self._stops[partition] = place.behind, place.stop
+        self._compacted.pop(partition, None)
+        if place.compacted is not None:
+            self._compacted[partition] = place.compacted
 
     def _number(self, view: View, partition: int) -> int:
         return number_of(self._found(view), partition)
@@ -235,6 +248,7 @@ class Reader:
         """
         self._places, self._stops = dict(places), {index: stops.get(index) for index in places}
         self._skips = dict.fromkeys(places)
+        self._compacted = {}
         self._drop_unread()
         self._left.clear()
         self._previews, self._grows, self._is_bounded, self._turn = {}, False, False, 0
@@ -303,6 +317,7 @@ class Reader:
     def _take(self, view: View, limit: int, *, is_gone: bool = False) -> pa.Table:
         """One batch. MissingFile leaves nothing behind: the file may have been replaced (R21)."""
         before = (dict(self._places), dict(self._previews), self._lsn, self._ends, set(self._left))
+        compacted = dict(self._compacted)
         try:
             is_new = not self._left and not self.is_led
             if is_new:
@@ -316,6 +331,7 @@ class Reader:
                 tables += more
         except MissingFile:
             self._places, self._previews, self._lsn, self._ends, self._left = before
+            self._compacted = compacted
             self._damage = None
             raise
         if failed is not None and not tables:
@@ -367,6 +383,8 @@ class Reader:
     ) -> pa.Table:
         """The next messages of one partition; its place moves only once its rows could be read."""
         wall = self._wall(view, number)
+        if partition in self._compacted:
+            return self._take_compacted(view, partition, limit)
         if partition not in self._places:
             return self._preview(view, partition, number, limit)
         found = self._plan(view, partition, number, limit, wall)
@@ -389,6 +407,16 @@ class Reader:
         if table.num_rows < limit and wall is None and self._damage is None:
             rows = self._preview(view, partition, number, limit - table.num_rows)
             return pa.concat_tables([table, rows]) if rows.num_rows else table
+        return table
+
+    def _take_compacted(self, view: View, partition: int, limit: int) -> pa.Table:
+        """The next compacted rows of a partition; after the last one the log is next."""
+        table, left = take_compacted(view, self.short, partition, self._compacted[partition], limit)
+        if left.start < left.stop:
+            self._compacted[partition] = left
+        else:
+            del self._compacted[partition]
+            self._places[partition] = left.behind
         return table
 
     def _preview(self, view: View, partition: int, number: int, limit: int) -> pa.Table:
@@ -502,7 +530,7 @@ class Reader:
 
         def look(view: View) -> bool:
             self._notice(view)
-            found = any(
+            found = bool(self._compacted) or any(
                 self._plan_to(
                     view,
                     partition,
@@ -529,7 +557,8 @@ class Reader:
         self._check_open()
         bound = bound_of(position)
         places = self._store.read(lambda view: self._sought(view, bound), up_to_damage=True)
-        self._places.update(places)
+        for index, place in places.items():
+            self._place(index, place._replace(stop=self._stops[index]))
         self._ahead = AHEAD_FIRST
         self._left.clear()
         self._previews.update({index: START for index in places if index in self._previews})
@@ -537,7 +566,7 @@ class Reader:
         if self._ground is not None:
             self._ground.sought(places)
 
-    def _sought(self, view: View, bound: Bound) -> dict[int, Mark]:
+    def _sought(self, view: View, bound: Bound) -> dict[int, ReadRange]:
         self._notice(view)
         found, indexes = find_topic(view, self.topic), list(self._places)
         if isinstance(bound.value, MessageId):
@@ -545,7 +574,12 @@ class Reader:
             if index not in self._places:
                 raise InvalidArgument(f"partition {self.short}/{index} is not read", code=203)
             indexes = [index]
-        return {index: resolve_bound(view, found, index, bound) for index in indexes}
+        if self._wanted.kind == "compacted":
+            wanted = Range(bound, kind="compacted")
+            return {index: compacted_range(view, found, index, wanted) for index in indexes}
+        return {
+            index: ReadRange(resolve_bound(view, found, index, bound), None) for index in indexes
+        }
 
     def get_last_message_ids(self) -> dict[int, MessageId | None]:
         """The last visible message of each partition that is read, None for an empty one."""
@@ -590,9 +624,10 @@ class Reader:
         self.close()
 
 
-def range_from(start: Where | None) -> Range:
+def range_from(start: Where | None, *, read_compacted: bool = False) -> Range:
     """The range that begins at a position and has no end."""
-    return Range(start=bound_of(start), stop=None)
+    kind = "compacted" if read_compacted else "range"
+    return Range(start=bound_of(start), stop=None, kind=kind)
 
 
 def _least(*stops: Mark | None) -> Mark | None:
@@ -620,7 +655,7 @@ class Readers:
             raise InvalidArgument("no topic was given", code=203)
         self._store = store
         self._at = 0
-        self._is_bounded = wanted.stop is not None or wanted.kind != "range"
+        self._is_bounded = not wanted.is_endless
         self._is_of_end = wanted.kind != "range" or wanted.start.kind in ("last", "end", "sub")
         self._damage: Corruption | None = None  # of the journal, when the round began
         self._readers = [

@@ -1,4 +1,4 @@
-"""Owns the commands that give space back: compact, offload, trim, gc; and accept-clock."""
+"""Owns the commands that give space back: compact, offload, trim, gc; accept-clock."""
 
 from __future__ import annotations
 
@@ -44,6 +44,43 @@ def compact(
         f"{counted(int(answer['transactions']), 'transaction')} kept, "
         f"{answer['aborted_dropped']:,} dropped, {size(before)} before, {size(after)} after"
     )
+    call.output.result(answer)
+
+
+@command(
+    "admin compact-topic",
+    examples=("txlog admin compact-topic orders", "txlog admin compact-topic orders --dry-run"),
+    fields=(
+        "topic partitions lsn messages keys_kept keys_deleted without_key files "
+        "size_before_bytes size_after_bytes dry_run"
+    ),
+    changes=True,
+)
+def compact_topic(
+    call: Call,
+    topic: Annotated[str, Argument(metavar="TOPIC", show_default=False)],
+    dry_run: Annotated[bool, Option("--dry-run", help="say what would be done")] = False,
+) -> None:
+    """Keep the newest message of each key in files that outlive the log.
+
+    All partitions as of one moment. A message without a value deletes its key, and messages
+    without a key are left out. The log stays as it is: `consume --read-compacted`, readers with
+    read_compacted and table views read the compacted messages first, then what came since. Run it
+    again at any time: it reads the compacted messages and what came since, never the whole log.
+    From then on the topic's retention lets go only of what was compacted.
+    """
+    client = call.client(write=not dry_run)
+    with Words(call, f"compacting {topic}"):
+        answer = client.admin.compact_topic(topic, dry_run=dry_run)
+    if answer["partitions"]:
+        call.summary(
+            f"{_tense(dry_run, 'compact')} {answer['topic']}: "
+            f"{counted(answer['keys_kept'], 'key')} of {counted(answer['messages'], 'message')}, "
+            f"{answer['keys_deleted']:,} deleted, {answer['without_key']:,} without a key; "
+            f"{size(answer['size_after_bytes'])}"
+        )
+    else:
+        call.summary(f"nothing came to {answer['topic']} since it was compacted")
     call.output.result(answer)
 
 

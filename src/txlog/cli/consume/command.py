@@ -69,6 +69,9 @@ def consume(
     include_delayed: Annotated[
         bool, Option("--include-delayed", help="also what is not yet due")
     ] = False,
+    read_compacted: Annotated[
+        bool, Option("--read-compacted", help="of what was compacted only the newest of each key")
+    ] = False,
     key: Annotated[list[str] | None, Option("--key", "-k", metavar="K…")] = None,
     prop: Annotated[list[str] | None, Option("--prop", "-H", metavar="K=V…")] = None,
     grep: Annotated[str | None, Option("--grep", metavar="RE")] = None,
@@ -80,6 +83,9 @@ def consume(
 
     Without -s all topics are read as of one moment: a transaction that commits later appears in
     none of them. With -F they are read from moment to moment, each transaction whole in one.
+
+    With --read-compacted the messages that `txlog admin compact-topic` has read are replaced by the
+    newest of each key, with the ids that they had; all others come as they are.
 
     With --watermarks JSON has a record of kind "watermark" for each new one, at its place between
     the messages: {kind, topic, subscription, partition, watermark, status}; topic is null for the
@@ -98,6 +104,7 @@ def consume(
         check_name("subscription", subscription)
         _refuse("does not go with -s", offset=range_, key=key, prop=prop, grep=grep, where=where)
         _refuse("does not go with -s", until=until, include_delayed=include_delayed)
+        _refuse("does not go with -s", read_compacted=read_compacted)
     if position is not None and not create:
         raise Usage("--position needs --create", hint="txlog sub seek moves a subscription")
     now = call.now_ms()
@@ -108,6 +115,10 @@ def consume(
         chosen = Range(chosen.start, parse_bound(until, now))
     if follow and (chosen.kind != "range" or chosen.stop is not None):
         raise Usage("-F never ends, and -o names an end")
+    if read_compacted:
+        if chosen.kind != "range":
+            raise Usage(f"--read-compacted does not go with -o {chosen}")
+        chosen = Range(chosen.start, chosen.stop, kind="compacted")
     request = Request(
         targets=targets(topics, partition),
         subscription=subscription,

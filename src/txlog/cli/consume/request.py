@@ -47,4 +47,4 @@ class Request:
     @property
     def is_open(self) -> bool:
         """Reading ends where the log does, so more may come."""
-        return self.range.kind == "range" and self.range.stop is None
+        return self.range.is_endless

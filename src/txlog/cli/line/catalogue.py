@@ -151,6 +151,9 @@ COMMANDS: Final[dict[str, Entry]] = {
     "admin compact": Entry(
         "commands.admin_space", "compact", "rewrite a sidecar without aborted messages"
     ),
+    "admin compact-topic": Entry(
+        "commands.admin_space", "compact_topic", "keep the newest message of each key"
+    ),
     "admin compact-changes": Entry(
         "commands.admin_space", "compact_changes", "newest row of keys, cursors"
     ),

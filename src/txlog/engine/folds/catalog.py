@@ -6,13 +6,14 @@ Ledger: system/catalog. Ops
   IsolationSet, PartitionsAdded, TopicDeleted, SubscriptionPolicySet, SubscriptionDeleted,
   NamespacePolicySet, PlaceAdded, LossAccepted, ClockNoted,
   LedgerTrimmed (role s), Compacted (each large message is a ledger: their owners would stay),
+  PartitionCompacted (the ledgers of the compaction before go),
   TxnOpened (counts the transactions without a key, which go round robin over the coordinators).
 
 Invariants
   1. A topic, partition, subscription, ledger, consumer number is never given out twice (Law 6).
   2. Names are unique after case folding.
   3. Of a partition's ledgers those that were trimmed have an owner too, for ids of messages name
-     them; of a sidecar's only those that are there.
+     them; of a sidecar's, and of compacted rows (role c), only those that are there.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ from txlog.engine.model.ops import (
     NamespacePolicySet,
     Op,
     PartitionAvailable,
+    PartitionCompacted,
     PartitionOffline,
     PartitionsAdded,
     PlaceAdded,
@@ -155,7 +157,7 @@ def apply(state: Catalog, lsn: int, time_ms: int, op: Op) -> None:
     if isinstance(op, TxnOpened):
         if op.key is None:
             state.unkeyed_txns += 1
-    elif isinstance(op, LedgerRolled | LedgerReserved | LedgerTrimmed | Compacted):
+    elif isinstance(op, _Ledgers):
         _ledgers(state, lsn, op)
     elif isinstance(op, PolicySet | NamespacePolicySet):
         _set_policy(state, op)
@@ -320,15 +322,16 @@ def _put(policies: dict[K, dict[str, int]], of: K, name: str, value: int | None)
         del policies[of]
 
 
-def _ledgers(
-    state: Catalog, lsn: int, op: LedgerRolled | LedgerReserved | LedgerTrimmed | Compacted
-) -> None:
-    """Ledgers come, and those of sidecars go."""
+_Ledgers = LedgerRolled | LedgerReserved | LedgerTrimmed | Compacted | PartitionCompacted
+
+
+def _ledgers(state: Catalog, lsn: int, op: _Ledgers) -> None:
+    """Ledgers come, and those of sidecars and compactions go."""
     if isinstance(op, LedgerRolled | LedgerReserved):
         ledger = op.new if isinstance(op, LedgerRolled) else op.ledger
         _own(state, lsn, ledger, op.partition, op.role)
         return
-    for ledger in op.old if isinstance(op, Compacted) else [op.ledger]:
+    for ledger in [op.ledger] if isinstance(op, LedgerTrimmed) else op.old:
         state.owners.pop(ledger, None)
 
 

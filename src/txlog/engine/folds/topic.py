@@ -3,12 +3,13 @@
 Ledger: the partition. Ops
   LedgerRolled (old 0: the first ledger), LedgerSealed, LedgerTrimmed, Appended, CommitMarker,
   ProducerOpened, ProducersForgotten, Deduplicated, DelaysCounted, WatermarkSet,
-  WatermarkIdled, WatermarkSnapshot, Adopted.
+  WatermarkIdled, WatermarkSnapshot, Adopted, PartitionCompacted.
 
 Invariants
   1. Entries of a ledger are numbered from 0 without gaps; ledger ids of a partition rise.
   2. A producer's last sequence never falls.
   3. Only the oldest ledger goes, never the open one; counts are those of the ledgers that are left.
+  4. A horizon never falls; what was compacted up to it outlives the ledgers it came from.
 Source: PIP-6 (deduplication by producer name and sequence), spec/transactions 7.
 """
 
@@ -31,6 +32,7 @@ from txlog.engine.model.ops import (
     LedgerTrimmed,
     Mark,
     Op,
+    PartitionCompacted,
     ProducerOpened,
     ProducersForgotten,
     WatermarkIdled,
@@ -67,6 +69,18 @@ class LastSent(msgspec.Struct, array_like=True, gc=False):
     index: int = 0
 
 
+class Compaction(msgspec.Struct, array_like=True, gc=False):
+    """The newest message of each key up to the horizon: in these ledgers of role c, by id.
+
+    horizon: (ledger, entry) of the last entry that was looked at; lsn: of the snapshot
+    """
+
+    ledgers: list[int]
+    horizon: tuple[int, int]
+    lsn: int
+    time_ms: int
+
+
 class Topic(msgspec.Struct, array_like=True):
     """State of the fold; the last of `ledgers` is the open one."""
 
@@ -81,6 +95,7 @@ class Topic(msgspec.Struct, array_like=True):
     trimmed: Mark | None = None  # the last trimmed message: nothing up to it can be read
     delays_refused: int = 0
     delays_beyond_ttl: int = 0
+    compaction: Compaction | None = None
 
 
 def apply(state: Topic, lsn: int, time_ms: int, op: Op) -> None:
@@ -173,6 +188,14 @@ def _delays_counted(state: Topic, lsn: int, time_ms: int, op: DelaysCounted) -> 
     state.delays_beyond_ttl += op.beyond_ttl
 
 
+def _compacted(state: Topic, lsn: int, time_ms: int, op: PartitionCompacted) -> None:
+    known = state.compaction
+    ledgers, horizon = ([], (0, -1)) if known is None else (known.ledgers, known.horizon)
+    if op.old != ledgers or op.horizon < horizon:
+        raise broken("topic", lsn, f"a compaction replaces ledgers {op.old}, not {ledgers}")
+    state.compaction = Compaction([file.ledger for file in op.files], op.horizon, op.lsn, time_ms)
+
+
 def _opened(state: Topic, lsn: int, time_ms: int, op: ProducerOpened) -> None:
     opened = state.producers.setdefault(op.producer, LastSent(-1, 0, -1, time_ms))
     if op.epoch <= opened.epoch:
@@ -235,6 +258,7 @@ _TAKES: dict[type, Callable[[Topic, int, int, Any], None]] = {
     ProducersForgotten: _named,
     Deduplicated: _named,
     DelaysCounted: _delays_counted,
+    PartitionCompacted: _compacted,
     LedgerTrimmed: _take_ledger_trimmed,
     WatermarkSet: _take_watermark,
     WatermarkIdled: _take_watermark,

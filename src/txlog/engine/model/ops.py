@@ -628,7 +628,8 @@ class LedgerSealed(Routed, tag="seal", frozen=True):
 
 class LedgerReserved(OfCatalog, tag="lres", frozen=True):
     """This id is kept for one file: of the sidecar, for a compaction or the chunks of a large
-    message; of the partition, for a staged one. That file uses it, or nothing ever does."""
+    message; of the partition, for a staged one; of its compacted rows (role c). That file uses it,
+    or nothing ever does."""
 
     partition: int
     role: str
@@ -669,6 +670,25 @@ class Compacted(Routed, tag="comp", frozen=True):
 
     def components(self) -> tuple[Component, ...]:
         return (FILES, CATALOG, ("buffer", self.partition, 0))
+
+
+class PartitionCompacted(Routed, tag="pcmp", frozen=True):
+    """Of what came up to the horizon, the newest message of each key is in these files.
+
+    old:     the ledgers of the compaction before, which these replace
+    files:   ledgers of role c in order, whose rows are in order of their ids; none: no key is left
+    horizon: (ledger, entry) of the last entry that was looked at
+    lsn:     all partitions of the topic were read as of this one
+    """
+
+    partition: int
+    old: list[int]
+    files: list[FileRef]
+    horizon: tuple[int, int]
+    lsn: int
+
+    def components(self) -> tuple[Component, ...]:
+        return (FILES, CATALOG, ("topic", self.partition, 0))
 
 
 class IdsReserved(OfCoordinator, tag="ids", frozen=True):
@@ -915,7 +935,7 @@ Op = (
     | BucketSealed | BucketsMerged | BucketDeleted | Promoted | NamespacePolicySet
     | DelaysCounted | WatermarkSet | WatermarkIdled | WatermarkSnapshot | BufferWatermark
     | WatermarkEmitted | Adopted | BatchRecorded | PlaceAdded | Offloaded | LossAccepted
-    | ClockNoted
+    | ClockNoted | PartitionCompacted
 )  # fmt: skip
 
 _encoder = msgspec.msgpack.Encoder()

@@ -25,6 +25,7 @@ from txlog.engine.model.ops import (
     LedgerTrimmed,
     Offloaded,
     Op,
+    PartitionCompacted,
     TopicDeleted,
 )
 from txlog.engine.model.schema import MESSAGE
@@ -45,11 +46,16 @@ Request = tuple[int, int, int]  # ledger, first row, row after the last
 Large = Callable[[FileRef, Sequence[str]], pa.Table]
 
 
-def _going(op: LedgerTrimmed | Compacted | TopicDeleted) -> list[int]:
+_Naming = (
+    LedgerSealed | LedgerTrimmed | Compacted | PartitionCompacted | TopicDeleted | ChunksAppended
+)
+
+
+def _going(op: LedgerTrimmed | Compacted | PartitionCompacted | TopicDeleted) -> list[int]:
     """The ledgers that an op removes."""
     if isinstance(op, LedgerTrimmed):
         return [op.ledger]
-    return op.old if isinstance(op, Compacted) else op.ledgers
+    return op.ledgers if isinstance(op, TopicDeleted) else op.old
 
 
 class OpenFiles:
@@ -155,9 +161,9 @@ class Files:
             ref = msgspec.structs.replace(op.file, lsn_first=lsn, lsn_last=lsn)
             self._sealed[ref.ledger] = ref
             return
-        assert isinstance(
-            op, LedgerSealed | LedgerTrimmed | Compacted | TopicDeleted | ChunksAppended
-        )
+        if isinstance(op, PartitionCompacted):
+            self._sealed.update((ref.ledger, ref) for ref in op.files)
+        assert isinstance(op, _Naming)
         if isinstance(op, LedgerSealed | Compacted | ChunksAppended):
             self._sealed[op.file.ledger] = op.file
         if not isinstance(op, LedgerSealed | ChunksAppended):

@@ -8,6 +8,7 @@ from txlog.engine.folds.catalog import Catalog, index_of, topic_of
 from txlog.ids import TopicName, encode_component
 
 DELAYED_DIR = "_delayed"
+COMPACTED_DIR = "_compacted"
 
 
 def topic_dir(full_name: str) -> str:
@@ -17,13 +18,14 @@ def topic_dir(full_name: str) -> str:
     return f"topics/{'/'.join(map(encode_component, parts))}"
 
 
-_BELOW = {"p": "", "s": "/_txnlog", "d": f"/{DELAYED_DIR}"}
+_BELOW = {"p": "", "s": "/_txnlog", "d": f"/{DELAYED_DIR}", "c": f"/{COMPACTED_DIR}"}
 
 
 class Place(NamedTuple):
     """Where files lie, before it is spelled out: topic, partition in it, role.
 
-    role: p of its ledgers, s of its sidecar's, d of the buckets of its delayed index
+    role: p of its ledgers, s of its sidecar's, d of the buckets of its delayed index, c of its
+          compacted rows
     """
 
     topic: str

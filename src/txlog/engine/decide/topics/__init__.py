@@ -6,6 +6,7 @@ Contents:
 
     availability   taking a partition away, and bringing it back with all that waited
     buckets        what upkeep of the delayed index may change
+    compaction     switching a topic to the files of its compaction by key
     create         new topics, subscriptions and coordinators
     deletion       deleting subscriptions and topics
     offload        where files are offloaded to, and the switch to the copy

@@ -123,6 +123,7 @@ def delete_topic(
     draft.ops += [op for number in ours for op in all_gone(view, number)]
     ledgers = [end.ledger for state in states for end in state.ledgers]
     ledgers += [end.ledger for side in sides for end in side.ledgers]
+    ledgers += [one for state in states if state.compaction for one in state.compaction.ledgers]
     draft.ops.append(TopicDeleted(topic.number, ours, ledgers))
     gone = [(number, subscription) for number in ours for subscription in (0, *subscriptions)]
     _complete(draft, ours, gone)

@@ -15,6 +15,7 @@ from txlog.engine.folds import buffer as buffers
 from txlog.engine.folds.catalog import Topic, number_of
 from txlog.engine.folds.cursor import covers
 from txlog.engine.folds.topic import LedgerEnd
+from txlog.engine.folds.topic import Topic as TopicState
 from txlog.engine.model.idset import IdSet
 from txlog.engine.model.ops import CursorTrimmed, LedgerRolled, LedgerTrimmed, Mark, Run
 from txlog.engine.plan.ack_sets import advanced, behind_mark, messages_in, subtract, through
@@ -93,7 +94,10 @@ def trim(
                 continue
             raise unavailable_error(view.catalog, topic, number)
         count = (
-            _by_policy(view, policy, topic, number, trusted(view, settings, now).wall_ms)
+            min(
+                _by_policy(view, policy, topic, number, trusted(view, settings, now).wall_ms),
+                _compacted(view.topic(number)),
+            )
             if to is None
             else _below(ends, resolve_bound(view, topic, index, to))
         )
@@ -150,6 +154,17 @@ def _by_policy(view: View, policy: RetentionPolicy, topic: Topic, number: int, n
     last = state.ledgers[-1]
     # an idle partition never rolls over by itself: its last ledger goes once all in it is too old
     return count + (_used(last) and age is not None and now_ms - last.last_ms >= age)
+
+
+def _compacted(state: TopicState) -> int:
+    """How many of the oldest ledgers a compaction by key has; all if there never was one.
+
+    Whoever compacts a topic wants its newest messages kept, also those that came since.
+    """
+    if state.compaction is None:
+        return len(state.ledgers)
+    last = state.compaction.horizon
+    return sum((end.ledger, end.entries - 1) <= last for end in state.ledgers)
 
 
 def _acknowledged(view: View, topic: Topic, number: int, ends: list[LedgerEnd]) -> int:

@@ -17,6 +17,7 @@ from txlog.engine.model.ops import Mark
 from txlog.engine.plan.ack_sets import is_trimmed
 from txlog.engine.plan.lookup import subscription as find_subscription
 from txlog.engine.plan.participants import check_available
+from txlog.engine.plan.reading.compacted import Left, compacted_files, rows_before, rows_earlier
 from txlog.engine.plan.reading.dispatch import NO_MATTER, behind_followed_by, plan
 from txlog.engine.plan.reading.skip_sets import Skip
 from txlog.engine.view.view import View
@@ -29,11 +30,15 @@ _STEADY = ("start", "skip", "id", "time")  # bounds that later frames do not mov
 
 
 class ReadRange(NamedTuple):
-    """Where to read in one partition; subscription: leave out what it has acknowledged."""
+    """Where to read in one partition; subscription: leave out what it has acknowledged.
+
+    compacted: these rows come first
+    """
 
     behind: Mark
     stop: Mark | None
     subscription: int | None = None
+    compacted: Left | None = None
 
 
 def resolve_range(
@@ -42,7 +47,8 @@ def resolve_range(
     """The place of each partition that the range touches.
 
     raises: MessageNotFound, SubscriptionNotFound, TransactionNotFound (never issued),
-            InvalidArgument (ids of two partitions, no single subscription to mean)
+            InvalidArgument (ids of two partitions, no single subscription to mean, a bound that
+            counts messages of a compacted range)
     """
     if wanted.kind == "txn":
         assert wanted.txn is not None
@@ -62,6 +68,8 @@ def resolve_range(
         raise InvalidArgument("the two ids of the range are of different partitions", code=203)
     if named:
         partitions = [number for number in partitions if number == named[0]]
+    if wanted.kind == "compacted":
+        return {one: compacted_range(view, topic, one, wanted) for one in partitions}
     out = {}
     for partition in partitions:
         stop = None
@@ -69,6 +77,52 @@ def resolve_range(
             stop = stop_behind(resolve_bound(view, topic, partition, wanted.stop))
         out[partition] = ReadRange(resolve_bound(view, topic, partition, wanted.start), stop)
     return out
+
+
+def compacted_range(view: View, topic: Topic, partition: int, wanted: Range) -> ReadRange:
+    """Where a compacted range begins: in the compacted rows, or behind their horizon.
+
+    Its bounds mean positions of the log, of which the first messages may have been trimmed.
+    """
+    number = number_of(topic, partition)
+    known, files = view.topic(number).compaction, compacted_files(view, number)
+    first = start_of(view, number)
+    behind = _log_position(view, topic, partition, wanted.start)
+    stop = None
+    if wanted.stop is not None:
+        stop = stop_behind(_log_position(view, topic, partition, wanted.stop))
+    horizon = BEFORE_ALL if known is None else (*known.horizon, 0)
+    after = max(behind, horizon)
+    if wanted.start.kind != "id":
+        after = max(after, first)  # it was said to begin with what there is
+    rows = sum(ref.rows for ref in files)
+    low = 0 if behind == BEFORE_ALL else rows_before(view, files, stop_behind(behind))
+    if wanted.start.kind == "time" and behind == first:
+        assert isinstance(wanted.start.value, int)
+        low = rows_earlier(view, files, wanted.start.value)
+    high = rows if stop is None else rows_before(view, files, stop)
+    if wanted.stop is not None and wanted.stop.kind == "time" and stop == stop_behind(first):
+        assert isinstance(wanted.stop.value, int)
+        high = rows_earlier(view, files, wanted.stop.value)
+    if low >= high:
+        return ReadRange(after, stop)
+    return ReadRange(behind, stop, None, Left(files, low, high, after))
+
+
+def _log_position(view: View, topic: Topic, partition: int, bound: Bound) -> Mark:
+    """The position before a bound, also of what was trimmed."""
+    if bound.kind == "start":
+        return BEFORE_ALL
+    if bound.kind not in ("id", "time", "end"):
+        raise InvalidArgument(
+            f"compacted messages are not counted: {bound} has no meaning for them", code=203
+        )
+    if isinstance(bound.value, MessageId) and is_trimmed(
+        view, number_of(topic, partition), bound.value.ledger
+    ):
+        ledger, entry, index = bound.value.ledger, bound.value.entry, bound.value.index
+        return (ledger, entry - 1, 0) if index <= 1 else (ledger, entry, index - 1)
+    return resolve_bound(view, topic, partition, bound)
 
 
 def is_settled(

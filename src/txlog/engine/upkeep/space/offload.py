@@ -48,6 +48,8 @@ def offloadable(view: View, numbers: list[int], report: OffloadReport) -> list[F
     for number in numbers:
         ledgers = [("p", end.ledger) for end in view.topic(number).ledgers]
         ledgers += [("s", end.ledger) for end in view.buffer(number).ledgers]
+        if (known := view.topic(number).compaction) is not None:
+            ledgers += [("c", ledger) for ledger in known.ledgers]
         for role, ledger in ledgers:
             refs = view.files.of(ledger)
             if refs and remote.is_far(refs[0].path):

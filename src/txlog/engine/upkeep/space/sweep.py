@@ -36,7 +36,7 @@ from txlog.engine.upkeep.checkpoint.unlinking import (
     unlink_free,
 )
 from txlog.engine.upkeep.delayed.buckets import delayed_partitions
-from txlog.engine.view.paths import DELAYED_DIR, Place, place_dir, place_of
+from txlog.engine.view.paths import COMPACTED_DIR, DELAYED_DIR, Place, place_dir, place_of
 from txlog.engine.view.view import View
 from txlog.errors import Corruption, IntegrityError, MissingFile
 
@@ -223,7 +223,8 @@ def every_directory(disk: Disk, strays: list[str] | None = None) -> Iterator[str
             strays.append(path)
         if names is not None:
             yield path
-        yield from (f"{path}/{name}" for name in ("_txnlog", DELAYED_DIR) if name in (names or ()))
+        below = ("_txnlog", DELAYED_DIR, COMPACTED_DIR)
+        yield from (f"{path}/{name}" for name in below if name in (names or ()))
         if CURSORS_DIR in (names or ()):
             yield from cursor_dirs(disk, path, strays)
 

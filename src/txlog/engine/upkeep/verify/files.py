@@ -41,6 +41,7 @@ from txlog.engine.upkeep.checkpoint.history import HISTORY
 from txlog.engine.upkeep.checkpoint.quarantine import DIRECTORY as QUARANTINE_DIR
 from txlog.engine.upkeep.space.sweep import below_topics, detached, every_directory, names_in
 from txlog.engine.upkeep.verify.findings import Findings
+from txlog.engine.view.paths import COMPACTED_DIR
 from txlog.engine.view.view import FOLDS, STATE_HEAD, STATE_MAGIC, View
 from txlog.errors import MissingFile, TxlogError
 from txlog.startup import compute as pc
@@ -115,8 +116,8 @@ def _check_counted(reader: SegmentReader) -> None:
     found = int(pc.sum(pc.equal(kinds, KIND_DATA)).as_py() or 0)
     if found != ref.messages:
         raise damaged(ref.path, 0, ref.bytes, f"{ref.messages} messages", f"{found}", HINT)
-    if "/_txnlog/" in ref.path:
-        return
+    if "/_txnlog/" in ref.path or f"/{COMPACTED_DIR}/" in ref.path:
+        return  # a row is found by its marker
     said = {reader.statistics(number, "ledger") for number in range(len(ref.groups))}
     if said - {(ref.ledger, ref.ledger)}:
         raise damaged(ref.path, 0, ref.bytes, f"ledger {ref.ledger} in each row", "others", HINT)
@@ -241,12 +242,12 @@ _FIXED: Final = {
 }
 _DIRECTORIES: Final = frozenset((
     "journal", "manifest", "state", "topics", "system", "consumers", "quarantine", "pins",
-    "transaction_log", "_txnlog", "_delayed", "_cursors", "cursors", "catalog",
+    "transaction_log", "_txnlog", "_delayed", "_cursors", "_compacted", "cursors", "catalog",
     "__transaction_key",
 ))  # fmt: skip
 _OF_TOPICS: Final = re.compile(
     r"_ledger-\d{12}\.\d{10}\.arrow|ledger-\d{12}\.\d{10}\.parquet|_txnlog|_delayed|_cursors"
-    r"|bucket-\d+-\d+-\d{10}\.parquet"
+    r"|_compacted|bucket-\d+-\d+-\d{10}\.parquet"
 )
 _PARTITION: Final = re.compile(rf"partition=\d+|{STAGE_DIR}")
 _PARTITION_LEVEL: Final = 4  # slashes in topics/<tenant>/<namespace>/<topic>/partition=<n>

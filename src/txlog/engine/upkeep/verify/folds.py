@@ -16,6 +16,7 @@ raises, and the others are looked at all the same.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator
+from typing import Final
 
 import pyarrow as pa
 
@@ -33,7 +34,11 @@ from txlog.engine.plan.watermarks.rows import Row, read_rows
 from txlog.engine.plan.watermarks.value import moves_between
 from txlog.engine.upkeep.delayed.buckets import ID_MAX, ID_MIN, delayed_partitions
 from txlog.engine.upkeep.verify.findings import Findings
-from txlog.engine.upkeep.verify.rows import check_partition_rows, check_sidecar_rows
+from txlog.engine.upkeep.verify.rows import (
+    check_compacted_rows,
+    check_partition_rows,
+    check_sidecar_rows,
+)
 from txlog.engine.view.view import View
 from txlog.errors import IntegrityError, TxlogError
 from txlog.ids import SIDECAR, TopicName
@@ -182,7 +187,7 @@ def check_folds(view: View, findings: Findings, partitions: Collection[int] | No
         return
     wanted = [n for n in every if partitions is None or n in partitions]
     for number in wanted:
-        for check in (check_partition_rows, check_sidecar_rows, _contradictions, _watermark):
+        for check in _OF_PARTITION:
             _guarded(check, view, number, findings)
         topic = catalogs.topic_of(view.catalog, number)
         for subscription in topic.subscriptions:
@@ -443,3 +448,8 @@ def _snapshot(view: View, place: tuple[int, int]) -> State | None:
     (table,) = view.rows([(ledger, entry, entry + 1)], ["value"])
     found = read_snapshot(table.column(0)[0].as_py())
     return None if found is None else found.state
+
+
+_OF_PARTITION: Final = (
+    check_partition_rows, check_sidecar_rows, check_compacted_rows, _contradictions, _watermark,
+)  # fmt: skip

@@ -19,6 +19,7 @@ from txlog.startup import compute as pc
 ROWS_AT_ONCE: Final = 200_000
 _PARTITION: Final = ("kind", "entry", "txn_most", "txn_least", "count")
 _SIDECAR: Final = ("kind", "txn_most", "txn_least", "txn_index")
+_COMPACTED: Final = ("key", "marker_ledger", "marker_entry", "txn_index")
 _WATERMARKS: Final = pa.array([W_SET, W_IDLE, W_SNAPSHOT], pa.int8())
 
 
@@ -129,6 +130,56 @@ def _check_ledger(view: View, number: int, end: LedgerEnd, findings: Findings) -
             0,
             f"ledger {ledger} has {messages} messages, and {end.messages} are counted",
         )
+
+
+def check_compacted_rows(view: View, number: int, findings: Findings) -> None:
+    """Compacted rows have keys, ids that rise and lie up to the horizon, and numbers from 0."""
+    known = view.topic(number).compaction
+    last: tuple[int, ...] = (0, -1, -1)
+    for ledger in () if known is None else known.ledgers:
+        if view.catalog.owners.get(ledger) != (number, "c") or not view.files.of(ledger):
+            findings.error(
+                604,
+                f"ledger {ledger} is not one of the compacted rows of partition {number}",
+                partition=number,
+                ledger=ledger,
+            )
+            continue
+        assert known is not None
+        last = _check_compacted(view, number, ledger, (last, known.horizon), findings)
+
+
+def _check_compacted(
+    view: View,
+    number: int,
+    ledger: int,
+    between: tuple[tuple[int, ...], tuple[int, int]],
+    findings: Findings,
+) -> tuple[int, ...]:
+    """Check the rows of a ledger; between: the last id before them, and the horizon."""
+    last, horizon = between
+    rows = view.files.of(ledger)[0].rows
+    for start in range(0, rows, ROWS_AT_ONCE):
+        stop = min(start + ROWS_AT_ONCE, rows)
+        table = pa.concat_tables(view.rows([(ledger, start, stop)], _COMPACTED))
+        ids = [pc.fill_null(table[name], 0).combine_chunks() for name in _COMPACTED[1:]]
+        before = [
+            pa.concat_arrays([pa.array([one], ids[at].type), ids[at][:-1]])
+            for at, one in enumerate(last)
+        ]
+        is_above = pc.greater(ids[2], before[2])
+        for at in (1, 0):
+            same = pc.and_(pc.equal(ids[at], before[at]), is_above)
+            is_above = pc.or_(pc.greater(ids[at], before[at]), same)
+        wrong = _first(pc.invert(pc.and_(is_above, pc.is_valid(table["key"]).combine_chunks())))
+        if wrong is not None:
+            message = f"row {start + wrong} of {ledger} has no key, or an id out of order"
+            _say(findings, number, ledger, start + wrong, message)
+            return last
+        last = tuple(one[-1].as_py() for one in ids)
+    if last[:2] > horizon:
+        _say(findings, number, ledger, rows - 1, f"ledger {ledger} has rows after its horizon")
+    return last
 
 
 def check_sidecar_rows(view: View, number: int, findings: Findings) -> None:

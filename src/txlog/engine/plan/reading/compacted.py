@@ -1,0 +1,122 @@
+"""Compacted rows as a reader gets them: the newest message of each key, before the log goes on.
+
+A reader names the files itself from its beginning on, so that a later compaction does not change
+what it reads: that one has other messages, and lacks the keys that were deleted in between. Files
+stay for `reader_grace_ms` after they lost their names.
+
+Rows lie in the order of their ids, so a position is a number of rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import pyarrow as pa
+
+from txlog.engine.model.ops import Mark
+from txlog.engine.plan.reading.dispatch import RECEIVED
+from txlog.engine.storage.segment import FileRef
+from txlog.engine.view.view import View
+from txlog.errors import MissingFile, SnapshotExpired
+from txlog.startup import compute as pc
+
+_IDS = ("marker_ledger", "marker_entry", "txn_index")
+_RENAMED = dict(zip(_IDS, ("ledger", "entry", "index"), strict=True))
+_ELSEWHERE = ("topic", "partition", "txn_state", "redelivery_count", *_RENAMED.values())
+_STORED = (*(name for name in RECEIVED.names if name not in _ELSEWHERE), *_IDS)
+
+
+class Left(NamedTuple):
+    """What is left to read of the compacted rows of a partition: rows start to stop of the files.
+
+    behind: after them the log goes on behind this position
+    """
+
+    files: tuple[FileRef, ...]
+    start: int
+    stop: int
+    behind: Mark
+
+
+def compacted_files(view: View, number: int) -> tuple[FileRef, ...]:
+    """The files of compacted rows of a partition, in order."""
+    known = view.topic(number).compaction
+    ledgers = () if known is None else known.ledgers
+    return tuple(ref for ledger in ledgers for ref in view.files.of(ledger))
+
+
+def rows_before(view: View, files: Sequence[FileRef], first: Mark) -> int:
+    """How many rows lie before a position; cost: their ids, once."""
+    ledger, entry, index = first
+    count = 0
+    for ref in files:
+        ids = view.files.pick(ref, [(0, ref.rows)], _IDS)
+        is_before = pc.less(pc.fill_null(ids.column(2), 0), index)
+        for at, value in ((1, entry), (0, ledger)):
+            same = pc.and_(pc.equal(ids.column(at), value), is_before)
+            is_before = pc.or_(pc.less(ids.column(at), value), same)
+        found = int(pc.sum(is_before).as_py() or 0)
+        count += found
+        if found < ref.rows:
+            break
+    return count
+
+
+def rows_earlier(view: View, files: Sequence[FileRef], time_ms: int) -> int:
+    """How many rows lie before the first that became visible at an instant or later."""
+    count = 0
+    for ref in files:
+        times = view.files.pick(ref, [(0, ref.rows)], ("visible_time", "publish_time"))
+        visible = pc.coalesce(times.column(0), times.column(1)).cast(pa.int64())
+        found = int(pc.index(pc.greater_equal(visible, time_ms), True).as_py())
+        if found >= 0:
+            return count + found
+        count += ref.rows
+    return count
+
+
+def take(view: View, topic: str, index: int, left: Left, limit: int) -> tuple[pa.Table, Left]:
+    """The next rows as RECEIVED, at most limit and of one row group; and what is left then.
+
+    raises: SnapshotExpired when a later compaction replaced the files, and they are gone
+    """
+    row = left.start
+    for ref in left.files:
+        if row < ref.rows:
+            break
+        row -= ref.rows
+    end = 0
+    for rows, _, _, _ in ref.groups:
+        end += rows
+        if row < end:
+            break
+    count = min(limit, end - row, left.stop - left.start)
+    known = view.files.of(ref.ledger) or [ref]  # at another place, if it was offloaded
+    try:
+        rows = view.files.pick(known[0], [(row, row + count)], _STORED)
+    except MissingFile as error:
+        if view.files.of(ref.ledger):
+            raise
+        raise SnapshotExpired(
+            f"the compacted messages of {topic}/{index} were replaced while they were read",
+            hint="read again",
+            topic=topic,
+            partition=index,
+        ) from error
+    return _received(topic, index, rows), left._replace(start=left.start + count)
+
+
+def _received(topic: str, index: int, rows: pa.Table) -> pa.Table:
+    total = rows.num_rows
+    columns = {_RENAMED.get(name, name): rows.column(name) for name in _STORED}
+    is_inner = pc.is_valid(rows.column("txn_index"))
+    yes, no = pa.scalar("committed", pa.string()), pa.scalar(None, pa.string())
+    columns |= {
+        "topic": pa.repeat(pa.scalar(topic, pa.string()), total),
+        "partition": pa.repeat(pa.scalar(index, pa.int32()), total),
+        "visible_time": pc.coalesce(rows.column("visible_time"), rows.column("publish_time")),
+        "txn_state": pc.if_else(is_inner, yes, no),
+        "redelivery_count": pa.nulls(total, pa.int32()),
+    }
+    return pa.Table.from_arrays([columns[name] for name in RECEIVED.names], schema=RECEIVED)

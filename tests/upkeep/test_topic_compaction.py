@@ -1,0 +1,484 @@
+"""Compaction by key: what readers get of it, against a dict, and what it survives."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import txlog
+from tests.engine_kit import Bench, begin, rows
+from tests.tiers import graded
+from txlog import Bound, Client, Message, MessageId, Range, messages
+from txlog.engine.folds.topic import Compaction
+from txlog.engine.upkeep.checkpoint.seal import compare_rows
+from txlog.engine.upkeep.space import topic_compaction
+from txlog.errors import (
+    InvalidArgument,
+    MessageNotFound,
+    PartitionUnavailable,
+    SnapshotExpired,
+    TopicNotFound,
+    TxlogError,
+)
+from txlog.ranges import END
+from txlog.sql.segments import listed
+
+pytestmark = pytest.mark.usefixtures("quick_disk")
+LARGE = 99  # times, which is more than a message may have without chunks
+
+
+def bench_of(folder: Path, partitions: int = 1, **settings: int) -> Bench:
+    """A store with a topic, and ledgers of five entries."""
+    given: dict[str, Any] = {"coordinators": 1, "reader_grace_ms": 0, "ledger_entries_max": 5}
+    bench = Bench(folder / "store", **{**given, **settings})
+    bench.client.create_topic("t", partitions)
+    return bench
+
+
+def put(client: Client, *pairs: tuple[bytes | None, bytes | None], **given: Any) -> None:
+    """Send (key, value) one by one."""
+    for key, value in pairs:
+        client.producer("t").send(value, key=key, **given)
+
+
+def compacted(client: Client, start: Any = None, **given: Any) -> list[Message]:
+    """What a reader with read_compacted gets."""
+    with client.reader("t", start, read_compacted=True, **given) as reader:
+        return list(reader)
+
+
+def pairs(found: list[Message]) -> list[tuple[bytes | None, bytes | None]]:
+    """The keys and values."""
+    return [(message.key, message.value) for message in found]
+
+
+def state(client: Client, number: int = 1) -> Compaction | None:
+    """What the fold knows."""
+    return client._store.read(lambda view: view.topic(number).compaction)
+
+
+def files(bench: Bench) -> list[Path]:
+    """The files of compacted rows that exist."""
+    return sorted(Path(bench.path).rglob("_compacted/*.parquet"))
+
+
+def trim_all(client: Client) -> int:
+    """Trim everything there is; returns how many messages went."""
+    client.checkpoint(roll_all=True)
+    return client.admin.trim("t", END, force_unacked=True)["messages"]
+
+
+# --- what is kept ------------------------------------------------------------------------------
+
+
+def test_newest_of_each_key_comes_first_and_then_the_log(tmp_path: Path) -> None:
+    client = bench_of(tmp_path).client
+    put(client, (b"a", b"1"), (b"b", b"2"), (b"a", b"3"), (None, b"no key"), (b"c", b""))
+    before = compacted(client)
+    assert pairs(before) == [
+        (b"a", b"1"), (b"b", b"2"), (b"a", b"3"), (None, b"no key"), (b"c", b""),
+    ]  # fmt: skip
+    answer = client.admin.compact_topic("t")
+    assert (answer["messages"], answer["keys_kept"], answer["without_key"]) == (5, 3, 1)
+    assert (answer["keys_deleted"], answer["partitions"], answer["files"]) == (0, 1, 1)
+    put(client, (b"a", b"4"), (None, b"later"))
+    after = compacted(client)
+    assert pairs(after) == [
+        (b"b", b"2"), (b"a", b"3"), (b"c", b""), (b"a", b"4"), (None, b"later"),
+    ]  # fmt: skip
+    assert after[:3] == [before[1], before[2], before[4]]  # ids, times, all
+    assert len(rows(client.read("t"))) == 7  # the log is as it was
+    assert rows(client.read("t", range=Range(kind="compacted"))) == after
+
+
+def test_null_deletes_its_key_and_an_empty_value_does_not(tmp_path: Path) -> None:
+    client = bench_of(tmp_path).client
+    put(client, (b"a", b"1"), (b"b", b"2"), (b"a", None), (b"b", b""), (b"never", None))
+    answer = client.admin.compact_topic("t")
+    assert (answer["keys_kept"], answer["keys_deleted"]) == (1, 2)
+    assert pairs(compacted(client)) == [(b"b", b"")]
+    put(client, (b"a", b"again"), (b"b", None))
+    assert pairs(compacted(client)) == [(b"b", b""), (b"a", b"again"), (b"b", None)]
+    client.admin.compact_topic("t")
+    assert pairs(compacted(client)) == [(b"a", b"again")]
+    put(client, (b"a", None))
+    assert client.admin.compact_topic("t")["files"] == 0  # nothing is left, and that is known
+    assert compacted(client) == []
+
+
+def test_transactions_count_once_they_are_visible_and_aborted_ones_never(tmp_path: Path) -> None:
+    client = bench_of(tmp_path).client
+    first, second, third = (begin(client) for _ in range(3))
+    put(client, (b"a", b"of the first"), (b"b", b"of the first"), txn=first)
+    put(client, (b"a", b"of the second"), (b"x", b"of the second"), txn=second)
+    put(client, (b"a", b"plain"))
+    put(client, (b"b", b"aborted"), (b"y", b"aborted"), txn=third)
+    client.commit(second)
+    client.abort(third)
+    client.admin.compact_topic("t")
+    assert pairs(compacted(client)) == [(b"a", b"of the second"), (b"x", b"of the second")]
+    client.commit(first)
+    expected = pairs(compacted(client))
+    assert expected[2:] == [(b"a", b"of the first"), (b"b", b"of the first")]
+    client.admin.compact_topic("t")
+    found = compacted(client)
+    assert pairs(found) == [expected[1], *expected[2:]]
+    assert [message.txn for message in found] == [second, first, first]
+    trim_all(client)
+    assert compacted(client) == found
+
+
+def test_delayed_and_large_messages_are_messages_like_others(tmp_path: Path) -> None:
+    bench = bench_of(tmp_path, max_message_bytes=64)
+    client = bench.client
+    put(client, (b"a", b"1"), (b"a", b"later"), deliver_after=10_000)
+    large = client.producer("t", chunking=True)
+    large.send(b"l" * LARGE, key=b"b")
+    put(client, (b"c", b"2"))
+    large.send(b"L" * LARGE, key=b"c")
+    found = compacted(client)
+    client.admin.compact_topic("t")
+    after = compacted(client)
+    assert after == [found[1], found[2], found[4]]
+    assert pairs(after)[1:] == [(b"b", b"l" * LARGE), (b"c", b"L" * LARGE)]
+    trim_all(client)
+    assert compacted(bench.reopen()) == after
+
+
+def test_values_that_fill_a_ledger_make_several_files(tmp_path: Path) -> None:
+    bench = bench_of(tmp_path, ledger_bytes_max=4096)
+    client = bench.client
+    put(client, *((b"%d" % number, bytes(1000)) for number in range(200)))
+    answer = client.admin.compact_topic("t")
+    assert answer["files"] == len(files(bench)) > 1
+    assert [message.key for message in compacted(client)] == [b"%d" % n for n in range(200)]
+    place = compacted(client)[150].message_id
+    assert [m.key for m in compacted(client, place)] == [b"%d" % n for n in range(150, 200)]
+    with client.reader("t", read_compacted=True) as reader:
+        some = [*messages(reader.receive_batch(7)), *messages(reader.receive_batch(180))]
+        assert reader.has_message_available()
+        some += list(reader)
+        assert not reader.has_message_available()
+    assert some == compacted(client)
+
+
+# --- positions ---------------------------------------------------------------------------------
+
+
+def test_a_start_is_a_position_of_the_log_also_where_it_was_trimmed(tmp_path: Path) -> None:
+    bench = bench_of(tmp_path)
+    client = bench.client
+    known: list[MessageId] = []
+    for number in range(12):
+        bench.clock.advance(1000)
+        sent = client.producer("t").send(b"%d" % number, key=b"%d" % (number % 6))
+        assert sent.message_id is not None
+        known.append(sent.message_id)
+    client.admin.compact_topic("t")
+    put(client, (b"0", b"12"))
+    for trimmed in (False, True):
+        if trimmed:
+            assert client.admin.trim("t", Bound("id", known[10]), force_unacked=True)["ledgers"]
+        assert [m.value for m in compacted(client)] == [b"%d" % n for n in range(6, 13)]
+        assert [m.value for m in compacted(client, known[8])] == [b"%d" % n for n in range(8, 13)]
+        assert [m.value for m in compacted(client, known[2])] == [b"%d" % n for n in range(6, 13)]
+        at = compacted(client)[3].publish_time
+        assert at is not None
+        assert [m.value for m in compacted(client, at)] == [b"%d" % n for n in range(9, 13)]
+        assert compacted(client, "latest") == []
+        part = Range(Bound("id", known[3]), Bound("id", known[9]), kind="compacted")
+        assert [m.value for m in rows(client.read("t", range=part))] == [b"6", b"7", b"8"]
+    with client.reader("t", read_compacted=True) as reader:
+        assert len(list(reader)) == 7
+        reader.seek(known[9])
+        assert [m.value for m in reader] == [b"9", b"10", b"11", b"12"]
+        reader.seek("earliest")
+        assert reader.read_next() is not None
+
+
+def test_what_has_no_meaning_is_refused(tmp_path: Path) -> None:
+    client = bench_of(tmp_path).client
+    for wrong in (Bound("skip", 3), Bound("last", 3), Bound("sub", "s")):
+        with pytest.raises(InvalidArgument):
+            compacted(client, wrong)
+    with pytest.raises(InvalidArgument):
+        compacted(client, isolation="uncommitted")
+    with pytest.raises(InvalidArgument):
+        compacted(client, enable_watermarking=True)
+    with pytest.raises(TopicNotFound):
+        client.admin.compact_topic("missing")
+    client.admin.set_offline("t", 0)
+    with pytest.raises(PartitionUnavailable):
+        client.admin.compact_topic("t")
+
+
+def test_a_reader_keeps_the_compaction_that_it_began_with(tmp_path: Path) -> None:
+    """What was deleted since comes as a message: a later compaction would not show it."""
+    bench = bench_of(tmp_path, reader_grace_ms=60_000)
+    client = bench.client
+    put(client, (b"a", b"1"), (b"b", b"2"), (b"c", b"3"))
+    client.admin.compact_topic("t")
+    with client.reader("t", read_compacted=True) as reader:
+        assert len(reader.receive_batch(1)) == 1
+        put(client, (b"a", None), (b"b", b"4"))
+        client.admin.compact_topic("t")
+        client.checkpoint()
+        rest = pairs(list(reader))
+    assert rest == [(b"b", b"2"), (b"c", b"3"), (b"a", None), (b"b", b"4")]
+    assert pairs(compacted(client)) == [(b"c", b"3"), (b"b", b"4")]
+
+
+def test_a_reader_whose_files_are_gone_is_told(tmp_path: Path) -> None:
+    client = bench_of(tmp_path).client
+    put(client, (b"a", b"1"), (b"b", b"2"))
+    client.admin.compact_topic("t")
+    with client.reader("t", read_compacted=True) as reader:
+        assert len(reader.receive_batch(1)) == 1
+        for _ in range(3):
+            put(client, (b"c", b"3"))
+            client.admin.compact_topic("t")
+            client.checkpoint()
+        with pytest.raises(SnapshotExpired):
+            reader.receive_batch()
+
+
+# --- over time -------------------------------------------------------------------------------
+
+
+def test_the_next_compaction_reads_what_came_since(tmp_path: Path) -> None:
+    bench = bench_of(tmp_path)
+    client = bench.client
+    put(client, *((b"%d" % (number % 4), b"%d" % number) for number in range(40)))
+    client.admin.compact_topic("t")
+    assert client.admin.compact_topic("t")["partitions"] == 0
+    trim_all(client)
+    put(client, (b"1", b"new"))
+    answer = client.admin.compact_topic("t")
+    assert (answer["messages"], answer["keys_kept"]) == (5, 4)
+    assert pairs(compacted(client)) == [
+        (b"0", b"36"), (b"2", b"38"), (b"3", b"39"), (b"1", b"new"),
+    ]  # fmt: skip
+    known = state(client)
+    assert known is not None
+    assert len(known.ledgers) == 1
+    for _ in range(2):
+        client.checkpoint()
+    client.admin.gc(apply=True, keep_ms=0)
+    assert len(files(bench)) == 1  # the former is gone
+
+
+def test_retention_waits_for_what_was_not_compacted(tmp_path: Path) -> None:
+    """Pulsar's compaction is a subscription; a trim by command asks nobody."""
+    bench = bench_of(tmp_path)
+    client = bench.client
+    client.admin.set_retention_policies("t", retention_ms=1000)
+    put(client, *((b"%d" % number, b"x") for number in range(10)))
+    client.admin.compact_topic("t")
+    put(client, *((b"%d" % number, b"y") for number in range(5, 12)))
+    bench.clock.advance(100_000)
+    assert client.admin.trim("t", by_policy=True)["messages"] == 10
+    assert [m.value for m in compacted(client)] == [b"x"] * 10 + [b"y"] * 7
+    client.admin.compact_topic("t")
+    bench.clock.advance(100_000)
+    assert client.admin.trim("t", by_policy=True)["messages"] == 7
+    assert [m.value for m in compacted(client)] == [b"x"] * 5 + [b"y"] * 7
+    put(client, (b"0", b"z"), (b"1", b"z"))
+    assert trim_all(client) == 2
+    assert len(compacted(client)) == 12  # from the start: with what there is
+    with pytest.raises(MessageNotFound):
+        compacted(client, compacted(client)[-1].message_id)  # R22: never a silent jump
+
+
+def test_a_null_stays_while_another_partition_has_a_value_of_its_key(tmp_path: Path) -> None:
+    client = bench_of(tmp_path, 2).client
+    put(client, (b"k", b"old"), (b"only", b"1"), partition=0)
+    put(client, (b"k", b"new"), (b"other", b"1"), partition=1)
+    client.admin.compact_topic("t")
+    put(client, (b"k", None), (b"other", None), partition=1)
+    assert client.admin.compact_topic("t")["keys_deleted"] == 1
+    assert pairs(compacted(client)) == [(b"k", b"old"), (b"only", b"1"), (b"k", None)]
+    put(client, (b"k", None), partition=0)
+    put(client, (b"z", b"1"), partition=1)
+    client.admin.compact_topic("t")
+    assert pairs(compacted(client)) == [(b"only", b"1"), (b"z", b"1")]
+
+
+def test_all_partitions_are_of_one_moment(tmp_path: Path) -> None:
+    """A transaction over two partitions is in the compacted messages of both, or of none."""
+    client = bench_of(tmp_path, 2).client
+    for number in range(6):
+        with client.transaction() as txn:
+            for partition in (0, 1):
+                value = b"%d" % number
+                client.producer("t").send(value, key=b"k", partition=partition, txn=txn)
+        if number % 2:
+            client.admin.compact_topic("t")
+            found = compacted(client)
+            assert [m.value for m in found] == [b"%d" % number] * 2
+            assert [m.partition for m in found] == [0, 1]
+    horizons = [state(client, number) for number in (1, 2)]
+    assert len({one.lsn for one in horizons if one is not None}) == 1
+
+
+def test_a_deleted_topic_takes_its_compacted_messages_along(tmp_path: Path) -> None:
+    bench = bench_of(tmp_path)
+    client = bench.client
+    put(client, (b"a", b"1"))
+    client.admin.compact_topic("t")
+    client.checkpoint()
+    client.admin.delete_topic("t")
+    for _ in range(2):
+        client.checkpoint()
+    client.admin.gc(apply=True, keep_ms=0)
+    assert files(bench) == []
+    client.create_topic("t")
+    assert compacted(client) == []
+    assert not client.admin.gc()["files"]
+
+
+def test_a_topic_that_is_deleted_meanwhile_is_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kills: not looking again under the write lock."""
+    bench = bench_of(tmp_path)
+    client, other = bench.client, bench.another()
+    put(client, (b"a", b"1"))
+
+    def gone(*given: Any) -> None:
+        compare_rows(*given)
+        other.admin.delete_topic("t")
+        other.create_topic("t")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(topic_compaction, "compare_rows", gone)
+        client.admin.compact_topic("t")
+    assert state(client, 2) is None
+    assert files(bench) == []
+
+
+def test_a_dry_run_says_the_same_and_writes_nothing(tmp_path: Path) -> None:
+    bench = bench_of(tmp_path, 2)
+    client = bench.client
+    put(client, *((b"%d" % (number % 5), b"x") for number in range(20)), (b"1", None))
+    lsn = client._store.read(lambda view: view.lsn)
+    said = client.admin.compact_topic("t", dry_run=True)
+    assert client._store.read(lambda view: view.lsn) == lsn
+    assert files(bench) == []
+    assert {**client.admin.compact_topic("t"), "dry_run": True} == said
+
+
+def test_everybody_knows_the_files(tmp_path: Path) -> None:
+    """Segments, inspect, offload, verify and a copy of the store."""
+    bench = bench_of(tmp_path)
+    client = bench.client
+    put(client, (b"a", b"1"), (b"b", b"2"))
+    client.admin.compact_topic("t")
+    client.checkpoint()
+    found = compacted(client)
+    known = state(client)
+    assert known is not None
+    (row,) = [row for row in listed(client, None) if row["state"] == "compacted"]
+    assert (row["ledger"], row["rows"]) == (known.ledgers[0], 2)
+    assert client.inspect(f"ledger:{known.ledgers[0]}")["state"] == "compacted"
+    place = tmp_path / "archive"
+    place.mkdir()
+    answer = client.admin.offload("t", str(place))
+    assert answer["files"] == 1
+    assert compacted(client) == found
+    for value in (b"2", b"3"):
+        put(client, (b"b", value))
+        client.checkpoint()
+    client.admin.gc(apply=True, keep_ms=0)
+    assert files(bench) == []
+    client.admin.compact_topic("t")
+    client.checkpoint()
+    client.copy(str(tmp_path / "copy"))
+    bench.close()
+    assert not txlog.verify(bench.path, deep=True)["problem_list"]
+    with txlog.open(str(tmp_path / "copy")) as copied:
+        assert pairs(compacted(copied)) == [(b"a", b"1"), (b"b", b"3")]
+
+
+# --- any history -------------------------------------------------------------------------------
+
+
+class Oracle:
+    """What is compacted of a topic: a dict for each partition, message by message."""
+
+    def __init__(self) -> None:
+        self.newest: dict[int, dict[bytes, Message]] = {}
+        self.seen: dict[int, int] = {}  # messages of the log that were looked at
+
+    def compact(self, log: dict[int, list[Message]]) -> None:
+        changed = [number for number, every in log.items() if len(every) > self.seen.get(number, 0)]
+        for partition in changed:
+            every = log[partition]
+            newest = self.newest.setdefault(partition, {})
+            for message in every[self.seen.get(partition, 0) :]:
+                if message.key is not None:
+                    newest.pop(message.key, None)
+                    newest[message.key] = message
+            self.seen[partition] = len(every)
+        for partition in changed:
+            newest = self.newest[partition]
+            for key in [key for key, message in newest.items() if message.value is None]:
+                others = [of for number, of in self.newest.items() if number != partition]
+                if all(key not in of or of[key].value is None for of in others):
+                    del newest[key]
+
+    def read(self, log: dict[int, list[Message]], partition: int) -> list[Message]:
+        return [
+            *self.newest.get(partition, {}).values(),
+            *log[partition][self.seen.get(partition, 0) :],
+        ]
+
+
+@pytest.mark.parametrize("seed", graded(range(12), 2))
+def test_any_history_is_compacted_as_a_dict_says(tmp_path: Path, seed: int) -> None:
+    """Against the oracle, through trims, checkpoints, reopening and added partitions."""
+    chance = random.Random(seed)
+    bench = bench_of(tmp_path, 2, max_message_bytes=64)
+    client, oracle = bench.client, Oracle()
+    log: dict[int, list[Message]] = {0: [], 1: []}
+    open_ones: list[Any] = []
+    readers = {number: client.reader(f"t-partition-{number}") for number in log}
+    for step in range(40):
+        act = chance.randrange(12)
+        txn = chance.choice(open_ones) if open_ones and chance.random() < 0.5 else None
+        with contextlib.suppress(TxlogError):
+            if act <= 5:
+                producer = client.producer("t", chunking=True)
+                for _ in range(chance.randint(1, 6)):
+                    key = chance.choice((None, *(b"%d" % n for n in range(7))))
+                    value = chance.choice((None, b"", b"%d" % step, b"%d" % step * LARGE))
+                    where = chance.choice((None, 0, 1))
+                    producer.send(value, key=key, partition=where, txn=txn)
+            elif act == 6:
+                open_ones.append(begin(client, 1_000_000))
+            elif act == 7 and txn is not None:
+                open_ones.remove(txn)
+                chance.choice((client.commit, client.commit, client.abort))(txn)
+            elif act == 8:
+                client.checkpoint(roll_all=chance.random() < 0.5)
+        for number, reader in readers.items():
+            log[number] += list(reader)  # before a trim takes it
+        if act == 9:
+            client.admin.compact("t")
+        elif act == 10:
+            client.admin.compact_topic("t")
+            oracle.compact(log)
+            if chance.random() < 0.5:
+                trim_all(client)
+        elif act == 11 and chance.random() < 0.3:
+            client = bench.reopen()
+            readers = {number: client.reader(f"t-partition-{number}", "latest") for number in log}
+        for number in log if act >= 8 else ():
+            found = compacted(client, partitions=[number])
+            assert found == oracle.read(log, number), f"seed {seed}, step {step}"
+    client.checkpoint()
+    bench.close()
+    assert not txlog.verify(bench.path, deep=True)["errors"]
