@@ -26,7 +26,13 @@ from txlog.engine.store.identity import read_identity
 from txlog.engine.store.store import Store
 from txlog.engine.upkeep.verify.findings import Findings
 from txlog.engine.upkeep.verify.verify import verify
-from txlog.errors import AlreadyExists, OutcomeUnknown, StoreLocked, TryAgain
+from txlog.errors import (
+    AlreadyExists,
+    OutcomeUnknown,
+    StoreLocked,
+    TransactionNotFound,
+    TryAgain,
+)
 from txlog.settings import Settings
 
 SETTINGS = Settings(durability="sync", free_bytes_min=0)
@@ -379,3 +385,25 @@ def test_a_refusal_is_not_told_before_its_reason_is_durable() -> None:
     k.create_topic("x")
     with pytest.raises(AlreadyExists):
         f.create_topic("x")
+
+
+def test_what_a_failed_flush_cost_before_it_was_durable_is_no_damage() -> None:
+    """Kills: Corruption for a frame that was answered before its flush, as R9 allows."""
+    (of_k, k), (_, f) = processes(2)
+    for _ in range(f._store.settings.coordinators + 1):  # the last needs no new ids, so no flush
+        txn = f.begin()["txn"]
+
+    def fails(op: str, path: str, **info: int) -> None:
+        if op == "datasync" and path.endswith(".journal"):
+            drop_pages(of_k, path)
+            raise OSError(errno.EIO, "Input/output error")
+
+    of_k.step = fails
+    with pytest.raises(OutcomeUnknown):
+        send(k, "k1")
+    of_k.step = lambda *_, **__: None
+    assert send(f, "f1")
+    with pytest.raises(TransactionNotFound):
+        f.commit(txn)
+    assert send(k, "k2")
+    assert {"f1", "k2"} <= {*sent(of_k.process())}

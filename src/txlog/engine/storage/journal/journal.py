@@ -602,6 +602,7 @@ class Journal:
         """R13: copy valid unwitnessed frames to a new file; never flush the old bytes again.
 
         is_needed: a new file it must be, also when there is nothing to copy
+        raises:    JournalMoved: what this handle has read is not all there any more
         """
         count = max(0, self.last_lsn - self.durable_lsn)
         if not count and not is_needed:
@@ -613,7 +614,10 @@ class Journal:
             start, chain = place_of(old, first)
         else:  # nothing to copy, but neither the old file nor its directory can be trusted
             start, chain = self.end, self.chain_crc
-        rewritten, chain_last = rebased(old, (start, self.end), first, chain)
+        try:
+            rewritten, chain_last = rebased(old, (start, self.end), first, chain)
+        except Corruption as error:  # not durable, but read before the failed flush cost its pages
+            raise JournalMoved from error
         same = [n.rewrite for n in list_journals(self._disk) if n.first_lsn == first]
         name = JournalName(first, max(same) + 1 if same else 0)
         if old.version < FILE_VERSION:
@@ -765,7 +769,10 @@ class Journal:
                 partial(self._flush, target, sync), meanwhile=partial(self._is_flushed, target)
             )
         if self._alone(partial(self._flush, target, sync)) is None:
-            self._alone(self._put_right)
+            try:
+                self._alone(self._put_right)
+            except JournalMoved as exc:
+                raise self._unknown("rolling forward to LSN", exc) from exc
         return []
 
     def is_flushing(self) -> bool:
