@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -111,6 +112,54 @@ class TestConformance:
             disk.link("stage/two", "ledgers/2")
         disk.unlink("stage/one")
         assert disk.read("ledgers/1") == b"rows"
+
+    def test_a_watch_tells_of_what_another_process_does(self, opener: Opener) -> None:
+        """Writes to a file, names that come, files that close, announcements; each once."""
+        disk, other = opener(False), opener(False)
+        for path in ("journal/witness", "consumers/1.lock"):
+            disk.publish(path, [b"0"])
+        watch = disk.watch()
+        assert watch is not None
+        assert watch.add("journal/witness", "writes")
+        assert watch.add("journal", "names") and watch.add("consumers", "closings")
+        assert not watch.add("nothing", "writes") and not watch.has("nothing")
+        assert watch.wait(0) == frozenset()
+        with closing(other.open("journal/witness", write=True)) as file:
+            file.pwrite(0, b"1")
+            assert watch.wait(None) == {"journal/witness"}
+            assert watch.wait(0) == frozenset()
+        other.read("journal/witness")
+        with closing(other.lock_file("consumers/1.lock", create=False)) as lock:
+            assert lock.try_acquire()
+        assert "consumers" not in watch.take() or isinstance(disk, MemoryDisk)  # only asked
+        other.announce("consumers")
+        assert watch.wait(None) == {"consumers"}
+        lock = other.lock_file("consumers/1.lock")
+        lock.close()
+        other.unlink("consumers/1.lock")
+        assert watch.wait(None) == {"consumers"}
+        other.publish("journal/2.journal", [b""])
+        assert "journal" in watch.wait(None)
+        watch.ring()
+        assert watch.wait(None) == {""}
+        assert watch.wait(0) == frozenset()
+        watch.close()
+
+    def test_a_watch_follows_a_file_that_is_replaced(self, disk: Disk) -> None:
+        """The witness is made anew in recovery only; then it must be added again."""
+        disk.publish("journal/witness", [b"0"])
+        watch = disk.watch()
+        assert watch is not None and watch.add("journal/witness", "writes")
+        disk.unlink("journal/witness")
+        while watch.has("journal/witness"):
+            assert watch.wait(None)
+        disk.publish("journal/witness", [b"1"])
+        assert watch.add("journal/witness", "writes")
+        watch.take()
+        with closing(disk.open("journal/witness", write=True)) as file:
+            file.pwrite(0, b"2")
+        assert watch.wait(None) == {"journal/witness"}
+        watch.close()
 
     def test_only_an_empty_directory_is_removed(self, disk: Disk) -> None:
         disk.publish("stage/job/one", [b"rows"])

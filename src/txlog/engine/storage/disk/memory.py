@@ -37,6 +37,7 @@ from txlog.engine.storage.disk.protocol import (
     GROUP_FILES,
     TEMPORARY_PREFIX,
     Stream,
+    Told,
     as_views,
     compare,
     failure,
@@ -83,6 +84,7 @@ class Machine:
         self.order = 0
         self.released = threading.Condition(threading.RLock())
         self.holders: dict[Node, MemoryLock] = {}
+        self.announced = 0
 
     def tick(self) -> int:
         self.order += 1
@@ -182,6 +184,7 @@ class MemoryFile:
             before = len(self._node.data)
             self._node.write(offset, data, machine.tick())
             machine.free_bytes -= len(self._node.data) - before
+            machine.released.notify_all()
 
 
 class MemoryLock:
@@ -246,6 +249,71 @@ class MemoryLock:
 
     def _is_free(self) -> bool:
         return self.disk.machine.holders.get(self._node, self) is self
+
+
+class MemoryWatch:
+    """`Watch` by comparing: what it tells depends on the files alone, and not on moments."""
+
+    def __init__(self, disk: MemoryDisk) -> None:
+        self._disk = disk
+        self._seen: dict[str, object] = {}
+        self._what: dict[str, Told] = {}
+        self._has_rung = False
+        self._is_open = True
+
+    def fileno(self) -> int:
+        return -1
+
+    def add(self, path: str, what: Told) -> bool:
+        self._what[path] = what
+        now = self._state(path)
+        if self._is_open and now is not None:
+            self._seen.setdefault(path, now)
+        return path in self._seen
+
+    def has(self, path: str) -> bool:
+        return path in self._seen
+
+    def wait(self, seconds: float | None) -> frozenset[str]:
+        with self._disk.machine.released:
+            self._disk.machine.released.wait_for(self._has_news, seconds)
+            return self.take()
+
+    def take(self) -> frozenset[str]:
+        told = {""} if self._has_rung else set()
+        self._has_rung = False
+        for path, seen in [*self._seen.items()]:
+            now = self._state(path)
+            if now != seen:
+                told.add(path)
+                self._seen[path] = now
+            if now is None:
+                del self._seen[path]
+        return frozenset(told)
+
+    def ring(self) -> None:
+        with self._disk.machine.released:
+            self._has_rung = True
+            self._disk.machine.released.notify_all()
+
+    def close(self) -> None:
+        self._is_open = False
+        self._seen.clear()
+
+    def _has_news(self) -> bool:
+        return self._has_rung or any(self._state(path) != old for path, old in self._seen.items())
+
+    def _state(self, path: str) -> object:
+        node = self._disk.find(path)
+        if node is None:
+            return None
+        if node.entries is None:
+            return id(node), bytes(node.data)
+        holders = self._disk.machine.holders
+        if self._what[path] == "names":
+            return sorted(node.entries)
+        told = self._disk.machine.announced
+        return [told, *((name, child in holders) for name, child in sorted(node.entries.items()))]
 
 
 # --- the disk --------------------------------------------------------------------------------
@@ -559,6 +627,14 @@ class MemoryDisk:
             self.make_dirs(split(path)[0])
             node = self.add_file(path)
         return MemoryLock(self, node or self._file(path), path)
+
+    def watch(self) -> MemoryWatch | None:
+        return MemoryWatch(self)
+
+    def announce(self, path: str) -> None:
+        with self.machine.released:
+            self.machine.announced += 1
+            self.machine.released.notify_all()
 
     def random_bytes(self, n: int) -> bytes:
         text = f"{self.machine.seed}:{self.machine.tick()}".encode()

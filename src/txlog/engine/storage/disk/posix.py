@@ -21,20 +21,18 @@ from __future__ import annotations
 import errno
 import fcntl
 import grp
-import importlib
 import os
 import pwd
-import re
 import stat
-import sys
 import threading
-import weakref
 from collections.abc import Collection, Container, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
-from functools import cache
+from functools import cached_property
 from itertools import islice
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING
 
+from txlog.engine.storage.disk.handle import Handle
+from txlog.engine.storage.disk.libc import sync_file_system
 from txlog.engine.storage.disk.locks import Identity, PosixLock, find_holder, identity_of, read_proc
 from txlog.engine.storage.disk.protocol import (
     GROUP_FILES,
@@ -48,6 +46,7 @@ from txlog.engine.storage.disk.protocol import (
     number_of,
     split,
 )
+from txlog.engine.storage.disk.watch import PosixWatch
 from txlog.errors import (
     AlreadyExists,
     Corruption,
@@ -65,54 +64,8 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 VECTOR_MAX = 1024  # buffers Linux takes in one pwritev (IOV_MAX)
-_CLOSED = 2**31 - 1  # no descriptor; some Python calls refuse -1 with their own error
-
-_handles: weakref.WeakSet[Handle] = weakref.WeakSet()
-
 
 # --- open files ------------------------------------------------------------------------------
-
-
-class Handle:
-    """A descriptor that a forked child closes; one that nobody holds any more is closed, too."""
-
-    __slots__ = ("__weakref__", "fd", "path")
-
-    def __init__(self, fd: int, path: str) -> None:
-        self.fd = fd
-        self.path = path
-        _handles.add(self)
-
-    def close(self) -> None:
-        fd, self.fd = self.fd, _CLOSED  # a later use gets EBADF, never someone else's descriptor
-        try:  # no call in between, where an interrupt could lose what holds a lock
-            os.close(fd)
-        except OSError as error:  # close promises nothing (R33)
-            if error.errno is None:
-                raise
-
-    def __reduce__(self) -> NoReturn:
-        """Two handles of one descriptor would close it twice, the second time someone else's."""
-        raise TypeError("an open store cannot be copied or pickled: open it again instead")
-
-    def __del__(self) -> None:
-        if getattr(self, "fd", _CLOSED) != _CLOSED:  # an interrupt may stop it half made
-            self.close()
-
-    def stat(self) -> os.stat_result:
-        try:
-            return os.fstat(self.fd)
-        except OSError as error:
-            raise failure(error, "look at", self.path) from error
-
-
-def _close_inherited() -> None:
-    """In a forked child, close what belongs to the parent. Never LOCK_UN: R27."""
-    for handle in list(_handles):
-        handle.close()
-
-
-os.register_at_fork(after_in_child=_close_inherited)
 
 
 class PosixFile(Handle):
@@ -165,38 +118,7 @@ def write_all(fd: int, offset: int, data: Buffer | Sequence[Buffer]) -> None:
             views[first] = views[first][done:]
 
 
-def sync_file_system(fd: int) -> bool:
-    """Flush the whole file system that fd is on: one flush for many files.
-
-    returns: False if it failed or cannot be trusted: then flush each file. Linux reports a failed
-             write here since 5.8, and only some file systems are known to hide none; each open
-             descriptor still reports whether it was its file.
-    """
-    libc = _libc()
-    if libc is None:
-        return False
-    found = bytearray(512)  # struct statfs; its first field is the kind
-    statfs = (importlib.import_module("ctypes").c_char * len(found)).from_buffer(found)
-    if libc.fstatfs(fd, statfs) or int.from_bytes(found[:8], sys.byteorder) not in _SYNCED_WHOLE:
-        return False
-    return not libc.syncfs(fd)
-
-
-@cache
-def _libc() -> Any:
-    """The C library, if it has a syncfs that reports errors; else None."""
-    found = re.match(r"(\d+)\.(\d+)", os.uname().release)
-    if sys.platform != "linux" or found is None or (int(found[1]), int(found[2])) < (5, 8):
-        return None
-    library = importlib.import_module("ctypes").CDLL(None)  # costs 1 ms, and few need it
-    return library if hasattr(library, "syncfs") and hasattr(library, "fstatfs") else None
-
-
 # --- locks -----------------------------------------------------------------------------------
-
-# ext4, xfs, btrfs: the first field of struct statfs.
-_SYNCED_WHOLE = frozenset((0xEF53, 0x58465342, 0x9123683E))
-
 
 KEPT_MAX = 128  # descriptors of directories kept by one disk, of files kept by one view
 KEPT_SHARE = 8  # and this share of the soft limit: a process has other files and views
@@ -527,9 +449,26 @@ class PosixDisk:
         """Return a new descriptor of a lock file (for this module)."""
         if self.read_only:  # to ask for the holder; R23: leave not even a lock file
             return self._open(path, os.O_RDONLY)
-        if create:
-            self.make_dirs(split(path)[0])
-        return self._open(path, os.O_RDWR | (os.O_CREAT if create else 0))
+        if not create:  # only to ask: a watch is told when a file that was open for writing closes
+            return self._open(path, os.O_RDWR if self._is_on_network else os.O_RDONLY)
+        self.make_dirs(split(path)[0])
+        return self._open(path, os.O_RDWR | os.O_CREAT)
+
+    @cached_property
+    def _is_on_network(self) -> bool:
+        """There flock wants a descriptor that can write."""
+        return filesystem(f"/proc/self/fd/{self._root.fd}") in _NETWORK
+
+    def watch(self) -> PosixWatch | None:
+        try:
+            return PosixWatch(self._root)
+        except OSError as error:
+            number_of(error)
+            return None
+
+    def announce(self, path: str) -> None:
+        with suppress(TxlogError), self._directory(path, "touch", path) as fd:
+            os.utime(fd)
 
     def random_bytes(self, n: int) -> bytes:
         return os.urandom(n)

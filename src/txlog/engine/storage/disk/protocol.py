@@ -15,7 +15,7 @@ import errno
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from types import TracebackType
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 
 from txlog.errors import (
     AlreadyClosed,
@@ -112,6 +112,39 @@ class LockFile(Protocol):
         """Return pid and command line of the holder, None when free or unknown. Takes no lock."""
 
 
+Told: TypeAlias = Literal["writes", "names", "closings"]
+
+
+class Watch(Protocol):
+    """Tells of changes to files of a store, made by whatever process; for one caller at a time."""
+
+    def fileno(self) -> int:
+        """Return the descriptor that can be read once there is something to tell."""
+
+    def add(self, path: str, what: Told) -> bool:
+        """Tell of a path from now on; False if that is impossible.
+
+        what: "writes" to a file, and its end; "names" that come to a directory; "closings": a file
+              in a directory was closed that was open for writing, or removed, or `announce`
+        Needed again after what the name leads to was replaced, and harmless otherwise.
+        """
+
+    def has(self, path: str) -> bool:
+        """Whether it still tells of this path."""
+
+    def wait(self, seconds: float | None) -> frozenset[str]:
+        """Wait until there is something to tell, or time is up; then as take."""
+
+    def take(self) -> frozenset[str]:
+        """Return the paths that changed since the last call; "" for a ring, or something ended."""
+
+    def ring(self) -> None:
+        """End the wait of whoever is waiting, or else the next one; from any thread."""
+
+    def close(self) -> None:
+        """Let go of the descriptor; harmless when repeated."""
+
+
 class Disk(Protocol):
     """One store's directory."""
 
@@ -202,6 +235,12 @@ class Disk(Protocol):
 
     def lock_file(self, path: str, create: bool = True) -> LockFile:
         """Open a lock file, made if absent and create is set; taking it is a separate call."""
+
+    def watch(self) -> Watch | None:
+        """Return something that tells of changes, None where that is impossible."""
+
+    def announce(self, path: str) -> None:
+        """Have every watch of the closings in a directory tell; harmless where that fails."""
 
     def random_bytes(self, n: int) -> bytes:
         """Return n unpredictable bytes."""

@@ -1,0 +1,117 @@
+"""Owns PosixWatch: the kernel tells when files of a store change (inotify).
+
+One descriptor tells of all that is watched, to whoever polls it. It is asked for one wait at a time
+by the caller's lock (store/wakeups), may be polled by an event loop as well, and is closed in a
+forked child like any other. Where the kernel, the file system or a limit of the machine refuses,
+there is no watch, and the caller looks again from time to time.
+
+How a process dies does not matter: the kernel closes its files, and tells of it. It does so a
+moment before it frees their locks.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import struct
+
+from txlog.engine.storage.disk.handle import Handle
+from txlog.engine.storage.disk.libc import add_watch, open_inotify, remove_watch
+from txlog.engine.storage.disk.protocol import Told, number_of
+
+_MODIFY, _ATTRIB, _CLOSE_WRITE, _MOVED_TO = 0x2, 0x4, 0x8, 0x80
+_CREATE, _DELETE, _DELETE_SELF, _MOVE_SELF = 0x100, 0x200, 0x400, 0x800
+_OVERFLOW, _IGNORED = 0x4000, 0x8000
+_NO_LINKS = 0x2000000
+_MASKS: dict[Told, int] = {
+    "writes": _MODIFY | _ATTRIB | _DELETE_SELF | _MOVE_SELF | _NO_LINKS,
+    "names": _CREATE | _MOVED_TO | _DELETE_SELF | _NO_LINKS,
+    "closings": _CLOSE_WRITE | _DELETE | _ATTRIB | _DELETE_SELF | _NO_LINKS,
+}
+_EVENT = struct.Struct("iIII")  # watch, what, cookie, length of the name
+_READ_BYTES = 1 << 16
+_WAIT_MS_MAX = 1 << 30
+
+
+class PosixWatch(Handle):
+    """`Watch` by inotify."""
+
+    __slots__ = ("_at", "_files", "_paths", "_root")
+
+    def __init__(self, root: Handle) -> None:
+        """raises: OSError: this machine cannot tell"""
+        super().__init__(open_inotify(root.fd), "inotify")
+        self._root = root
+        self._paths: dict[int, str] = {}  # by number of the watch
+        self._at: dict[str, int] = {}
+        self._files: set[str] = set()
+
+    def fileno(self) -> int:
+        return self.fd
+
+    def add(self, path: str, what: Told) -> bool:
+        try:
+            # through the descriptor: the directory of the store may have been renamed
+            number = add_watch(self.fd, f"/proc/self/fd/{self._root.fd}/{path}", _MASKS[what])
+        except OSError as error:
+            number_of(error)
+            self._remove(path)
+            return False
+        old = self._at.get(path)
+        if old is not None and old != number:  # the name leads to another file now
+            self._remove(path)
+        self._paths[number], self._at[path] = path, number
+        if what == "writes":
+            self._files.add(path)
+        return True
+
+    def wait(self, seconds: float | None) -> frozenset[str]:
+        poll = select.poll()
+        poll.register(self.fd, select.POLLIN)
+        poll.poll(None if seconds is None else min(int(seconds * 1000) + 1, _WAIT_MS_MAX))
+        return self.take()
+
+    def take(self) -> frozenset[str]:
+        told: set[str] = set()
+        try:
+            while data := os.read(self.fd, _READ_BYTES):
+                at = 0
+                while at < len(data):
+                    number, what, _, length = _EVENT.unpack_from(data, at)
+                    at += _EVENT.size + length
+                    self._note(number, what, told)
+        except OSError as error:  # nothing more; or it is closed
+            number_of(error)
+        return frozenset(told)
+
+    def _note(self, number: int, what: int, told: set[str]) -> None:
+        if what & _OVERFLOW:
+            told.update(self._at)
+        path = self._paths.get(number, "")
+        told.add(path)
+        if what & (_ATTRIB | _MOVE_SELF) and path in self._files:
+            told.add("")  # it may have lost its name, although somebody has it open
+        if what & _IGNORED and path:
+            del self._paths[number]
+            if self._at.get(path) == number:
+                del self._at[path]
+
+    def has(self, path: str) -> bool:
+        return path in self._at
+
+    def ring(self) -> None:
+        try:  # a watch that ends tells of its end: no second descriptor is needed for this
+            here = f"/proc/self/fd/{self._root.fd}"
+            remove_watch(self.fd, add_watch(self.fd, here, _MOVE_SELF))
+        except OSError as error:
+            number_of(error)
+
+    def _remove(self, path: str) -> None:
+        number = self._at.pop(path, None)
+        if number is None:
+            return
+        del self._paths[number]
+        try:
+            remove_watch(self.fd, number)
+        except OSError as error:
+            number_of(error)
