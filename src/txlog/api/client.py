@@ -22,6 +22,7 @@ from txlog.api import wait as conditions
 from txlog.api.consuming import acknowledge as acknowledging
 from txlog.api.consuming import open as subscribing
 from txlog.api.reading import reader as readers
+from txlog.api.reading.pause import Waiting, until, until_told
 from txlog.api.sending import bulk as bulks
 from txlog.api.sending.producer import Producer
 from txlog.api.topics import subscription as subscription_handle
@@ -40,12 +41,11 @@ from txlog.engine.plan import runs as message_runs
 from txlog.engine.plan.lookup import subscription as find_subscription
 from txlog.engine.plan.lookup import topic as find_topic
 from txlog.engine.storage.disk.protocol import Disk
-from txlog.engine.store.identity import IDENTITY_PATH
 from txlog.engine.store.store import Store
 from txlog.engine.upkeep.delayed.buckets import tend_due
 from txlog.engine.upkeep.service import Checkpoints, run_checkpoint
 from txlog.engine.view.view import View
-from txlog.errors import AlreadyClosed, InvalidArgument, OutcomeUnknown, StoreNotFound, TxlogError
+from txlog.errors import AlreadyClosed, InvalidArgument, OutcomeUnknown, TxlogError
 from txlog.ids import MessageId, TopicName, TxnId
 from txlog.ranges import END, Range
 from txlog.relation.reader import RelationReader
@@ -514,16 +514,30 @@ class Client(RelationReader):
             yield table
         reader.stop()
 
-    def wait_for_change(self, seen_lsn: int) -> int:
-        """The newest durable LSN; for polling: it rises when something is written.
+    def _waiting(self, *consumers: Consumer | MultiTopicsConsumer) -> Waiting:
+        """A wait for whatever comes, and for what falls due for these consumers."""
 
-        raises: StoreNotFound if the store was removed meanwhile: nothing will come
+        def rest(pause: float) -> float:
+            return min([until_told(pause), *(one._rest(pause) for one in consumers)])
+
+        return Waiting(self._store, rest)
+
+    def wait_for_change(self, seen_lsn: int, timeout_ms: int | None = 0) -> int:
+        """Wait until something after an LSN is durable; returns the newest durable LSN.
+
+        timeout_ms: None: for ever; when time runs out, the LSN may be the one that was seen
+        raises:     StoreNotFound if the store was removed meanwhile: nothing will come
         """
-        del seen_lsn
-        if not self._disk.exists(IDENTITY_PATH):
-            path = self._disk.description
-            raise StoreNotFound(f"the store {path} was removed", path=path)
-        return self._store.refresh()
+        store, newest = self._store, seen_lsn
+
+        def look(_: bool) -> int | None:
+            nonlocal newest
+            store.need_there()
+            newest = store.refresh()
+            return newest if newest > seen_lsn else None
+
+        until(store, look, timeout_ms)
+        return newest
 
     def wait(
         self,

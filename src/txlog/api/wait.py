@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from txlog.answers import watermarks
-from txlog.api.reading.poll import until
+from txlog.api.reading.pause import polled, until, until_told
 from txlog.engine.folds.catalog import Subscription, Topic, number_of
 from txlog.engine.plan import lookup
 from txlog.engine.plan.ack_sets import backlog
@@ -49,10 +49,14 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """A name to show, and the question."""
+    """A name to show, and the question.
+
+    is_told: only what is flushed changes the answer, so whoever waits is told of it
+    """
 
     name: str
     ask: Callable[[View, Store], Found]
+    is_told: bool = True
 
 
 def wait(store: Store, conditions: Sequence[Condition], timeout_ms: int | None) -> Waited:
@@ -71,13 +75,14 @@ def wait(store: Store, conditions: Sequence[Condition], timeout_ms: int | None) 
             return asked
         return view.lsn, [condition.ask(view, store) for condition in conditions]
 
-    def over() -> bool | None:
+    def over(_: bool) -> bool | None:
         nonlocal asked
         asked = store.ask(ask)
         is_over = all(one.met for one in asked[1]) or any(one.hopeless for one in asked[1])
         return is_over or None
 
-    until(over, timeout_ms)
+    is_told = all(condition.is_told for condition in conditions)
+    until(store, over, timeout_ms, until_told if is_told else polled)
     return {
         "met": all(one.met for one in asked[1]),
         "elapsed_ms": int((time.monotonic() - began) * 1000),
@@ -119,7 +124,9 @@ def has_watermark(topic: str, event_time: int, subscription: str | None = None) 
         return Found(value >= event_time, format_time(value))
 
     name = f"watermark:{asked}"
-    return Condition(name if subscription is None else f"{name}:{subscription}", ask)
+    if subscription is None:
+        return Condition(name, ask)
+    return Condition(f"{name}:{subscription}", ask, is_told=False)
 
 
 def has_backlog(subscription: str, count: int, topic: str | None = None) -> Condition:
@@ -139,7 +146,7 @@ def has_backlog(subscription: str, count: int, topic: str | None = None) -> Cond
         return Found(left <= count, str(left))
 
     named = subscription if asked is None else f"{asked}:{subscription}"
-    return Condition(f"backlog:{named}", ask)
+    return Condition(f"backlog:{named}", ask, is_told=False)
 
 
 def has_state(txn_id: TxnId, state: str) -> Condition:
@@ -155,7 +162,7 @@ def has_state(txn_id: TxnId, state: str) -> Condition:
         met = status == state or (state == "ended" and status in ("committed", "aborted"))
         return Found(met, status, not met and status not in before)
 
-    return Condition(f"txn:{txn_id}", ask)
+    return Condition(f"txn:{txn_id}", ask, is_told=state != "open")
 
 
 def conditions_of(

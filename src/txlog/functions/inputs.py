@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from txlog.api.client import Client
 from txlog.api.consuming.consumer import Consumer
+from txlog.api.reading.pause import Waiting
 from txlog.api.transactions.transaction import Transaction
 from txlog.functions.committing import Work, joined
 from txlog.functions.context import Context
@@ -132,6 +133,10 @@ class Inputs:
         rows = joined(*tables)
         self.received += rows.num_rows
         return rows, left > 0
+
+    def waiting(self) -> Waiting:
+        """A wait for what the consumers get."""
+        return self._client._waiting(*self._consumers)
 
     # --- as a source -------------------------------------------------------------------------
 

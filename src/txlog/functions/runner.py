@@ -13,7 +13,6 @@ import logging
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from threading import Event
 from typing import Final, Protocol
 
 from txlog.api.client import Client
@@ -34,8 +33,7 @@ from txlog.functions.watermarked import WatermarkedWindows
 from txlog.functions.windows import Windowed, WindowHandler
 from txlog.ids import TopicName
 
-_POLL_S_MIN: Final = 0.002
-_POLL_S_MAX: Final = 0.05
+_STOP_S: Final = 0.2  # how often it asks whether it is to stop, which nobody tells it
 
 
 def run(
@@ -179,19 +177,21 @@ class Runner:
 
     def loop(self) -> None:
         """Process batches until the end."""
-        idle_since, pause = time.monotonic(), _POLL_S_MIN
+        idle_since, waiting = time.monotonic(), self._inputs.waiting()
         while not self._hooks.stop():
+            waiting.look()
             if self._flow.turn():
-                idle_since, pause = time.monotonic(), _POLL_S_MIN
+                idle_since, waiting = time.monotonic(), self._inputs.waiting()
                 continue
-            left = idle_since + self._options.max_wait_ms / 1000 - time.monotonic()
-            if self._inputs.is_full or not (self._options.follow or left > 0):
+            over_s = idle_since + self._options.max_wait_ms / 1000
+            is_over = not self._options.follow and time.monotonic() >= over_s
+            if self._inputs.is_full or is_over:
                 self._flow.ended()
                 return
             self.work.check_fence()
             self._client.wait_for_change(0)
-            Event().wait(pause if self._options.follow else min(pause, left))
-            pause = min(_POLL_S_MAX, pause * 2)
+            ask_s = time.monotonic() + _STOP_S
+            waiting.pause(ask_s if self._options.follow else min(over_s, ask_s))
 
 
 def _made_handler(

@@ -21,6 +21,7 @@ from heapq import heappop, heappush
 from txlog.api.consuming.membership import Membership
 from txlog.api.consuming.receive import Guard, Receiving
 from txlog.api.reading.message import Message, messages
+from txlog.api.reading.pause import REST_SECONDS_MAX
 from txlog.clock import Instant
 from txlog.engine.decide.consuming.lease import give_back_unseen, reap_ops
 from txlog.engine.decide.draft import Decision
@@ -193,7 +194,8 @@ class Ahead:
     def _return_unseen(self) -> None:
         member, seen = self._member, self.seen
         self._store.write(
-            lambda view, now: give_back_unseen(view, member.subscription, member.number, seen)
+            lambda view, now: give_back_unseen(view, member.subscription, member.number, seen),
+            tells=True,
         )
 
     def clear(self) -> None:
@@ -241,7 +243,7 @@ class Ahead:
             )
             return Decision(ops, answer=min(dues, default=0))
 
-        left = self._store.write(decide)
+        left = self._store.write(decide, tells=True)
         assert isinstance(left, int)
         self._due_ms = left
         now = self._store.clock.now()
@@ -265,6 +267,12 @@ class Ahead:
             self._queue.popleft()
         if has_back or is_preceded:
             self.give_back()
+
+    def rest(self) -> float:
+        """In how many seconds the next time-out of what this consumer delivered is over."""
+        if not self._due_ms:
+            return REST_SECONDS_MAX
+        return max(self._due_ms - self._store.clock.now().boot_ms, 1) / 1000
 
     def _has_back(self) -> bool:
         """True when something that this consumer gave back is due; that comes first."""

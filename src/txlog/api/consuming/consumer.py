@@ -6,10 +6,8 @@ lets an acknowledgement time-out expire.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from functools import partial
-from threading import Event
 from types import TracebackType
 
 import pyarrow as pa
@@ -27,6 +25,7 @@ from txlog.api.consuming.dead_letters import reconsume_later
 from txlog.api.consuming.membership import Membership, check_options
 from txlog.api.consuming.receive import Guard, Receiving, Still
 from txlog.api.reading.message import Message
+from txlog.api.reading.pause import until
 from txlog.api.reading.watermark_ground import Subscribed
 from txlog.api.reading.watermark_session import Watermark, WatermarkListener, WatermarkSession
 from txlog.api.transactions.transaction import Later, Transaction
@@ -48,8 +47,6 @@ from txlog.errors import InvalidArgument, NotAllowed
 from txlog.ids import MessageId, TopicName, TxnId, check_name
 from txlog.relation.positions import Where, chosen_partitions, last_ids, only_one, seek_to
 from txlog.settings import QUEUE_SIZE
-
-POLL_SECONDS_MIN, POLL_SECONDS_MAX = 0.002, 0.05
 
 
 @checked
@@ -163,16 +160,20 @@ class Consumer:
         """
         if max_messages <= 0:
             raise InvalidArgument(f"max_messages is {max_messages}, it must be positive", code=203)
-        deadline = time.monotonic() + timeout_ms / 1000
-        pause = POLL_SECONDS_MIN
-        while True:
+        nothing = NO_MESSAGES
+
+        def look(is_thorough: bool) -> pa.Table | None:
+            nonlocal nothing
             with self._turns.held():
+                self._receiving.is_thorough = is_thorough
                 table, has_moved = self._take(max_messages)
-            left = deadline - time.monotonic()
-            if table.num_rows or has_moved or left <= 0:
+            if table.num_rows or has_moved:
                 return table
-            Event().wait(min(self._receiving.wait_seconds(pause), left))
-            pause = min(POLL_SECONDS_MAX, pause * 2)
+            nothing = table
+            return None
+
+        found = until(self._store, look, timeout_ms, self._rest)
+        return nothing if found is None else found
 
     def receive(self, timeout_ms: int | None = 0) -> Message | None:
         """The next message; None if none came within timeout_ms (None: wait forever).
@@ -182,23 +183,27 @@ class Consumer:
         and it goes back uncounted when the consumer closes or dies. With watermarks also None, at
         once, when there is a new one: see get_last_watermark. Raises as receive_batch.
         """
-        deadline = None if timeout_ms is None else time.monotonic() + timeout_ms / 1000
-        pause = POLL_SECONDS_MIN
-        while True:
-            with self._turns.held():  # not while it waits: another thread may close it
-                session = self._session
-                if session is None:
-                    message, has_moved = self._ahead.next(), False
-                else:
-                    take = partial(self._ahead.next, session.is_current)
-                    message, has_moved = session.turn(take, self._is_refused)
-                if message is not None:
-                    return message if session is None else session.judged(message)
-            left = pause if deadline is None else deadline - time.monotonic()
-            if has_moved or left <= 0:
-                return None
-            Event().wait(min(self._receiving.wait_seconds(pause), left))
-            pause = min(POLL_SECONDS_MAX, pause * 2)
+        found = until(self._store, self._next, timeout_ms, self._rest)
+        return None if found is None else found[0]
+
+    def _next(self, is_thorough: bool) -> tuple[Message | None] | None:
+        """The next message; (None,): there is a new watermark."""
+        with self._turns.held():  # not while it waits: another thread may close it
+            self._receiving.is_thorough = is_thorough
+            session = self._session
+            if session is None:
+                message = self._ahead.next()
+                return None if message is None else (message,)
+            take = partial(self._ahead.next, session.is_current)
+            message, has_moved = session.turn(take, self._is_refused)
+            if message is not None:
+                return (session.judged(message),)
+            return (None,) if has_moved else None
+
+    def _rest(self, pause: float) -> float:
+        """How long to wait for news: with watermarks a producer may fall silent at any moment."""
+        rest = min(self._receiving.rest(pause), self._ahead.rest())
+        return rest if self._session is None else min(rest, pause)
 
     def _take(self, limit: int) -> tuple[pa.Table, bool]:
         """One turn, and whether there is a new watermark instead of messages."""
@@ -369,7 +374,7 @@ class Consumer:
             made = decide(view, now)
             return made
 
-        answer = store.write(noted)
+        answer = store.write(noted, tells=True)
         assert isinstance(answer, Back)
         self._ahead.returned(made.ops)
         self._receiving.is_idle = False

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from txlog.api.consuming.acknowledge import Acknowledgeable, runs_of
 from txlog.api.reading.message import Message, messages
-from txlog.api.reading.poll import until
+from txlog.api.reading.pause import REST_SECONDS_MAX, until
 from txlog.api.reading.reader import Reader, range_from
 from txlog.api.reading.watermark_ground import HandedOut
 from txlog.api.reading.watermark_session import (
@@ -135,7 +135,7 @@ class NonDurableConsumer:
         """
         if max_messages <= 0:
             raise InvalidArgument(f"max_messages is {max_messages}, it must be positive", code=203)
-        table = until(lambda: self._batch(max_messages), timeout_ms)
+        table = until(self._store, lambda _: self._batch(max_messages), timeout_ms, self._rest)
         if table is not None:
             return table
         empty = NO_MESSAGES
@@ -146,7 +146,17 @@ class NonDurableConsumer:
 
         With watermarks also None, at once, when there is a new one: see get_last_watermark.
         """
-        return (until(self._next, timeout_ms) or [None])[0]
+        found = until(self._store, lambda _: self._next(), timeout_ms, self._rest)
+        return (found or [None])[0]
+
+    def _rest(self, pause: float) -> float:
+        """How long to wait for news: until what was given back is due."""
+        if self._session is not None or self._reader.is_uncommitted:
+            return pause
+        due_ms = min((due for due, _, _ in [*self._returned]), default=None)
+        if due_ms is None:
+            return REST_SECONDS_MAX
+        return max(due_ms - self._store.clock.now().boot_ms, 1) / 1000
 
     def _batch(self, limit: int) -> pa.Table | None:
         """What to hand out at once; without rows: there is a new watermark."""

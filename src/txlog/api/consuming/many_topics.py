@@ -24,7 +24,7 @@ from txlog.api.consuming.acknowledge import (
 from txlog.api.consuming.consumer import Consumer
 from txlog.api.consuming.receive import Guard
 from txlog.api.reading.message import Message
-from txlog.api.reading.poll import until
+from txlog.api.reading.pause import REST_SECONDS_MAX, until
 from txlog.api.reading.watermark_ground import Subscribed
 from txlog.api.reading.watermark_session import Watermark, WatermarkListener, WatermarkSession
 from txlog.api.transactions.transaction import Transaction
@@ -198,7 +198,8 @@ class MultiTopicsConsumer:
         if max_messages <= 0:
             raise InvalidArgument(f"max_messages is {max_messages}, it must be positive", code=203)
         session = self._session
-        found = until(lambda: self._poll(max_messages), timeout_ms)  # waits without the mutex
+        poll = partial(self._poll, max_messages)
+        found = until(self._store, poll, timeout_ms, self._rest)  # it waits without the mutex
         table = RECEIVED.empty_table() if found is None or found[0] is None else found[0]
         return table if session is None else session.marked(table)
 
@@ -207,18 +208,31 @@ class MultiTopicsConsumer:
 
         With watermarks also None, at once, when there is a new one: see get_last_watermark.
         """
-        found = until(self._next, timeout_ms)
+        found = until(self._store, self._next, timeout_ms, self._rest)
         return None if found is None else found[0]
 
-    def _poll(self, limit: int) -> tuple[pa.Table | None] | None:
+    def _rest(self, pause: float) -> float:
+        """How long to wait for news: until the first topic may have something by time alone."""
+        if self._session is not None or (self._pattern is not None and self._seen is None):
+            return pause
+        return min(
+            (one._rest(pause) for one in [*self._consumers.values()]), default=REST_SECONDS_MAX
+        )
+
+    def _begin(self, is_thorough: bool) -> None:
+        self._check_open()
+        for consumer in self._consumers.values():
+            consumer._receiving.is_thorough = is_thorough
+
+    def _poll(self, limit: int, is_thorough: bool) -> tuple[pa.Table | None] | None:
         """What a call returns; (None,): a new watermark."""
         with self._turns.held():
-            self._check_open()
+            self._begin(is_thorough)
             return self._turn_of(partial(self._take, limit))
 
-    def _next(self) -> tuple[Message | None] | None:
+    def _next(self, is_thorough: bool) -> tuple[Message | None] | None:
         with self._turns.held():
-            self._check_open()
+            self._begin(is_thorough)
             found = self._turn_of(self._next_in_turn)
             if found is None or found[0] is None or self._session is None:
                 return found
@@ -246,9 +260,10 @@ class MultiTopicsConsumer:
         if self._session is not None or (self._pattern is not None and self._seen is None):
             return False  # it waits for watermarks, or a topic is yet to be joined
         now, lsns = self._store.clock.now(), set[int]()
+        departures = self._store.wakeups.departures
         for consumer in self._consumers.values():
             still = consumer._still
-            if still is None or not still.is_early(now):
+            if still is None or not still.is_early(now, departures):
                 return False
             lsns.add(still.lsn)
         return lsns == {self._store.refresh()} and not self._store.has_unflushed(unseen=True)

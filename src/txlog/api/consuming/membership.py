@@ -217,7 +217,7 @@ class Membership:
             gone, hanging = read_all_seen(disk, dead), read_all_seen(disk, still)
             return Decision(reap_ops(view, held, gone, now, hanging))
 
-        self._store.write(decide)
+        self._store.write(decide, tells=True)
 
     def give_back(self, seen: Seen, *, detach: bool) -> Back:
         """Return all that this consumer holds, and with detach leave."""
@@ -228,7 +228,7 @@ class Membership:
                 return Decision([], answer=Back(0))
             return give_back(view, held, self.number, seen, detach=detach)
 
-        answer = self._store.write(decide)
+        answer = self._store.write(decide, tells=True)
         assert isinstance(answer, Back)
         return answer
 

@@ -17,6 +17,7 @@ import pyarrow as pa
 from txlog.api.consuming.dead_letters import DeadLetters
 from txlog.api.consuming.membership import Membership
 from txlog.api.reading.message import Message
+from txlog.api.reading.pause import REST_SECONDS_MAX
 from txlog.clock import Instant
 from txlog.engine.decide.consuming.lease import (
     Handed,
@@ -33,6 +34,7 @@ from txlog.engine.folds.buffer import find_marker
 from txlog.engine.folds.catalog import Subscription, Topic
 from txlog.engine.folds.cursor import BEFORE_ALL, covers
 from txlog.engine.model.idset import Id, before, each
+from txlog.engine.model.leases import Leases
 from txlog.engine.model.ops import Due, Mark, Run
 from txlog.engine.plan.ack_sets import is_trimmed
 from txlog.engine.plan.damage import find_damage
@@ -86,7 +88,10 @@ def read_handed(
 
 
 def _give_back(store: Store, member: Membership, parts: list[Part]) -> None:
-    store.write(lambda view, now: give_back_parts(view, member.subscription, member.number, parts))
+    store.write(
+        lambda view, now: give_back_parts(view, member.subscription, member.number, parts),
+        tells=True,
+    )
 
 
 def _rows(view: View, *, topic: Topic, subscription: int, part: Part) -> pa.Table:
@@ -151,24 +156,31 @@ class Still:
     watermarks each turn looks, as a producer may fall silent at any moment.
     """
 
-    __slots__ = ("_boot_id", "_boot_ms", "handed", "lsn")
+    __slots__ = ("_boot_id", "_boot_ms", "_departures", "handed", "lsn", "until_ms")
 
-    def __init__(self, lsn: int, boot_id: str, boot_ms: int, handed: Handed) -> None:
+    def __init__(
+        self, lsn: int, now: Instant, handed: Handed, until_ms: int | None, departures: int
+    ) -> None:
+        """until_ms: on the clock since boot, when a sweep has something to do; None: never."""
         self.lsn = lsn
-        self._boot_id, self._boot_ms = boot_id, boot_ms
+        self._boot_id, self._boot_ms = now.boot_id, now.boot_ms
         self.handed = handed
+        self.until_ms = until_ms
+        self._departures = departures
 
     def holds(self, store: Store) -> bool:
         """True while another turn would find nothing; follows the journal."""
-        return self.is_early(store.clock.now()) and (
-            store.refresh() == self.lsn and not store.has_unflushed(unseen=True)
+        return (
+            self.is_early(store.clock.now(), store.wakeups.departures)
+            and store.refresh() == self.lsn
+            and not store.has_unflushed(unseen=True)
         )
 
-    def is_early(self, now: Instant) -> bool:
-        """True before the time when a turn has to look."""
+    def is_early(self, now: Instant, departures: int) -> bool:
+        """True before the time when a turn has to look, unless a consumer has gone since."""
         due_ms = self.handed.due_ms
         return (
-            now.boot_id == self._boot_id
+            (now.boot_id, departures) == (self._boot_id, self._departures)
             and 0 <= now.boot_ms - self._boot_ms < STILL_MS
             and (due_ms is None or now.wall_ms < due_ms)
         )
@@ -207,6 +219,7 @@ class Receiving:
         "first",
         "is_idle",
         "is_refused",
+        "is_thorough",
         "partitions",
         "subscription",
         "timeout_ms",
@@ -230,6 +243,7 @@ class Receiving:
         self._ack_timeout_ms = ack_timeout_ms
         self.blocked: str | None = None
         self.is_idle = False
+        self.is_thorough = True
         self._still: Still | None = None
         self.is_refused = False
         self.due_ms: int | None = None
@@ -339,7 +353,9 @@ class Receiving:
     def _hand(self, limit: int, guard: Guard | None, ahead: Ahead) -> Handed:
         """Lease messages; if the last turn found nothing, look first, without the lock."""
         store = self._store
-        still = self.still if guard is None else None  # a watermark may be due for its own reasons
+        still = (
+            self.still if guard is None and self.is_thorough else None
+        )  # a watermark may be due for its own reasons
         if still is not None and not ahead[2] and still.holds(store):
             return still.handed
         self._still = None
@@ -373,6 +389,9 @@ class Receiving:
             while there is not None and there.is_more:
                 self._stand(there)
                 there = store.read(look)
+            if there is not None and not self.is_thorough:
+                self._still = store.read(partial(self._stillness, there, looked), fresh=False)
+                return there
             is_seen = self._member.reap(now=True)
             if there is not None and not is_seen and not store.has_unflushed(unseen=True):
                 self._still = store.read(partial(self._stillness, there, looked), fresh=False)
@@ -391,20 +410,36 @@ class Receiving:
         return handed
 
     def _stillness(self, handed: Handed, lsn: int, view: View) -> Still | None:
-        """None if more than journal and clock decide: peers, or what is leased."""
+        """None if more than commits, the clock and what consumers tell decides."""
         number = self.subscription.number
-        alone = len(catalogs.consumers_of(view.catalog, number)) == 1
-        if handed.blocked or not alone or self.subscription.isolation != "committed":
+        if handed.blocked or self.subscription.isolation != "committed":
             return None
         if view.lsn != lsn:  # another thread has followed since
             return None
+        wakeups, now, me = self._store.wakeups, self._store.clock.now(), self._member
+        if not wakeups.is_told and len(catalogs.consumers_of(view.catalog, number)) > 1:
+            return None  # a peer may die unnoticed
+        due_ms = view.next_deadline_ms(now)
         for part in handed.parts:
             leases = view.cursor(number, part.partition).leases
-            if part.runs or leases.waiting or leases.by_consumer:
+            if part.runs:
                 return None
-        now = self._store.clock.now()
+            if not (leases.leased or leases.waiting):
+                continue
+            if not wakeups.is_told or (leases.others(me.number) and self._is_open(leases)):
+                return None
+            due_ms = min((at for at in (due_ms, leases.next_due_ms(now)) if at), default=None)
         nothing = Handed([], due_ms=handed.due_ms, timeout_ms=handed.timeout_ms)
-        return Still(lsn, now.boot_id, now.boot_ms, nothing)
+        return Still(lsn, now, nothing, due_ms, wakeups.departures)
+
+    def _is_open(self, leases: Leases) -> bool:
+        """True when a peer can free messages in a way that nobody tells of.
+
+        With keys an acknowledgement frees the next of its key. A time-out of what a peer took ahead
+        stands in its lock file only.
+        """
+        is_ahead = any(lease.ahead for lease in leases.by_consumer.values() if lease.ids)
+        return self._member.kind == "key-shared" or (is_ahead and self.timeout_ms > 0)
 
     def _wants(self, order: Sequence[int], limit: int, ahead: Ahead) -> Wants:
         return Wants(
@@ -510,12 +545,20 @@ class Receiving:
                 return False
             places |= {part.partition: part.place for part in found.answer.parts}
 
-    def wait_seconds(self, pause: float) -> float:
-        """How long to wait before the next turn: the pause, but not beyond what is due next."""
-        if self.due_ms is None:
-            return pause
-        left_ms = self.due_ms - self._store.clock.now().wall_ms
-        return min(pause, max(left_ms, WAIT_MS_MIN) / 1000)
+    def rest(self, pause: float) -> float:
+        """How long to wait for news, in seconds: until time alone may bring a message.
+
+        pause: the longest where the last turn found what changes in ways that nobody tells of
+        """
+        now, still = self._store.clock.now(), self.still
+        rest_s = pause
+        if still is not None:
+            rest_s = REST_SECONDS_MAX
+            if still.until_ms is not None:
+                rest_s = min(rest_s, max(still.until_ms - now.boot_ms, WAIT_MS_MIN) / 1000)
+        if self.due_ms is not None:
+            rest_s = min(rest_s, max(self.due_ms - now.wall_ms, WAIT_MS_MIN) / 1000)
+        return rest_s
 
     # --- where it stands ---------------------------------------------------------------------
 

@@ -1,11 +1,11 @@
 """Readers, which follow committed messages without a subscription and change nothing.
 
-Also what readers and consumers share: the message, polling, watermarks.
+Also what readers and consumers share: the message, waiting, watermarks.
 
 Contents:
 
     message             Message, made from a row: the one place with an object per message
-    poll                waiting for messages: asking again, at longer and longer intervals
+    pause               waiting: look, rest until something may have changed, look again
     reader              Reader and Readers
     watermark_ground    what a session's watermark is computed from
     watermark_session   the watermark that one consumer was handed, and the next one

@@ -175,6 +175,11 @@ class Reader:
             self._ground = HandedOut(self._standing)
             self._session = WatermarkSession(store, self._ground, notify)
 
+    @property
+    def is_uncommitted(self) -> bool:
+        """True when it also reads what no transaction has committed yet."""
+        return bool(self._previews)
+
     def start(self, view: View) -> None:
         """Find where it begins, and begin its first round."""
         wanted, partitions = self._wanted, self._partitions

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import time
-from threading import Event
 from typing import TYPE_CHECKING
 
 from txlog.answers import topics_and_txns
+from txlog.api.reading.pause import until
 from txlog.engine.decide.transactions import end as end_txn
 from txlog.engine.decide.transactions import keys
 from txlog.engine.decide.transactions.end import EndAnswer
@@ -20,9 +19,6 @@ from txlog.ids import TxnId
 
 if TYPE_CHECKING:
     from txlog.rows.transactions import Expired
-
-
-POLL_SECONDS = 0.02
 
 
 # --- by id -----------------------------------------------------------------------------------
@@ -51,14 +47,13 @@ def unknown_end(txn_id: TxnId, error: OutcomeUnknown) -> OutcomeUnknown:
 
 
 def await_end(store: Store, txn_id: TxnId, wait_ms: int) -> None:
-    """Poll, without a lock, until a transaction has ended or time runs out."""
-    deadline = time.monotonic() + wait_ms / 1000
+    """Wait, without a lock, until a transaction has ended or time runs out."""
 
-    def is_waiting(view: View) -> bool:
-        return find_transaction(view, txn_id, store.settings.coordinators).ended_ms == 0
+    def has_ended(view: View) -> bool | None:
+        ended_ms = find_transaction(view, txn_id, store.settings.coordinators).ended_ms
+        return ended_ms != 0 or None
 
-    while store.read(is_waiting) and time.monotonic() < deadline:
-        Event().wait(min(POLL_SECONDS, max(0.0, deadline - time.monotonic())))
+    until(store, lambda _: store.read(has_ended), wait_ms)
 
 
 def expire(store: Store) -> Expired:

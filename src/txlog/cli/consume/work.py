@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from txlog.api.reading.pause import Waiting, polled
 from txlog.cli.call import progress
 from txlog.cli.call.call import Call, is_terminal
 from txlog.cli.consume.request import Request, Target
@@ -45,7 +46,6 @@ if TYPE_CHECKING:
 
 _BATCH_MESSAGES = 1000
 READ_MESSAGES = 10_000  # at once, when no number is given
-_WAIT_S = 0.05
 
 
 def run(call: Call, request: Request) -> None:
@@ -163,7 +163,7 @@ class Job:
 
     def follow(self) -> None:
         """Read and wait for more at the end, for ever or until nothing comes for --max-wait."""
-        idle_since = time.monotonic()
+        idle_since, waiting = time.monotonic(), self._waiting()
         for table in self._tables(_BATCH_MESSAGES, follow=True):
             self.print(self.filtered(table))
             if self.is_full():
@@ -172,8 +172,9 @@ class Job:
                 idle_since = time.monotonic()
                 continue
             self.out.flush()
-            if not self._wait(idle_since):
+            if not self._wait(idle_since, waiting):
                 return
+            waiting.look()
 
     def take(self) -> None:
         """Take what the subscription gets next; acknowledge as asked."""
@@ -210,8 +211,9 @@ class Job:
         self.client._ask(lambda view: check_open(transaction(view, txn_id, count)))
 
     def _received(self, consumer: Consumer | MultiTopicsConsumer) -> Iterator[pa.Table]:
-        idle_since = time.monotonic()
+        idle_since, waiting = time.monotonic(), self.client._waiting(consumer)
         while not self.is_full():
+            waiting.look()
             left = self.left()
             wanted = _BATCH_MESSAGES if left is None else min(left, _BATCH_MESSAGES)
             before = consumer.get_last_watermark()
@@ -227,7 +229,7 @@ class Job:
                 self._check_room()
             if now is not None and now != before:
                 self._tell(consumer.watermark_status)
-            elif not self._wait(idle_since):
+            elif not self._wait(idle_since, waiting):
                 return
 
     def _check_room(self) -> None:
@@ -302,12 +304,20 @@ class Job:
                 hint=suggestion(name, names, "--create makes it"),
             )
 
-    def _wait(self, idle_since: float) -> bool:
+    def _waiting(self) -> Waiting:
+        """A wait for what a reader gets; nobody tells of what no transaction has committed."""
+        if self.request.isolation == "uncommitted":
+            return Waiting(self.client._store, polled)
+        waiting = self.client._waiting()
+        waiting.look()
+        return waiting
+
+    def _wait(self, idle_since: float, waiting: Waiting) -> bool:
         """Wait for a change; false when there is nothing more to wait for."""
-        left_s = self.request.max_wait_ms / 1000 - (time.monotonic() - idle_since)
-        if not self.request.follow and left_s <= 0:
+        until_s = None if self.request.follow else idle_since + self.request.max_wait_ms / 1000
+        if until_s is not None and time.monotonic() >= until_s:
             return False
-        time.sleep(_WAIT_S if self.request.follow else min(left_s, _WAIT_S))
+        waiting.pause(until_s)
         self.client.wait_for_change(0)
         return True
 

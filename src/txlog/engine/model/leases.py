@@ -241,6 +241,11 @@ class Leases:
             if is_due(at, now)
         ]
 
+    def next_due_ms(self, now: Instant) -> int | None:
+        """When the next delivery runs out or message may come again; on the clock since boot."""
+        handouts = (at for lease in self.by_consumer.values() for at, _ in lease.handouts)
+        return min((_boot_ms(at, now) for at in (*handouts, *self.waiting.values())), default=None)
+
     def dump(self) -> tuple[list[DumpedLease], list[tuple[Id, Due]]]:
         """Plain values, for msgpack."""
         leases = [
@@ -299,6 +304,12 @@ def is_due(at: Due, now: Instant) -> bool:
     if boot_id and boot_id == now.boot_id:
         return now.boot_ms >= boot_ms
     return now.wall_ms >= wall_ms
+
+
+def _boot_ms(at: Due, now: Instant) -> int:
+    """An instant on this boot's clock."""
+    wall_ms, boot_id, boot_ms = at
+    return boot_ms if boot_id == now.boot_id else now.boot_ms + wall_ms - now.wall_ms
 
 
 def due_in(now: Instant, ms: int) -> Due:

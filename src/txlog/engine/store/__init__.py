@@ -120,4 +120,5 @@ Contents:
     space      room on the disk, and the reserve that lets cleaning finish
     store      Store: a view that follows the journal, the write path, group commit among threads
     sweeper    whether the sweep before a call has anything to look for
+    wakeups    what ends the waits of a store handle before their time
 """

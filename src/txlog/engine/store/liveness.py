@@ -17,13 +17,14 @@ from txlog.errors import MissingFile
 from txlog.startup.crc32c import crc32c
 
 WRITE_LOCK = "lock"
+CONSUMERS_DIR = "consumers"
 _SEEN = struct.Struct("<Qqqqq")  # batch, ledger, entry, index, due_ms
 _CHECKED = struct.Struct("<I")
 
 
 def consumer_lock(number: int) -> str:
     """The lock file of a consumer; its number is used once, so free or missing means dead."""
-    return f"consumers/{number}.lock"
+    return f"{CONSUMERS_DIR}/{number}.lock"
 
 
 def dead_consumers(disk: Disk, numbers: Iterable[int]) -> list[int]:

@@ -48,9 +48,10 @@ from txlog.engine.store.appender import (
     interrupted,
 )
 from txlog.engine.store.counters import BucketOps
-from txlog.engine.store.identity import FORMAT, Identity, raise_format
+from txlog.engine.store.identity import FORMAT, IDENTITY_PATH, Identity, raise_format
 from txlog.engine.store.mutex import Mutex
 from txlog.engine.store.sweeper import Sweeper, is_sweep_due
+from txlog.engine.store.wakeups import Wakeups
 from txlog.engine.view.view import View
 from txlog.errors import (
     AlreadyClosed,
@@ -59,6 +60,7 @@ from txlog.errors import (
     OutcomeUnknown,
     ReadOnlyStore,
     StoreFull,
+    StoreNotFound,
     TryAgain,
     TxlogError,
 )
@@ -113,6 +115,7 @@ class Store:
         "settings",
         "tally",
         "upkeep",
+        "wakeups",
     )
 
     def __init__(
@@ -149,6 +152,7 @@ class Store:
         self._appender = Appender(disk, self.note, dry_run=dry_run)
         began_ms = clock.now().wall_ms
         self.tally = Tally()
+        self.wakeups = Wakeups(disk, clock, identity.salt)
         self._view = self._load()  # also of a damaged journal (spec/reliability 2.3)
         self.recovered_ms = (began_ms, clock.now().wall_ms)  # when this process read the store
         self._adopt_settings()
@@ -204,6 +208,12 @@ class Store:
         """Keep a line for `reports`."""
         self.reports.append(report)
 
+    def need_there(self) -> None:
+        """Raise StoreNotFound if the store was removed meanwhile: nothing more will come."""
+        if not self.disk.exists(IDENTITY_PATH):
+            path = self.disk.description
+            raise StoreNotFound(f"the store {path} was removed", path=path)
+
     def _need_open(self) -> None:
         if self._closed:
             raise AlreadyClosed("the store is closed", hint="open it again")
@@ -216,6 +226,7 @@ class Store:
     def _close(self) -> None:
         if not self._closed:
             self._closed = True
+            self.wakeups.close()
             self._view.close()
             if self._lock is not None:
                 self._lock.close()
@@ -390,18 +401,27 @@ class Store:
     # --- writing -----------------------------------------------------------------------------
 
     def write(
-        self, decide: Decide, coordinators: tuple[int, ...] = (), uses: Uses = NOTHING
+        self,
+        decide: Decide,
+        coordinators: tuple[int, ...] = (),
+        uses: Uses = NOTHING,
+        *,
+        tells: bool = False,
     ) -> object:
         """Run a decision under the write lock, and make its outcome as durable as it must be.
 
         coordinators: those the call names; they are loaded, so that the sweep sees them
         uses:         what else the call works with; the sweep ends what is overdue there
+        tells:        consumers that wait for messages hear of it although nothing is flushed
         returns: the decision's answer, after the flush when the decision must be durable
         raises:  the decision's error; ReadOnlyStore, StoreLocked, StoreFull, DiskFailed, TryAgain:
                  nothing was done; NotAllowed inside another call of this thread; OutcomeUnknown;
                  Corruption. An interrupt passes through: the call may have been done
         """
-        return self._submit(Call(decide, coordinators, uses))
+        answer = self._submit(Call(decide, coordinators, uses))
+        if tells:
+            self.disk.announce(liveness.CONSUMERS_DIR)
+        return answer
 
     def expire(self) -> Swept:
         """Sweep every coordinator without a bound; returns what was done, durable."""

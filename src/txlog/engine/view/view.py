@@ -470,6 +470,12 @@ class View:
         boot, due_ms = self._deadline
         return boot != "" and boot == now.boot_id and now.boot_ms <= due_ms
 
+    def next_deadline_ms(self, now: Instant) -> int | None:
+        """When, on the clock since boot, a sweep has something to do; None: at no known time."""
+        known = (self._deadline, self._silence)
+        dues = [due_ms for boot, due_ms in known if boot == now.boot_id and due_ms < 1 << 62]
+        return min(dues, default=None)
+
     def note_deadlines(self, now: Instant) -> None:
         """After a sweep: when the next one of the loaded coordinators has something to do."""
         dues = [

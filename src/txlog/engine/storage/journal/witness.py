@@ -109,10 +109,11 @@ def decode_record(data: bytes, salt: bytes) -> Witnessed | None:
 class Witness:
     """Reads and raises the witness of one store."""
 
-    __slots__ = ("_disk", "_file", "_raw", "_salt", "_slots", "is_damaged", "last")
+    __slots__ = ("_can_write", "_disk", "_file", "_raw", "_salt", "_slots", "is_damaged", "last")
 
-    def __init__(self, disk: Disk, salt: bytes) -> None:
+    def __init__(self, disk: Disk, salt: bytes, *, is_reader: bool = False) -> None:
         self._disk = disk
+        self._can_write = not (is_reader or disk.read_only)
         self._salt = salt
         self._file: File | None = None
         self._raw = b""  # the last one read
@@ -122,7 +123,7 @@ class Witness:
 
     def _open(self) -> File | None:
         if self._file is None and self._disk.exists(WITNESS_PATH):
-            self._file = self._disk.open(WITNESS_PATH, write=not self._disk.read_only)
+            self._file = self._disk.open(WITNESS_PATH, write=self._can_write)
         return self._file
 
     def read(self) -> Witnessed | None:

@@ -24,7 +24,7 @@ from txlog.engine.storage.disk.protocol import TEMPORARY_PREFIX, Disk
 from txlog.engine.storage.manifest import Manifest, changes_of, generations, read_manifest
 from txlog.engine.storage.remote import is_far
 from txlog.engine.store.identity import COPIED
-from txlog.engine.store.liveness import is_held
+from txlog.engine.store.liveness import CONSUMERS_DIR, is_held
 from txlog.engine.store.pins import PINS_DIR, pinned, pins, unpinned
 from txlog.engine.store.store import Store
 from txlog.engine.upkeep.changes.log import CURSORS_DIR, DIRECTORIES
@@ -40,7 +40,6 @@ from txlog.engine.view.paths import COMPACTED_DIR, DELAYED_DIR, Place, place_dir
 from txlog.engine.view.view import View
 from txlog.errors import Corruption, IntegrityError, MissingFile
 
-CONSUMERS_DIR = "consumers"
 FIXED_DIRECTORIES = (
     "", "journal", "manifest", "state", "quarantine", CONSUMERS_DIR, HISTORY_DIR,
     *DIRECTORIES.values(),

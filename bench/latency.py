@@ -1,0 +1,164 @@
+"""Measures how long after a commit a waiting call of another process has the message, and idling.
+
+    python bench/latency.py [--messages N] [--rounds N] [--idle S] [--durability os|sync]
+
+One process sends, at uneven intervals; another waits. A line for a consumer, for a reader that
+follows (`client.wait_for_change`, then a batch) and for `client.wait`: ms from the return of the
+send to the message, median and p99 over the rounds. Then the processor time and the wake-ups of 1
+and of 100 consumers that wait for nothing, of that many seconds. PYTHONPATH says which txlog is
+measured, so that two versions can be run in turn.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import os
+import resource
+import statistics
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.append(str(ROOT / "src"))
+
+import txlog  # noqa: E402
+from txlog import Client  # noqa: E402
+
+KINDS = ("consumer", "reader", "wait")
+IDLE_COUNTS = (1, 100)
+
+
+def main() -> None:
+    """A line for each kind of waiting."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--messages", type=int, default=100)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--idle", type=float, default=5.0)
+    parser.add_argument("--durability", choices=("os", "sync"), default="sync")
+    asked = parser.parse_args()
+    print(f"{txlog.__file__}, {os.cpu_count()} cores, {asked.durability}", flush=True)
+    for kind in KINDS:
+        rounds = [latencies(kind, asked.messages, asked.durability) for _ in range(asked.rounds)]
+        every = sorted(one for found in rounds for one in found)
+        medians = [statistics.median(found) for found in rounds]
+        print(
+            f"{kind:9} median {statistics.median(every):7.2f} ms "
+            f"({min(medians):.2f} to {max(medians):.2f})  "
+            f"p99 {every[len(every) * 99 // 100]:7.2f} ms",
+            flush=True,
+        )
+    for count in IDLE_COUNTS:
+        cpu_s, switches = idle(count, asked.idle)
+        print(
+            f"{count:4} idle consumers, {asked.idle:g} s: {cpu_s * 1000:8.1f} ms of processor, "
+            f"{switches} wake-ups",
+            flush=True,
+        )
+
+
+def new_store(folder: str, durability: str) -> str:
+    """A store with a topic and a subscription."""
+    path = str(Path(folder) / "store")
+    txlog.init(path, durability=durability)
+    with txlog.open(path) as client:
+        client.create_topic("t")
+        client.create_subscription("t", "s", type="shared")
+    return path
+
+
+def latencies(kind: str, messages: int, durability: str) -> list[float]:
+    """ms from the return of each send to the message, in another process."""
+    context = multiprocessing.get_context("spawn")
+    with tempfile.TemporaryDirectory() as folder:
+        path = new_store(folder, durability)
+        mine, theirs = context.Pipe()
+        sender = context.Process(target=send, args=(path, messages, theirs))
+        sender.start()
+        with txlog.open(path) as client:
+            received = received_at(kind, client)
+            mine.recv()
+            got = []
+            for _ in range(messages):
+                mine.send("wait")
+                got.append(received())
+            sent = mine.recv()
+        sender.join()
+    return [(there - here) / 1e6 for here, there in zip(sent, got, strict=True)]
+
+
+def received_at(kind: str, client: Client) -> Callable[[], int]:
+    """A function that waits for one message, and says when it had it."""
+    consumer = client.consumer("t", "s") if kind == "consumer" else None
+    reader, count = client.reader("t"), 0
+
+    def received() -> int:
+        nonlocal count
+        if consumer is not None:
+            message = consumer.receive(timeout_ms=None)
+            at = time.monotonic_ns()
+            assert message is not None
+            consumer.acknowledge(message)
+            return at
+        if kind == "wait":
+            count += 1
+            assert client.wait(["t"], messages=count)["met"]
+            return time.monotonic_ns()
+        if hasattr(reader, "follow"):
+            assert reader.read_next(timeout_ms=None) is not None
+            return time.monotonic_ns()
+        while not reader.receive_batch().num_rows:  # as `consume -F` did
+            time.sleep(0.05)
+        return time.monotonic_ns()
+
+    return received
+
+
+def send(path: str, messages: int, pipe: Connection) -> None:
+    """Send each message some time after the other side waits; then say when each was sent."""
+    with txlog.open(path) as client:
+        producer = client.producer("t")
+        pipe.send("ready")
+        sent = []
+        for number in range(messages):
+            pipe.recv()
+            time.sleep(0.02 + (number * 7 % 13) * 0.007)
+            producer.send(b"x" * 100)
+            sent.append(time.monotonic_ns())
+        pipe.send(sent)
+
+
+def idle(count: int, seconds: float) -> tuple[float, int]:
+    """(processor time in s, voluntary context switches) of consumers that wait for nothing."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = new_store(folder, "os")
+        with txlog.open(path) as client:
+            client.producer("t").send(b"x")
+            consumers = [client.consumer("t", "s") for _ in range(count)]
+            message = consumers[0].receive()
+            assert message is not None
+            consumers[0].acknowledge(message)
+            wait_ms = int(seconds * 1000) + 2000
+            threads = [
+                threading.Thread(target=one.receive, kwargs={"timeout_ms": wait_ms}, daemon=True)
+                for one in consumers
+            ]
+            for thread in threads:
+                thread.start()
+            time.sleep(1.5)  # until all rest
+            before = resource.getrusage(resource.RUSAGE_SELF)
+            time.sleep(seconds)
+            after = resource.getrusage(resource.RUSAGE_SELF)
+            for thread in threads:
+                thread.join()
+    cpu_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return cpu_s, after.ru_nvcsw - before.ru_nvcsw
+
+
+if __name__ == "__main__":
+    main()

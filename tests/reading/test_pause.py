@@ -1,0 +1,382 @@
+"""Waiting calls wake by what they are told; here nothing is ever looked at again by time.
+
+Each test waits in a thread, with pauses and rests of ten minutes, and does something meanwhile. So
+a wake-up that is missing shows as a thread that does not end, and not as one that takes longer.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import re
+import shutil
+import threading
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+
+import txlog
+from tests.engine_kit import begin, send
+from txlog import Client
+from txlog.api.reading import pause
+from txlog.engine.storage.disk import libc
+from txlog.engine.store import wakeups
+from txlog.engine.store.store import Store
+from txlog.engine.store.wakeups import Wakeups
+from txlog.errors import AlreadyClosed, StoreNotFound, TxlogError
+
+pytestmark = pytest.mark.usefixtures("quick_disk")
+T = TypeVar("T")
+LONG_S = 600.0
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> str:
+    made = str(tmp_path / "store")
+    txlog.init(made, free_bytes_min=0)
+    with txlog.open(made) as client:
+        client.create_topic("t")
+        client.create_subscription("t", "s", type="shared")
+    return made
+
+
+@pytest.fixture
+def never_polling(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("POLL_SECONDS_MIN", "POLL_SECONDS_MAX", "REST_SECONDS_MAX"):
+        monkeypatch.setattr(pause, name, LONG_S)
+    monkeypatch.setattr("txlog.api.consuming.receive.REST_SECONDS_MAX", LONG_S)
+    monkeypatch.setattr("txlog.api.consuming.ahead.REST_SECONDS_MAX", LONG_S)
+
+
+@pytest.fixture
+def rests(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Semaphore]:
+    """Released each time that a thread is about to wait."""
+    made, wait = threading.Semaphore(0), Wakeups.wait
+
+    def noted(self: Wakeups, seen: int, seconds: float) -> bool:
+        made.release()
+        return wait(self, seen, seconds)
+
+    monkeypatch.setattr(Wakeups, "wait", noted)
+    yield made
+
+
+class Thread(threading.Thread):
+    """A call that waits."""
+
+    def __init__(self, call: Callable[[], Any]) -> None:
+        super().__init__(daemon=True)
+        self._call = call
+        self.answer: Any = None
+        self.start()
+
+    def run(self) -> None:
+        try:
+            self.answer = self._call()
+        except TxlogError as error:
+            self.answer = error
+
+    def result(self) -> Any:
+        self.join(60)
+        assert not self.is_alive(), "nobody woke it"
+        return self.answer
+
+
+def value(message: Any) -> Any:
+    return None if message is None else message.value
+
+
+@pytest.mark.usefixtures("never_polling")
+class TestTold:
+    """Who waits hears of what another process does."""
+
+    def test_a_message(self, path: str, rests: threading.Semaphore) -> None:
+        with txlog.open(path) as mine, txlog.open(path) as other:
+            consumer = mine.consumer("t", "s")
+            thread = Thread(lambda: value(consumer.receive(timeout_ms=None)))
+            assert rests.acquire(timeout=60)
+            other.producer("t").send(b"1")
+            assert thread.result() == b"1"
+
+    def test_with_messages_in_hand(self, path: str, rests: threading.Semaphore) -> None:
+        """Its own, and those of a peer."""
+        with txlog.open(path) as mine, txlog.open(path) as other:
+            send(other, b"1", b"2")
+            consumer, peer = mine.consumer("t", "s"), other.consumer("t", "s")
+            assert value(consumer.receive()) == b"1" and value(peer.receive()) == b"2"
+            thread = Thread(lambda: consumer.receive_batch(timeout_ms=10**6).num_rows)
+            assert rests.acquire(timeout=60)
+            other.producer("t").send(b"3")
+            assert thread.result() == 1
+
+    def test_a_commit_and_an_abort(self, path: str, rests: threading.Semaphore) -> None:
+        """What a transaction held comes back at its abort."""
+        with txlog.open(path) as mine, txlog.open(path) as other:
+            consumer = mine.consumer("t", "s")
+            txn = begin(other)
+            other.producer("t").send(b"1", txn=txn)
+            thread = Thread(lambda: consumer.receive(timeout_ms=None))
+            assert rests.acquire(timeout=60)
+            other.commit(txn)
+            message = thread.result()
+            assert value(message) == b"1"
+            txn = begin(other)
+            consumer.acknowledge(message, txn=txn)
+            thread = Thread(lambda: value(consumer.receive(timeout_ms=None)))
+            assert rests.acquire(timeout=60)
+            other.abort(txn)
+            assert thread.result() == b"1"
+
+    def test_what_a_peer_gives_back(self, path: str, rests: threading.Semaphore) -> None:
+        """A nack is written and not flushed."""
+        with txlog.open(path) as mine, txlog.open(path) as other:
+            other.producer("t").send(b"1")
+            consumer, peer = mine.consumer("t", "s"), other.consumer("t", "s")
+            message = peer.receive()
+            thread = Thread(lambda: value(consumer.receive(timeout_ms=None)))
+            assert rests.acquire(timeout=60)
+            assert message is not None
+            peer.negative_acknowledge(message)
+            assert thread.result() == b"1"
+
+    @pytest.mark.parametrize("kind", ["shared", "failover"])
+    def test_a_peer_that_dies(self, path: str, rests: threading.Semaphore, kind: str) -> None:
+        """The kernel closes its lock file, and tells; a standby takes over."""
+        with txlog.open(path) as mine, txlog.open(path) as other:
+            other.create_subscription("t", "f", type=kind)
+            peer = other.consumer("t", "f")
+            consumer = mine.consumer("t", "f")
+            other.producer("t").send(b"1")
+            assert value(peer.receive()) == b"1"
+            thread = Thread(lambda: value(consumer.receive(timeout_ms=None)))
+            assert rests.acquire(timeout=60)
+            lock = peer._member._lock
+            assert lock is not None
+            lock.close()
+            assert thread.result() == b"1"
+
+    def test_a_consumer_that_is_closed(self, path: str, rests: threading.Semaphore) -> None:
+        with txlog.open(path) as client:
+            consumer = client.consumer("t", "s")
+            thread = Thread(lambda: consumer.receive(timeout_ms=None))
+            assert rests.acquire(timeout=60)
+            consumer.close()
+            assert isinstance(thread.result(), AlreadyClosed)
+
+    def test_a_store_that_is_closed_or_removed(self, path: str, rests: threading.Semaphore) -> None:
+        for act, error in ((Client.close, AlreadyClosed), (None, StoreNotFound)):
+            client = txlog.open(path)
+            thread = Thread(partial(client.wait_for_change, 1 << 40, None))
+            assert rests.acquire(timeout=60)
+            if act is None:
+                os.remove(f"{path}/txlog.toml")  # a wait that is polled sees any other order, too
+                shutil.rmtree(path)
+            else:
+                act(client)
+            assert isinstance(thread.result(), error)
+
+    def test_several_topics_and_one_that_is_made_later(
+        self, path: str, rests: threading.Semaphore
+    ) -> None:
+        with txlog.open(path) as mine, txlog.open(path) as other:
+            consumer = mine.consumer(re.compile("t.*"), "p", create=True, type="shared")
+            thread = Thread(lambda: value(consumer.receive(timeout_ms=None)))
+            assert rests.acquire(timeout=60)
+            other.create_topic("t2")
+            other.producer("t2").send(b"2")
+            assert thread.result() == b"2"
+
+    def test_one_in_memory(self, path: str, rests: threading.Semaphore) -> None:
+        with txlog.open(path) as mine, txlog.open(path) as other:
+            consumer = mine.consumer("t", "glance", durable=False)
+            thread = Thread(lambda: value(consumer.receive(timeout_ms=None)))
+            assert rests.acquire(timeout=60)
+            other.producer("t").send(b"1")
+            assert thread.result() == b"1"
+
+    def test_the_end_of_a_transaction(self, path: str, rests: threading.Semaphore) -> None:
+        with txlog.open(path) as mine, txlog.open(path) as other:
+            txn = begin(other)
+            thread = Thread(lambda: mine.wait(txns={txn: "committed"})["met"])
+            assert rests.acquire(timeout=60)
+            other.commit(txn)
+            assert thread.result() is True
+
+    def test_many_threads_share_one_watch(self, path: str, rests: threading.Semaphore) -> None:
+        """Two descriptors for all; each hears of each commit."""
+        with txlog.open(path) as mine, txlog.open(path) as other:
+            before = len(os.listdir("/proc/self/fd"))
+            lsn = mine.wait_for_change(0)
+            threads = [Thread(lambda: mine.wait_for_change(lsn, None) > lsn) for _ in range(8)]
+            for _ in threads:
+                assert rests.acquire(timeout=60)
+            assert len(os.listdir("/proc/self/fd")) <= before + 2
+            other.producer("t").send(b"1")
+            assert all(thread.result() for thread in threads)
+
+
+def test_nothing_is_looked_at_while_nothing_happens(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Idle consumers rest until REST_SECONDS_MAX: no wake-ups at all."""
+    waited: list[float] = []
+
+    def wait(self: Wakeups, seen: int, seconds: float) -> bool:
+        assert self.is_told
+        waited.append(seconds)
+        raise KeyboardInterrupt
+
+    with txlog.open(path) as client:
+        send(client, b"1", b"2")
+        consumer = client.consumer("t", "s")
+        message = consumer.receive()
+        assert message is not None
+        assert consumer.receive() is not None
+        consumer.acknowledge(message)
+        monkeypatch.setattr(Wakeups, "wait", lambda self, seen, seconds: False)
+        consumer.receive(timeout_ms=1)  # the lease before this one has said that there is nothing
+        monkeypatch.setattr(Wakeups, "wait", wait)
+        with pytest.raises(KeyboardInterrupt):
+            consumer.receive(timeout_ms=None)
+    assert waited and waited[-1] > pause.REST_SECONDS_MAX / 2
+
+
+def test_a_commit_elsewhere_costs_no_lock(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thorough look takes the lock if frames are not flushed; right after a commit it does not.
+
+    Kills the mutant that is thorough each time: a hundred waiting consumers would queue.
+    """
+    with txlog.open(path) as mine, txlog.open(path) as other:
+        other.create_topic("elsewhere")
+        consumer = mine.consumer("t", "s")
+        assert consumer.receive() is None and consumer.receive() is None
+        waited = iter(range(5))
+        looks: list[str] = []
+
+        def wait(self: Wakeups, seen: int, seconds: float) -> bool:
+            if next(waited, None) is None:
+                raise KeyboardInterrupt
+            other.producer("elsewhere").send(b"x")
+            txn = begin(other)  # written, not flushed
+            other.producer("elsewhere").send(b"y", txn=txn)
+            looks.clear()
+            return True
+
+        monkeypatch.setattr(Wakeups, "wait", wait)
+        under_lock = Store._under_lock
+
+        def noted(self: Store, act: Callable[[], T]) -> T:
+            if self is mine._store:
+                looks.append("lock")
+            return under_lock(self, act)
+
+        monkeypatch.setattr(Store, "_under_lock", noted)
+        with pytest.raises(KeyboardInterrupt):
+            consumer.receive(timeout_ms=None)
+        assert looks == []
+
+
+def test_it_polls_where_nobody_tells(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """max_user_instances, max_user_watches, another system, a file system of another machine."""
+
+    def refused(fd: int) -> int:
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr("txlog.engine.storage.disk.watch.open_inotify", refused)
+    with txlog.open(path) as mine, txlog.open(path) as other:
+        consumer = mine.consumer("t", "s")
+        waited: list[float] = []
+
+        def wait(self: Wakeups, seen: int, seconds: float) -> bool:
+            assert not self.is_told and self.fileno() is None
+            waited.append(seconds)
+            if len(waited) == 8:
+                other.producer("t").send(b"1")
+            return False
+
+        monkeypatch.setattr(Wakeups, "wait", wait)
+        assert value(consumer.receive(timeout_ms=None)) == b"1"
+        assert max(waited) <= pause.POLL_SECONDS_MAX
+
+
+def test_a_watch_limit_leaves_no_descriptor(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was opened before the limit was met is used again, and closed with the store."""
+
+    def refused(fd: int, path: str, mask: int) -> int:
+        raise OSError(28, "No space left on device")
+
+    gc.collect()
+    before = len(os.listdir("/proc/self/fd"))
+    monkeypatch.setattr("txlog.engine.storage.disk.watch.add_watch", refused)
+    with txlog.open(path) as client:
+        for _ in range(3):
+            assert client.consumer("t", "s").receive(timeout_ms=1) is None
+    del client
+    gc.collect()
+    assert len(os.listdir("/proc/self/fd")) <= before
+
+
+def test_an_unknown_file_system_is_not_believed(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(libc, "_kind", lambda fd: 0x6969)  # NFS
+    with txlog.open(path) as client:
+        assert client._store.disk.watch() is None
+
+
+def test_the_beginning_of_a_flush_wakes_nobody(path: str) -> None:
+    """The witness is written before and after it; one commit is one wake-up."""
+    with txlog.open(path) as mine, txlog.open(path) as other:
+        woken = mine._store.wakeups
+        assert woken.begin() and not woken.begin()
+        counts = []
+        for value in (b"1", b"2"):
+            before = woken.count
+            other.producer("t").send(value)
+            assert woken.drain()
+            counts.append(woken.count - before)
+            assert not woken.drain()
+        assert counts == [1, 1]
+        begun = mine._store._view.journal.witness
+        record = begun.read()
+        assert record is not None
+        record.flushing_lsn = record.durable_lsn + 1
+        other._store._view.journal.witness.read()
+        other._store._view.journal.witness.write(record)
+        assert not woken.drain()
+
+
+def test_a_flush_that_does_not_end_wakes_whoever_waits(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its process may be dead; what it wrote is put right by who looks. Once for each flush."""
+    monkeypatch.setattr(wakeups, "STALL_SECONDS", 0.0)
+    with txlog.open(path) as mine, txlog.open(path) as other:
+        woken = mine._store.wakeups
+        woken.begin()
+        witness = other._store._view.journal.witness
+        record = witness.read()
+        assert record is not None
+        record.flushing_lsn = record.durable_lsn + 1
+        witness.write(record)
+        assert woken.wait(woken.count, LONG_S)
+        assert woken._patience() == wakeups.WAIT_SECONDS_MAX
+
+
+def test_a_child_of_a_fork_has_none_of_it(path: str) -> None:
+    """R27: its descriptors are closed; it hears that the store is its parent's."""
+    with txlog.open(path) as client:
+        client._store.wakeups.begin()
+        fd = client._store.wakeups.fileno()
+        assert fd is not None
+        pid = os.fork()
+        if not pid:
+            try:
+                os.fstat(fd)
+            except OSError:
+                os._exit(0)
+            os._exit(1)
+        assert os.waitpid(pid, 0)[1] == 0
+        assert client._store.wakeups.fileno() == fd
+        os.fstat(fd)
