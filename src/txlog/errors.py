@@ -34,7 +34,8 @@ The exit code of an error is its TXL code without the last two digits. README, t
     │  ├─ SnapshotExpired          504
     │  ├─ NoResources              504 no descriptors or memory
     │  ├─ ConsumerBusy             505
-    │  └─ PartitionUnavailable     506
+    │  ├─ PartitionUnavailable     506
+    │  └─ ProducerQueueIsFull      507 wait for an answer of what was sent before
     ├─ IntegrityError          6   verify, restore
     │  ├─ Corruption               601 file; 602 journal; 604 components disagree
     │  │  └─ MissingFile           601 a file that is named but absent
@@ -53,8 +54,8 @@ The exit code of an error is its TXL code without the last two digits. README, t
        └─ MissingExtra             107 an extra or Java is not installed
 
 Pulsar twins: InvalidTxnStatus, TransactionConflict, TransactionTimedOut (an InvalidTxnStatus),
-ProducerFenced, ConsumerBusy, and NotAllowed have the same names there; ExpiredTransaction is the
-transaction-key PIP's.
+ProducerFenced, ProducerQueueIsFull (PulsarClientException there), ConsumerBusy, and NotAllowed have
+the same names there; ExpiredTransaction is the transaction-key PIP's.
 """
 
 from __future__ import annotations
@@ -304,6 +305,12 @@ class PartitionUnavailable(TryAgain):
 
     codes: Codes = (506,)
     kind = "unavailable"
+
+
+class ProducerQueueIsFull(TryAgain):
+    """Too much of a producer waits to be stored; fields setting, limit."""
+
+    codes: Codes = (507,)
 
 
 class IntegrityError(TxlogError):

@@ -33,6 +33,10 @@ KEY_BYTES_MAX: Final = 64 * KIB
 PROPERTIES_MAX: Final = 1_000
 TXN_MESSAGES_MAX: Final = 1_000_000
 QUEUE_SIZE: Final = 1_000  # messages that a consumer takes ahead, by default
+# What a producer has queued without waiting, by default; and in bytes, which is also what a frame
+# of several producers has at most before one more is added.
+PENDING_MESSAGES_MAX: Final = 50_000
+PENDING_BYTES_MAX: Final = 64 * MIB
 TOPICS_MAX: Final = 100_000
 PARTITIONS_MAX: Final = 10_000
 TRANSACTION_KEY_BYTES_MAX: Final = 512

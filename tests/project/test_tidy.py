@@ -31,7 +31,6 @@ LARGE: dict[str, set[str]] = {
         "cli/produce/command:produce",
         "cli/run/command:transform",
         "engine/decide/consuming/acknowledge:acknowledge",
-        "engine/decide/sending/send:send",
         "engine/decide/sending/send:send_in_txn",
         "engine/storage/bucket/file:encode_bucket",
         "engine/upkeep/checkpoint/checkpoint:checkpoint",

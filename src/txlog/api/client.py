@@ -24,6 +24,7 @@ from txlog.api.consuming import open as subscribing
 from txlog.api.reading import reader as readers
 from txlog.api.reading.pause import Waiting, until, until_told
 from txlog.api.sending import bulk as bulks
+from txlog.api.sending import outbox
 from txlog.api.sending.producer import Producer
 from txlog.api.topics import subscription as subscription_handle
 from txlog.api.topics import topic as topic_handle
@@ -60,6 +61,7 @@ if TYPE_CHECKING:
     from txlog.api.reading.reader import Reader
     from txlog.api.reading.watermark_session import WatermarkListener
     from txlog.api.sending.bulk import Bulk
+    from txlog.api.sending.outbox import ProducerOptions
     from txlog.api.topics.subscription import SubscriptionHandle
     from txlog.api.topics.topic import TopicHandle
     from txlog.api.transactions.transaction import Later, Transaction, TransactionBuilder
@@ -99,13 +101,14 @@ class Client(RelationReader):
     (True, ['orders'])
     """
 
-    __slots__ = ("_checkpoints", "_consumers", "epoch", "transaction_key")
+    __slots__ = ("_checkpoints", "_consumers", "_outbox", "epoch", "transaction_key")
 
     def __init__(self, store: Store, disk: Disk) -> None:
         super().__init__(store, disk)
         self._checkpoints = store.upkeep = Checkpoints(is_on=not store.dry_run)
         self.transaction_key: str | None = None
         self.epoch: int | None = None  # of the connection of transaction_key
+        self._outbox = outbox.Outbox(store)
         self._consumers: WeakSet[Consumer | MultiTopicsConsumer | NonDurableConsumer] = WeakSet()
 
     @property
@@ -142,22 +145,27 @@ class Client(RelationReader):
         }
 
     def close(self) -> None:
-        """Close it with its consumers.
+        """Close it with its consumers, once all that was sent without waiting is stored.
 
         Waits for a checkpoint under way, and writes one that is due after changes of this client
         unless another process does. If it fails, `reports` says so, and all that was answered
         stays. From `__del__` or a signal handler inside a call on the store: once that has ended.
+        raises: the first error of a sent message whose future nobody has asked for it; it is
+                closed all the same
         """
-        if self._store.put_off(self.close):
+        if self._store.put_off(self.close) or self._outbox.put_off(self.close):
             return
-        for consumer in list(self._consumers):
-            with suppress(TxlogError):  # its peers consider it dead
-                consumer.close()
-        with suppress(AlreadyClosed):  # closed by another thread, or the parent's
-            self._checkpoints.close(self._store)
-            if self._store.has_written:  # a reader changes nothing
-                tend_due(self._store, closing=True)
-        super().close()
+        try:
+            self._outbox.close()
+        finally:
+            for consumer in list(self._consumers):
+                with suppress(TxlogError):  # its peers consider it dead
+                    consumer.close()
+            with suppress(AlreadyClosed):  # closed by another thread, or the parent's
+                self._checkpoints.close(self._store)
+                if self._store.has_written:  # a reader changes nothing
+                    tend_due(self._store, closing=True)
+            super().close()
 
     def __enter__(self) -> Client:
         return self
@@ -168,7 +176,11 @@ class Client(RelationReader):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self.close()
+        if kind is None:
+            self.close()
+            return
+        with suppress(TxlogError):  # the first error is the cause
+            self.close()
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("an open store cannot be copied or pickled: open it again instead")
@@ -341,12 +353,28 @@ class Client(RelationReader):
         *,
         chunking: bool = False,
         idle_on_close: bool = False,
+        **options: Unpack[ProducerOptions],
     ) -> Producer:
         """A producer; a name makes sends idempotent, chunking lets messages be large.
 
         idle_on_close: consumers stop waiting for its watermarks when it is closed
+        For send_async, by Pulsar's names; what is queued is sent at the first of these:
+        batching_max_publish_delay_ms:      its oldest message is this old (1)
+        batching_max_messages:              there are this many (1,000)
+        batching_max_allowed_size_in_bytes: they have this many bytes (128 KiB)
+        max_pending_messages:               as many may wait for their answers (50,000), and
+        block_if_queue_full:                then a call waits, else it raises ProducerQueueIsFull
         """
-        return Producer(self._store, topic, name, chunking=chunking, idle_on_close=idle_on_close)
+        batching = outbox.batching_of(options) if options else None
+        return Producer(
+            self._store,
+            topic,
+            name,
+            outbox=self._outbox,
+            chunking=chunking,
+            idle_on_close=idle_on_close,
+            batching=batching,
+        )
 
     @overload
     def consumer(
@@ -776,7 +804,12 @@ class Client(RelationReader):
         return copying.copy_store(self._store, dest, verify=verify, tell=tell or copying.silent)
 
     def flush(self) -> None:
-        """Make everything written so far durable, by any process."""
+        """Make everything written so far durable, by any process.
+
+        What its producers sent without waiting is stored before.
+        raises: the first error of a sent message whose future nobody has asked for it
+        """
+        self._outbox.flush()
         self._store.flush()
 
 

@@ -6,8 +6,10 @@ watermarks.
 Contents:
 
     bulk                Bulk: a batch of any size, written by any number of processes, stored once
+    future              SendFuture: the answer of a message that was sent without waiting
     large               a value of any length: a file of chunks, then one frame that names it
     message_builder     MessageBuilder: a message put together step by step
+    outbox              Outbox: what is sent without waiting, and the thread that sends it
     producer            Producer: sends messages, plain or in a transaction
     receipt             what a producer is told of a message, a partition, a batch, a large message
     watermark_builder   a producer's promise that nothing older than a time will come

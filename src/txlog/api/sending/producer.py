@@ -7,12 +7,13 @@ then go the same way.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from types import TracebackType
-from typing import TYPE_CHECKING, NamedTuple, SupportsIndex, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, SupportsIndex, TypeVar, overload
 
 import pyarrow as pa
 
-from txlog.api.sending import large, message_builder
+from txlog.api.sending import large, message_builder, outbox
 from txlog.api.sending.receipt import BatchReceipt
 from txlog.api.sending.watermark_builder import Asserting, WatermarkBuilder
 from txlog.api.transactions import transaction
@@ -30,13 +31,15 @@ from txlog.engine.plan.route import COLUMNS, Routed, route
 from txlog.engine.store.store import Store
 from txlog.engine.upkeep.delayed.buckets import tend_due
 from txlog.engine.view.view import View
-from txlog.errors import AlreadyClosed, InvalidArgument, InvalidMessage
+from txlog.errors import AlreadyClosed, InvalidArgument, TxlogError
 from txlog.ids import TopicName, TxnId, check_name
 from txlog.settings import PROPERTIES_MAX
 
 if TYPE_CHECKING:
+    from txlog.api.sending.future import SendFuture
     from txlog.api.sending.large import Value
     from txlog.api.sending.message_builder import MessageBuilder
+    from txlog.api.sending.outbox import Batching, Lane, Outbox
     from txlog.api.sending.receipt import LargeReceipt, SendReceipt
     from txlog.api.transactions.transaction import DecideIn, Later, Transaction
     from txlog.engine.decide.sending.producers import Named
@@ -90,9 +93,7 @@ def beside(
             raise InvalidArgument(f"{name} is {when!r}, it must be an integer: milliseconds")
     if properties:
         if len(properties) > PROPERTIES_MAX:
-            raise InvalidMessage(
-                f"a message has {len(properties)} properties, the most is {PROPERTIES_MAX}"
-            )
+            raise outbox.too_many(properties)
         given["properties"] = list(properties.items())
     return given
 
@@ -154,11 +155,14 @@ class Producer:
 
     __slots__ = (
         "_asserting",
+        "_batching",
         "_idle_on_close",
         "_is_closed",
+        "_lane",
         "_name",
         "_named",
         "_number",
+        "_outbox",
         "_partitions",
         "_store",
         "_turn",
@@ -172,10 +176,15 @@ class Producer:
         topic: str,
         name: str | None,
         *,
+        outbox: Outbox,
         chunking: bool = False,
         idle_on_close: bool = False,
+        batching: Batching | None = None,
     ) -> None:
         self._store = store
+        self._outbox = outbox
+        self._batching = batching
+        self._lane: Lane | None = None
         self.chunking = chunking
         self.topic = TopicName.parse(topic, allow_partition=True)
         self._name = None if name is None else check_name("producer", name)
@@ -272,6 +281,8 @@ class Producer:
     ) -> BatchReceipt | LargeReceipt:
         """Send one message, as `send`; answers like a batch of one."""
         self._check_open()
+        if txn is None:
+            self._settle()
         value, key = as_bytes(value), as_bytes(key)
         head = beside(key, properties, event_time, deliver_at, deliver_after)
         if self.chunking and value is not None:
@@ -292,6 +303,22 @@ class Producer:
         batch = one_row(value, head, sequence_id, partition)
         return self._send_batch(batch, txn)
 
+    @overload
+    def send_async(
+        self,
+        value: bytes | str | None,
+        *,
+        txn: None = None,
+        key: bytes | str | None = None,
+        properties: Mapping[str, str] | None = None,
+        event_time: int | None = None,
+        deliver_at: int | None = None,
+        deliver_after: int | None = None,
+        sequence_id: int | None = None,
+        partition: int | None = None,
+    ) -> SendFuture: ...
+
+    @overload
     def send_async(
         self,
         value: bytes | str | None,
@@ -304,12 +331,71 @@ class Producer:
         deliver_after: int | None = None,
         sequence_id: int | None = None,
         partition: int | None = None,
-    ) -> Later[SendReceipt]:
-        """Send one message in a transaction, later: as send_batch_async."""
+    ) -> Later[SendReceipt]: ...
+
+    def send_async(
+        self,
+        value: bytes | str | None,
+        *,
+        txn: Transaction | None = None,
+        key: bytes | str | None = None,
+        properties: Mapping[str, str] | None = None,
+        event_time: int | None = None,
+        deliver_at: int | None = None,
+        deliver_after: int | None = None,
+        sequence_id: int | None = None,
+        partition: int | None = None,
+    ) -> SendFuture | Later[SendReceipt]:
+        """Send one message without waiting; returns a Future of what `send` returns.
+
+        A thread of the client sends what is queued, in order, with the messages of its other
+        producers in one frame: after batching_max_publish_delay_ms, at batching_max_messages or
+        batching_max_allowed_size_in_bytes, or when somebody waits in `flush`, `close` or `send`.
+        The future has the receipt once the message is durable, or the error that refused it; an
+        error that nobody asked for is raised by the next `flush` or `close`.
+        txn:    send it in a transaction instead: as send_batch_async
+        raises: InvalidArgument (a type); ProducerQueueIsFull, unless block_if_queue_full;
+                ReadOnlyStore, AlreadyClosed. All else is in the future
+
+        >>> import tempfile, txlog
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     _ = txlog.init(folder)
+        ...     with txlog.open(folder) as client:
+        ...         _ = client.create_topic("orders")
+        ...         producer = client.producer("orders", block_if_queue_full=True)
+        ...         sent = [producer.send_async(b"%d" % n) for n in range(3)]
+        ...         producer.flush()
+        ...         [one.result().message_id.entry for one in sent]
+        [0, 1, 2]
+        """
+        if txn is None:
+            self._check_open()
+            lane = self._lane or self._queue()
+            times = (event_time, deliver_at, deliver_after)
+            return lane.put(value, key, properties, times, sequence_id, partition)
         value, key = as_bytes(value), as_bytes(key)
         head = beside(key, properties, event_time, deliver_at, deliver_after)
         batch = one_row(value, head, sequence_id, partition)
         return self._leave(batch, txn, lambda answer: answer.receipts()[0])
+
+    def _queue(self) -> Lane:
+        """The queue of what is sent without waiting, made by the first message."""
+        batching = outbox.Batching() if self._batching is None else self._batching
+
+        def route(rows: pa.RecordBatch) -> produce.Batch:
+            routing = self._route(rows)
+            return lambda view: produce.Outgoing(*self._routed(view, routing), self._named)
+
+        made = self._outbox.lane(batching, route)
+        with self._outbox.lock:
+            if self._lane is None:  # another thread may have been faster
+                self._lane = made
+            return self._lane
+
+    def _settle(self) -> None:
+        """Wait for what was sent without waiting: what comes now comes after it."""
+        if self._lane is not None:
+            self._lane.settle()
 
     def new_message(self, txn: Transaction | TxnId | None = None) -> MessageBuilder:
         """A message to build and send, as in Pulsar's client; txn: sends it in a transaction.
@@ -344,7 +430,7 @@ class Producer:
         [0, 1]
         """
         self._check_open()
-        return WatermarkBuilder(self._asserting, txn)
+        return WatermarkBuilder(self._asserting, txn, self._settle)
 
     @property
     def watermarks_ahead(self) -> int:
@@ -371,6 +457,8 @@ class Producer:
             answer = transaction.in_transaction(self._store, txn, sending.decide, sending.uses)
             self._asserting.note_batch(txn, sending.routing.routed.batch)
             return sending.receipt(answer)
+        self._check_open()
+        self._settle()
         routing = self._route(data)
         named, store = self._named, self._store
 
@@ -404,7 +492,6 @@ class Producer:
 
     def _route(self, data: pa.Table | pa.RecordBatch) -> _Routing:
         """Route over the partitions that are known; the decision checks for more."""
-        self._check_open()
         if self.topic.partition is not None:
             fixed = pa.repeat(pa.scalar(self.topic.partition, pa.int64()), data.num_rows)
             data = data.append_column("partition", fixed)
@@ -436,6 +523,7 @@ class Producer:
 
     def _in_txn(self, data: pa.Table | pa.RecordBatch) -> _Sending:
         """What sends rows in a transaction."""
+        self._check_open()
         routing = self._route(data)
         number, named, store = self._number, self._named, self._store
         uid = store.disk.owner()[0]
@@ -447,23 +535,35 @@ class Producer:
         return _Sending(routing, decide, Uses(sends=(number, routing.routed.slices)))
 
     def flush(self) -> None:
-        """Make everything written so far durable."""
+        """Wait until all that was sent without waiting is stored; everything written is durable.
+
+        raises: the first error of a message whose future nobody has asked for it
+        """
         self._check_open()
+        if self._lane is not None:
+            self._lane.flush()
         self._store.flush()
 
     def close(self) -> None:
-        """Stop sending; nothing is buffered, so nothing is lost.
+        """Stop sending; waits for what was sent without waiting, and raises as `flush`.
 
         Consumers keep waiting for its watermarks, so that the last one of a finished job counts
         when they get there; not with idle_on_close, which asserts that it is idle. From `__del__`
         or a signal handler, inside a call on the store: once that has ended.
         """
-        if self._idle_on_close and self._store.put_off(self.close):
+        if self._is_closed:
             return
-        if self._idle_on_close:
-            self.new_watermark().mark_idle().send()
-            self._idle_on_close = False
-        self._is_closed = True
+        has_pending = self._lane is not None and self._lane.has_pending
+        if (self._idle_on_close or has_pending) and self._store.put_off(self.close):
+            return
+        try:
+            if self._lane is not None:
+                self._lane.flush()
+            if self._idle_on_close:
+                self._idle_on_close = False
+                self.new_watermark().mark_idle().send()
+        finally:
+            self._is_closed = True
 
     def _check_open(self) -> None:
         if self._is_closed:
@@ -478,6 +578,9 @@ class Producer:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if kind is not None:
-            self._idle_on_close = False  # consumers wait for a failed job until it comes back
-        self.close()
+        if kind is None:
+            self.close()
+            return
+        self._idle_on_close = False  # consumers wait for a failed job until it comes back
+        with suppress(TxlogError):  # the first error is the cause
+            self.close()

@@ -8,6 +8,8 @@ from txlog.engine.plan.route import bytes_between
 from txlog.ids import MessageId
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from txlog.engine.decide.sending.large import Placed
     from txlog.engine.decide.sending.send import Stored
     from txlog.engine.plan.route import Routed
@@ -75,34 +77,40 @@ class BatchReceipt:
 
     def receipts(self) -> list[SendReceipt]:
         """One receipt a row, in the order the rows were given."""
-        out: list[SendReceipt] = []
-        for piece in self._stored:
-            for original in piece.originals:
-                out.append(self._duplicate(piece.partition, original))
-            beyond = None if piece.beyond_ttl is None else piece.beyond_ttl.to_pylist()
-            for step in range(piece.rows - piece.duplicates):
-                lost = beyond is not None and beyond[step]
-                if self._in_txn:
-                    index = piece.first_index + step
-                    out.append(SendReceipt(piece.partition, None, index, False, lost))
-                else:
-                    where = MessageId(piece.ledger, piece.first_entry + step)
-                    out.append(SendReceipt(piece.partition, where, None, False, lost))
-        if self._routed.order is None:
-            return out
-        ordered = list(out)
-        for receipt, row in zip(out, self._routed.order.to_pylist(), strict=True):
-            ordered[row] = receipt
-        return ordered
+        return receipts_of(self._stored, self._routed.order, in_txn=self._in_txn)
 
     def ids(self) -> list[MessageId | None]:
         """The id of each row; None in a transaction, or when an original is gone."""
         return [receipt.message_id for receipt in self.receipts()]
 
-    def _duplicate(self, partition: int, original: MessageId | None) -> SendReceipt:
-        if self._in_txn and original is not None:
-            return SendReceipt(partition, None, original.index, True)
-        return SendReceipt(partition, original, None, True)
+
+def receipts_of(stored: list[Stored], order: pa.Array | None, *, in_txn: bool) -> list[SendReceipt]:
+    """One receipt a row, in the order the rows were given; order: as of Routed."""
+    out: list[SendReceipt] = []
+    for piece in stored:
+        for original in piece.originals:
+            out.append(_duplicate(piece.partition, original, in_txn=in_txn))
+        beyond = None if piece.beyond_ttl is None else piece.beyond_ttl.to_pylist()
+        for step in range(piece.rows - piece.duplicates):
+            lost = beyond is not None and beyond[step]
+            if in_txn:
+                index = piece.first_index + step
+                out.append(SendReceipt(piece.partition, None, index, False, lost))
+            else:
+                where = MessageId(piece.ledger, piece.first_entry + step)
+                out.append(SendReceipt(piece.partition, where, None, False, lost))
+    if order is None:
+        return out
+    ordered = list(out)
+    for receipt, row in zip(out, order.to_pylist(), strict=True):
+        ordered[row] = receipt
+    return ordered
+
+
+def _duplicate(partition: int, original: MessageId | None, *, in_txn: bool) -> SendReceipt:
+    if in_txn and original is not None:
+        return SendReceipt(partition, None, original.index, True)
+    return SendReceipt(partition, original, None, True)
 
 
 class LargeReceipt:

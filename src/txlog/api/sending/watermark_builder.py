@@ -6,6 +6,7 @@ Source: apache/pulsar#12267 (Producer.newWatermark); spec/watermarks 2, 10, 11.
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -247,10 +248,13 @@ class WatermarkBuilder:
     ([0, 1], {}, [0, 1])
     """
 
-    __slots__ = ("_asserting", "_event_time", "_idle", "_txn")
+    __slots__ = ("_asserting", "_before", "_event_time", "_idle", "_txn")
 
-    def __init__(self, asserting: Asserting, txn: Transaction | TxnId | None) -> None:
+    def __init__(
+        self, asserting: Asserting, txn: Transaction | TxnId | None, before: Callable[[], None]
+    ) -> None:
         self._asserting = asserting
+        self._before = before
         self._txn = txn
         self._event_time: int | None = None
         self._idle = False
@@ -283,4 +287,5 @@ class WatermarkBuilder:
                 code=203,
                 hint="call one of event_time(ms) and mark_idle()",
             )
+        self._before()  # what was sent without waiting is before it
         return self._asserting.send(self._event_time, self._txn)

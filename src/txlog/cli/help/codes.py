@@ -266,6 +266,14 @@ CODES: Final[dict[int, Code]] = {
         "Bring it back, or look at what is damaged.",
         "txlog admin online orders/2",
     ),
+    507: Code(
+        "too much of a producer waits to be stored",
+        "A program sends without waiting (`send_async`) faster than the disk stores: as many "
+        "messages as `max_pending_messages` of its producer have no answer yet. This message was "
+        "not taken.",
+        "Wait for an answer, or open the producer with `block_if_queue_full=True`.",
+        "txlog bench",
+    ),
     601: Code(
         "a file is damaged or missing",
         "Bytes are not what was written: the checksum differs, or the file is not there. The "

@@ -6,7 +6,7 @@ it takes are counted here, so that several outcomes in one frame follow each oth
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 import pyarrow as pa
@@ -20,6 +20,9 @@ from txlog.settings import Settings
 
 if TYPE_CHECKING:
     from txlog.engine.plan.ack_sets import Settled
+
+
+Mark: TypeAlias = tuple[int, dict[tuple[int, str], tuple[int, int]], int, bool]
 
 
 class Decision(msgspec.Struct):
@@ -52,6 +55,15 @@ class Draft:
         self._ends: dict[tuple[int, str], tuple[int, int]] = {}
         self._next_ledger = 0
         self._settled: dict[tuple[int, int], Settled] | None = None
+
+    def mark(self) -> Mark:
+        """What it has so far, to come `back_to`."""
+        return (len(self.ops), dict(self._ends), self._next_ledger, self.sync)
+
+    def back_to(self, mark: Mark) -> None:
+        """Drop what was added since a mark, as if it had not been asked for."""
+        count, self._ends, self._next_ledger, self.sync = mark
+        del self.ops[count:]
 
     def new_ledger(self) -> int:
         """A ledger id that was never used; such a frame must be durable (R10)."""

@@ -4,13 +4,15 @@
     send in a transaction       scope (transaction, producer name, partition)
 
 A sequence at or below the last one of its scope is a duplicate: the call succeeds, nothing is
-stored, and the original id is returned. A batch is one frame and gets one answer a row. Large
-messages are in `large`. Source: PIP-31 "Produce in a transaction", PIP-6.
+stored, and the original id is returned. A batch is one frame and gets one answer a row; what
+several producers have to send can be one frame, too. Large messages are in `large`.
+Source: PIP-31 "Produce in a transaction", PIP-6.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import msgspec
 import pyarrow as pa
@@ -27,7 +29,15 @@ from txlog.engine.plan import originals as flow_originals
 from txlog.engine.plan.participants import check_available
 from txlog.engine.plan.route import PartitionSlice, Routed
 from txlog.engine.view.view import View
-from txlog.errors import InvalidMessage, LimitExceeded
+from txlog.errors import (
+    InvalidArgument,
+    InvalidMessage,
+    LimitExceeded,
+    PartitionUnavailable,
+    ProducerFenced,
+    TopicNotFound,
+    TxlogError,
+)
 from txlog.ids import MessageId, TxnId
 from txlog.settings import TXN_MESSAGES_MAX, Settings
 from txlog.startup import compute as pc
@@ -59,6 +69,27 @@ class Stored(msgspec.Struct, frozen=True, gc=False):
     beyond_ttl: pa.Array | None = None
 
 
+class Outgoing(NamedTuple):
+    """Routed rows of one producer, and the topic they go to."""
+
+    topic: Topic
+    routed: Routed
+    named: Named | None
+
+
+Batch: TypeAlias = Callable[[View], Outgoing]
+# What refuses the rows of one producer and says nothing of those of another. Not NotAllowed: that
+# is how a call made inside this one is refused, from `__del__` or a signal handler.
+REFUSALS = (
+    InvalidArgument,
+    InvalidMessage,
+    LimitExceeded,
+    PartitionUnavailable,
+    ProducerFenced,
+    TopicNotFound,
+)
+
+
 def send(
     view: View, settings: Settings, now: Instant, topic: Topic, routed: Routed, named: Named | None
 ) -> Decision:
@@ -67,8 +98,63 @@ def send(
     raises: ProducerFenced, PartitionUnavailable, InvalidMessage (also: a delay above the maximum)
     """
     draft = Draft(view, settings, now.wall_ms)
+    sent = _send(draft, now, Outgoing(topic, routed, named), 0)
+    if isinstance(sent, Decision):
+        return sent
+    # even a duplicate is answered only once its original is durable
+    return Decision(draft.ops, sent.rows, True, sent.stored)
+
+
+def send_together(
+    view: View, settings: Settings, now: Instant, batches: Sequence[Batch]
+) -> Decision:
+    """Decide plain sends of several producers, to any topics, as one frame; durable.
+
+    Returns for each its list of Stored, or the error that refused it: then nothing of it is stored,
+    and the others are. Each producer may have one batch. Of a refused batch its delays are counted
+    only if it is of one message: the sender of more has them decided one by one.
+    raises: what concerns all of them, such as Corruption
+    """
+    draft = Draft(view, settings, now.wall_ms)
+    answers: list[list[Stored] | TxlogError] = []
+    pieces: list[pa.RecordBatch] = []
+    at = 0
+    for batch in batches:
+        before = draft.mark()
+        try:
+            outgoing = batch(view)
+            sent = _send(draft, now, outgoing, at)
+        except REFUSALS as error:
+            draft.back_to(before)
+            answers.append(error)
+            continue
+        if isinstance(sent, Decision):
+            draft.back_to(before)
+            if outgoing.routed.batch.num_rows == 1:
+                draft.ops += sent.ops
+            assert sent.error is not None
+            answers.append(sent.error)
+            continue
+        answers.append(sent.stored)
+        if sent.rows is not None:
+            pieces.append(sent.rows)
+            at += sent.rows.num_rows
+    return Decision(draft.ops, _concatenated(pieces), True, answers)
+
+
+class _Sent(NamedTuple):
+    """What became of each slice, and the rows to store."""
+
+    stored: list[Stored]
+    rows: pa.RecordBatch | None
+
+
+def _send(draft: Draft, now: Instant, outgoing: Outgoing, row_start: int) -> _Sent | Decision:
+    """Decide a plain send whose rows begin at a row of the frame; or the decision to refuse it."""
+    topic, routed, named = outgoing
+    view = draft.view
     producer = _checked(view, topic, named)
-    delays = Delays(view, settings, topic, now.wall_ms)
+    delays = Delays(view, draft.settings, topic, now.wall_ms)
     routed = delays.resolved(routed)
     stored: list[Stored] = []
     pieces: list[pa.RecordBatch] = []
@@ -94,33 +180,18 @@ def send(
         if kept:
             ledger, first = draft.take_entries(number, "p", kept)
             size = _share(piece, rows, duplicates)
-            draft.ops.append(
-                Appended(
-                    number, ledger, first, at, kept, size, producer, last_sequence, times_of(rows)
-                )
-            )
+            where = (number, ledger, first, row_start + at, kept, size)
+            draft.ops.append(Appended(*where, producer, last_sequence, times_of(rows)))
             pieces.append(rows)
             at += kept
             beyond = delays.check(number, rows)
-        stored.append(
-            Stored(
-                piece.partition,
-                piece.row_start,
-                piece.rows,
-                duplicates,
-                originals,
-                ledger,
-                first,
-                0,
-                beyond,
-            )
-        )
+        where_from = (piece.partition, piece.row_start, piece.rows)
+        stored.append(Stored(*where_from, duplicates, originals, ledger, first, 0, beyond))
     refusal = delays.refusal()
     if refusal is not None:
         return refusal
     draft.ops += delays.warnings()
-    # even a duplicate is answered only once its original is durable
-    return Decision(draft.ops, _joined(routed, pieces, at), True, stored)
+    return _Sent(stored, _joined(routed, pieces, at))
 
 
 def send_in_txn(
@@ -294,6 +365,16 @@ def _joined(routed: Routed, pieces: list[pa.RecordBatch], rows: int) -> pa.Recor
     if len(pieces) == 1:
         return pieces[0]
     return pa.Table.from_batches(pieces).combine_chunks().to_batches()[0]
+
+
+def _concatenated(pieces: list[pa.RecordBatch]) -> pa.RecordBatch | None:
+    """The rows of several producers in one batch; a column that one of them lacks is null there."""
+    if len(pieces) < 2:
+        return pieces[0] if pieces else None
+    tables = [pa.Table.from_batches([piece]) for piece in pieces]
+    joined = pa.concat_tables(tables, promote_options="default").combine_chunks()
+    batch: pa.RecordBatch = joined.to_batches()[0]
+    return batch
 
 
 def check_room(view: View, txn: Txn, messages: int) -> None:
