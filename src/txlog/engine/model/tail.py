@@ -51,6 +51,7 @@ from txlog.engine.model.schema import (
 )
 from txlog.engine.storage import segment_reader
 from txlog.engine.storage.checked import HINT
+from txlog.engine.storage.columns import nulls_of
 from txlog.engine.storage.journal.file import JournalName, RawFrame
 from txlog.engine.storage.journal.frame import decode_header, is_genuine
 from txlog.engine.storage.journal.journal import Journal
@@ -196,6 +197,7 @@ class FrameRows:
         """Drop what is kept of frames whose rows are in files by now."""
         for known in [known for known in self._batches if known <= lsn]:
             self._kept_bytes -= self._batches.pop(known)[1]
+        self._packed = {known: of for known, of in self._packed.items() if known > lsn}
 
 
 # --- runs ------------------------------------------------------------------------------------
@@ -375,6 +377,7 @@ class Tail:
         runs = [run for run, _, _ in slices]
         txns: list[tuple[int, int] | None] | None = None
         made: list[pa.Array | pa.ChunkedArray] = []
+        nulls = nulls_of(total)
         for name in names:
             place = user.schema.get_field_index(name)
             kind = MESSAGE.field(name).type
@@ -392,7 +395,7 @@ class Tail:
             elif name in _CONSTANT:
                 made.append(repeat_runs(_CONSTANT[name](runs), stops, kind, ends))
             else:
-                made.append(pa.nulls(total, kind))
+                made.append(nulls(kind))
         return pa.Table.from_arrays(made, schema=pa.schema([MESSAGE.field(n) for n in names]))
 
 

@@ -6,6 +6,7 @@ scan can read them all. A file may lack columns: an absent column reads as null.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 import pyarrow as pa
@@ -40,6 +41,30 @@ MESSAGE = pa.schema(
 )
 
 
+_VARIABLE: Final = frozenset([pa.string(), pa.binary()])
+_FIXED: Final = frozenset([pa.int8(), pa.int32(), pa.int64(), INSTANT])
+FEW_ROWS: Final = 1024  # below it, sharing costs more than it saves
+
+
+def nulls_of(total: int) -> Callable[[pa.DataType], pa.Array]:
+    """What makes null columns of so many rows that share their memory.
+
+    Most rows have no value in most columns, and a null column takes its full width otherwise.
+    """
+    shared: list[pa.Buffer] = []
+
+    def nulls(kind: pa.DataType) -> pa.Array:
+        if total < FEW_ROWS or not (kind in _FIXED or kind in _VARIABLE):
+            return pa.nulls(total, kind)
+        if not shared:
+            shared.append(pa.nulls(total + 1, pa.int64()).buffers()[1])
+        [zeros] = shared
+        buffers = [zeros, zeros, zeros] if kind in _VARIABLE else [zeros, zeros]
+        return pa.Array.from_buffers(kind, total, buffers, total)
+
+    return nulls
+
+
 def conform(table: pa.Table, schema: pa.Schema = MESSAGE) -> pa.Table:
     """The table with exactly the columns of `schema`, in order; what is absent is null.
 
@@ -48,10 +73,11 @@ def conform(table: pa.Table, schema: pa.Schema = MESSAGE) -> pa.Table:
     if table.schema.equals(schema, check_metadata=True):
         return table
     columns = []
+    nulls = nulls_of(table.num_rows)
     for field in schema:
         at = table.schema.get_field_index(field.name)
         if at < 0:
-            columns.append(pa.nulls(table.num_rows, field.type))
+            columns.append(nulls(field.type))
             continue
         column = table.column(at)
         columns.append(column if column.type.equals(field.type) else column.cast(field.type))

@@ -54,6 +54,8 @@ FRAMES_READ = 1024
 # Rows kept from the one reading of the journal until they are in parts; those of frames
 # beyond this are read, and checked, a second time.
 ROWS_KEPT_BYTES = 64 << 20
+# Parts that are flushed together are in memory together.
+PARTS_BYTES = 32 << 20
 # A file with a generation in its name: of a ledger, of a history, of the states.
 _NUMBERED = re.compile(r"(?:.+\.)?(\d{10})\.(?:arrow|parquet|state)")
 NOTHING = {kind: fold.dump(fold.new()) for kind, fold in FOLDS.items()}
@@ -128,6 +130,7 @@ def checkpoint(store: Store, report: CheckpointReport, *, far: bool = False) -> 
         generation = next_generation(disk, old, directories_of(cut))
         dumps = write_state(view, cut, generation)  # first: its name burns the number (R3, R16)
         files = write_parts(view, cut, generation, report)
+        view.tail.drop_through(cut_lsn)  # sealing, at the end, takes as much again
         rows = history.table_of(items)
         log = history.publish(view, rows, generation, store.settings, sure_ms)
         told = changelog.publish(
@@ -306,25 +309,38 @@ def next_generation(disk: Disk, old: Manifest, directories: Iterable[str]) -> in
 def write_parts(
     view: View, cut: Cut, generation: int, report: CheckpointReport
 ) -> dict[int, list[FileRef]]:
-    """Publish the rows of the tail, one part a ledger; returns all live files."""
+    """Publish the rows of the tail, one part a ledger, some together; returns all live files."""
     files = {ledger: list(refs) for ledger, refs in cut.manifest.files.items()}
     for ledger, ref in cut.sealed.items():
         files[ledger] = [ref]
     for ledger in cut.gone:
         files.pop(ledger, None)
 
-    def parts() -> Iterator[tuple[str, list[memoryview]]]:
-        for ledger, runs in sorted(cut.runs.items()):
-            table = view.tail.message_table([(run, 0, run.rows) for run in runs])
-            data = encode_part(table, {"ledger": str(ledger), "generation": str(generation)})
-            path = part_path(place_dir(cut.places[ledger]), ledger, generation)
-            files.setdefault(ledger, []).append(make_ref(path, ledger, data, table, form="part"))
-            report.parts += 1
-            report.rows += table.num_rows
-            yield path, data
-
-    view.disk.publish_all(parts())
+    waiting: list[tuple[str, list[memoryview]]] = []
+    size = 0
+    for ledger, runs in sorted(cut.runs.items()):
+        path = part_path(place_dir(cut.places[ledger]), ledger, generation)
+        data, ref = _part_of(view, path, ledger, runs, generation)
+        files.setdefault(ledger, []).append(ref)
+        report.parts += 1
+        report.rows += ref.rows
+        waiting.append((path, data))
+        size += ref.bytes
+        del data
+        if size >= PARTS_BYTES:
+            view.disk.publish_all(waiting)
+            waiting.clear()
+            size = 0
+    view.disk.publish_all(waiting)
     return files
+
+
+def _part_of(
+    view: View, path: str, ledger: int, runs: list[TailRun], generation: int
+) -> tuple[list[memoryview], FileRef]:
+    table = view.tail.message_table([(run, 0, run.rows) for run in runs])
+    data = encode_part(table, {"ledger": str(ledger), "generation": str(generation)})
+    return data, make_ref(path, ledger, data, table, form="part")
 
 
 def write_state(view: View, cut: Cut, generation: int) -> list[DumpRef]:
