@@ -1,7 +1,7 @@
 """Owns the text forms of ranges, times, durations and sizes (spec/cli 2, 6 and 12).
 
     RANGE = BOUND | [BOUND] .. [BOUND] | unacked[=NAME] | txn:TC:SEQ
-    BOUND = start | end | +N | -N | L:E | L:E:I | @TIME | sub[=NAME]
+    BOUND = start | end | +N | -N | L:E | L:E:I | after=L:E | after=L:E:I | @TIME | sub[=NAME]
 
 A range is half open: its stop is out. `:` may stand for `..` when neither side holds a colon and
 not both are plain numbers; two plain numbers are a message id. Everything here is parsing: which
@@ -64,6 +64,7 @@ class Bound(msgspec.Struct, frozen=True, gc=False):
     skip   int                      this many messages of each partition from the start
     last   int                      before the last this many messages of each partition
     id     MessageId                at this message
+    after  MessageId                just behind this message
     time   int, instant in ms       at the first message visible at or after it
     sub    str, or None             at a subscription's mark-delete position; None = the only one
     """
@@ -90,6 +91,8 @@ class Bound(msgspec.Struct, frozen=True, gc=False):
         if self.kind == "time":
             assert isinstance(self.value, int)
             return f"@{format_time(self.value)}"
+        if self.kind == "after":
+            return f"after={self.value}"
         if self.kind == "sub":
             return "sub" if self.value is None else f"sub={self.value}"
         return str(self.value)
@@ -151,12 +154,14 @@ def parse_bound(text: str, now_ms: int) -> Bound:
         return Bound("sub")
     if text.startswith("sub="):
         return Bound("sub", check_name("subscription", text[4:]))
+    if text.startswith("after="):
+        return Bound("after", MessageId.parse(text[6:]))
     count = _COUNT.fullmatch(text)
     if count is not None:
         return Bound("skip" if count[1] == "+" else "last", int(count[2]))
     if text[:1].isdecimal():
         return Bound("id", MessageId.parse(text))
-    raise _bad("bound", text, "write start, end, +N, -N, L:E, L:E:I, @TIME or sub=NAME")
+    raise _bad("bound", text, "write start, end, +N, -N, L:E, L:E:I, after=L:E, @TIME or sub=NAME")
 
 
 def parse_range(text: str, now_ms: int) -> Range:

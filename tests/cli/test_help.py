@@ -94,7 +94,7 @@ def test_the_forms_of_offsets_are_those_that_are_read() -> None:
     page = topics.read("offsets")
     terms = {term for _, blocks in page.sections for block in blocks for term, _ in block.terms}
     written = {"N": "5", "L:E:I": "17:4:2", "L:E": "17:4", "TIME": "-1h", "SUB": "billing"}
-    bounds = "start, end|+N, -N|L:E, L:E:I|@TIME|sub=SUB".split("|")
+    bounds = "start, end|+N, -N|L:E, L:E:I|after=L:E, after=L:E:I|@TIME|sub=SUB".split("|")
     assert {*bounds, "unacked=SUB", "txn:TC:SEQ", "BOUND..BOUND"} <= terms
     for text in (word for group in bounds for word in group.split(", ")):
         for name, value in written.items():

@@ -17,6 +17,7 @@ from types import TracebackType
 import pyarrow as pa
 
 from txlog.api.reading.message import Message, messages
+from txlog.api.reading.pause import REST_SECONDS_MAX, until
 from txlog.api.reading.watermark_ground import HandedOut
 from txlog.api.reading.watermark_session import (
     Watermark,
@@ -164,7 +165,7 @@ class Reader:
         self.is_led = is_led
         self.is_settled = False  # what may follow is outside the range, and so is damage there
         of_all = partitions is None and self.topic.partition is None
-        self._grows = of_all and wanted.is_endless and (wanted.start.kind != "id")
+        self._grows = of_all and wanted.is_endless and (wanted.start.kind not in ("id", "after"))
         self._ground: HandedOut | None = None
         self._session: WatermarkSession | None = None
         if not is_led:
@@ -259,22 +260,36 @@ class Reader:
         self._previews, self._grows, self._is_bounded, self._turn = {}, False, False, 0
         self.is_settled = places.keys() <= stops.keys()
 
-    def receive_batch(self, max_messages: int = BATCH_MESSAGES) -> pa.Table:
-        """The next messages, at most max_messages, as RECEIVED; no rows at the end of the log.
+    def receive_batch(
+        self, max_messages: int = BATCH_MESSAGES, timeout_ms: int | None = 0
+    ) -> pa.Table:
+        """The next messages, at most max_messages, as RECEIVED; no rows if none came in time.
 
         What read_next read ahead comes first, in a call of its own. With watermarks also no
-        rows when there is a new one, and a column is_late.
-        raises: AlreadyClosed, InvalidArgument; PartitionUnavailable, Corruption: once all that can
-                be read has been
+        rows when there is a new one, and a column is_late. timeout_ms: as of read_next
+        raises: AlreadyClosed, InvalidArgument; MessageNotFound: what follows was trimmed, see
+                `first` and `last`; PartitionUnavailable, Corruption: once all that can be read has
+                been
         """
         self._check_open()
         if max_messages <= 0:
             raise InvalidArgument(f"max_messages is {max_messages}, it must be positive", code=203)
-        session = self._session
-        if session is None:
-            return self.take(max_messages)
-        table, _ = session.turn(partial(self._some, max_messages))
-        return session.marked(NO_MESSAGES if table is None else table)
+        nothing = NO_MESSAGES
+
+        def look(_: bool) -> pa.Table | None:
+            nonlocal nothing
+            self._check_open()
+            session = self._session
+            if session is None:
+                table, has_moved = self.take(max_messages), False
+            else:
+                found, has_moved = session.turn(partial(self._some, max_messages))
+                table = session.marked(NO_MESSAGES if found is None else found)
+            nothing = table
+            return table if table.num_rows or has_moved else None
+
+        found = until(self._store, look, 0 if self._is_bounded else timeout_ms, self._rest)
+        return nothing if found is None else found
 
     def _some(self, limit: int) -> pa.Table | None:
         table = self.take(limit)
@@ -483,13 +498,41 @@ class Reader:
             ) from error
         return plan(view, number, place, limit, skip, stop)
 
-    def read_next(self) -> Message | None:
-        """The next message, None at the end of the log.
+    def read_next(self, timeout_ms: int | None = 0) -> Message | None:
+        """The next message; None if none came within timeout_ms (None: wait for ever).
 
-        With watermarks also None when there is a new one: see get_last_watermark. Raises as
-        receive_batch.
+        Nothing is waited for at the end of a range that has one. With watermarks also None, at
+        once, when there is a new one: see get_last_watermark. Raises as receive_batch.
         """
-        return self._read_next()[0]
+        message, has_moved = self._read_next()
+        if message is not None or has_moved or timeout_ms == 0 or self._is_bounded:
+            return message
+
+        def look(_: bool) -> tuple[Message | None] | None:
+            message, has_moved = self._read_next()
+            return (message,) if message is not None or has_moved else None
+
+        found = until(self._store, look, timeout_ms, self._rest)
+        return None if found is None else found[0]
+
+    def follow(self) -> Iterator[Message]:
+        """The messages from here on, for ever: after the last one it waits for the next.
+
+        A position is kept across checkpoints, compaction and what other processes do; every message
+        comes once, in order. A range with an end ends. Raises as receive_batch; after an error it
+        can be called again, and goes on where it stopped.
+        """
+        while True:
+            message = self.read_next(timeout_ms=None)
+            if message is not None:
+                yield message
+            elif self._is_bounded:
+                return
+
+    def _rest(self, pause: float) -> float:
+        """How long to wait for news; nobody tells of what no transaction has committed."""
+        is_told = self._session is None and not self.is_uncommitted
+        return REST_SECONDS_MAX if is_told else pause
 
     def _read_next(self) -> tuple[Message | None, bool]:
         """The next message, or whether there is a new watermark instead."""
@@ -609,8 +652,9 @@ class Reader:
                 return
 
     def close(self) -> None:
-        """Stop reading; nothing is held."""
+        """Stop reading; nothing is held. A thread that waits here gets AlreadyClosed."""
         self._is_closed = True
+        self._store.wakeups.ring()
         self._drop_unread()
 
     def _check_open(self) -> None:

@@ -26,7 +26,7 @@ from txlog.ids import MessageId, TopicName, TxnId
 from txlog.ranges import START, Bound, Range
 from txlog.startup import compute as pc
 
-_STEADY = ("start", "skip", "id", "time")  # bounds that later frames do not move back
+_STEADY = ("start", "skip", "id", "after", "time")  # bounds that later frames do not move back
 
 
 class ReadRange(NamedTuple):
@@ -183,6 +183,10 @@ def resolve_bound(view: View, topic: Topic, partition: int, bound: Bound) -> Mar
         if is_trimmed(view, number, wanted.ledger):
             return start_of(view, number)  # an id below the first one moves to that end
         return _behind_id(view, number, wanted)
+    if bound.kind == "after":
+        assert isinstance(bound.value, MessageId)
+        partition_of(view, topic, bound.value)
+        return _after_id(view, number, bound.value)
     if bound.kind == "sub":
         name = bound.value
         assert name is None or isinstance(name, str)
@@ -252,6 +256,25 @@ def range_before(view: View, topic: Topic, wanted: MessageId, count: int) -> Ran
     behind = behind_followed_by(view, number, count, start_of(view, number), stop=stop)
     first = START if behind is None else Bound("id", MessageId(*stop_behind(behind)))
     return Range(first, Bound("id", wanted))
+
+
+def _after_id(view: View, number: int, wanted: MessageId) -> Mark:
+    """The position behind a message; what was trimmed behind it is missed by whoever reads on.
+
+    raises: MessageNotFound for one that does not exist yet
+    """
+    ledger, entry, index = wanted.ledger, wanted.entry, wanted.index
+    if is_trimmed(view, number, ledger):
+        return (ledger, entry, index)
+    place = _behind_id(view, number, wanted)
+    end = next((one for one in view.topic(number).ledgers if one.ledger == ledger), None)
+    if end is None:  # it lies between two, where no row has been
+        return place
+    if entry >= end.entries:
+        raise MessageNotFound(f"message {wanted} does not exist yet", message_id=wanted)
+    marker = buffers.find_marker(view.buffer(number), ledger, entry)
+    is_last = marker is None or index in (0, marker.count)
+    return (ledger, entry, 0 if is_last else index)
 
 
 def start_of(view: View, number: int) -> Mark:
