@@ -176,7 +176,7 @@ class NonDurableConsumer:
                         ground.gone(index, run)
             return session.marked(table)
 
-    def _next(self) -> list[Message | None] | None:
+    def _next(self, is_thorough: bool = True) -> list[Message | None] | None:
         """The next message; [None]: there is a new watermark."""
         with self._turns.held():
             session = self._session

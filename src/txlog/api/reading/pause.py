@@ -46,15 +46,15 @@ class Waiting:
         "_is_thorough",
         "_pause",
         "_rest",
-        "_seen",
         "_settle_at",
         "_store",
         "_thorough_at",
+        "seen",
     )
 
     def __init__(self, store: Store, rest: Rest = until_told) -> None:
         self._store, self._rest = store, rest
-        self._seen = 0
+        self.seen = 0
         self._departures = store.wakeups.departures
         self._is_settling = False  # a consumer has gone: its lock is free a moment later
         self._pause, self._thorough_at, self._settle_at = POLL_SECONDS_MIN, 0.0, 0.0
@@ -63,7 +63,7 @@ class Waiting:
     def look(self) -> bool:
         """Whether the look that begins now is to be thorough; what comes later ends the pause."""
         wakeups, now = self._store.wakeups, time.monotonic()
-        self._seen = wakeups.count
+        self.seen = wakeups.count
         if wakeups.departures != self._departures:
             self._departures, self._is_settling = wakeups.departures, True
             if now >= self._settle_at:  # not anew for each of many that go
@@ -78,11 +78,17 @@ class Waiting:
 
         raises: StoreNotFound if the store was removed meanwhile
         """
+        seconds = self.rest(until_s)
+        if seconds > 0:
+            self._store.wakeups.wait(self.seen, seconds)
+
+    def rest(self, until_s: float | None = None) -> float:
+        """For how many seconds to wait, unless something is told after `seen`; raises as pause."""
         store, pause = self._store, self._pause
         wakeups = store.wakeups
         if wakeups.begin():  # new: what came before it is not told
             self._thorough_at = 0.0
-            return
+            return 0.0
         quiet = self._rest(pause)
         if not wakeups.is_told:
             store.need_there()
@@ -96,7 +102,7 @@ class Waiting:
         else:
             self._thorough_at = min(self._thorough_at, now + quiet)
         wake_at = self._thorough_at if until_s is None else min(self._thorough_at, until_s)
-        wakeups.wait(self._seen, max(0.0, wake_at - now))
+        return max(0.0, wake_at - now)
 
 
 def until(

@@ -1,0 +1,226 @@
+"""Owns the asynchronous client: `txlog.aio.open`, and what it opens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack, cast
+
+from txlog.aio.handles import (
+    Closable,
+    Consumer,
+    Handle,
+    Opening,
+    Producer,
+    Reader,
+    Transaction,
+    Txn,
+    awaited,
+    plain,
+)
+from txlog.aio.waits import Waits
+from txlog.aio.worker import Worker
+from txlog.api.client import Client as Synchronous
+from txlog.api.consuming.many_topics import Topics
+from txlog.api.consuming.open import ConsumerOptions
+from txlog.api.open import open_store
+from txlog.api.sending.outbox import ProducerOptions
+from txlog.clock import Clock
+from txlog.ids import MessageId
+from txlog.relation.positions import Where
+
+if TYPE_CHECKING:
+    from txlog.rows.consuming import AcknowledgedIn
+
+T = TypeVar("T")
+H = TypeVar("H", bound=Closable[Any])
+
+
+class Options(ConsumerOptions, total=False):
+    """What `Client.consumer` takes besides topics and subscription; see txlog.Client.consumer."""
+
+    durable: bool
+    start: Where | None
+
+
+class SubscriptionOptions(TypedDict, total=False):
+    """What `Client.create_subscription` takes besides topic and name."""
+
+    type: str
+    isolation: str
+    position: Where | None
+    if_not_exists: bool
+
+
+class Client(Handle[Synchronous]):
+    """An open store, for one event loop; see txlog.Client.
+
+    What it does not have is reached by `run`: `await client.run(lambda client: client.overview())`.
+    """
+
+    __slots__ = ()
+
+    topics = awaited(Synchronous.topics)
+    describe_topic = awaited(Synchronous.describe_topic)
+    subscriptions = awaited(Synchronous.subscriptions)
+    status = awaited(Synchronous.status)
+    checkpoint = awaited(Synchronous.checkpoint)
+    commit = awaited(Synchronous.commit)
+    abort = awaited(Synchronous.abort)
+    flush = awaited(Synchronous.flush)
+
+    def __init__(self, sync: Synchronous, worker: Worker) -> None:
+        worker.belong_to(sync._store.disk.pid)
+        super().__init__(sync, worker, Waits(sync._store, worker))
+
+    async def create_topic(
+        self,
+        name: str,
+        partitions: int = 1,
+        *,
+        if_not_exists: bool = False,
+        **policies: int | None,
+    ) -> bool:
+        """Create a topic; see txlog.Client.create_topic."""
+        act = partial(self._sync.create_topic, name, partitions, if_not_exists=if_not_exists)
+        return await self._worker.run(partial(act, **policies))
+
+    async def create_subscription(
+        self, topic: str, name: str, **options: Unpack[SubscriptionOptions]
+    ) -> bool:
+        """Create a subscription; see txlog.Client.create_subscription."""
+        return await self._worker.run(
+            partial(self._sync.create_subscription, topic, name, **options)
+        )
+
+    async def run(self, act: Callable[[Synchronous], T]) -> T:
+        """Run any calls of the synchronous client, in the thread of this one."""
+        return await self._worker.run(lambda: act(self._sync))
+
+    def producer(
+        self,
+        topic: str,
+        name: str | None = None,
+        *,
+        chunking: bool = False,
+        idle_on_close: bool = False,
+        **options: Unpack[ProducerOptions],
+    ) -> Opening[Producer]:
+        """A producer, by `await` or `async with`; see txlog.Client.producer.
+
+        A message waits for no others, unless batching_max_publish_delay_ms says so.
+        """
+        options.setdefault("batching_max_publish_delay_ms", 0)
+        make = partial(
+            self._sync.producer,
+            topic,
+            name,
+            chunking=chunking,
+            idle_on_close=idle_on_close,
+            **options,
+        )
+        return self._opening(make, Producer)
+
+    def consumer(
+        self, topic: str | Topics, subscription: str, **options: Unpack[Options]
+    ) -> Opening[Consumer]:
+        """A consumer, by `await` or `async with`; see txlog.Client.consumer."""
+        make = partial(cast(Any, self._sync.consumer), topic, subscription, **options)
+        return self._opening(make, Consumer)
+
+    def reader(
+        self,
+        topic: str,
+        start: Where | None = None,
+        *,
+        partitions: list[int] | None = None,
+        isolation: str = "committed",
+        enable_watermarking: bool = False,
+    ) -> Opening[Reader]:
+        """A reader, by `await` or `async with`; see txlog.Client.reader."""
+        make = partial(
+            self._sync.reader,
+            topic,
+            start,
+            partitions=partitions,
+            isolation=isolation,
+            enable_watermarking=enable_watermarking,
+        )
+        return self._opening(make, Reader)
+
+    def transaction(
+        self, timeout_ms: int | None = None, *, key: str | None = None, epoch: int | None = None
+    ) -> Opening[Transaction]:
+        """A transaction: `async with` commits it; see txlog.Client.transaction."""
+        make = partial(self._sync.transaction, timeout_ms, key=key, epoch=epoch)
+
+        async def open() -> Transaction:
+            made = await self._worker.run(make, lambda txn: txn.abort() if key else None)
+            return Transaction(made, self._worker, self._waits)
+
+        return Opening(open)
+
+    def _opening(self, make: Callable[[], Any], kind: type[H]) -> Opening[H]:
+        async def open() -> H:
+            made = await self._worker.run(make, lambda handle: handle.close())
+            return kind(made, self._worker, self._waits)
+
+        return Opening(open)
+
+    async def acknowledge(
+        self,
+        topic: str,
+        subscription: str,
+        ids: Sequence[MessageId],
+        *,
+        cumulative: bool = False,
+        txn: Txn = None,
+    ) -> AcknowledgedIn:
+        """Acknowledge by id, without a consumer; see txlog.Client.acknowledge."""
+        act = partial(self._sync.acknowledge, topic, subscription, ids, cumulative=cumulative)
+        return await self._worker.run(partial(act, txn=plain(txn)))
+
+    async def close(self) -> None:
+        """Close it, after the calls that are under way; a second close does nothing."""
+        self._waits.stop()
+        await self._worker.close(self._sync.close)
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+
+def open(
+    path: str,
+    *,
+    read_only: bool = False,
+    clock: Clock | None = None,
+    lock_timeout_ms: int | None = None,
+    durability: str | None = None,
+    transaction_key: str | None = None,
+) -> Opening[Client]:
+    """Open a store, by `await` or `async with`; see txlog.open."""
+    make = partial(
+        open_store,
+        path,
+        read_only=read_only,
+        clock=clock,
+        lock_timeout_ms=lock_timeout_ms,
+        durability=durability,
+        transaction_key=transaction_key,
+    )
+
+    async def opened() -> Client:
+        worker = Worker()
+        try:
+            return Client(await worker.run(make, lambda client: client.close()), worker)
+        except BaseException:  # whoever it is, the thread must not stay
+            worker.stop()
+            raise
+
+    return Opening(opened)

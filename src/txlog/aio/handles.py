@@ -1,0 +1,341 @@
+"""Owns the handles of an asynchronous client: producer, consumer, reader, transaction.
+
+Each has the calls of the handle of `txlog` with the same name, as coroutines, and that handle does
+the work: what a call takes, returns and raises is said there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from abc import abstractmethod
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Mapping
+from concurrent.futures import Future
+from functools import partial, wraps
+from types import TracebackType
+from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypedDict, TypeVar, Unpack, cast
+
+import pyarrow as pa
+
+from txlog.aio.waits import Waits
+from txlog.aio.worker import Worker
+from txlog.api.consuming.acknowledge import Acknowledgeable
+from txlog.api.consuming.consumer import Consumer as Consuming
+from txlog.api.consuming.in_memory import NonDurableConsumer
+from txlog.api.consuming.many_topics import MultiTopicsConsumer
+from txlog.api.reading.message import Message
+from txlog.api.reading.pause import until_told
+from txlog.api.reading.reader import Reader as Reading
+from txlog.api.sending.large import Value
+from txlog.api.sending.producer import Producer as Producing
+from txlog.api.sending.receipt import BatchReceipt, SendReceipt
+from txlog.api.transactions.transaction import Later
+from txlog.api.transactions.transaction import Transaction as Transacting
+from txlog.engine.decide.consuming.acknowledge import AckAnswer
+from txlog.errors import NotAllowed, ProducerQueueIsFull
+from txlog.ids import TxnId
+from txlog.relation.positions import Where
+
+P = ParamSpec("P")
+T = TypeVar("T")
+S = TypeVar("S")
+H = TypeVar("H", bound="Handle[Any]")
+
+
+class Handle(Generic[S]):
+    """A handle of `txlog`, whose calls run in the client's thread."""
+
+    __slots__ = ("_sync", "_waits", "_worker")
+
+    def __init__(self, sync: S, worker: Worker, waits: Waits) -> None:
+        self._sync, self._worker, self._waits = sync, worker, waits
+
+    def __repr__(self) -> str:
+        return f"<txlog.aio of {self._sync!r}>"
+
+    async def __aenter__(self: H) -> H:
+        return self
+
+    @abstractmethod
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """End it."""
+
+
+def awaited(
+    function: Callable[Concatenate[S, P], T],
+) -> Callable[Concatenate[Handle[Any], P], Coroutine[Any, Any, T]]:
+    """The same call as a coroutine."""
+
+    @wraps(function)
+    async def call(self: Handle[Any], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        act = getattr(self._sync, function.__name__, None)
+        if act is None:
+            kind = type(self._sync).__name__
+            raise NotAllowed(f"a {kind} has no {function.__name__}")
+        return cast(T, await self._worker.run(partial(act, *args, **kwargs)))
+
+    return call
+
+
+class Closable(Handle[S]):
+    """A handle to be closed: `async with` does it."""
+
+    __slots__ = ()
+
+    async def close(self) -> None:
+        """Close it; a second close does nothing. What is cancelled here goes on in the thread."""
+        await self._worker.run(cast(Any, self._sync).close, keeps=True)
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+
+class Opening(Generic[H]):
+    """A handle in the making: `handle = await …` or `async with … as handle`."""
+
+    __slots__ = ("_made", "_open")
+
+    def __init__(self, open: Callable[[], Coroutine[Any, Any, H]]) -> None:
+        self._open = open
+        self._made: H | None = None
+
+    def __await__(self) -> Generator[Any, None, H]:
+        return self._open().__await__()
+
+    async def __aenter__(self) -> H:
+        self._made = await self._open()
+        return self._made
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        assert self._made is not None
+        await self._made.__aexit__(kind, error, trace)
+
+
+# --- transactions ----------------------------------------------------------------------------
+
+
+class Transaction(Handle[Transacting]):
+    """A transaction: `async with client.transaction() as txn` commits at the end of its block.
+
+    If the block ends with an exception, a cancellation included, the transaction is aborted. Either
+    happens even if the task is cancelled while it waits for it.
+    """
+
+    __slots__ = ()
+
+    commit = awaited(Transacting.commit)
+    abort = awaited(Transacting.abort)
+
+    @property
+    def state(self) -> str:
+        """The status as this handle knows it."""
+        return self._sync.state
+
+    async def get_id(self) -> TxnId:
+        """Its id; a transaction without operations yet is opened now."""
+        return await self._worker.run(lambda: self._sync.id)
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self._worker.run(partial(self._sync.__exit__, kind, error, trace), keeps=True)
+
+
+Txn = Transaction | TxnId | None
+
+
+def plain(txn: Txn) -> Transacting | TxnId | None:
+    """The transaction that the synchronous calls know."""
+    return txn._sync if isinstance(txn, Transaction) else txn
+
+
+# --- sending ---------------------------------------------------------------------------------
+
+
+class SendOptions(TypedDict, total=False):
+    """What `Producer.send` takes besides the value."""
+
+    key: bytes | str | None
+    properties: Mapping[str, str] | None
+    event_time: int | None
+    deliver_at: int | None
+    deliver_after: int | None
+    sequence_id: int | None
+    partition: int | None
+
+
+class Producer(Closable[Producing]):
+    """A producer; see txlog.Producer."""
+
+    __slots__ = ("_last",)
+
+    flush = awaited(Producing.flush)
+    last_sequence_id = awaited(Producing.last_sequence_id)
+
+    def __init__(self, sync: Producing, worker: Worker, waits: Waits) -> None:
+        super().__init__(sync, worker, waits)
+        self._last: Future[SendReceipt] | None = None
+
+    async def send(
+        self, value: Value | str | None, *, txn: Txn = None, **options: Unpack[SendOptions]
+    ) -> SendReceipt:
+        """Send one message; durable when it returns, in a transaction with the commit.
+
+        What tasks send while a flush is under way shares the next frame and flush. A task that
+        finds the queue full waits.
+        """
+        if txn is not None or self._sync.chunking or not isinstance(value, bytes | str | None):
+            act = partial(self._sync.send, value, txn=plain(txn), **options)
+            return await self._worker.run(act)
+        while True:
+            try:
+                sent = self._last = self._sync.send_async(value, **options)
+            except ProducerQueueIsFull:
+                if self._last is None:
+                    raise
+                await asyncio.wait([asyncio.wrap_future(self._last)])
+            else:
+                return await asyncio.wrap_future(sent)
+
+    async def send_batch(
+        self, batch: pa.Table | pa.RecordBatch, *, txn: Txn = None
+    ) -> BatchReceipt:
+        """Send the rows of a batch; durable when it returns, in a transaction with the commit."""
+        return await self._worker.run(partial(self._sync.send_batch, batch, txn=plain(txn)))
+
+    async def send_later(
+        self, value: bytes | str | None, *, txn: Transaction, **options: Unpack[SendOptions]
+    ) -> Later[SendReceipt]:
+        """Send one message in a transaction, in the frame of its commit (send_async of txlog)."""
+        return await self._worker.run(
+            lambda: self._sync.send_async(value, txn=txn._sync, **options)
+        )
+
+
+# --- consuming and reading -------------------------------------------------------------------
+
+Consumes = Consuming | MultiTopicsConsumer | NonDurableConsumer
+
+
+class _Receives(Protocol):
+    """What waiting needs of a consumer (api/consuming)."""
+
+    def _next(self, is_thorough: bool) -> tuple[Message | None] | None: ...
+
+    def _rest(self, pause: float) -> float: ...
+
+
+class Consumer(Closable[Consumes]):
+    """A consumer of one topic or several; see txlog.Consumer. `async for` receives for ever."""
+
+    __slots__ = ()
+
+    acknowledge_cumulative = awaited(Consuming.acknowledge_cumulative)
+    negative_acknowledge = awaited(Consuming.negative_acknowledge)
+    reconsume_later = awaited(Consuming.reconsume_later)
+    redeliver_unacknowledged_messages = awaited(Consuming.redeliver_unacknowledged_messages)
+    get_last_message_id = awaited(Consuming.get_last_message_id)
+    has_message_available = awaited(Consuming.has_message_available)
+    seek = awaited(Consuming.seek)
+    unsubscribe = awaited(Consuming.unsubscribe)
+    get_last_watermark = awaited(Consuming.get_last_watermark)
+
+    async def acknowledge(self, what: Acknowledgeable, *, txn: Txn = None) -> AckAnswer:
+        """Acknowledge messages; in a transaction with its commit."""
+        act = partial(cast(Consuming, self._sync).acknowledge, what, txn=plain(txn))
+        return await self._worker.run(act)
+
+    async def receive(self, timeout_ms: int | None = None) -> Message | None:
+        """The next message; None if none came within timeout_ms (None: wait for ever).
+
+        If the task is cancelled, it comes again at once, to whoever receives next.
+        """
+        sync = cast(_Receives, self._sync)
+        found = await self._waits.until(sync._next, timeout_ms, sync._rest, self._give_back)
+        return None if found is None else found[0]
+
+    async def receive_batch(self, max_messages: int = 1000, timeout_ms: int | None = 0) -> pa.Table:
+        """The next messages, at most max_messages; no rows if none came within timeout_ms."""
+        nothing: pa.Table | None = None
+
+        def look(is_thorough: bool) -> pa.Table | None:
+            nonlocal nothing
+            nothing = self._sync.receive_batch(max_messages)
+            return nothing if nothing.num_rows else None
+
+        rest = cast(_Receives, self._sync)._rest
+        found = await self._waits.until(look, timeout_ms, rest, self._sync.negative_acknowledge)
+        return nothing if found is None else found
+
+    def _give_back(self, found: tuple[Message | None]) -> None:
+        if found[0] is not None:
+            self._sync.negative_acknowledge(found[0], 0)
+
+    async def __aiter__(self) -> AsyncIterator[Message]:
+        while True:
+            message = await self.receive()
+            if message is not None:  # with watermarks: a new one
+                yield message
+
+
+class Reader(Closable[Reading]):
+    """A reader; see txlog.Reader. `async for` ends where the log ends now, `follow` never."""
+
+    __slots__ = ("_kept",)
+
+    receive_batch = awaited(Reading.receive_batch)
+    has_message_available = awaited(Reading.has_message_available)
+    get_last_message_id = awaited(Reading.get_last_message_id)
+    get_last_watermark = awaited(Reading.get_last_watermark)
+
+    def __init__(self, sync: Reading, worker: Worker, waits: Waits) -> None:
+        super().__init__(sync, worker, waits)
+        self._kept: deque[Message] = deque()  # read for tasks that were cancelled
+
+    async def read_next(self, timeout_ms: int | None = 0) -> Message | None:
+        """The next message; None if none came within timeout_ms (None: wait for ever).
+
+        If the task is cancelled, the next call returns it.
+        """
+        return await self._waits.until(self._next, timeout_ms, until_told, self._kept.append)
+
+    async def seek(self, position: Where) -> None:
+        """Go on from another position; see txlog.Reader.seek."""
+
+        def act() -> None:
+            self._sync.seek(position)
+            self._kept.clear()
+
+        await self._worker.run(act)
+
+    def _next(self, is_thorough: bool) -> Message | None:
+        return self._kept.popleft() if self._kept else self._sync.read_next()
+
+    async def __aiter__(self) -> AsyncIterator[Message]:
+        while (message := await self.read_next()) is not None:
+            yield message
+
+    async def follow(self) -> AsyncIterator[Message]:
+        """Messages in order from here on, for ever."""
+        while True:
+            message = await self.read_next(None)
+            if message is not None:
+                yield message

@@ -1,0 +1,1 @@
+"""Tests of the asynchronous client: its calls, its waits, and what a cancellation leaves."""

@@ -1,0 +1,191 @@
+"""The nouns of txlog, awaited: what they do is tested with those; here, that they are there."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import txlog
+import txlog.aio
+from txlog import Bound, NonDurableConsumer
+from txlog.errors import AlreadyClosed, InvalidMessage, NotAllowed, StoreNotFound, TopicNotFound
+
+pytestmark = pytest.mark.usefixtures("quick_disk")
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> str:
+    """A store with topics `in` and `out`, and a subscription `s` of the first."""
+    where = str(tmp_path / "store")
+    txlog.init(where, durability="os", free_bytes_min=0)
+    with txlog.open(where) as client:
+        client.create_topic("in")
+        client.create_topic("out")
+        client.create_subscription("in", "s", type="shared")
+    return where
+
+
+def run(path: str, program: Callable[[txlog.aio.Client], Coroutine[None, None, Any]]) -> Any:
+    """Run a program over an open client in an event loop."""
+
+    async def main() -> Any:
+        async with txlog.aio.open(path) as client:
+            return await asyncio.wait_for(program(client), 60)
+
+    return asyncio.run(main())
+
+
+def values(path: str, topic: str) -> list[bytes | None]:
+    with txlog.open(path, read_only=True) as client:
+        return [message.value for message in client.reader(topic)]
+
+
+def test_the_nouns_of_txlog(path: str) -> None:
+    async def program(client: txlog.aio.Client) -> None:
+        async with client.producer("in") as producer, client.consumer("in", "s") as consumer:
+            receipt = await producer.send(b"one", key="k")
+            message = await consumer.receive(0)
+            assert message is not None and message.message_id == receipt.message_id
+            async with client.transaction() as txn:
+                out = await client.producer("out")
+                await out.send(b"two", txn=txn)
+                await out.send_later(b"three", txn=txn)
+                assert (await consumer.acknowledge(message, txn=txn)).acked == 1
+            assert txn.state == "COMMITTED"
+            assert await consumer.receive(0) is None
+            async with client.reader("out") as reader:
+                assert [one.value async for one in reader] == [b"two", b"three"]
+            assert len(await client.topics()) == 2
+            assert len(await client.run(lambda sync: sync.admin.locks())) >= 3
+
+    run(path, program)
+    assert values(path, "out") == [b"two", b"three"]
+
+
+def test_a_block_that_fails_aborts_and_an_await_opens(path: str) -> None:
+    async def program(client: txlog.aio.Client) -> None:
+        producer = await client.producer("in")
+        with pytest.raises(ZeroDivisionError):
+            async with client.transaction() as txn:
+                await producer.send(b"never", txn=txn)
+                raise ZeroDivisionError
+        assert txn.state == "ABORTED"
+        await producer.close()
+        with pytest.raises(AlreadyClosed):
+            await producer.send(b"closed")
+        with pytest.raises(TopicNotFound):
+            await client.producer("none")
+
+    run(path, program)
+    assert values(path, "in") == []
+
+
+def test_errors_are_those_of_txlog(path: str, tmp_path: Path) -> None:
+    async def program(client: txlog.aio.Client) -> None:
+        consumer = await client.consumer("in", "memory", durable=False)
+        with pytest.raises(NotAllowed, match="has no reconsume_later"):
+            await consumer.reconsume_later(txlog.MessageId(1, 0), 1)
+        await consumer.close()
+
+    run(path, program)
+
+    async def missing() -> None:
+        await txlog.aio.open(str(tmp_path / "none"))
+
+    with pytest.raises(StoreNotFound):
+        asyncio.run(missing())
+
+
+def test_closed_is_closed_and_the_thread_ends(path: str) -> None:
+    async def main() -> None:
+        client = await txlog.aio.open(path)
+        await client.close()
+        await client.close()
+        with pytest.raises(AlreadyClosed):
+            await client.topics()
+
+    asyncio.run(main())
+
+
+def test_many_tasks_wait_without_a_thread_or_a_look(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One commit on another topic makes each look once, one on theirs gives each its message."""
+    looks = 0
+    count = 50
+
+    async def program(client: txlog.aio.Client) -> None:
+        nonlocal looks
+        options: dict[str, Any] = {"durable": False, "start": Bound.parse("end")}
+        consumers = [await client.consumer("in", f"s{n}", **options) for n in range(count)]
+        look = NonDurableConsumer._next
+
+        def counted(self: NonDurableConsumer, is_thorough: bool = True) -> Any:
+            nonlocal looks
+            looks += 1
+            return look(self, is_thorough)
+
+        monkeypatch.setattr(NonDurableConsumer, "_next", counted)
+        tasks = [asyncio.create_task(consumer.receive()) for consumer in consumers]
+        while looks <= count:  # the first one makes the watch, and looks again
+            await asyncio.sleep(0)
+        before = looks
+        elsewhere, here = await client.producer("out"), await client.producer("in")
+        await elsewhere.send(b"x")
+        while looks < before + count:
+            await asyncio.sleep(0)
+        assert not any(task.done() for task in tasks)
+        await here.send(b"y")
+        got = await asyncio.gather(*tasks)
+        assert [one.value for one in got if one is not None] == [b"y"] * count
+        assert looks <= before + 4 * count  # each send is two records of the witness at most
+        for consumer in consumers:
+            await consumer.close()
+
+    before = len(os.listdir("/proc/self/task"))
+    run(path, program)
+    gc.collect()
+    assert len(os.listdir("/proc/self/task")) <= before + 1
+
+
+def test_a_wait_hears_of_another_process(path: str) -> None:
+    """The other handle stands for another process: it shares nothing with this one."""
+
+    async def program(client: txlog.aio.Client) -> list[bytes | None]:
+        async with client.reader("in") as reader, client.consumer("in", "s") as consumer:
+            following = aiter(reader.follow())
+            first = asyncio.ensure_future(anext(following))
+            second = asyncio.create_task(consumer.receive())
+            late = asyncio.create_task(client.run(lambda sync: None))
+            await late
+            with txlog.open(path) as other:
+                other.producer("in").send(b"news")
+            got = [await first, await second]
+            return [one.value for one in got if one is not None]
+
+    assert run(path, program) == [b"news", b"news"]
+
+
+def test_tasks_that_send_share_frames(path: str) -> None:
+    """Each has its own receipt, in the order of the calls; a full queue is waited for."""
+
+    async def program(client: txlog.aio.Client) -> tuple[list[int], int]:
+        before = await client.run(lambda sync: sync._store.refresh())
+        async with client.producer("in", max_pending_messages=40) as producer:
+            sends = [producer.send(b"%03d" % n) for n in range(200)]
+            receipts = await asyncio.gather(*sends)
+            with pytest.raises(InvalidMessage):
+                await producer.send(b"x" * (6 << 20))
+        after = await client.run(lambda sync: sync._store.refresh())
+        return [one.message_id.entry for one in receipts if one.message_id], after - before
+
+    entries, frames = run(path, program)
+    assert sorted(entries) == list(range(200))
+    assert frames < 100
+    assert sorted(one for one in values(path, "in") if one) == [b"%03d" % n for n in range(200)]

@@ -1,0 +1,209 @@
+"""A cancellation at any await leaves no lock, no lease, no half transaction."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import random
+from collections.abc import Coroutine, Generator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import txlog
+import txlog.aio
+from txlog import Message
+
+pytestmark = pytest.mark.usefixtures("quick_disk")
+SEED = int(os.environ.get("TXLOG_SEED", "20260101"))
+INPUTS = [b"a", b"b", b"c"]
+
+
+class Cancelled:
+    """Awaits a coroutine; the task is cancelled at its n-th await.
+
+    late: what it awaits there has ended, and its task does not know yet
+    """
+
+    def __init__(self, inner: Coroutine[Any, Any, None], at: int, *, late: bool) -> None:
+        self._inner, self._at, self._late = inner, at, late
+        self.awaits = 0
+
+    def __await__(self) -> Generator[Any, Any, None]:
+        step = self._inner.send
+        given: Any = None
+        while True:
+            try:
+                waited = step(given)
+            except StopIteration:
+                return
+            self.awaits += 1
+            is_now = self.awaits == self._at
+            if is_now and not self._late:
+                task = asyncio.current_task()
+                assert task is not None
+                task.cancel()
+            try:
+                given = yield waited
+                step = self._inner.send
+                if is_now and self._late:
+                    step, given = self._inner.throw, asyncio.CancelledError()
+            except BaseException as error:
+                step, given = self._inner.throw, error
+
+
+async def work(client: txlog.aio.Client) -> None:
+    """Move each message from `in` to `out`, in a transaction."""
+    async with client.producer("out") as out, client.consumer("in", "s") as consumer:
+        for _ in INPUTS:
+            message = await consumer.receive(0)
+            if message is None:
+                return
+            async with client.transaction() as txn:
+                await out.send(message.value, txn=txn)
+                await consumer.acknowledge(message, txn=txn)
+
+
+def new_store(where: str) -> str:
+    txlog.init(where, durability="os", free_bytes_min=0)
+    with txlog.open(where) as client:
+        client.create_topic("in")
+        client.create_topic("out")
+        client.create_subscription("in", "s", type="shared")
+        producer = client.producer("in")
+        for value in INPUTS:
+            producer.send(value)
+    return where
+
+
+def moved(path: str) -> int:
+    """How many messages have been moved; all of them are in one place only, and nobody has any."""
+    with txlog.open(path) as other:
+        assert all(not row["held"] for row in other.admin.locks())
+        assert other.transactions() == []
+        out = [message.value for message in other.reader("out")]
+        with other.consumer("in", "s") as consumer:
+            left = [one.value for one in iter(lambda: consumer.receive(0), None)]
+        assert sorted([*out, *left], key=str) == INPUTS
+        return len(out)
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["waiting", "ended"])
+def test_a_cancellation_at_every_await_leaves_nothing_half_done(tmp_path: Path, late: bool) -> None:
+    reached = set[int]()
+
+    async def main(path: str, at: int) -> bool:
+        async with txlog.aio.open(path) as client:
+            steps = Cancelled(work(client), at, late=late)
+            try:
+                await asyncio.create_task(whole(steps))
+            except asyncio.CancelledError:
+                assert steps.awaits >= at
+            return steps.awaits < at
+
+    async def whole(steps: Cancelled) -> None:
+        await steps
+
+    for at in itertools.count(1):
+        path = new_store(str(tmp_path / str(at)))
+        is_over = asyncio.run(main(path, at))
+        reached.add(moved(path))
+        if is_over:
+            break
+    assert at > 15
+    assert reached == {0, 1, 2, 3}
+
+
+@pytest.mark.parametrize(
+    "cancellations", [pytest.param(300), pytest.param(10_000, marks=pytest.mark.deep)]
+)
+def test_random_cancellations_lose_and_double_nothing(tmp_path: Path, cancellations: int) -> None:
+    """Tasks that move messages are cancelled again and again, at any moment."""
+    path, rng = str(tmp_path / "store"), random.Random(SEED)
+    print("seed", SEED)
+    txlog.init(path, durability="os", free_bytes_min=0)
+    sent = [b"%06d" % n for n in range(cancellations // 2)]
+    with txlog.open(path) as client:
+        client.create_topic("in")
+        client.create_topic("out")
+        client.create_subscription("in", "s", type="shared")
+        producer = client.producer("in")
+        for value in sent:
+            producer.send(value)
+
+    async def forever(client: txlog.aio.Client) -> None:
+        while True:
+            async with client.consumer("in", "s") as consumer, client.producer("out") as out:
+                message: Message | None
+                while (message := await consumer.receive()) is not None:
+                    async with client.transaction() as txn:
+                        await out.send(message.value, txn=txn)
+                        await consumer.acknowledge(message, txn=txn)
+
+    async def main() -> None:
+        async with txlog.aio.open(path) as client:
+            tasks = [asyncio.create_task(forever(client)) for _ in range(4)]
+            for _ in range(cancellations):
+                for _ in range(rng.randrange(12)):
+                    await asyncio.sleep(0)
+                if rng.random() < 0.3:
+                    await client.run(lambda sync: None)
+                at = rng.randrange(len(tasks))
+                tasks[at].cancel()
+                if rng.random() < 0.5:
+                    await asyncio.wait([tasks[at]])
+                tasks.append(tasks.pop(at))
+                tasks[-1] = asyncio.create_task(forever(client))
+            for task in tasks:
+                task.cancel()
+            ended = await asyncio.gather(*tasks, return_exceptions=True)
+            assert all(isinstance(one, asyncio.CancelledError) for one in ended), ended
+
+    asyncio.run(main())
+    with txlog.open(path) as other:
+        assert all(not row["held"] for row in other.admin.locks())
+        assert other.transactions() == []
+        out = [message.value for message in other.reader("out")]
+        with other.consumer("in", "s") as consumer:
+            left = [one.value for one in iter(lambda: consumer.receive(0), None)]
+    assert sorted([*out, *left], key=str) == sent
+    assert out
+
+
+def test_a_message_for_a_cancelled_task_goes_to_whoever_asks_next(tmp_path: Path) -> None:
+    """Its consumer lives on: the message must not wait for its end."""
+    path = new_store(str(tmp_path / "store"))
+
+    async def main() -> list[bytes | None]:
+        async with txlog.aio.open(path) as client, client.consumer("in", "s") as first:
+            steps = Cancelled(first.receive(0), 1, late=True)  # type: ignore[arg-type]
+
+            async def whole() -> None:
+                await steps
+
+            with pytest.raises(asyncio.CancelledError):
+                await asyncio.create_task(whole())
+            async with client.consumer("in", "s") as second:
+                got = [await second.receive(0) for _ in INPUTS]
+            return [one.value for one in got if one is not None]
+
+    assert sorted(asyncio.run(main()), key=str) == INPUTS
+
+
+def test_a_reader_keeps_what_a_cancelled_task_has_read(tmp_path: Path) -> None:
+    path = new_store(str(tmp_path / "store"))
+
+    async def main() -> list[bytes | None]:
+        async with txlog.aio.open(path) as client, client.reader("in") as reader:
+            steps = Cancelled(reader.read_next(), 1, late=True)  # type: ignore[arg-type]
+
+            async def whole() -> None:
+                await steps
+
+            with pytest.raises(asyncio.CancelledError):
+                await asyncio.create_task(whole())
+            return [one.value async for one in reader]
+
+    assert asyncio.run(main()) == INPUTS
