@@ -156,6 +156,15 @@ def _instants(ms: pa.Array) -> pa.Array:
     return pc.if_else(within, text, ms.cast(pa.string()))
 
 
+def from_instants(column: pa.Array) -> pa.Array | None:
+    """The milliseconds of text that `instants` may have made; None: some is written otherwise."""
+    try:
+        ms = column.cast(pa.timestamp("ms", "UTC")).cast(pa.int64())
+    except pa.ArrowInvalid:
+        return None
+    return ms if _instants(ms).equals(column) else None
+
+
 def text_of(column: pa.Array) -> tuple[Column, Column]:
     """Bytes as text, and how they say it: utf8, base64, none for no bytes."""
     if column.null_count == len(column):

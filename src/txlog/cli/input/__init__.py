@@ -3,7 +3,8 @@
 Contents:
 
     blocks    blocks of bytes from a descriptor, cut into records
+    columns   clean blocks of records, made columns of messages at once
     inputs    the input formats, and which one a call names
     percent   %-formats of input
-    rows      formats that must be parsed record by record: envelopes, csv, tsv
+    rows      envelopes, csv and tsv record by record: where one is bad, or has quotes
 """

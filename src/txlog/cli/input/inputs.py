@@ -13,10 +13,11 @@ after the records before it, or is skipped and counted.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
 
 import pyarrow as pa
 
-from txlog.cli.input import blocks, percent, rows
+from txlog.cli.input import blocks, columns, percent, rows
 from txlog.errors import BadRecord
 from txlog.settings import KEY_BYTES_MAX, MESSAGE_BYTES_MAX
 from txlog.startup import compute as pc
@@ -197,60 +198,89 @@ class Input:
         return table.filter(keep), None if beside is None else beside.filter(keep), None
 
     def _envelopes(self, lines: pa.Array, records: pa.Array) -> Iterator[pa.Table]:
-        columns = rows.Columns()
+        clean = columns.envelopes(lines, records)
+        if clean is not None:
+            yield clean
+            return
+        held = rows.Columns()
         for line, record in zip(lines.to_pylist(), records.to_pylist(), strict=True):
             try:
-                rows.envelope_row(columns, line, record)
+                rows.envelope_row(held, line, record)
             except BadRecord as error:
-                if not self.skip_bad and len(columns):
-                    yield columns.table()
+                if not self.skip_bad and len(held):
+                    yield held.table()
                 self.bad(error, record)
-        if len(columns):
-            yield columns.table()
+        if len(held):
+            yield held.table()
 
     def _delimited(self, source: Iterator[bytes | None]) -> Iterator[pa.Table | None]:
-        columns = rows.Columns()
-        for row in rows.csv_rows(source, self.form, self.line, self.now_ms, columns):
+        """Clean blocks of lines by columns, and from the first other one on row by row."""
+        clean, data = columns.Delimited(self.form, self.line, self.now_ms), b""
+        for block in source:
+            if block is None:
+                yield None
+                continue
+            data += block
+            stop = data.rfind(b"\n") + 1
+            if not stop:
+                continue
+            table = clean.messages(data[:stop])
+            if table is None:
+                break
+            data = data[stop:]
+            if len(table):
+                self.line = clean.line
+                yield table
+        yield from self._rows(chain([data] if data else [], source), clean)
+
+    def _rows(
+        self, source: Iterator[bytes | None], clean: columns.Delimited
+    ) -> Iterator[pa.Table | None]:
+        held = rows.Columns()
+        for row in rows.csv_rows(source, self.form, clean, self.now_ms, held):
             if row is None:
-                if len(columns):
-                    yield columns.table()
-                    columns.clear()
+                if len(held):
+                    yield held.table()
+                    held.clear()
                 yield None
             elif isinstance(row, rows.BadRow):
-                if not self.skip_bad and len(columns):
-                    yield columns.table()
+                if not self.skip_bad and len(held):
+                    yield held.table()
                 self.bad(row.error, row.record)
             else:
                 self.line = row + 1
-                if len(columns) >= 4096:
-                    yield columns.table()
-                    columns.clear()
-        if len(columns):
-            yield columns.table()
+                if len(held) >= 4096:
+                    yield held.table()
+                    held.clear()
+        if len(held):
+            yield held.table()
 
     def _formatted(
         self, source: Iterator[bytes | None], form: percent.InputFormat
     ) -> Iterator[pa.Table | None]:
-        columns = rows.Columns()
+        held = rows.Columns()
         for row in percent.percent_rows(source, form, self.line, self.record_bytes_max):
             if isinstance(row, dict):
-                columns.add(row)
+                held.add(row)
                 self.line += 1
-                if len(columns) < 4096:
+                if len(held) < 4096:
                     continue
-            if len(columns):
-                yield columns.table()
-                columns.clear()
+            if len(held):
+                yield held.table()
+                held.clear()
             if row is None:
                 yield None
+            elif isinstance(row, pa.Table):
+                self.line += len(row)
+                yield row
             elif isinstance(row, BadRecord):
                 raise row
             elif isinstance(row, str):
                 if self.require_newline:
                     raise _bad(self.line, row)
                 self.warn(row)
-        if len(columns):
-            yield columns.table()
+        if len(held):
+            yield held.table()
 
 
 def json_reason(value: bytes, failure: Exception) -> str:

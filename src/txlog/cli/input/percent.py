@@ -16,12 +16,16 @@ import base64
 import binascii
 import re
 from collections.abc import Callable, Iterator
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
+from txlog.cli.input import columns
 from txlog.cli.output.percent import braces, escape
 from txlog.errors import BadRecord, InvalidArgument, Usage
 from txlog.ranges import STORED_MAX, parse_instant
 from txlog.settings import PROPERTIES_MAX
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 _FIELDS: Final = {"v": "value", "k": "key", "t": "topic", "P": "producer"}
 _SIZES: Final = {"V": "v", "K": "k", "T": "t", "H": "h"}
@@ -84,6 +88,7 @@ class InputFormat:
     def __init__(self, text: str) -> None:
         self.has_partition = self.has_sequence = False
         self._steps = self._compiled(text)
+        self.fields = _fields(list(_parts(text)))
         if not self._steps:
             raise Usage("the format of the input is empty")
 
@@ -129,6 +134,23 @@ class InputFormat:
                 self.has_sequence |= kind == "q"
                 steps.append(_field(kind, options, stop, is_sized=kind in sized))
         return steps
+
+
+def _fields(parts: list[tuple[str, list[Any]]]) -> list[tuple[str, bytes]] | None:
+    """Columns of bytes and the text behind each, if there is nothing else in the format.
+
+    None: it says more, or records do not end as lines do, with a byte that stands nowhere else.
+    """
+    verbs, ends = parts[::2], parts[1::2]
+    if len(verbs) != len(ends) or any(kind not in _FIELDS or said for kind, said in verbs):
+        return None
+    names = [_FIELDS[kind] for kind, _ in verbs]
+    texts: list[bytes] = [said[0] if kind == "" else b"" for kind, said in ends]
+    if "value" not in names or len({*names}) < len(names) or not all(texts):
+        return None
+    if len(texts[-1]) != 1 or any(texts[-1] in one for one in texts[:-1]):
+        return None
+    return list(zip(names, texts, strict=True))
 
 
 def _parts(text: str) -> Iterator[tuple[str, list[Any]]]:
@@ -273,8 +295,10 @@ def _properties(inner: InputFormat) -> Step:
 
 def percent_rows(
     source: Iterator[bytes | None], form: InputFormat, line: int, record_bytes_max: int
-) -> Iterator[Row | BadRecord | str | None]:
+) -> Iterator[Row | pa.Table | BadRecord | str | None]:
     """Rows as records come, None for a pause, a text to warn of; an error ends the reading.
+
+    A block of which all records are plain comes as a table.
 
     After a bad record it is unknown where the next one begins.
     """
@@ -308,3 +332,7 @@ def percent_rows(
             continue
         is_last = not block
         data, at = data[at:] + block, 0
+        if form.fields is not None and (cut := columns.cut(data, form.fields, line)) is not None:
+            table, at = cut
+            line += len(table)
+            yield table

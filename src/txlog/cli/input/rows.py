@@ -8,7 +8,7 @@ import codecs
 import csv
 import io
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import pyarrow as pa
 
@@ -18,7 +18,7 @@ from txlog.ranges import STORED_MAX, parse_duration, parse_instant
 from txlog.startup import json as orjson
 
 _INSTANT = pa.timestamp("ms", "UTC")
-_TYPES = {
+TYPES = {
     "line": pa.int64(),
     "value": pa.binary(),
     "key": pa.binary(),
@@ -38,7 +38,7 @@ class Columns:
     """The columns of parsed records, before they become a table."""
 
     def __init__(self) -> None:
-        self._lists: dict[str, list[object]] = {name: [] for name in _TYPES}
+        self._lists: dict[str, list[object]] = {name: [] for name in TYPES}
 
     def __len__(self) -> int:
         return len(self._lists["line"])
@@ -51,7 +51,7 @@ class Columns:
     def table(self) -> pa.Table:
         """Return the columns that are not all null."""
         kept = {
-            name: pa.array(column, _TYPES[name])
+            name: pa.array(column, TYPES[name])
             for name, column in self._lists.items()
             if name in ("line", "value") or any(item is not None for item in column)
         }
@@ -61,6 +61,17 @@ class Columns:
         """Begin again."""
         for column in self._lists.values():
             column.clear()
+
+
+class Start(Protocol):
+    """Where the rows begin: behind the header, if there is one, on a line of an input.
+
+    first: the first line of the input
+    """
+
+    header: list[str] | None
+    line: int
+    first: int
 
 
 class BadRow(NamedTuple):
@@ -113,18 +124,23 @@ def envelope_row(columns: Columns, line: int, record: bytes) -> None:
 
 
 def csv_rows(
-    source: Iterator[bytes | None], form: str, line: int, now_ms: int, columns: Columns
+    source: Iterator[bytes | None],
+    form: str,
+    start: Start,
+    now_ms: int,
+    columns: Columns,
 ) -> Iterator[int | BadRow | None]:
     """Parse csv or tsv into columns; yield the line of each row, a bad row, or None for a pause."""
-    header: list[str] | None = None
+    header, line = start.header, start.first
+    encoding = "utf-8-sig" if header is None else "utf-8"
     try:
-        for fields, at in _records(source, form, line):
+        for fields, at in _records(source, form, start.line, encoding):
             if fields is None:
                 yield None
                 continue
             if header is None:
                 header = fields
-                _check_header(header, at)
+                check_header(header, at)
                 continue
             try:
                 columns.add(_csv_row(header, fields, at, now_ms))
@@ -138,11 +154,11 @@ def csv_rows(
 
 
 def _records(
-    source: Iterator[bytes | None], form: str, line: int
+    source: Iterator[bytes | None], form: str, line: int, encoding: str
 ) -> Iterator[tuple[list[str] | None, int]]:
     """Yield the fields of each record and the line it ends on; None for a pause."""
     if form == "tsv":
-        for text in _lines(source):
+        for text in _lines(source, encoding):
             if text is None:
                 yield None, line
                 continue
@@ -151,15 +167,17 @@ def _records(
             line += 1
         return
     csv.field_size_limit(_FIELD_CHARS_MAX)
-    reader = csv.reader((text for text in _lines(source) if text is not None), strict=True)
+    reader = csv.reader(
+        (text for text in _lines(source, encoding) if text is not None), strict=True
+    )
     for fields in reader:
         if fields:
             yield fields, line + reader.line_num - 1
 
 
-def _lines(source: Iterator[bytes | None]) -> Iterator[str | None]:
+def _lines(source: Iterator[bytes | None], encoding: str) -> Iterator[str | None]:
     """Yield lines with their line ends, None for a pause."""
-    decoder = codecs.getincrementaldecoder("utf-8-sig")()
+    decoder = codecs.getincrementaldecoder(encoding)()
     held = ""
     for block in source:
         if block is None:
@@ -172,7 +190,8 @@ def _lines(source: Iterator[bytes | None]) -> Iterator[str | None]:
         yield held
 
 
-def _check_header(header: list[str], line: int) -> None:
+def check_header(header: list[str], line: int) -> None:
+    """Refuse a header that is none. Raises BadRecord (104)."""
     if len(set(header)) != len(header):
         raise _bad(line, "a column appears twice in the header")
     if "value" in header:

@@ -1,0 +1,163 @@
+"""Clean blocks of input give by columns what they give record by record."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from tests.text.random_messages import TEXTS, random_table
+from txlog.cli.input import columns
+from txlog.cli.input.inputs import Input
+from txlog.cli.output.records import Records
+from txlog.cli.terminal.tables import Look
+from txlog.errors import BadRecord
+
+LOOK = Look(human=False, color=False, utc=True, width=0)
+NOW_MS = 1_795_165_924_117
+FORMATS = ("%k:%v\\n", "%v\\0", "%k|%t|%v\\n", "%P %v--\\n")
+HEADERS = (
+    ["value"], ["key", "value"], ["key", "value", "prop.a", "prop.b"], ["value", "event_time"],
+    ["value", "deliver_at", "deliver_after", "prop.x"], ["a", "b"], ["a", "a"], ["value", "zzz"],
+    ["x", "key", "prop.q"],
+)  # fmt: skip
+# What makes an envelope bad, or one that is not written as ours are.
+CHANGES = (
+    (b'"utf8"', b'"json"'), (b"null", b"1.0"), (b"null", b"5"), (b'"key"', b'"other"'),
+    (b'{"key"', b'{"key":"z","key"'), (b"}\n", b"}}\n"), (b"}\n", b"}\n\n"), (b"null", b"true"),
+    (b'"properties":{', b'"properties":{"a":1,'), (b'"base64"', b'"utf8"'), (b"null", b'"x"'),
+    (b'"partition":0', b'"partition":-1'), (b'"partition":0', b'"partition":01'), (b"\n", b" \n"),
+    (b'"value":"', b'"value":"\\ud800'), (b'"value":"', b'"value":"\\q'), (b"null", b"1E0"),
+    (b'"value":"', b'"value":"\x01'), (b'"value":"', b'"value":"\xff'), (b"null", b"NaN"),
+    (b'"topic":"', b'"topic":"\\ud800'), (b'"topic":"orders"', b'"topic":{"a":["\\ud800"]}'),
+    (b"{", b"\xef\xbb\xbf{"), (b"null", b"1e400"), (b"null", b"99999999999999999999"),
+    (b"null", b"-0"), (b'"event_time":', b'"deliver_after":7,"event_time":'), (b"{", b"["),
+    (b'"deliver_at":null', b'"deliver_at":3'), (b'"a"', b'"a\\u0062"'),
+)  # fmt: skip
+
+
+def random_input(rng: random.Random) -> tuple[str, bytes]:
+    """A format, and bytes of it; some of them are bad."""
+    form = rng.choice(["envelope", "tsv", "csv", *FORMATS])
+    if form in ("tsv", "csv"):
+        return form, _delimited(rng, "\t" if form == "tsv" else ",")
+    table = random_table(rng, rng.choice([1, 3, 9]))
+    data = Records(form, None, look=LOOK).encode(table)
+    if form == "envelope" and rng.random() < 0.5:
+        data = data.replace(*rng.choice(CHANGES), rng.choice([1, 5]))
+    elif form != "envelope" and rng.random() < 0.3:
+        data += rng.choice([b"x", b":", b"a:b", b"\n"])
+    return form, data
+
+
+def _delimited(rng: random.Random, between: str) -> bytes:
+    header = rng.choice(HEADERS)
+    plain = [text for text in TEXTS if "\n" not in text and between not in text]
+    texts = rng.choice([["a", "b", "", "é"], plain, ["a", "\\t", "\\\\n", "\\", "\0\\t"]])
+    times = ["", "0", "2020-01-01", "1795165924117", *(["bad"] if rng.random() < 0.2 else [])]
+    words = {"event_time": times, "deliver_at": times, "deliver_after": ["", "", "5s", "1h30m"]}
+    lines = [header]
+    for _ in range(rng.randrange(8)):
+        lines.append([rng.choice(words.get(name, texts)) for name in header])
+    if rng.random() < 0.1:
+        lines[-1] = [*lines[-1], "x"]
+    data = ("\n".join(map(between.join, lines)) + rng.choice(["\n", "\n", ""])).encode()
+    changed = rng.random()
+    if changed < 0.1:
+        return b"\xef\xbb\xbf" + data
+    return data.replace(b"a", b"\xff", 1) if changed < 0.15 else data
+
+
+def read(form: str, given: list[bytes | None], *, skip_bad: bool) -> tuple[Any, ...]:
+    """The records, the error that ended it, the warnings, what was left out, and the line."""
+    said: list[str] = []
+    source = Input(form, [], skip_bad=skip_bad, now_ms=NOW_MS, warn=said.append)
+    rows: list[dict[str, Any]] = []
+    failure = None
+    try:
+        for table in source._of(iter(given)):
+            rows += [] if table is None else _listed(table)
+    except BadRecord as error:
+        failure = str(error)
+    return rows, failure, said, source.skipped, source.line
+
+
+def _listed(table: pa.Table) -> Iterator[dict[str, Any]]:
+    kinds = [
+        pa.int64() if pa.types.is_timestamp(field.type) else field.type for field in table.schema
+    ]
+    shown = pa.table(dict(zip(table.column_names, table.columns, strict=True)))
+    shown = shown.cast(pa.schema(zip(table.column_names, kinds, strict=True)))
+    for row in shown.to_pylist():
+        yield {name: value for name, value in row.items() if value is not None}
+
+
+def check(seed: int, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """One input, cut somewhere, read both ways; whether a block was read by columns."""
+    rng = random.Random(seed)
+    form, data = random_input(rng)
+    cuts = sorted({rng.randrange(len(data) + 1) for _ in range(rng.choice([0, 0, 1, 3]))})
+    given: list[bytes | None] = []
+    for start, stop in zip([0, *cuts], [*cuts, len(data)], strict=True):
+        given += [data[start:stop]] if stop > start else []
+        given += [None] if rng.random() < 0.2 else []
+    skip_bad = rng.random() < 0.4
+    found = read(form, given, skip_bad=skip_bad)
+    with monkeypatch.context() as patch:
+        patch.setattr(columns, "envelopes", lambda lines, records: None)
+        patch.setattr(columns, "cut", lambda data, fields, line: None)
+        patch.setattr(columns.Delimited, "messages", lambda self, data: None)
+        rows, *rest = read(form, given, skip_bad=skip_bad)
+    if rest[0] is not None:  # what is before an error in a batch that is not whole may not come
+        assert found[0][: len(rows)] == rows, f"seed {seed}, {form}"
+        rest[-1] = found[-1]
+    else:
+        assert found[0] == rows, f"seed {seed}, {form}"
+    assert [*found[1:]] == rest, f"seed {seed}, {form}"
+    return bool(rows)
+
+
+def test_clean_blocks_give_what_their_records_give(monkeypatch: pytest.MonkeyPatch) -> None:
+    """spec/cli 7; with bytes of all kinds, bad records, pauses and cuts anywhere."""
+    assert sum(check(seed, monkeypatch) for seed in range(150)) > 75
+
+
+@pytest.mark.slow
+def test_more_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same of some thousand others."""
+    for seed in range(1000, 5000):
+        check(seed, monkeypatch)
+
+
+@pytest.mark.parametrize(
+    ("form", "data"),
+    [
+        ("tsv", b"key\tvalue\tprop.a\tevent_time\nk\ta\\tb\tx\t0\n\tc\t\t\n"),
+        ("csv", b"key,value,prop.a,event_time\nk,a b,x,0\n,c,,\n"),
+        ("csv", b"a,b\n1,2\n"),
+    ],
+)
+def test_what_is_clean_is_read_by_columns(form: str, data: bytes) -> None:
+    """Kills a way by columns that nothing takes."""
+    table = columns.Delimited(form, 1, NOW_MS).messages(data)
+    assert table is not None
+    assert table["line"].to_pylist() == [*range(2, 2 + len(table))]
+
+
+def test_what_consume_writes_is_read_by_columns() -> None:
+    """The same of envelopes, and of a key before its value."""
+    table = random_table(random.Random(2), 9)
+    lines = Records("envelope", None, look=LOOK).encode(table).splitlines()
+    made = columns.envelopes(pa.array(range(len(lines))), pa.array(lines, pa.binary()))
+    assert made is not None
+    assert made["value"].to_pylist() == table["value"].to_pylist()
+    found = columns.cut(b"a:b:c\nd:\ne", [("key", b":"), ("value", b"\n")], 7)
+    assert found is not None
+    assert found[0].to_pylist() == [
+        {"line": 7, "value": b"b:c", "key": b"a"},
+        {"line": 8, "value": b"", "key": b"d"},
+    ]
+    assert found[1] == 9
