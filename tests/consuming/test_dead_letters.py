@@ -220,7 +220,7 @@ def test_decision_leaves_what_changed_since_it_was_read(bench: Bench) -> None:
         assert kinds[-3:] == [Appended, Acked, DeadLettered]
         assert made.batch is not None
         assert sorted(made.batch.column("value").to_pylist()) == [b"inner", b"pending"]
-        assert made.answer == deadletter.Moved(DLQ, 2, 3)
+        assert made.answer == deadletter.MoveResult(DLQ, 2, 3)
         assert made.sync
         return Decision([])
 
@@ -403,8 +403,8 @@ def test_large_message_is_put_off(large: Bench) -> None:
     value = b"z" * 5000
     one = send_large(large.client, value)
     with large.client.consumer("t", "s") as consumer:
-        assert consumer.reconsume_later(one, 1000) == deadletter.Moved(RETRY, 1, 0)
-        assert consumer.reconsume_later(one) == deadletter.Moved(RETRY, 0, 1)
+        assert consumer.reconsume_later(one, 1000) == deadletter.MoveResult(RETRY, 1, 0)
+        assert consumer.reconsume_later(one) == deadletter.MoveResult(RETRY, 0, 1)
     [copy] = receive(large.client, RETRY)
     assert copy.value == value
     assert copy.properties["RECONSUMETIMES"] == "1"
@@ -443,7 +443,7 @@ def test_reconsume_later_goes_to_the_retry_topic_and_comes_again(bench: Bench) -
         message = consumer.receive()
         assert message is not None
         answer = consumer.reconsume_later(message, 5000, {"why": "later"})
-    assert answer == deadletter.Moved(RETRY, 1, 0)
+    assert answer == deadletter.MoveResult(RETRY, 1, 0)
     assert unacked(bench.client) == [b"b"]
     [copy] = receive(bench.client, RETRY)
     assert copy.deliver_at == bench.clock.now().wall_ms + 5000
@@ -537,7 +537,7 @@ def test_message_in_another_hand_is_not_put_off(bench: Bench) -> None:
         bench.another().consumer("t", "s") as other,
     ):
         assert one.receive() is not None
-        assert other.reconsume_later(a) == deadletter.Moved(RETRY, 0, 1)
+        assert other.reconsume_later(a) == deadletter.MoveResult(RETRY, 0, 1)
         assert one.reconsume_later(a).moved == 1
     assert values(bench.client, RETRY) == [b"a"]
 

@@ -22,7 +22,7 @@ from txlog.jobs.audit import audit
 from txlog.jobs.lateness import DELAYS_MS, lateness
 from txlog.jobs.local import Local
 from txlog.relation.relation import Source
-from txlog.relation.stored import ACKS, Stored
+from txlog.relation.stored import ACKS, StoredRows
 from txlog.rows.jobs import Audit
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
@@ -108,7 +108,7 @@ def test_nothing_is_wrong_in_many_histories(tmp_path: Path) -> None:
         audited(tmp_path, str(seed))
 
 
-def filled(client: Client) -> Stored:
+def filled(client: Client) -> StoredRows:
     """A topic with a bit of everything, and what is stored of it."""
     producer = client.producer("orders", "p", chunking=True)
     for partition in (0, 1):
@@ -125,7 +125,7 @@ def filled(client: Client) -> Stored:
     return held
 
 
-def checked(client: Client, held: Stored) -> list[str]:
+def checked(client: Client, held: StoredRows) -> list[str]:
     """The checks that fail of a holding."""
     return [check["name"] for check in auditing._checks(client, held, Local()) if not check["ok"]]
 
@@ -147,7 +147,7 @@ def test_each_check_finds_what_it_is_for(client: Client) -> None:
     tampered = dataclasses.replace
     index, file, ref = held.claims[0]
     claim = tampered_ref(ref, rows=ref.rows + 1)
-    changed: dict[str, tuple[Stored, set[str]]] = {
+    changed: dict[str, tuple[StoredRows, set[str]]] = {
         "a file has a row less": (
             tampered(held, claims=[(index, file, claim), *held.claims[1:]]),
             {"files"},
@@ -199,7 +199,7 @@ def tampered_ref(ref: Any, **values: object) -> Any:
     return type(ref)(**{name: getattr(ref, name) for name in ref.__struct_fields__} | values)
 
 
-def acks(held: Stored, last: int = 1, index_last: int = 0) -> pa.Table:
+def acks(held: StoredRows, last: int = 1, index_last: int = 0) -> pa.Table:
     """A plain message and a marker acknowledged, the first two entries of the first partition."""
     [ledger] = {row["ledger"] for row in held.markers.to_pylist() if row["partition"] == 0}
     first = 1 if index_last else 0

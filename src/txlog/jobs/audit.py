@@ -29,7 +29,7 @@ from txlog.errors import CommandFailed, Corruption, TopicNotFound
 from txlog.ids import TopicName
 from txlog.jobs.engine import LARGE_CHUNKS, STORED, Ask, Engine, Tell, silent
 from txlog.relation.relation import Source
-from txlog.relation.stored import Stored, stored
+from txlog.relation.stored import StoredRows, stored
 
 if TYPE_CHECKING:
     from txlog.rows.jobs import Audit, AuditCheck
@@ -76,12 +76,12 @@ def audit(client: Client, topics: Sequence[str], engine: Engine, tell: Tell = si
     return {"failed": sum(not check["ok"] for check in checks), "check_list": checks}
 
 
-def stored_of(client: Client, words: Sequence[str] | None) -> list[Stored]:
+def stored_of(client: Client, words: Sequence[str] | None) -> list[StoredRows]:
     """What is stored of the topics with these full names; None: of all."""
     return client._ask(lambda view: stored(view, words))
 
 
-def _checks(client: Client, held: Stored, engine: Engine) -> Iterator[AuditCheck]:
+def _checks(client: Client, held: StoredRows, engine: Engine) -> Iterator[AuditCheck]:
     files = [*held.files, *held.large_files]
     expected = f"files {len(files)}, all whole"
     if engine.name == "duckdb":
@@ -108,7 +108,7 @@ def _damage(client: Client, files: Sequence[Source]) -> str | None:
     return None
 
 
-def _asked(held: Stored, ask: Ask, engine: Engine) -> Iterator[AuditCheck]:
+def _asked(held: StoredRows, ask: Ask, engine: Engine) -> Iterator[AuditCheck]:
     yield from _files(held, ask)
     for name, sql in _SUMS.items():
         yield from _compared(name, held, ask(sql))
@@ -199,7 +199,7 @@ _FAULTS: Final = {
 }  # fmt: skip
 
 
-def _files(held: Stored, ask: Ask) -> Iterator[AuditCheck]:
+def _files(held: StoredRows, ask: Ask) -> Iterator[AuditCheck]:
     """Each file against what the manifest says about it, one check a partition."""
     sql = (
         "SELECT ledger, file, count(*) AS n, min(entry) AS first, max(entry) AS last,"
@@ -227,21 +227,21 @@ def _files(held: Stored, ask: Ask) -> Iterator[AuditCheck]:
         yield _check("files", held, partition, expected, said)
 
 
-def _compared(name: str, held: Stored, table: pa.Table) -> Iterator[AuditCheck]:
+def _compared(name: str, held: StoredRows, table: pa.Table) -> Iterator[AuditCheck]:
     for row in table.to_pylist():
         yield _check(
             name, held, row["partition"], str(int(row["expected"])), str(int(row["found"] or 0))
         )
 
 
-def _messages(held: Stored, ask: Ask) -> Iterator[AuditCheck]:
+def _messages(held: StoredRows, ask: Ask) -> Iterator[AuditCheck]:
     sql = f"WITH {_COMMITTED} SELECT partition, count(*) AS n FROM committed GROUP BY partition"
     found = {row["partition"]: row["n"] for row in ask(sql).to_pylist()}
     for partition, count in enumerate(held.counts):
         yield _check("messages", held, partition, str(count), str(found.get(partition, 0)))
 
 
-def _faults(name: str, unit: str, held: Stored, table: pa.Table) -> Iterator[AuditCheck]:
+def _faults(name: str, unit: str, held: StoredRows, table: pa.Table) -> Iterator[AuditCheck]:
     rows = table.to_pylist()
     for row in rows:
         yield _check(name, held, row["partition"], f"0 {unit}", f"{row['faults']} {unit}")
@@ -249,7 +249,7 @@ def _faults(name: str, unit: str, held: Stored, table: pa.Table) -> Iterator[Aud
         yield _check(name, held, None, f"0 {unit}", f"0 {unit}")
 
 
-def _digest(held: Stored, ask: Ask, engine: Engine) -> AuditCheck:
+def _digest(held: StoredRows, ask: Ask, engine: Engine) -> AuditCheck:
     """Σ of 48 bits of the values' md5: it depends neither on order nor on where rows lie."""
     sql = (
         f"WITH {_COMMITTED} SELECT count(value) AS n,"
@@ -266,7 +266,9 @@ def _digest(held: Stored, ask: Ask, engine: Engine) -> AuditCheck:
     }
 
 
-def _check(name: str, held: Stored, partition: int | None, expected: str, found: str) -> AuditCheck:
+def _check(
+    name: str, held: StoredRows, partition: int | None, expected: str, found: str
+) -> AuditCheck:
     return {
         "name": name,
         "topic": held.topic,

@@ -17,7 +17,7 @@ from txlog.engine.upkeep.delayed.sources import Search
 from txlog.engine.upkeep.space.compact import Arrange
 from txlog.jobs.loads import CsvRows, Files, Transform
 from txlog.relation.relation import Content
-from txlog.relation.stored import Stored
+from txlog.relation.stored import StoredRows
 
 if TYPE_CHECKING:
     from txlog.rows.sending import BulkStored
@@ -88,7 +88,7 @@ class Engine(Protocol):
     def searches(self, client: Client, topic: str) -> Mapping[int, Search] | None:
         """By partition number, what finds its delayed ids; None: upkeep does it itself."""
 
-    def stored(self, client: Client, held: Stored) -> AbstractContextManager[Ask]:
+    def stored(self, client: Client, held: StoredRows) -> AbstractContextManager[Ask]:
         """What runs a SELECT over the views STORED and LARGE_CHUNKS, and over TABLES.
 
         STORED: role, partition, and the columns of stored.ROWS; one row for each stored row

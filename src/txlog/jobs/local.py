@@ -29,7 +29,7 @@ from txlog.jobs.rows import (
     message_rows,
 )
 from txlog.relation.relation import Content, Source
-from txlog.relation.stored import ROW_COLUMNS, Stored, paths_below
+from txlog.relation.stored import ROW_COLUMNS, StoredRows, paths_below
 from txlog.sql.client_query import Query
 from txlog.sql.duck import Session
 
@@ -119,7 +119,7 @@ class Local:
         return None
 
     @contextmanager
-    def stored(self, client: Client, held: Stored) -> Iterator[Ask]:
+    def stored(self, client: Client, held: StoredRows) -> Iterator[Ask]:
         """What runs a SELECT over the stored rows."""
         sources = [*held.files, *held.large_files]
         paths = [*paths_below(client.path, sources)]

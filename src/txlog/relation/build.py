@@ -28,7 +28,7 @@ from txlog.ids import TopicName, txn_halves
 from txlog.relation.hidden import HIDDEN, STORED, hidden
 from txlog.relation.positions import chosen_partitions
 from txlog.relation.relation import ALL, COMMITTED, LARGE, MARKERS, Content, Relation, Source
-from txlog.relation.spans import Placed, Span, Wanted, placed, share, spans_of
+from txlog.relation.spans import PlacedMarker, Span, Wanted, placed, share, spans_of
 from txlog.startup import compute as pc
 
 if TYPE_CHECKING:
@@ -329,7 +329,7 @@ class _Making:
         self,
         index: int,
         buffer: Buffer,
-        found: list[Placed],
+        found: list[PlacedMarker],
         filed: dict[int, int],
         since: dict[int, int],
         large: dict[int, FileRef],

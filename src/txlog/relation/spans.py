@@ -25,7 +25,7 @@ from txlog.ranges import Range
 from txlog.startup import compute as pc
 
 # (ledger of a marker, the marker, where its rows lie: ledger, first row, rows, first index)
-Placed = tuple[int, Marker, tuple[int, int, int, int]]
+PlacedMarker = tuple[int, Marker, tuple[int, int, int, int]]
 _ALL_ENTRIES: Final = 1 << 62
 
 
@@ -152,7 +152,7 @@ def share(span: Span | None, role: str, ref: FileRef, rows: dict[int, int]) -> i
     return max(0, min(high, ref.last + 1) - max(low, ref.first))
 
 
-def placed(buffer: Buffer, span: Span | None) -> Iterator[Placed]:
+def placed(buffer: Buffer, span: Span | None) -> Iterator[PlacedMarker]:
     """(ledger of the marker, marker, where its rows lie) of what is wanted, in order."""
     for number in sorted(buffer.markers):
         known = buffer.markers[number]

@@ -1,4 +1,4 @@
-"""Owns Stored: every row of a topic wherever it lies, and what folds and manifest say of the rows.
+"""Owns StoredRows: every row of a topic, and what folds and manifest say about the rows.
 
 An audit compares the two: `files` and `rows` are read as they are, without a fold or a plan of what
 is visible; `claims`, `ledgers`, `markers`, `counts` and `acks` are what the program relies on. All
@@ -79,7 +79,7 @@ ACKS: Final = pa.schema(
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
+class StoredRows:
     """The rows of a topic, and what is said about them; paths are below the store.
 
     files:   sealed files of partitions and sidecars; large_files: those of large messages
@@ -104,13 +104,13 @@ class Stored:
     acks: pa.Table
 
 
-def stored(view: View, words: Collection[str] | None) -> list[Stored]:
+def stored(view: View, words: Collection[str] | None) -> list[StoredRows]:
     """What is stored of the topics that words name, short or in full; None: all topics.
 
     raises: PartitionUnavailable; Corruption of a part
     cost:   O(files + markers + rows in parts and frames)
     """
-    out: list[Stored] = []
+    out: list[StoredRows] = []
     for topic in sorted(view.catalog.topics.values(), key=lambda topic: topic.name):
         name = TopicName.parse(topic.name)
         if words is None or {name.full, name.short} & set(words):
@@ -132,7 +132,7 @@ class _Gathering:
         self._large: list[tuple[object, ...]] = []
         self._acks: list[tuple[object, ...]] = []
 
-    def stored(self) -> Stored:
+    def stored(self) -> StoredRows:
         """All of it."""
         name = TopicName.parse(self._topic.name)
         counts: list[int] = []
@@ -143,7 +143,7 @@ class _Gathering:
             self._add_ledgers(index, number)
             self._add_markers(index, number)
             self._add_acks(index, number)
-        return Stored(
+        return StoredRows(
             self._view.lsn,
             name.full,
             name.short,

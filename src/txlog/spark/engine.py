@@ -28,7 +28,7 @@ from txlog.jobs.loads import KEPT, PROPERTY, CsvRows, Files, Transform
 from txlog.jobs.refused import no_objects
 from txlog.relation.build import content
 from txlog.relation.relation import Content, Source
-from txlog.relation.stored import ROW_COLUMNS, Stored, paths_below
+from txlog.relation.stored import ROW_COLUMNS, StoredRows, paths_below
 from txlog.spark.loading import bulk_load
 from txlog.spark.reading import frame_of, local_frame, read
 from txlog.spark.rows import csv_rows, lines, message_frame
@@ -217,7 +217,7 @@ class Spark:
                 self.session.conf.set(name, str(old))
 
     @contextmanager
-    def stored(self, client: Client, held: Stored) -> Iterator[_Ask]:
+    def stored(self, client: Client, held: StoredRows) -> Iterator[_Ask]:
         """The function that runs a SELECT over the stored rows."""
         local = {name: getattr(held, name) for name in ("ledgers", "markers", "large", "acks")}
         rows = local_frame(self.session, held.rows)

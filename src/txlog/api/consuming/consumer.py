@@ -32,8 +32,8 @@ from txlog.api.transactions.transaction import Later, Transaction
 from txlog.arguments import checked
 from txlog.clock import Instant
 from txlog.engine.decide.consuming.acknowledge import AckAnswer
-from txlog.engine.decide.consuming.dead_letters import Moved, Postponed
-from txlog.engine.decide.consuming.lease import Back, negative_acknowledge
+from txlog.engine.decide.consuming.dead_letters import MoveResult, Postponed
+from txlog.engine.decide.consuming.lease import ReturnResult, negative_acknowledge
 from txlog.engine.decide.draft import Decision
 from txlog.engine.folds.catalog import Subscription, Topic
 from txlog.engine.model.ops import Run
@@ -341,7 +341,9 @@ class Consumer:
             standing=self._receiving.standing,
         )
 
-    def negative_acknowledge(self, what: Acknowledgeable, delay_ms: int | None = None) -> Back:
+    def negative_acknowledge(
+        self, what: Acknowledgeable, delay_ms: int | None = None
+    ) -> ReturnResult:
         """Return received messages, to come again after a delay; each counts as a redelivery.
 
         delay_ms: None: that of the consumer or subscription, doubled with each redelivery up to
@@ -352,7 +354,7 @@ class Consumer:
             raise InvalidArgument(f"delay_ms is {delay_ms}, it must not be negative", code=203)
         runs, store = self._runs(what), self._store
         if not runs:
-            return Back(0)
+            return ReturnResult(0)
 
         def decide(view: View, now: Instant) -> Decision:
             return negative_acknowledge(
@@ -375,7 +377,7 @@ class Consumer:
             return made
 
         answer = store.write(noted, tells=True)
-        assert isinstance(answer, Back)
+        assert isinstance(answer, ReturnResult)
         self._ahead.returned(made.ops)
         self._receiving.is_idle = False
         return answer
@@ -385,7 +387,7 @@ class Consumer:
         message: Message | MessageId,
         delay_ms: int = 0,
         properties: dict[str, str] | None = None,
-    ) -> Moved:
+    ) -> MoveResult:
         """Postpone a message: it goes to the retry topic and is acknowledged, in one frame.
 
         The retry topic is <topic>-<subscription>-RETRY, or the subscription's policy; it is made
@@ -400,7 +402,7 @@ class Consumer:
             self._store, self._receiving.target, one, Postponed(delay_ms, properties or {}, self.id)
         )
 
-    def redeliver_unacknowledged_messages(self) -> Back:
+    def redeliver_unacknowledged_messages(self) -> ReturnResult:
         """Return what was received and not acknowledged; it comes again at once, counted."""
         with self._turns.held():
             self._receiving.check_open()

@@ -18,7 +18,7 @@ from txlog.api.transactions.transaction import Transaction
 from txlog.clock import Instant
 from txlog.engine.decide.consuming import dead_letters
 from txlog.engine.decide.consuming.acknowledge import by_partition
-from txlog.engine.decide.consuming.dead_letters import Find, Moved, Postponed
+from txlog.engine.decide.consuming.dead_letters import Find, MoveResult, Postponed
 from txlog.engine.decide.draft import Decision
 from txlog.engine.decide.sending.deliver_at import AFTER
 from txlog.engine.decide.transactions.enter import NewTxn
@@ -154,7 +154,7 @@ def _light(view: View, number: int, runs: list[Run]) -> list[Run]:
     return out
 
 
-def reconsume_later(store: Store, find: Find, what: MessageId, how: Postponed) -> Moved:
+def reconsume_later(store: Store, find: Find, what: MessageId, how: Postponed) -> MoveResult:
     """Postpone a message: copy it to the retry topic and acknowledge it, in one frame.
 
     returns: to which topic; moved 0: it is acknowledged, held by a transaction, or leased to
@@ -180,11 +180,13 @@ def reconsume_later(store: Store, find: Find, what: MessageId, how: Postponed) -
 
     rows = store.read(look)
     if not rows:  # trimmed: it counts as DELETED
-        return Moved("", 0, 1)
+        return MoveResult("", 0, 1)
     return _moved(store, find, rows, how)
 
 
-def _moved(store: Store, find: Find, rows: dict[int, pa.Table], how: Postponed | None) -> Moved:
+def _moved(
+    store: Store, find: Find, rows: dict[int, pa.Table], how: Postponed | None
+) -> MoveResult:
     """Move messages in one frame, or one that is too large for that in a transaction."""
     [(number, table)] = rows.items()
     if table.num_rows == 1 and table.nbytes > FRAME_BYTES_MOST:
@@ -197,13 +199,13 @@ def _moved(store: Store, find: Find, rows: dict[int, pa.Table], how: Postponed |
         return dead_letters.postpone(view, settings, now, find, rows, how)
 
     answer = store.write(decide)
-    assert isinstance(answer, Moved)
+    assert isinstance(answer, MoveResult)
     return answer
 
 
 def _moved_large(
     store: Store, find: Find, number: int, table: pa.Table, how: Postponed | None
-) -> Moved:
+) -> MoveResult:
     """Send a large message on in chunks and acknowledge it, in one transaction: both or neither.
 
     It is acknowledged last, so that nothing is held while the chunks are written. The second to do
@@ -228,7 +230,7 @@ def _moved_large(
 
     copy = store.read(look)
     if copy is None:
-        return Moved(short, 0, 1)
+        return MoveResult(short, 0, 1)
     head = {
         name: value
         for name in ("key", "properties", "event_time", AFTER)
@@ -247,8 +249,8 @@ def _moved_large(
             large.send(store, target.number, to, head, body, txn)
             acknowledge_runs(store, find, runs, txn, cumulative=False)
     except TransactionConflict:
-        return Moved(short, 0, 1)
+        return MoveResult(short, 0, 1)
     if kind == dead_letters.DEAD:
         subscription = store.read(lambda view: find(view)[1].number)
         store.write(lambda view, now: Decision([DeadLettered(subscription, number, 1)]))
-    return Moved(short, 1, 0)
+    return MoveResult(short, 1, 0)

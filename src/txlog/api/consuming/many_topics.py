@@ -30,8 +30,8 @@ from txlog.api.reading.watermark_session import Watermark, WatermarkListener, Wa
 from txlog.api.transactions.transaction import Transaction
 from txlog.arguments import checked
 from txlog.engine.decide.consuming.acknowledge import AckAnswer
-from txlog.engine.decide.consuming.dead_letters import DEAD, Moved
-from txlog.engine.decide.consuming.lease import Back
+from txlog.engine.decide.consuming.dead_letters import DEAD, MoveResult
+from txlog.engine.decide.consuming.lease import ReturnResult
 from txlog.engine.decide.consuming.watermark_offer import Pair
 from txlog.engine.folds.catalog import topic_of
 from txlog.engine.plan.reading.dispatch import RECEIVED
@@ -394,17 +394,19 @@ class MultiTopicsConsumer:
         message: Message | MessageId,
         delay_ms: int = 0,
         properties: dict[str, str] | None = None,
-    ) -> Moved:
+    ) -> MoveResult:
         """Postpone a message, as Consumer.reconsume_later."""
         return self._of(message).reconsume_later(message, delay_ms, properties)
 
-    def negative_acknowledge(self, what: Acknowledgeable, delay_ms: int | None = None) -> Back:
+    def negative_acknowledge(
+        self, what: Acknowledgeable, delay_ms: int | None = None
+    ) -> ReturnResult:
         """Return received messages, as Consumer.negative_acknowledge."""
         return _together(
             [one.negative_acknowledge(part, delay_ms) for one, part in self._by_consumer(what)]
         )
 
-    def redeliver_unacknowledged_messages(self) -> Back:
+    def redeliver_unacknowledged_messages(self) -> ReturnResult:
         """Return what was received and not acknowledged; it comes again at once, counted."""
         with self._turns.held():
             self._check_open()
@@ -491,5 +493,5 @@ class MultiTopicsConsumer:
         self.close()
 
 
-def _together(answers: list[Back]) -> Back:
-    return Back(sum(one.returned for one in answers), sum(one.missed for one in answers))
+def _together(answers: list[ReturnResult]) -> ReturnResult:
+    return ReturnResult(sum(one.returned for one in answers), sum(one.missed for one in answers))

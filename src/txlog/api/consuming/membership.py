@@ -14,7 +14,7 @@ from threading import Event
 
 from txlog.clock import Instant
 from txlog.engine.decide.consuming.acknowledge import Find
-from txlog.engine.decide.consuming.lease import ALL, Back, give_back, reap_ops
+from txlog.engine.decide.consuming.lease import ALL, ReturnResult, give_back, reap_ops
 from txlog.engine.decide.draft import Decision
 from txlog.engine.decide.topics.create import check_type
 from txlog.engine.decide.topics.deletion import delete_subscription
@@ -219,17 +219,17 @@ class Membership:
 
         self._store.write(decide, tells=True)
 
-    def give_back(self, seen: Seen, *, detach: bool) -> Back:
+    def give_back(self, seen: Seen, *, detach: bool) -> ReturnResult:
         """Return all that this consumer holds, and with detach leave."""
 
         def decide(view: View, now: Instant) -> Decision:
             held = view.catalog.subscriptions.get(self.subscription)
             if held is None:
-                return Decision([], answer=Back(0))
+                return Decision([], answer=ReturnResult(0))
             return give_back(view, held, self.number, seen, detach=detach)
 
         answer = self._store.write(decide, tells=True)
-        assert isinstance(answer, Back)
+        assert isinstance(answer, ReturnResult)
         return answer
 
     def unsubscribe(self, find: Find) -> None:

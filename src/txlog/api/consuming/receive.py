@@ -20,7 +20,7 @@ from txlog.api.reading.message import Message
 from txlog.api.reading.pause import REST_SECONDS_MAX
 from txlog.clock import Instant
 from txlog.engine.decide.consuming.lease import (
-    Handed,
+    Delivery,
     Part,
     Wants,
     active_consumer,
@@ -57,7 +57,7 @@ from txlog.ids import TopicName
 
 
 def read_handed(
-    store: Store, topic: Topic, member: Membership, handed: Handed
+    store: Store, topic: Topic, member: Membership, handed: Delivery
 ) -> tuple[pa.Table, list[Run]]:
     """The rows of a lease as RECEIVED, in order, and their ids as runs.
 
@@ -159,7 +159,7 @@ class Still:
     __slots__ = ("_boot_id", "_boot_ms", "_departures", "handed", "lsn", "until_ms")
 
     def __init__(
-        self, lsn: int, now: Instant, handed: Handed, until_ms: int | None, departures: int
+        self, lsn: int, now: Instant, handed: Delivery, until_ms: int | None, departures: int
     ) -> None:
         """until_ms: on the clock since boot, when a sweep has something to do; None: never."""
         self.lsn = lsn
@@ -350,7 +350,7 @@ class Receiving:
         """After a turn that found nothing, with nothing leased: how long that holds."""
         return self._still if self.is_idle else None
 
-    def _hand(self, limit: int, guard: Guard | None, ahead: Ahead) -> Handed:
+    def _hand(self, limit: int, guard: Guard | None, ahead: Ahead) -> Delivery:
         """Lease messages; if the last turn found nothing, look first, without the lock."""
         store = self._store
         still = (
@@ -372,13 +372,13 @@ class Receiving:
 
         looked = 0  # the LSN of the last look
 
-        def look(view: View) -> Handed | None:
+        def look(view: View) -> Delivery | None:
             nonlocal looked
             looked, now = view.lsn, store.clock.now()
             if is_sweep_due(view, store.settings, now, uses) or self._dead.is_due(view, order):
                 return None
             decision = receive(view, store.settings, now, wants)
-            assert decision.answer is None or isinstance(decision.answer, Handed)
+            assert decision.answer is None or isinstance(decision.answer, Delivery)
             if decision.ops or decision.answer is None or decision.answer.wanting is not None:
                 return None
             return decision.answer
@@ -409,7 +409,7 @@ class Receiving:
             self._turn = (self._turn + last + 1) % len(order)
         return handed
 
-    def _stillness(self, handed: Handed, lsn: int, view: View) -> Still | None:
+    def _stillness(self, handed: Delivery, lsn: int, view: View) -> Still | None:
         """None if more than commits, the clock and what consumers tell decides."""
         number = self.subscription.number
         if handed.blocked or self.subscription.isolation != "committed":
@@ -429,7 +429,7 @@ class Receiving:
             if not wakeups.is_told or (leases.others(me.number) and self._is_open(leases)):
                 return None
             due_ms = min((at for at in (due_ms, leases.next_due_ms(now)) if at), default=None)
-        nothing = Handed([], due_ms=handed.due_ms, timeout_ms=handed.timeout_ms)
+        nothing = Delivery([], due_ms=handed.due_ms, timeout_ms=handed.timeout_ms)
         return Still(lsn, now, nothing, due_ms, wakeups.departures)
 
     def _is_open(self, leases: Leases) -> bool:
@@ -453,7 +453,7 @@ class Receiving:
             *ahead,
         )
 
-    def _lease(self, wants: Wants, uses: Uses, guard: Guard | None) -> Handed:
+    def _lease(self, wants: Wants, uses: Uses, guard: Guard | None) -> Delivery:
         store, tries = self._store, 0
 
         def decide(view: View, now: Instant) -> Decision:
@@ -461,7 +461,7 @@ class Receiving:
                 return Decision([], answer=wants)
             if guard is not None and not guard(view):
                 self.is_refused = True
-                return Decision([], answer=Handed([]))
+                return Decision([], answer=Delivery([]))
             return receive(view, store.settings, now, wants)
 
         while True:
@@ -476,7 +476,7 @@ class Receiving:
             if answer is wants:
                 self._dead.sweep(wants.partitions)
                 continue
-            assert isinstance(answer, Handed)
+            assert isinstance(answer, Delivery)
             if answer.wanting is not None:
                 tries += 1
                 if tries > INDEX_TRIES_MAX or not self._mend(answer.wanting):
@@ -494,7 +494,7 @@ class Receiving:
         drop_lost(store, wanting.partition, wanting.gen, wanting.error)
         return True  # it is dropped, or has been
 
-    def _stand(self, handed: Handed) -> None:
+    def _stand(self, handed: Delivery) -> None:
         """Note how far it has come."""
         for part in handed.parts:
             self._places[part.partition] = part.place
@@ -539,7 +539,7 @@ class Receiving:
                 make_do=True,
             )
             found = receive(view, self._store.settings, now, wants)
-            if found.ops or not isinstance(found.answer, Handed):
+            if found.ops or not isinstance(found.answer, Delivery):
                 return True
             if not found.answer.is_more:
                 return False

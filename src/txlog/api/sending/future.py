@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from txlog.engine.decide.sending.send import Stored
+    from txlog.engine.decide.sending.send import SliceReceipt
 
 
 class Stretch:
@@ -28,7 +28,7 @@ class Stretch:
 
     __slots__ = ("_order", "_receipts", "_stored")
 
-    def __init__(self, stored: list[Stored], order: pa.Array | None) -> None:
+    def __init__(self, stored: list[SliceReceipt], order: pa.Array | None) -> None:
         self._stored, self._order = stored, order
         self._receipts: list[SendReceipt] | None = None
 

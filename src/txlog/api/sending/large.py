@@ -21,7 +21,7 @@ from txlog.api.sending.receipt import LargeReceipt
 from txlog.api.transactions.transaction import Transaction, in_transaction
 from txlog.engine.decide.sending import large
 from txlog.engine.decide.sending.deliver_at import AFTER, AT
-from txlog.engine.decide.sending.large import Address, Made, Placed
+from txlog.engine.decide.sending.large import Address, LargeOutcome, PublishedChunks
 from txlog.engine.decide.sending.producers import Named
 from txlog.engine.decide.transactions.sweep import Uses
 from txlog.engine.folds.catalog import Topic, numbers
@@ -130,7 +130,7 @@ def send(
     content = ChunkFile(columns, _with_room(store, body.chunks))
     try:
         with store.disk.publishing(path, Stream(content)):
-            made = Made(
+            made = PublishedChunks(
                 content.ref(path, placed.ledger),
                 content.value_bytes,
                 content.value_bytes + len(bytes(head.get("key") or b"")),  # type: ignore[call-overload]
@@ -160,7 +160,9 @@ def _path(view: View, topic: int, to: Address, ledger: int) -> str:
     return sealed_path(directory, ledger, view.manifest.generation)
 
 
-def _reserve(store: Store, topic: int, to: Address, txn: Transaction | TxnId | None) -> Placed:
+def _reserve(
+    store: Store, topic: int, to: Address, txn: Transaction | TxnId | None
+) -> LargeOutcome:
     if txn is None:
         answer = store.write(
             lambda view, now: large.reserve(view, store.settings, now, _topic(view, topic), to)
@@ -175,13 +177,13 @@ def _reserve(store: Store, topic: int, to: Address, txn: Transaction | TxnId | N
             ),
             _uses(topic, to),
         )
-    assert isinstance(answer, Placed)
+    assert isinstance(answer, LargeOutcome)
     return answer
 
 
 def _append(
-    store: Store, topic: int, to: Address, made: Made, txn: Transaction | TxnId | None
-) -> Placed:
+    store: Store, topic: int, to: Address, made: PublishedChunks, txn: Transaction | TxnId | None
+) -> LargeOutcome:
     owner = store.disk.owner()
     if txn is None:
         answer = store.write(
@@ -198,7 +200,7 @@ def _append(
             ),
             _uses(topic, to),
         )
-    assert isinstance(answer, Placed)
+    assert isinstance(answer, LargeOutcome)
     return answer
 
 

@@ -63,7 +63,7 @@ from txlog.settings import (
 if TYPE_CHECKING:
     from txlog.api.sending.future import SendFuture, Stretch
     from txlog.clock import Instant
-    from txlog.engine.decide.sending.send import Outgoing, Stored
+    from txlog.engine.decide.sending.send import Outgoing, SliceReceipt
     from txlog.engine.store.store import Store
     from txlog.engine.view.view import View
 
@@ -642,7 +642,7 @@ class _Sender:
                 self._store_answer(one, one.items, answer)
             part.items = part.items[1:]
 
-    def _store_answer(self, part: _Part, items: list[Item], stored: list[Stored]) -> None:
+    def _store_answer(self, part: _Part, items: list[Item], stored: list[SliceReceipt]) -> None:
         assert part.outgoing is not None
         self._answer(part.lane, items, futures.Stretch(stored, part.outgoing.routed.order), None)
 

@@ -10,8 +10,8 @@ from txlog.ids import MessageId
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from txlog.engine.decide.sending.large import Placed
-    from txlog.engine.decide.sending.send import Stored
+    from txlog.engine.decide.sending.large import LargeOutcome
+    from txlog.engine.decide.sending.send import SliceReceipt
     from txlog.engine.plan.route import Routed
 
 
@@ -46,7 +46,7 @@ class BatchReceipt:
 
     __slots__ = ("_in_txn", "_routed", "_stored", "beyond_ttl", "bytes", "duplicates", "messages")
 
-    def __init__(self, routed: Routed, stored: list[Stored], *, in_txn: bool) -> None:
+    def __init__(self, routed: Routed, stored: list[SliceReceipt], *, in_txn: bool) -> None:
         self._routed = routed
         self._stored = stored
         self._in_txn = in_txn
@@ -84,7 +84,9 @@ class BatchReceipt:
         return [receipt.message_id for receipt in self.receipts()]
 
 
-def receipts_of(stored: list[Stored], order: pa.Array | None, *, in_txn: bool) -> list[SendReceipt]:
+def receipts_of(
+    stored: list[SliceReceipt], order: pa.Array | None, *, in_txn: bool
+) -> list[SendReceipt]:
     """One receipt a row, in the order the rows were given; order: as of Routed."""
     out: list[SendReceipt] = []
     for piece in stored:
@@ -118,7 +120,7 @@ class LargeReceipt:
 
     __slots__ = ("_partition", "_placed", "beyond_ttl", "bytes", "duplicates", "messages")
 
-    def __init__(self, partition: int, placed: Placed, size: int) -> None:
+    def __init__(self, partition: int, placed: LargeOutcome, size: int) -> None:
         self._partition = partition
         self._placed = placed
         self.bytes = 0 if placed.duplicate else size

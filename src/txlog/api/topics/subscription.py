@@ -14,7 +14,7 @@ from txlog.api.consuming.acknowledge import acknowledge_runs
 from txlog.api.transactions.transaction import Transaction
 from txlog.arguments import checked
 from txlog.clock import Instant
-from txlog.engine.decide.consuming.lease import Back, negative_acknowledge, redeliver
+from txlog.engine.decide.consuming.lease import ReturnResult, negative_acknowledge, redeliver
 from txlog.engine.decide.consuming.seek import SeekAnswer, seek
 from txlog.engine.decide.consuming.skip import ALL, Amount, past_ttl, skip
 from txlog.engine.decide.draft import Decision
@@ -265,7 +265,7 @@ class SubscriptionHandle:
             )
 
         answer = self._decided(decide, dry_run=dry_run)
-        assert isinstance(answer, Back)
+        assert isinstance(answer, ReturnResult)
         return {
             "topic": self.short,
             "subscription": self.name,
@@ -287,7 +287,7 @@ class SubscriptionHandle:
             return _durable(redeliver(view, store.settings, now, self._find, runs, seen))
 
         answer = self._decided(decide, dry_run=dry_run)
-        assert isinstance(answer, Back)
+        assert isinstance(answer, ReturnResult)
         return {"topic": self.short, "subscription": self.name, "redelivered": answer.returned}
 
     def _seen(self, view: View) -> dict[int, Seen]:

@@ -57,7 +57,7 @@ Find = Callable[[View], tuple[Topic, Subscription]]
 Policies = Mapping[str, int | str]
 
 
-class Moved(msgspec.Struct, frozen=True, gc=False):
+class MoveResult(msgspec.Struct, frozen=True, gc=False):
     """What a move did: to which topic, how many messages, and how many others held."""
 
     topic: str
@@ -170,7 +170,7 @@ def bury(
     """Decide to move messages that are due to the dead-letter topic; durable.
 
     rows:    for each partition (its store-wide number) messages of RECEIVED, as they were read
-    answers: Moved; what is no longer due stays where it is
+    answers: MoveResult; what is no longer due stays where it is
     raises:  PartitionUnavailable (of the target), InvalidArgument, LimitExceeded, InvalidMessage
              (the target's policies refuse the delay)
     """
@@ -266,7 +266,7 @@ def _move(
     asked = sum(table.num_rows for table in rows.values())
     moved = sum(table.num_rows for table in chosen.values())
     if not moved:
-        return Decision([], None, True, Moved(name.short, 0, asked))
+        return Decision([], None, True, MoveResult(name.short, 0, asked))
     draft = Draft(view, settings, now.wall_ms)
     target = _target(draft, base, name, kind)
     delays = Delays(view, settings, target, now.wall_ms)
@@ -301,7 +301,7 @@ def _move(
             if kind == DEAD:
                 draft.ops.append(DeadLettered(held.number, partition, count))
     joined = pa.Table.from_batches(pieces).combine_chunks().to_batches()[0]
-    return Decision(draft.ops, joined, True, Moved(name.short, moved, asked - moved))
+    return Decision(draft.ops, joined, True, MoveResult(name.short, moved, asked - moved))
 
 
 def _target(draft: Draft, base: tuple[Topic, Subscription], name: TopicName, kind: str) -> Topic:

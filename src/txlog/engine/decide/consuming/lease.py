@@ -73,7 +73,7 @@ class Wants(msgspec.Struct, frozen=True, gc=False):
         return msgspec.structs.replace(self, make_do=True)
 
 
-class Handed(msgspec.Struct, gc=False):
+class Delivery(msgspec.Struct, gc=False):
     """The answer of receive; blocked: why there is nothing although there may be messages.
 
     is_more: ask again, the look ended early
@@ -90,7 +90,7 @@ class Handed(msgspec.Struct, gc=False):
     timeout_ms: int = 0
 
 
-class Back(msgspec.Struct, frozen=True, gc=False):
+class ReturnResult(msgspec.Struct, frozen=True, gc=False):
     """The answer of a return: messages, and those of the request that nobody held."""
 
     returned: int
@@ -108,7 +108,7 @@ def attached(view: View, consumer: int) -> Consumer:
 def receive(view: View, settings: Settings, now: Instant, wants: Wants) -> Decision:
     """Decide what a consumer gets next; written, and flushed only if it delivers what is not.
 
-    returns: Handed; None: reap first, leases have run out
+    returns: Delivery; None: reap first, leases have run out
     raises:  AlreadyClosed, PartitionUnavailable when no partition is available
     """
     me = attached(view, wants.consumer)
@@ -121,7 +121,7 @@ def receive(view: View, settings: Settings, now: Instant, wants: Wants) -> Decis
         return Decision([], answer=None)
     room = settings.unacked_max - _in_hand(view, me, wants, now)
     if room <= 0:
-        return Decision([], answer=Handed([], UNACKED_MAX))
+        return Decision([], answer=Delivery([], UNACKED_MAX))
     left = most = min(wants.limit, room, _share(view, me, wants))
     held = view.catalog.subscriptions[wants.subscription]
     timeout_ms = _timeout_ms(held, wants)
@@ -137,7 +137,7 @@ def receive(view: View, settings: Settings, now: Instant, wants: Wants) -> Decis
         try:
             part = choose(view, topic, me, number, wants.places.get(number), left, now, delays)
         except (Unindexed, BucketLost) as error:
-            return Decision([], answer=Handed([], wanting=error))
+            return Decision([], answer=Delivery([], wanting=error))
         if part is None:
             continue
         is_more = is_more or part.is_more
@@ -148,7 +148,7 @@ def receive(view: View, settings: Settings, now: Instant, wants: Wants) -> Decis
             left -= sum(map(size, part.runs))
             room_bytes -= part.bytes
             sync = sync or not _is_durable(view, part.pieces[-1])
-    handed = Handed(parts, is_more=is_more and not ops, timeout_ms=timeout_ms)
+    handed = Delivery(parts, is_more=is_more and not ops, timeout_ms=timeout_ms)
     if wants.ahead and most - left == 1:
         _hand_over(ops, parts, due_in(now, timeout_ms) if timeout_ms else None)
     if ops:
@@ -268,7 +268,7 @@ def is_reaping_due(view: View, subscription: int, numbers: Iterable[int], now: I
 def give_back(
     view: View, subscription: Subscription, consumer: int, seen: Seen, *, detach: bool
 ) -> Decision:
-    """Decide to return all that a consumer holds, and with detach to leave; answers Back.
+    """Decide to return all that a consumer holds, and with detach to leave; answers ReturnResult.
 
     seen: how far its application came: what it never got comes again without counting
     """
@@ -282,7 +282,7 @@ def give_back(
             total += lease.count()
     if detach and consumer in view.catalog.consumers:
         ops.append(ConsumerDetached(subscription.number, consumer))
-    return Decision(ops, answer=Back(total))
+    return Decision(ops, answer=ReturnResult(total))
 
 
 def give_back_unseen(view: View, subscription: int, consumer: int, seen: Seen) -> Decision:
@@ -327,7 +327,7 @@ def negative_acknowledge(
     nack_delay_ms: instead of the subscription's
     seen:          how far applications came in what their consumers took ahead; what none has got
                    comes again at once, uncounted
-    returns:       Back; raises MessageNotFound, PartitionUnavailable, what find raises
+    returns:       ReturnResult; raises MessageNotFound, PartitionUnavailable, what find raises
     """
     topic, subscription = find(view)
     base = nack_delay_ms
@@ -351,7 +351,7 @@ def negative_acknowledge(
             for delay, some in _by_delay(cursor, mine, delay_ms, base, most):
                 due = due_in(now, delay) if delay else None
                 ops.append(Returned(subscription.number, number, holder, some, [], due))
-    return Decision(ops, answer=Back(total, asked - total))
+    return Decision(ops, answer=ReturnResult(total, asked - total))
 
 
 def _common(left: list[Run], right: list[Run]) -> list[Run]:
@@ -400,7 +400,7 @@ def redeliver(
 ) -> Decision:
     """Decide that messages come again at once, whoever holds them; None: all that are leased.
 
-    returns: Back; seen: as in negative_acknowledge
+    returns: ReturnResult; seen: as in negative_acknowledge
     """
     if runs is not None:
         return negative_acknowledge(view, settings, now, find, runs, 0, seen=seen)
@@ -413,4 +413,4 @@ def redeliver(
                 unseen = lease.apart(seen.get(holder, ALL))[1]
                 ops.append(Returned(subscription.number, number, holder, None, unseen))
                 total += lease.count()
-    return Decision(ops, answer=Back(total))
+    return Decision(ops, answer=ReturnResult(total))

@@ -56,7 +56,7 @@ class Address(msgspec.Struct, frozen=True, gc=False):
     deliver_after: int | None = None
 
 
-class Made(msgspec.Struct, frozen=True, gc=False):
+class PublishedChunks(msgspec.Struct, frozen=True, gc=False):
     """A published file of chunks and what it holds."""
 
     file: FileRef
@@ -65,7 +65,7 @@ class Made(msgspec.Struct, frozen=True, gc=False):
     crc: int
 
 
-class Placed(msgspec.Struct, frozen=True, gc=False):
+class LargeOutcome(msgspec.Struct, frozen=True, gc=False):
     """What became of a large message, or of its reservation.
 
     ledger:     reserved for its file; 0: it was stored before, or just now
@@ -84,7 +84,7 @@ class Placed(msgspec.Struct, frozen=True, gc=False):
 
 
 def reserve(view: View, settings: Settings, now: Instant, topic: Topic, to: Address) -> Decision:
-    """Decide the ledger of a plainly sent message, unless it is stored already; a Placed.
+    """Decide the ledger of a plainly sent message, unless stored already; a LargeOutcome.
 
     raises: ProducerFenced, PartitionUnavailable, InvalidMessage
     """
@@ -101,10 +101,10 @@ def append(
     now: Instant,
     topic: Topic,
     to: Address,
-    made: Made,
+    made: PublishedChunks,
     owner: tuple[int, str],
 ) -> Decision:
-    """Decide that the file is a message, in a transaction opened and committed for it; a Placed.
+    """Decide that the file is a message, in a transaction opened and committed for it.
 
     raises: as reserve; LimitExceeded (unfinished transactions)
     """
@@ -143,11 +143,13 @@ def append(
         StatusUpdated(*pair, COMMITTING, COMMITTED),
         *due.warnings(),
     ]
-    placed = Placed(message_id=MessageId(ledger, entry, 1), beyond_ttl=due.beyond_ttl)
+    placed = LargeOutcome(message_id=MessageId(ledger, entry, 1), beyond_ttl=due.beyond_ttl)
     return draft.decision(placed, sync=True)
 
 
-def _plain(draft: Draft, now: Instant, topic: Topic, to: Address) -> tuple[int, int, Placed | None]:
+def _plain(
+    draft: Draft, now: Instant, topic: Topic, to: Address
+) -> tuple[int, int, LargeOutcome | None]:
     """(partition, sequence or -1, what is stored already); the scope is that of plain sends."""
     view, number = draft.view, numbers(topic)[to.partition]
     if to.named is not None:
@@ -162,7 +164,7 @@ def _plain(draft: Draft, now: Instant, topic: Topic, to: Address) -> tuple[int, 
         return number, sequence, None
     original = find_plain(view, number, to.named.name, sequence)
     draft.ops.append(Deduplicated(number, 1, int(original is None)))
-    return number, sequence, Placed(message_id=original, duplicate=True)
+    return number, sequence, LargeOutcome(message_id=original, duplicate=True)
 
 
 # --- in a transaction -------------------------------------------------------------------------
@@ -171,7 +173,7 @@ def _plain(draft: Draft, now: Instant, topic: Topic, to: Address) -> tuple[int, 
 def reserve_in_txn(
     view: View, settings: Settings, now: Instant, uid: int, topic: Topic, to: Address, use: Use
 ) -> Decision:
-    """Decide the ledger of a message in a transaction; (its TxnId, a Placed).
+    """Decide the ledger of a message in a transaction; (its TxnId, a LargeOutcome).
 
     raises: TransactionNotFound, NotAllowed, InvalidTxnStatus and the like, PartitionUnavailable,
             ProducerFenced, LimitExceeded
@@ -199,10 +201,10 @@ def append_in_txn(
     uid: int,
     topic: Topic,
     to: Address,
-    made: Made,
+    made: PublishedChunks,
     use: Use,
 ) -> Decision:
-    """Decide that the file is a message of the transaction; (its TxnId, a Placed).
+    """Decide that the file is a message of the transaction; (its TxnId, a LargeOutcome).
 
     Written, not flushed, like every send in a transaction: the commit carries it.
     raises: as reserve_in_txn
@@ -225,11 +227,13 @@ def append_in_txn(
         producer = None if to.named is None else to.named.name
         _chunks(draft, number, made, pair, index, producer, sequence, due.deliver_at, plain=False)
         draft.ops += due.warnings()
-        found = Placed(index=index, beyond_ttl=due.beyond_ttl)
+        found = LargeOutcome(index=index, beyond_ttl=due.beyond_ttl)
     return draft.decision((TxnId(*pair), found))
 
 
-def _in_txn(draft: Draft, txn: Txn, topic: Topic, to: Address) -> tuple[int, int, Placed | None]:
+def _in_txn(
+    draft: Draft, txn: Txn, topic: Topic, to: Address
+) -> tuple[int, int, LargeOutcome | None]:
     """(partition, sequence or -1, what is stored already); the scope is the transaction."""
     view, number = draft.view, numbers(topic)[to.partition]
     if to.named is not None:
@@ -247,7 +251,7 @@ def _in_txn(draft: Draft, txn: Txn, topic: Topic, to: Address) -> tuple[int, int
         return number, sequence, None
     index = last_index if sequence == last else find_in_txn(view, held, to.named.name, sequence)
     draft.ops.append(Deduplicated(number, 1, int(index is None)))
-    return number, sequence, Placed(index=index, duplicate=True)
+    return number, sequence, LargeOutcome(index=index, duplicate=True)
 
 
 # --- both -------------------------------------------------------------------------------------
@@ -281,13 +285,13 @@ class _Due:
 def _reserved(draft: Draft, number: int) -> Decision:
     ledger = draft.new_ledger()
     draft.ops.append(LedgerReserved(number, "s", ledger))
-    return draft.decision(Placed(ledger=ledger), sync=True)
+    return draft.decision(LargeOutcome(ledger=ledger), sync=True)
 
 
 def _chunks(
     draft: Draft,
     number: int,
-    made: Made,
+    made: PublishedChunks,
     pair: tuple[int, int],
     index: int,
     producer: str | None,

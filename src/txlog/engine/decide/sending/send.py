@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 _NO_TIME = pa.scalar(NO_TIME, pa.int64())
 
 
-class Stored(msgspec.Struct, frozen=True, gc=False):
+class SliceReceipt(msgspec.Struct, frozen=True, gc=False):
     """What became of one slice of a routed batch.
 
     The first `duplicates` rows of the slice were stored already; their ids are in `originals`, or
@@ -93,7 +93,7 @@ REFUSALS = (
 def send(
     view: View, settings: Settings, now: Instant, topic: Topic, routed: Routed, named: Named | None
 ) -> Decision:
-    """Decide a plain send; durable before answered. Returns a list of Stored, one a slice.
+    """Decide a plain send; durable before answered. Returns SliceReceipts.
 
     raises: ProducerFenced, PartitionUnavailable, InvalidMessage (also: a delay above the maximum)
     """
@@ -110,13 +110,13 @@ def send_together(
 ) -> Decision:
     """Decide plain sends of several producers, to any topics, as one frame; durable.
 
-    Returns for each its list of Stored, or the error that refused it: then nothing of it is stored,
+    Returns for each its SliceReceipts, or the error that refused it: then nothing of it is stored,
     and the others are. Each producer may have one batch. Of a refused batch its delays are counted
     only if it is of one message: the sender of more has them decided one by one.
     raises: what concerns all of them, such as Corruption
     """
     draft = Draft(view, settings, now.wall_ms)
-    answers: list[list[Stored] | TxlogError] = []
+    answers: list[list[SliceReceipt] | TxlogError] = []
     pieces: list[pa.RecordBatch] = []
     at = 0
     for batch in batches:
@@ -145,7 +145,7 @@ def send_together(
 class _Sent(NamedTuple):
     """What became of each slice, and the rows to store."""
 
-    stored: list[Stored]
+    stored: list[SliceReceipt]
     rows: pa.RecordBatch | None
 
 
@@ -156,7 +156,7 @@ def _send(draft: Draft, now: Instant, outgoing: Outgoing, row_start: int) -> _Se
     producer = _checked(view, topic, named)
     delays = Delays(view, draft.settings, topic, now.wall_ms)
     routed = delays.resolved(routed)
-    stored: list[Stored] = []
+    stored: list[SliceReceipt] = []
     pieces: list[pa.RecordBatch] = []
     at = 0
     for piece in routed.slices:
@@ -186,7 +186,7 @@ def _send(draft: Draft, now: Instant, outgoing: Outgoing, row_start: int) -> _Se
             at += kept
             beyond = delays.check(number, rows)
         where_from = (piece.partition, piece.row_start, piece.rows)
-        stored.append(Stored(*where_from, duplicates, originals, ledger, first, 0, beyond))
+        stored.append(SliceReceipt(*where_from, duplicates, originals, ledger, first, 0, beyond))
     refusal = delays.refusal()
     if refusal is not None:
         return refusal
@@ -206,7 +206,7 @@ def send_in_txn(
 ) -> Decision:
     """Decide a send in a transaction; written, not flushed: the commit carries it.
 
-    returns: (its TxnId, a list of Stored with first_index, one a slice)
+    returns: (its TxnId, SliceReceipts with first_index)
     raises:  TransactionNotFound, NotAllowed, InvalidTxnStatus and the like, PartitionUnavailable,
              ProducerFenced, LimitExceeded, InvalidMessage
     """
@@ -221,7 +221,7 @@ def send_in_txn(
     routed = delays.resolved(routed)
     check_room(view, txn, routed.batch.num_rows)
     pair = (txn.coordinator, txn.sequence)
-    stored: list[Stored] = []
+    stored: list[SliceReceipt] = []
     pieces: list[pa.RecordBatch] = []
     at = 0
     for piece in routed.slices:
@@ -267,7 +267,7 @@ def send_in_txn(
             at += kept
             beyond = delays.check(number, rows)
         stored.append(
-            Stored(
+            SliceReceipt(
                 piece.partition,
                 piece.row_start,
                 piece.rows,

@@ -18,7 +18,7 @@ from txlog.engine.model.ops import Compacted, LedgerReserved, LedgerRolled, Ledg
 from txlog.engine.storage.segment import FileRef
 from txlog.engine.view.view import View
 
-Moved = tuple[int, int, int, int]
+RowMove = tuple[int, int, int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class Switch:
     old: list[tuple[int, bool]]
     file: FileRef
     payload_bytes: int
-    moved: list[Moved]
+    moved: list[RowMove]
 
 
 def roll_dead(view: View, numbers: Iterable[int], draft: Draft) -> Decision:

@@ -22,7 +22,7 @@ import pyarrow as pa
 from txlog.clock import Instant
 from txlog.engine.decide.draft import Decision, Draft
 from txlog.engine.decide.topics import sidecar
-from txlog.engine.decide.topics.sidecar import Moved, Switch
+from txlog.engine.decide.topics.sidecar import RowMove, Switch
 from txlog.engine.folds import buffer as buffers
 from txlog.engine.folds.buffer import Buffer, Marker, SidecarLedger
 from txlog.engine.model.ops import Compacted
@@ -371,10 +371,10 @@ def _places(state: Buffer, ledgers: set[int]) -> Iterator[_Place]:
     yield from sorted(held, key=lambda place: (order[place.ledger], place.row))
 
 
-def _moved(places: Iterable[_Place]) -> Iterator[Moved]:
+def _moved(places: Iterable[_Place]) -> Iterator[RowMove]:
     """Where rows went, in as few pieces as possible."""
     at = 0
-    last: Moved | None = None
+    last: RowMove | None = None
     for place in places:
         if last is not None and (last[0], last[1] + last[2]) == (place.ledger, place.row):
             last = (last[0], last[1], last[2] + place.rows, last[3])
