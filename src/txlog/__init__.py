@@ -64,6 +64,7 @@ if TYPE_CHECKING:
     from txlog.api.reading.message import Message as Message
     from txlog.api.reading.message import messages as messages
     from txlog.api.reading.reader import Reader as Reader
+    from txlog.api.reading.table_view import TableView as TableView
     from txlog.api.sending.message_builder import MessageBuilder as MessageBuilder
     from txlog.api.sending.producer import Producer as Producer
     from txlog.api.sending.watermark_builder import WatermarkBuilder as WatermarkBuilder
@@ -96,6 +97,7 @@ _HOMES = {
     "messages": "api.reading.message",
     "Producer": "api.sending.producer",
     "Reader": "api.reading.reader",
+    "TableView": "api.reading.table_view",
     "Settings": "settings",
     "Transaction": "api.transactions.transaction",
     "TransactionBuilder": "api.transactions.transaction",
@@ -113,7 +115,7 @@ _HOMES = {
 __all__ = [
     "Admin", "Bound", "Client", "Consumer", "Message", "MessageBuilder", "MessageId",
     "MultiTopicsConsumer", "NonDurableConsumer", "Position", "Producer", "Range", "Reader",
-    "Settings", "TopicName", "Transaction", "TransactionBuilder", "TxnId",
+    "Settings", "TableView", "TopicName", "Transaction", "TransactionBuilder", "TxnId",
     "WatermarkBuilder", "WatermarkId", "__version__", "init", "messages", "open",
     "doctor", "repair", "verify",
 ]  # fmt: skip

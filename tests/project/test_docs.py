@@ -31,7 +31,7 @@ PRINTED = {  # by the examples in Python, one text an example
         r"\d \d+:0\n2\nFalse\nTrue\n",
         r"True InvalidArgument\('partition 4 is not one of 0 to 3'\)\n",
         r"1\n\[b'1 lamp', b'1 spoon', b'2 cups', b'3 cups'\]\n4 \['topic', 'partition', .*\n",
-        r"1\n\[b'ada@two.example'\]\n",
+        r"1\n\[b'ada@two.example'\]\n1 b'ada@two.example' None 2\n",
         r"COMMITTED 4\n\d+:1 aborted\n",
         "",
         r"4 4 1\n",

@@ -200,6 +200,24 @@ def test_a_start_is_a_position_of_the_log_also_where_it_was_trimmed(tmp_path: Pa
         assert reader.read_next() is not None
 
 
+def test_a_start_within_a_transaction(tmp_path: Path) -> None:
+    """Kills: comparing marks as tuples; the last entry is that of the horizon."""
+    client = bench_of(tmp_path).client
+    with client.transaction() as txn:
+        put(client, *((b"%d" % number, b"x") for number in range(6)), txn=txn)
+    place = compacted(client)[0].message_id
+    assert place is not None
+    for trimmed in (False, True):
+        client.admin.compact_topic("t")
+        if trimmed:
+            trim_all(client)
+        for number in range(6):
+            one = MessageId(place.ledger, place.entry, number + 1)
+            left = [b"%d" % n for n in range(number, 6)]
+            assert [m.key for m in compacted(client, one)] == left
+            assert [m.key for m in compacted(client, Bound("after", one))] == left[1:]
+
+
 def test_what_has_no_meaning_is_refused(tmp_path: Path) -> None:
     client = bench_of(tmp_path).client
     for wrong in (Bound("skip", 3), Bound("last", 3), Bound("sub", "s")):

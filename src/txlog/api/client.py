@@ -22,6 +22,7 @@ from txlog.api import wait as conditions
 from txlog.api.consuming import acknowledge as acknowledging
 from txlog.api.consuming import open as subscribing
 from txlog.api.reading import reader as readers
+from txlog.api.reading import table_view as table_views
 from txlog.api.reading.pause import Waiting, until, until_told
 from txlog.api.sending import bulk as bulks
 from txlog.api.sending import outbox
@@ -59,6 +60,7 @@ if TYPE_CHECKING:
     from txlog.api.consuming.many_topics import MultiTopicsConsumer, Topics
     from txlog.api.consuming.open import ConsumerOptions
     from txlog.api.reading.reader import Reader
+    from txlog.api.reading.table_view import TableView
     from txlog.api.reading.watermark_session import WatermarkListener
     from txlog.api.sending.bulk import Bulk
     from txlog.api.sending.outbox import ProducerOptions
@@ -498,6 +500,15 @@ class Client(RelationReader):
             enable_watermarking,
             listener,
         )
+
+    def table_view(self, topic: str) -> TableView:
+        """The newest value of each key of a topic, in memory; `refresh` takes what came since.
+
+        topic:  or one partition of it
+        raises: TopicNotFound, PartitionUnavailable, Corruption
+        cost:   reads the compacted messages and the log since; see Admin.compact_topic
+        """
+        return table_views.TableView(self._store, topic)
 
     def read(
         self,

@@ -7,6 +7,7 @@ Contents:
     message             Message, made from a row: the one place with an object per message
     pause               waiting: look, rest until something may have changed, look again
     reader              Reader and Readers
+    table_view          the newest value of each key, in memory
     watermark_ground    what a session's watermark is computed from
     watermark_session   the watermark that one consumer was handed, and the next one
 """

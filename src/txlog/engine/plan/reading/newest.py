@@ -10,13 +10,13 @@ Compacted rows (role c) are scanned like the log: they say where they stood in i
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate
 
 import pyarrow as pa
 
 from txlog.engine.model.ops import Mark
-from txlog.engine.model.schema import INSTANT, KIND_DATA, MESSAGE, conform
+from txlog.engine.model.schema import INSTANT, KIND_DATA, MESSAGE
 from txlog.engine.model.tail import repeat_runs
 from txlog.engine.plan.reading.dispatch import NO_MATTER, Piece, plan, requests_of
 from txlog.engine.view.files import Request
@@ -136,23 +136,23 @@ def last_of_each(table: pa.Table) -> pa.Table:
     return table.take(last.take(pc.sort_indices(last)))
 
 
-def fetched(view: View, places: pa.Table) -> Iterator[pa.Table]:
-    """The rows of PLACED as MESSAGE, in batches: of compacted rows, but for their numbers.
+def fetched(
+    view: View, places: pa.Table, names: Sequence[str] = tuple(MESSAGE.names)
+) -> Iterator[pa.Table]:
+    """The rows of PLACED with these columns of MESSAGE, in batches: of compacted rows, but entry.
 
     The id is in marker_ledger, marker_entry and txn_index (null: a plain message).
     """
+    wanted = pa.schema([MESSAGE.field(name) for name in names])
     at, count = 0, FETCH_FIRST
     while at < places.num_rows:
         some = places.slice(at, count)
-        rows = pa.concat_tables(view.rows(_requests(some), MESSAGE.names))
-        for name in _SAID:
-            where = rows.schema.get_field_index(name)
-            rows = rows.set_column(where, name, some.column(name))
+        rows = pa.concat_tables(view.rows(_requests(some), names))
+        columns = {name: rows.column(name) for name in names}
+        columns |= {name: some.column(name) for name in _SAID}
         for name, value in (("kind", KIND_DATA), ("count", None)):
-            kind = MESSAGE.field(name).type
-            where = rows.schema.get_field_index(name)
-            rows = rows.set_column(where, name, pa.repeat(pa.scalar(value, kind), rows.num_rows))
-        yield conform(rows)
+            columns[name] = pa.repeat(pa.scalar(value, MESSAGE.field(name).type), rows.num_rows)
+        yield pa.Table.from_arrays([columns[name] for name in names], schema=wanted)
         at += some.num_rows
         each = max(1, rows.nbytes // some.num_rows)
         count = max(1, min(FETCH_BYTES // each, 4 * count, FETCH_MOST))

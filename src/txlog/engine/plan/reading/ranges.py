@@ -92,8 +92,8 @@ def compacted_range(view: View, topic: Topic, partition: int, wanted: Range) -> 
     if wanted.stop is not None:
         stop = stop_behind(_log_position(view, topic, partition, wanted.stop))
     horizon = BEFORE_ALL if known is None else (*known.horizon, 0)
-    after = max(behind, horizon)
-    if wanted.start.kind != "id":
+    after = horizon if covers(horizon, behind) else behind
+    if wanted.start.kind not in ("id", "after"):
         after = max(after, first)  # it was said to begin with what there is
     rows = sum(ref.rows for ref in files)
     low = 0 if behind == BEFORE_ALL else rows_before(view, files, stop_behind(behind))
@@ -113,7 +113,7 @@ def _log_position(view: View, topic: Topic, partition: int, bound: Bound) -> Mar
     """The position before a bound, also of what was trimmed."""
     if bound.kind == "start":
         return BEFORE_ALL
-    if bound.kind not in ("id", "time", "end"):
+    if bound.kind not in ("id", "after", "time", "end"):
         raise InvalidArgument(
             f"compacted messages are not counted: {bound} has no meaning for them", code=203
         )
@@ -121,6 +121,8 @@ def _log_position(view: View, topic: Topic, partition: int, bound: Bound) -> Mar
         view, number_of(topic, partition), bound.value.ledger
     ):
         ledger, entry, index = bound.value.ledger, bound.value.entry, bound.value.index
+        if bound.kind == "after":
+            return (ledger, entry, index)
         return (ledger, entry - 1, 0) if index <= 1 else (ledger, entry, index - 1)
     return resolve_bound(view, topic, partition, bound)
 

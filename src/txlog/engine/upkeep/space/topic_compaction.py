@@ -165,7 +165,7 @@ class _Work:
         alive: list[pa.Array] = []
         for table in self._newest.values() if len(shared) else ():
             some = table.filter(pc.is_in(table.column("key"), shared))
-            for rows in fetched(self._view, some):
+            for rows in fetched(self._view, some, ("key", "value")):
                 alive += rows.filter(pc.is_valid(rows.column("value"))).column("key").chunks
         return pa.chunked_array(alive, pa.binary()).combine_chunks()
 
