@@ -10,6 +10,7 @@ import pytest
 
 from tests.engine_kit import START_MS, Bench, begin, read, send, values
 from txlog import MessageId
+from txlog.engine.plan import route
 from txlog.errors import (
     InvalidArgument,
     InvalidMessage,
@@ -317,3 +318,39 @@ def test_the_longest_idle_names_are_forgotten(tmp_path: Path) -> None:
     bench.clock.advance(1001)
     assert not producers["a"].send(b"3", sequence_id=5, partition=1).duplicate
     assert bench.reopen().producer("t", name="a").last_sequence_id() == 5
+
+
+def test_few_rows_are_sized_without_a_kernel(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kills: ten kernels for a message with two properties; what is too large is still refused."""
+    bench = Bench(tmp_path / "store", max_message_bytes=1024)
+    bench.client.create_topic("t")
+    looked: list[int] = []
+    check_sizes = route._check_sizes
+
+    def noted(batch: pa.RecordBatch, message_bytes_max: int) -> None:
+        looked.append(batch.num_rows)
+        check_sizes(batch, message_bytes_max)
+
+    monkeypatch.setattr(route, "_check_sizes", noted)
+    producer = bench.client.producer("t")
+    pairs = [None, [("a", "b")], [("a", None), ("c", "d" * 100)], [], [("e", "f" * 50)]]
+    column = pa.array(pairs, pa.map_(pa.string(), pa.string()))
+    rows = pa.table({"value": [b"%d" % n for n in range(5)], "properties": column})
+    for some in (rows, rows.slice(1, 3), rows.slice(4), rows.slice(0, 0)):
+        producer.send_batch(some)
+        [batch] = some.to_batches() or [None]
+        if batch is not None:
+            each = [
+                sum(len(name) + len(item or "") for name, item in pair or ())
+                for pair in some["properties"].to_pylist()
+            ]
+            assert route._property_total(batch.column("properties")) == sum(each)
+    producer.send(b"v", key=b"k", properties={"a": "b"})
+    assert not looked
+    for size in (1024, 2048):
+        with pytest.raises(InvalidMessage, match="max_message_bytes is 1024"):
+            producer.send(b"v", properties={"a": "b" * size})
+    producer.send_batch(rows.append_column("key", pa.array([b"k" * 250] * 5)))  # together too large
+    assert looked == [1, 1, 5]
