@@ -25,7 +25,7 @@ Contents:
     errors         the error tree: one class for each thing a caller would do differently
     functions/     user code between topics, exactly once
     ids            names and ids: what they are, how they are written, which are refused
-    jobs/          bulk work over topics, by DuckDB or Spark
+    jobs/          bulk work over topics, with DuckDB or Spark
     __main__       `python -m txlog`, the same as the `txlog` command
     ranges         ranges, times, durations and sizes as text
     relation/      which files and rows hold a topic's committed messages
@@ -33,7 +33,7 @@ Contents:
     rows/          the rows and answers that calls return, as types
     settings       the settings of a store and the hard limits, each with its name and value
     spark/         topics as Spark data frames
-    sql/           SQL over a store, by DuckDB
+    sql/           SQL over a store, with DuckDB
     startup/       how the program starts fast
     suggest        which name was probably meant, for the hints of errors
     text/          columns of messages and of queries as text
@@ -45,8 +45,8 @@ import importlib
 
 from txlog.startup import lazy
 
-# Not from typing, which takes longer than all the rest here: until the program `txlog` has its
-# handler of interrupts, one ends in a traceback.
+# Not from typing, which takes longer than all the rest here: until the program `txlog` has set its
+# interrupt handler, an interrupt ends in a traceback.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any

@@ -1,12 +1,12 @@
-"""Owns what a caller of the library is told of an argument of another type than its signature says.
+"""Owns the error for an argument of a library call whose type is not what its signature says.
 
     @checked
     class Producer: ...          producer.send("text")  ->  InvalidArgument: value is str, it must
                                                              be bytes | None
 
-Arguments are not looked at before a call, so one that is right pays nothing: they are compared with
-the signature when the call has raised something that is no error of ours. If none of them is to
-blame, the exception is somebody else's (a bug, or a user's function), and goes on as it is.
+Arguments are not checked before a call, so a correct call pays nothing: they are compared with the
+signature only when the call has raised something that is not an error of ours. If none of them is
+to blame, the exception has another cause (a bug, or a user's function), and is passed on as it is.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def explained(function: F) -> F:
 def blamed(
     function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> InvalidArgument | None:
-    """The error for the first argument that is not what the signature says; None: all are."""
+    """The error for the first argument that does not match the signature; None: all match."""
     inspect: ModuleType = importlib.import_module("inspect")
     signature = inspect.signature(function)
     try:
@@ -106,7 +106,7 @@ def _error(name: str, value: object, wanted: str) -> InvalidArgument:
 
 
 def _hints(function: Callable[..., Any]) -> dict[str, Any]:
-    """The types of parameters by name; those that cannot be resolved are left out."""
+    """The types of parameters by name; types that cannot be resolved are left out."""
     found: dict[str, Any] = {}
     for name, text in function.__annotations__.items():
         alone = FunctionType(_nothing.__code__, function.__globals__)
@@ -145,7 +145,7 @@ class _Names(dict[str, Any]):
 
 
 def fits(value: object, wanted: object) -> bool:
-    """True when a value is one of a type, as far as that shows without consuming it."""
+    """True when a value has a type, as far as that can be seen without consuming it."""
     origin = get_origin(wanted)
     if origin in (Union, UnionType):
         return any(fits(value, one) for one in get_args(wanted))
@@ -167,7 +167,7 @@ def fits(value: object, wanted: object) -> bool:
     if not isinstance(value, kind):
         return False
     if isinstance(value, str | bytes) and origin is not None:
-        return False  # a text is a sequence, but nobody means it as one
+        return False  # a text is a sequence, but is not meant as one
     if isinstance(value, Mapping) and not issubclass(kind, Mapping):
         return origin is None  # nor the names of a mapping
     return _items_fit(value, get_args(wanted))

@@ -1,12 +1,12 @@
-"""Owns `txlog bench`: how fast a store is on a disk, in one process, one call behind the other.
+"""Owns `txlog bench`: how fast a store is on a disk, in one process, one call after another.
 
     produce   an operation is one message, durable when it returns
-    consume   so many messages received, and acknowledged
-    txn       so many messages sent in a transaction, and its commit
-    mixed     a transaction that receives so many, acknowledges them, sends as many, and commits
+    consume   a number of messages received and acknowledged
+    txn       a number of messages sent in a transaction, and its commit
+    mixed     a transaction that receives as many, acknowledges them, sends as many, and commits
 
-The store is one of its own, in a directory that is there only meanwhile; what is measured is the
-calls of the API, without the start of a process.
+The store is its own, in a temporary directory; only the calls of the API are measured, without the
+start of a process.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Operation = Callable[[], int]
 MODES: Final = ("produce", "consume", "txn", "mixed")
 MESSAGE_BYTES_MAX: Final = 1 << 20
 BATCH_MAX: Final = 100_000
-_AHEAD: Final = 50  # operations that a source is filled for, at once
+_AHEAD: Final = 50  # operations that a source is filled for at once
 
 
 def bench(
@@ -46,12 +46,12 @@ def bench(
 ) -> Measured:
     """Measure one mode below a directory that exists; nothing is left there.
 
-    message_bytes:  of payload of a message
+    message_bytes:  payload of a message
     duration_ms:    how long to run
-    txn_size:       messages of an operation, except for produce
+    txn_size:       messages in an operation, except for produce
     operations_max: or until this many were done
     returns: {mode, operations, per_second, p50_us, p99_us, max_us, size_bytes, messages}; times are
-             of an operation; size_bytes is payload, in all
+             per operation; size_bytes is the total payload
     raises:  InvalidArgument, NotAllowed (a network file system), StoreFull
     """
     if mode not in MODES:

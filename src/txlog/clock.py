@@ -10,7 +10,7 @@ import time
 from typing import NamedTuple, Protocol
 
 _BOOT_ID_PATH = "/proc/sys/kernel/random/boot_id"
-# Linux has CLOCK_BOOTTIME, which runs on during suspend; elsewhere the monotonic clock has to do.
+# Linux has CLOCK_BOOTTIME, which keeps running in suspend; elsewhere the monotonic clock must do.
 _BOOT_CLOCK: int = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 

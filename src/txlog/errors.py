@@ -1,7 +1,7 @@
 """Owns the error tree: one class for each thing a caller would do differently.
 
 The exit code of an error is its TXL code without the last two digits. README, the man pages and
-`txlog help exit-codes` are generated from the table that this module can give (`error_table`).
+`txlog help exit-codes` are generated from the table that this module provides (`error_table`).
 
     TxlogError               exit  the caller should
     ├─ Usage                   2   fix the call

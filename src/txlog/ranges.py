@@ -5,7 +5,7 @@
 
 A range is half open: its stop is out. `:` may stand for `..` when neither side holds a colon and
 not both are plain numbers; two plain numbers are a message id. Everything here is parsing: which
-message a bound means is decided by whoever knows the log.
+message a bound means is decided by those who know the log.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ class Range(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def is_endless(self) -> bool:
-        """True when reading goes on with what comes later."""
+        """True when reading continues with what comes later."""
         return self.stop is None and self.kind in ("range", "compacted")
 
     def __str__(self) -> str:

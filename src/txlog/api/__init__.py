@@ -8,7 +8,7 @@ Contents:
     admin           Admin: the operations of administration, reached as `client.admin`
     client          Client: everything a program does with a store begins here
     consuming/      consumers
-    copy            a copy of a store as it is at one LSN, while others go on writing
+    copy            a copy of a store as it is at one LSN, while others keep writing
     open            `init` and `open`
     reading/        readers, messages, and what a session knows of its watermark
     sending/        producers, large messages and bulk batches

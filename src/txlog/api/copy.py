@@ -1,9 +1,9 @@
-"""Owns the copy of a store: as it is at one LSN, while others go on writing to it.
+"""Owns the copy of a store: as it is at one LSN, while others keep writing to it.
 
     for an instant  under the write lock: flush, and note the LSN, the end of the journal, and which
                     files are named
     for a while     under the maintenance lock, so that no checkpoint removes it: the journal
-    then            the files, which are pinned (R18), so upkeep goes on and spares them
+    then            the files, which are pinned (R18), so upkeep continues and spares them
 
 The copy is the same store: it has the same uuid, the same ids, and the bytes of every file.
 `copied` is written first and txlog.toml last: a copy that was cut short is not a store, and the

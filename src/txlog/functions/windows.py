@@ -2,7 +2,7 @@
 
 A function of windows gets all messages of one window at once: a list of Message, or with `batch`
 an Arrow table. Messages of a window that is not full are not acknowledged. So the state of windows
-is what the subscription holds: after a restart they come again, and the window is built anew. The
+is what the subscription holds: after a restart they come again, and the window is rebuilt. The
 transaction that produces what a window gave acknowledges its messages.
 
 A window of time closes when a message has an event time at or behind its end plus the lateness

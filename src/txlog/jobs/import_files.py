@@ -120,7 +120,7 @@ def import_files(
 
     source:  from loads.files_of, in one of the forms OF_IMPORT
     key:     the transaction key that the batches belong to; left out: `import-TOPIC`
-    resume:  each file is stored by itself; else all of them or none
+    resume:  each file is stored on its own; otherwise all of them or none
     create:  make the topic if it is missing, with one partition
     decoded_bytes_max: a Parquet row group that decodes to more is refused
     returns: {topic, files, messages, size_bytes, txn, already}: of what was stored now, or before;

@@ -1,7 +1,7 @@
 """Owns the job `lateness`: how late messages arrive, and how many a waiting watermark would save.
 
 A watermark that waits for a delay lags the greatest event time of its partition by that much; a
-message below it is late. Each partition is taken by itself, in the order of the log; messages
+message below it is late. Each partition is taken on its own, in the order of the log; messages
 without an event time are left out.
 """
 

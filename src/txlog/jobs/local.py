@@ -111,11 +111,11 @@ class Local:
         return source.read, answer
 
     def arrange(self, client: Client) -> Arrange | None:
-        """Upkeep reads and sorts by itself."""
+        """None: upkeep reads and sorts on its own."""
         return None
 
     def searches(self, client: Client, topic: str) -> Mapping[int, Search] | None:
-        """Upkeep reads the log by itself."""
+        """None: upkeep reads the log on its own."""
         return None
 
     @contextmanager

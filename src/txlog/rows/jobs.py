@@ -77,7 +77,7 @@ class LatenessSpan(TypedDict):
 
 
 class LatenessDelay(TypedDict):
-    """How many messages a watermark that waits so long would find late."""
+    """How many messages a watermark that waits this long would find late."""
 
     delay_ms: int
     late: int

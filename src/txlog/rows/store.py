@@ -307,7 +307,7 @@ class TransactionsByState(TypedDict):
 
 
 class TransactionDurations(TypedDict):
-    """How many transactions took at most so long, and more than the one before; None: longer."""
+    """How many transactions took at most this long, and longer than the row before; None: more."""
 
     up_to_ms: int | None
     committed: int

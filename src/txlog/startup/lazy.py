@@ -5,12 +5,12 @@
 
 So a command pays for what it does and not for all that the client can do: `produce` of one message
 used 70 of 225 modules. Only modules of txlog are treated so, never a package, and no other
-library's. Whoever needs a module loaded before a point of no return imports a name of it.
+library's. Code that needs a module loaded before a point of no return imports a name from it.
 
-1. A module runs once, whoever comes first; other threads wait for it as for any import.
+1. A module runs once, in the thread that comes first; others wait for it as for any import.
 2. A run that raises leaves the module as it was found, and the next use runs it again.
 3. Threads cannot wait for each other in a circle: modules import each other in none.
-4. Whoever comes in while its thread runs it, from `__del__` or a signal handler, finds what is
+4. Code that enters while its thread runs it, from `__del__` or a signal handler, finds what is
    there by then, as the module's own top level does; what is not there yet is refused by name.
 """
 
@@ -64,7 +64,7 @@ class _Loader:
 
     def __init__(self, loader: Any) -> None:
         self.loader = loader
-        self.lock: Any = RLock()  # whoever owns it runs the module
+        self.lock: Any = RLock()  # its owner runs the module
 
     def create_module(self, spec: ModuleSpec) -> None:
         """An ordinary module will do."""

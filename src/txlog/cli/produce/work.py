@@ -97,7 +97,7 @@ class Job:
         size = None if request.messages is not None else progress.size_of(request.files)
         self.bar = progress.Amount(call, request.topic, size, prints=request.ack_format is not None)
         if request.messages is None and "-" in (request.files or ["-"]) and is_terminal(0):
-            self.bar.shows = False  # somebody is typing
+            self.bar.shows = False  # a person is typing
         self.input = Input(
             request.form,
             request.files,
@@ -373,7 +373,7 @@ class Job:
             with shielded():
                 self.client.abort(txn)
         except (WrongState, NotFound):
-            pass  # it has ended by itself; the first error is the one to report
+            pass  # it ended on its own; the first error is the one to report
         except TxlogError as error:
             return Aborted(txn, error.message)
         return Aborted(txn, None)

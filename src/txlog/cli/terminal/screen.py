@@ -31,7 +31,7 @@ def rendered(shown: RenderableType, columns: int, color: bool) -> str:
         height=25,
         force_jupyter=False,
         color_system="standard" if color else None,
-        no_color=False,  # whoever calls has asked the environment
+        no_color=False,  # the caller has asked the environment
         markup=False,
         emoji=False,
         highlight=False,

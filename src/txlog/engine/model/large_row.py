@@ -1,6 +1,6 @@
 """The row of a large message: its chunks come from its file, all else from the fold.
 
-A ledger of chunks has one row for everybody, the message; only here are there several. A reader
+To everyone else a ledger of chunks has one row, the message; only here are there several. A reader
 that does not want the value reads no more than the first row group.
 """
 

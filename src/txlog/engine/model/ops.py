@@ -63,7 +63,7 @@ class Adopted(Routed, tag="adpt", frozen=True):
 
 
 class Batch(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What a recorded batch was: the answer to whoever brings it again.
+    """What a recorded batch was: the answer to anyone who brings it again.
 
     topic:    its number
     sequence: of its transaction, at the coordinator of the key

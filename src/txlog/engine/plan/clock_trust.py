@@ -5,7 +5,7 @@ wall clock and the clock since boot stood when the wall clock was last believed.
 
     same boot       the time is the mark plus what the clock since boot has run. If the wall clock
                     is more than clock_jump_max_ms ahead of that, it was set, and is not believed
-                    until somebody accepts it
+                    until a person accepts it
     another boot    nobody knows how long the machine was off. If the wall clock is more than the
                     bound ahead of the mark, it is believed after running for SETTLE_MS of this boot
                     without being set

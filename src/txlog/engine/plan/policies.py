@@ -15,7 +15,7 @@ Watermarks (spec/watermarks 7, 11):
     watermark_snapshot_bytes_max, watermark_snapshot_entries_max, watermark_snapshot_markers_max
         appended to a partition since its last snapshot: then the next row has one before it
     watermark_producers_max            names a partition waits for or may, 0 lifts the bound
-    watermark_producer_idle_timeout_ms a producer silent for so long is declared idle, 0: never
+    watermark_producer_idle_timeout_ms a producer silent for this long is declared idle, 0: never
     watermark_open_transaction_check   count, refuse or off (0, 1, 2 as a policy)
     watermark_emit_interval_ms         least time between two events of a consumer
 """

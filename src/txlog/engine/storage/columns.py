@@ -47,7 +47,7 @@ FEW_ROWS: Final = 1024  # below it, sharing costs more than it saves
 
 
 def nulls_of(total: int) -> Callable[[pa.DataType], pa.Array]:
-    """What makes null columns of so many rows that share their memory.
+    """The function that makes null columns with this many rows, which share their memory.
 
     Most rows have no value in most columns, and a null column takes its full width otherwise.
     """

@@ -1,4 +1,4 @@
-"""Consuming: who is handed which message, and how everybody agrees on it.
+"""Consuming: who gets which message, and how everyone agrees on it.
 
 A subscription is a position in each partition of a topic, plus everything acknowledged beyond it.
 That is its cursor. Several processes consume it at once, and each of them may die with messages in
@@ -32,7 +32,7 @@ flushed before it is handed out, or an application could act on a message that n
 
 When does a hand come open again?
 
- 1. Its consumer acknowledges. Any acknowledgement ends a lease, whoever sends it.
+ 1. Its consumer acknowledges. Any acknowledgement ends a lease, no matter who sends it.
  2. The consumer gives the message back: at once, or as a negative acknowledgement after a delay,
     which doubles with each redelivery if the policy says so.
  3. The consumer dies. Each one holds a flock on `consumers/<id>.lock` for as long as it lives. If
@@ -49,7 +49,7 @@ Taking a batch costs a write lock, and an application asks for one message at a 
 takes a batch ahead of its application. That must not show. A message that the application never got
 comes back without counting as a redelivery, and its time-out has not begun. Only the consumer knows
 how far its application has come, and it may be killed at any moment; so it keeps that number in its
-lock file, and whoever finds it dead reads it there. Without it every crash would push untouched
+lock file, and the one who finds it dead reads it there. Without it every crash would push untouched
 messages one step closer to the dead-letter topic.
 
 Which of the deliverable messages a consumer gets depends on the type of the subscription

@@ -3,7 +3,7 @@
     receive                    Leased, for up to a whole batch over all partitions
     give_back                  Returned: everything that one consumer has in hand
     negative_acknowledge       Returned, at once or after a delay that doubles with each redelivery
-    redeliver                  Returned: everything in hand, or these ids, whoever has them
+    redeliver                  Returned: everything in hand, or these ids, in any consumer's hand
     reap                       Returned + ConsumerDetached for dead consumers, and expired leases
 
 plan/consuming/choice says what is deliverable. What a consumer took ahead and its application never
@@ -398,7 +398,7 @@ def redeliver(
     runs: list[Run] | None,
     seen: Mapping[int, Seen] = NOBODY,
 ) -> Decision:
-    """Decide that messages come again at once, whoever holds them; None: all that are leased.
+    """Decide that messages come again at once, in any consumer's hand; None: all leased ones.
 
     returns: ReturnResult; seen: as in negative_acknowledge
     """

@@ -7,7 +7,7 @@ So each decision checks again; if a file no longer fits, the answer is False and
     prune     more than half of a bucket is due: it is written again without that part
     seal      the mutable bucket has ids of enough ledgers, or enough ids
     merge     there are more buckets than the setting allows: two neighbours become one
-    rebuild   a range that the index lacks and that somebody still waits for
+    rebuild   a range that the index lacks and that a subscription still waits for
 
 Nothing here does I/O; what a footer says is passed in. Source: spec/delayed 6.
 """
@@ -65,7 +65,7 @@ def upkeep_due(view: View, settings: Settings, partition: int, now: Instant) -> 
 
 
 def is_overfull(view: View, settings: Settings, partition: int) -> bool:
-    """True when the mutable bucket has twice its bound: whoever adds to it seals first."""
+    """True when the mutable bucket has twice its bound: then it is sealed before it grows."""
     return len(view.delayed(partition).mutable) >= 2 * settings.mutable_ids_max
 
 

@@ -2,14 +2,14 @@
 
 A subscription's own; each may be set, changed, taken away (spec/transactions 3 and 9.1):
 
-    ack_timeout_ms       what is not acknowledged for so long comes again
+    ack_timeout_ms       what is not acknowledged for this long is delivered again
     nack_delay_ms        a negatively acknowledged message comes again after this
     nack_backoff_max_ms  the delay doubles with each redelivery, up to this
     max_redeliver_count  one that came again more often goes to the dead-letter topic
     dead_letter_topic, retry_topic   names, else <topic>-<subscription>-DLQ and -RETRY
 
 Inherited ones, in three families. A topic takes each one that it does not have from its namespace,
-and that from the store. Whoever loses a policy inherits again; the store goes back to the default
+and that from the store. What loses a policy inherits again; the store goes back to the default
 (spec/delayed 9 and 10; spec/watermarks 11):
 
     DELAYED      active, tick_time_ms, strict: who waits, and how early a message may be

@@ -75,7 +75,7 @@ def switch(view: View, made: Switch) -> Decision:
 def seal(view: View, op: LedgerSealed) -> Decision:
     """Decide that a sealed file replaces a ledger; answers whether it does.
 
-    A trim since the file was made took rows out of the rule by which ranges are counted anew.
+    A trim since the file was made took rows out of the rule by which ranges are counted again.
     """
     number, ledger = op.partition, op.file.ledger
     state = view.topic(number) if op.role == "p" else view.buffer(number)

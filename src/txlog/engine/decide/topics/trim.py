@@ -152,7 +152,7 @@ def _by_policy(view: View, policy: RetentionPolicy, topic: Topic, number: int, n
             return count
         count += 1
     last = state.ledgers[-1]
-    # an idle partition never rolls over by itself: its last ledger goes once all in it is too old
+    # an idle partition never rolls over on its own: its last ledger goes once all in it is too old
     return count + (_used(last) and age is not None and now_ms - last.last_ms >= age)
 
 

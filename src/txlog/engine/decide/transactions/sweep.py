@@ -142,7 +142,7 @@ def sweep(draft: Draft, now: Instant, first: Collection[Pair] = (), *, bounded: 
 
 
 def _due(view: View, now: Instant) -> tuple[list[Txn], list[Txn]]:
-    """(overdue transactions, oldest first; decided ones that can go on, by decision)."""
+    """(overdue transactions, oldest first; decided ones that can continue, by decision)."""
     overdue: list[Txn] = []
     decided: list[Txn] = []
     for _, state in view.loaded_coordinators():

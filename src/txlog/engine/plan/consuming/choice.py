@@ -35,7 +35,7 @@ class Part(msgspec.Struct, gc=False):
 
     runs:  what was leased; takes: with keys, for each piece the offsets of its rows that are meant
     error: the pieces cannot be read, and nothing of them was leased
-    bytes: about so many in the pieces
+    bytes: roughly those in the pieces
     is_more: ask again, the look ended early
     is_rewound: it began again at mark-delete, as the index may have lost something
     ahead:  the number of the batch that it is, if it is taken ahead

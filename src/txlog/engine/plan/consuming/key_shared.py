@@ -53,7 +53,7 @@ class Chosen(msgspec.Struct, gc=False):
     place: Place
     is_more: bool = False
     error: Corruption | None = None
-    bytes: int = 0  # about so many in the pieces
+    bytes: int = 0  # roughly those in the pieces
 
     def runs(self) -> list[Run]:
         """What was chosen, as runs."""
@@ -203,7 +203,7 @@ def _slots_by_id(view: View, pieces: list[Piece]) -> dict[Id, int]:
 def _back_to_due(scan: DueScan, stops: _Stops) -> Mark:
     """The place to continue from, below everything that has become due since it was passed.
 
-    What holds a key up is below it as well: whoever passed it may not know.
+    What holds a key up is below it, too: the one who passed it may not know.
     """
     lowest: Id | None = None
     for key in scan.due():
@@ -241,7 +241,7 @@ class _Look:
         self._out.pieces, self._out.place, self._out.error = pieces, place, error
 
     def take_all(self, pieces: list[Piece], size: int) -> None:
-        """Take pieces of so many bytes as they are: the owner's, and nothing stops them."""
+        """Take pieces with this many bytes as they are: the owner's, and nothing stops them."""
         self._out.pieces += pieces
         self._out.takes += [list(range(piece.rows)) for piece in pieces]
         self._out.bytes += size
@@ -270,7 +270,7 @@ class _Look:
         return left
 
     def take(self, piece: Piece, offsets: list[tuple[int, int]], size: int) -> None:
-        """Take what is to be had of a piece of so many bytes, which are read as a whole.
+        """Take what can be had of a piece with this many bytes, which is read whole.
 
         offsets: (offset, slot) of the owner's rows
         """

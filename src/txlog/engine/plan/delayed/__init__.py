@@ -33,8 +33,8 @@ When mutable has ids of enough ledgers, or enough ids, it is sealed into a bucke
 buckets are merged when there are too many. One that is mostly due is written again without that
 part, and one that is due altogether, acknowledged by every subscription, or trimmed from the log is
 dropped. Each step makes its file first and then switches by one frame, which is decided again on
-the state of that moment (`engine/decide/topics/buckets`, `engine/upkeep/delayed`). Whoever dies in
-between leaves a file that nobody names.
+the state of that moment (`engine/decide/topics/buckets`, `engine/upkeep/delayed`). A process that
+dies in between leaves a file that nothing names.
 
 A look for a subscription asks for messages that are due at a *cutoff*: now, or one tick later where
 the policy is not strict. It has two places to look, and remembers where it stands in both:

@@ -133,7 +133,7 @@ def _all_sources(
     *,
     few: bool,
 ) -> list[Source]:
-    """few: of a bucket the first segment by itself, then more and more at once; else many."""
+    """few: the first segment of a bucket alone, then more and more at once; otherwise many."""
     out: list[Source] = []
     for number in partitions:
         wanted = Wanted(after_ms, before_ms, view.topic(number).ledgers[0].ledger)

@@ -200,7 +200,7 @@ def _candidates(
 def _apart(
     ledger: int, runs: Iterable[tuple[int, int]], markers: list[Marker]
 ) -> Iterator[tuple[Run, Marker | None]]:
-    """Runs of entries as plain messages and markers, each by itself."""
+    """Runs of entries as plain messages and markers, each separate."""
     number = 0
     for low, last in runs:
         if number < len(markers) and markers[number].entry < low:

@@ -200,7 +200,7 @@ def resolve_bound(view: View, topic: Topic, partition: int, bound: Bound) -> Mar
 
 
 def _counted(view: View, number: int, bound: Bound, after: Mark, skip: Skip = ()) -> Mark:
-    """The position so many messages after another, or before the end; skip: what does not count.
+    """The position this many messages after another, or before the end; skip: what does not count.
 
     cost:   O(pieces of these messages)
     raises: InvalidArgument for a bound that does not count

@@ -1,6 +1,6 @@
 """Watermarks: how far a partition is in event time.
 
-Whoever adds up sales by the hour must know when an hour is complete. Messages arrive late and out
+To add up sales by the hour, you must know when an hour is complete. Messages arrive late and out
 of order, so the arrival of a message from 10:03 says nothing about 9:59. Only producers know what
 they are still going to send. A watermark is their word: "nothing older than T will come from me".
 The watermark of a partition is the least of these words, over all producers that count.
@@ -61,7 +61,7 @@ Rules, and what goes wrong without each:
     application that has closed a window cannot open it again. So what a subscription was handed is
     kept as a clamp, in a frame that is durable before the application sees the value
     (`engine/decide/consuming/watermark_offer`). The clamp holds until a seek begins a new epoch:
-    whoever seeks means to count again.
+    a seek means to count again.
  5. A consumer of several partitions has the least of them. One that is unavailable cannot be read,
     so nothing can be said while it is away.
 
@@ -69,7 +69,7 @@ Because the value is never stored for a reader, it needs no upkeep and cannot go
 rows give the same value in every process, after every crash, and in a copy of the store.
 
 A message is *late* if its event time is below the watermark that its own partition had just before
-it (`rows`). Nobody stores that either; it is computed from columns when somebody asks.
+it (`rows`). That is not stored either; it is computed from columns when asked for.
 
 Source: apache/pulsar#12267; spec/watermarks 2, 4 to 8, 10.
 

@@ -14,7 +14,7 @@ the cost is a bisection a segment.
 The footer is parsed whole at every open, so the bitmaps are a column: read when a look needs them.
 Encoding goes over its source three times (the step, the bitmaps, the rows), so a merge needs no
 more memory than two segments, the bitmaps and the file. The content is derived from the log:
-whoever finds a file damaged drops it and builds it again. `reader` reads it.
+a process that finds a file damaged drops it and builds it again. `reader` reads it.
 Source: spec/delayed 5.
 """
 

@@ -1,7 +1,7 @@
 """Repair: what a damaged store can be made to be again.
 
 New files come first, then one manifest or frame that names them, so a death anywhere leaves a store
-that the next repair goes on with.
+that the next repair continues with.
 
 Contents:
 

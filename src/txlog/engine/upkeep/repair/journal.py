@@ -1,7 +1,7 @@
 """Going on without frames of the journal that were durable and cannot be read.
 
 What stands before the damage becomes a checkpoint, whose cut is the last LSN that anybody may have
-seen, so that no LSN is used twice. The journal goes on from there. No id that a lost frame may have
+seen, so that no LSN is used twice. The journal continues there. No id that a lost frame may have
 given out is used again: every open ledger is closed and the next ones are far above it, sequences
 of transactions are skipped, every key gets a newer epoch, open transactions are aborted (R9).
 

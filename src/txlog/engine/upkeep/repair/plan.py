@@ -22,7 +22,7 @@
 
 Each round looks at the whole store, does the first group that has something to do, and looks again.
 Every step first makes new files and then names them, by one manifest or one frame; so a death
-anywhere leaves a store that the next repair goes on with. No step gives up what a later one needs:
+anywhere leaves a store that the next repair can finish. No step gives up what a later one needs:
 a checkpoint comes last, and none is written over a missing dump. Three steps lose messages and need
 consent: cut-journal, drop-frame, salvage-file; each leaves a LossAccepted. Source: spec/reliability
 2.3; R3, R13, R14.

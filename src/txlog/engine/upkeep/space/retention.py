@@ -1,4 +1,4 @@
-"""Retention and expiry: messages go when a policy or somebody says so, and never by themselves.
+"""Retention and expiry: messages go when a policy or a person says so, never on their own.
 
 A trim is one frame (decide/topics/trim). Its files lose their names at the next checkpoint and go
 after the grace of readers, or at once on a full disk (R18). A message past its time to live stays

@@ -107,7 +107,7 @@ def _free_locks(store: Store) -> Iterator[tuple[str, str]]:
 def free_gone(store: Store) -> int:
     """On a full disk: unlink what frames have dropped, before any manifest; returns the bytes.
 
-    The frame decides (R18): whoever opens the store replays it and never needs the files.
+    The frame decides (R18): opening the store replays it and never needs the files.
     Otherwise there may be no room for the checkpoint that would make room.
     """
     if store.disk.free_bytes() >= store.settings.free_bytes_min:
@@ -201,7 +201,7 @@ def names_in(disk: Disk, path: str) -> list[str] | None:
 
 
 def below_topics(disk: Disk, levels: int, strays: list[str] | None = None) -> list[str]:
-    """What lies so many levels below `topics`: 3, topics; 4, partitions and their like.
+    """What lies this many levels below `topics`: 3, topics; 4, partitions and their like.
 
     strays: takes what is not a directory above that
     """

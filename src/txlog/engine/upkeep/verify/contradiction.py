@@ -275,7 +275,7 @@ def _count(messages: int) -> str:
 
 
 def is_last_file(disk: Disk, first_lsn: int) -> bool:
-    """True when no journal file begins after a frame, so that it can be written anew."""
+    """True when no journal file begins after a frame, so that it can be written again."""
     return all(name.first_lsn <= first_lsn for name in list_journals(disk))
 
 

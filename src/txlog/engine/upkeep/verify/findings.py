@@ -2,7 +2,7 @@
 
 An *error* is a loss or a contradiction: something that was answered cannot be read, or two
 components say different things. A *warning* is something the next writer or the next upkeep puts in
-order by itself, or damage to bytes that nobody needs.
+order on its own, or damage to bytes that nobody needs.
 
 Codes are those of errors (`TXL-601`), or for warnings a word: `tail`, `witness`, `manifest`,
 `unnamed`, `temporary`, `staged`, `foreign`, `quarantine`, `quarantined`, `offline`, `void`, `pin`,

@@ -139,7 +139,7 @@ def _while_still(
         if not tried.errors or known is None or not _has_moved(disk, known):
             break
         known.close()
-    else:  # never quiet for so long: report what is found now
+    else:  # never quiet for that long: report what is found now
         tried = Findings(findings.tell)
         known = look(tried)
     findings.take(tried)
