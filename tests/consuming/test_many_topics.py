@@ -432,3 +432,47 @@ def test_who_has_peers_looks_after_them_at_each_turn(bench: Bench) -> None:
             assert consumer.receive_batch(timeout_ms=0).num_rows == 0
         peer._receiving._member._lock.close()  # type: ignore[union-attr]
         assert consumer.receive_batch(timeout_ms=0).column("value").to_pylist() == [b"m"]
+
+
+def test_a_consumer_of_several_topics_can_do_what_one_can(bench: Bench) -> None:
+    """seek, acknowledge_async, get_last_message_id, unsubscribe: one topic after another."""
+    client = bench.client
+    for name in ("one", "two"):
+        client.create_topic(name)
+    first = [client.producer(name).send(name.encode()).message_id for name in ("one", "two")]
+    consumer = client.consumer(["one", "two"], "m", create=True)
+    with pytest.raises(NotAllowed):
+        consumer.get_last_message_id()
+    with client.consumer(["one"], "n", create=True) as single:
+        assert single.get_last_message_id() == first[0]
+    table = consumer.receive_batch()
+    with client.transaction() as txn:
+        later = consumer.acknowledge_async(table, txn=txn)
+    assert later.result().acked == 2
+    assert not consumer.has_message_available()
+    consumer.seek("earliest")
+    assert sorted(consumer.receive_batch()["value"].to_pylist()) == [b"one", b"two"]
+    consumer.acknowledge([one for one in first if one is not None])
+    assert first[1] is not None
+    consumer.seek(first[1])
+    assert consumer.receive_batch()["value"].to_pylist() == [b"two"]
+    consumer.unsubscribe()
+    assert [row["subscription"] for row in client.subscriptions()] == ["n"]
+    with pytest.raises(AlreadyClosed):
+        consumer.receive()
+
+
+def test_one_in_memory_can_seek(bench: Bench) -> None:
+    """What was acknowledged here is forgotten; unsubscribe is close."""
+    client = bench.client
+    client.create_topic("one")
+    sent = [client.producer("one").send(value).message_id for value in (b"1", b"2")]
+    consumer = client.consumer("one", "glance", durable=False)
+    assert [m.value for m in iter(consumer.receive, None)] == [b"1", b"2"]
+    consumer.acknowledge([one for one in sent if one is not None])
+    assert sent[1] is not None
+    consumer.seek(sent[1])
+    assert [m.value for m in iter(consumer.receive, None)] == [b"2"]
+    consumer.unsubscribe()
+    with pytest.raises(AlreadyClosed):
+        consumer.receive()

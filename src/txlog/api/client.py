@@ -20,6 +20,7 @@ from txlog.api import admin as administration
 from txlog.api import copy as copying
 from txlog.api import wait as conditions
 from txlog.api.consuming import acknowledge as acknowledging
+from txlog.api.consuming import listeners as listening
 from txlog.api.consuming import open as subscribing
 from txlog.api.reading import reader as readers
 from txlog.api.reading import table_view as table_views
@@ -59,6 +60,7 @@ if TYPE_CHECKING:
     from txlog.api.consuming.in_memory import NonDurableConsumer
     from txlog.api.consuming.many_topics import MultiTopicsConsumer, Topics
     from txlog.api.consuming.open import ConsumerOptions
+    from txlog.api.reading.message import Message
     from txlog.api.reading.reader import Reader
     from txlog.api.reading.table_view import TableView
     from txlog.api.reading.watermark_session import WatermarkListener
@@ -103,7 +105,7 @@ class Client(RelationReader):
     (True, ['orders'])
     """
 
-    __slots__ = ("_checkpoints", "_consumers", "_outbox", "epoch", "transaction_key")
+    __slots__ = ("_checkpoints", "_consumers", "_listeners", "_outbox", "epoch", "transaction_key")
 
     def __init__(self, store: Store, disk: Disk) -> None:
         super().__init__(store, disk)
@@ -111,6 +113,7 @@ class Client(RelationReader):
         self.transaction_key: str | None = None
         self.epoch: int | None = None  # of the connection of transaction_key
         self._outbox = outbox.Outbox(store)
+        self._listeners = listening.Listeners(store)
         self._consumers: WeakSet[Consumer | MultiTopicsConsumer | NonDurableConsumer] = WeakSet()
 
     @property
@@ -157,6 +160,7 @@ class Client(RelationReader):
         """
         if self._store.put_off(self.close) or self._outbox.put_off(self.close):
             return
+        self._listeners.close()
         try:
             self._outbox.close()
         finally:
@@ -386,6 +390,7 @@ class Client(RelationReader):
         *,
         durable: Literal[True] = True,
         listener: WatermarkListener[Consumer] | None = None,
+        message_listener: Callable[[Consumer, Message], object] | None = None,
         **options: Unpack[ConsumerOptions],
     ) -> Consumer: ...
 
@@ -396,6 +401,7 @@ class Client(RelationReader):
         subscription: str,
         *,
         listener: WatermarkListener[MultiTopicsConsumer] | None = None,
+        message_listener: Callable[[MultiTopicsConsumer, Message], object] | None = None,
         **options: Unpack[ConsumerOptions],
     ) -> MultiTopicsConsumer: ...
 
@@ -408,6 +414,7 @@ class Client(RelationReader):
         durable: Literal[False],
         start: Where | None = None,
         listener: WatermarkListener[NonDurableConsumer] | None = None,
+        message_listener: Callable[[NonDurableConsumer, Message], object] | None = None,
         **options: Unpack[ConsumerOptions],
     ) -> NonDurableConsumer: ...
 
@@ -430,18 +437,19 @@ class Client(RelationReader):
         start: Where | None = None,
         enable_watermarking: bool = False,
         listener: WatermarkListener[Any] | None = None,
+        message_listener: Callable[[Any, Message], object] | None = None,
     ) -> Consumer | MultiTopicsConsumer | NonDurableConsumer:
         """A consumer of a subscription on a topic, on several, or on a pattern (re.compile).
 
         type, isolation: those of the subscription; None: any
-        name:            of the consumer
         create:          create the subscription if it is missing; it starts at `position`
         partitions:      of one topic; all when left out
         priority:        with failover the lowest is active
-        receiver_queue_size, ack_timeout_ms, nack_delay_ms: as in Consumer
+        name, receiver_queue_size, ack_timeout_ms, nack_delay_ms: as in Consumer
         enable_watermarking: deliver watermarks: see Consumer.receive; listener: called for each
-        durable:         False: a subscription in memory, from `start` on, that lives as long as the
-                         consumer
+        message_listener: called with the consumer and each message, on one thread of the client. It
+                         acknowledges; if it raises, that is logged, and the message comes again
+        durable:         False: a subscription in memory, from `start` on
         raises:          ConsumerBusy, SubscriptionNotFound, NotAllowed (another isolation)
         """
         options: ConsumerOptions = {
@@ -467,6 +475,8 @@ class Client(RelationReader):
             listener=listener,
         )
         self._consumers.add(opened)
+        if message_listener is not None:
+            self._listeners.add(opened, message_listener)
         return opened
 
     def reader(

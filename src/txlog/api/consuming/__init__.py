@@ -9,6 +9,7 @@ Contents:
     consumer       Consumer: receives a subscription's messages and acknowledges them
     dead_letters   moving messages off a subscription: given up, or put off
     in_memory      a consumer whose subscription lives in memory, as long as it does
+    listeners      the thread of a client that calls message listeners
     many_topics    one subscription name on several topics, or on a pattern of them
     membership     joining a subscription, noticing which others have died, leaving
     open           opening a consumer of any of these kinds

@@ -171,6 +171,19 @@ def acknowledge_together(
     return answer
 
 
+def acknowledge_together_later(
+    store: Store, parts: list[tuple[Through, list[Run]]], txn: Transaction
+) -> Later[AckAnswer]:
+    """acknowledge_later on several subscriptions; the answer is that of all of them."""
+    *first, (last, runs) = parts
+    earlier = [acknowledge_later(store, one.find, some, txn, one.standing) for one, some in first]
+
+    def finish(answer: object) -> AckAnswer:
+        return _summed([*(one.result() for one in earlier), _told(answer)])
+
+    return txn._leave(*_in_txn(store, last.find, runs, last.standing, cumulative=False), finish)
+
+
 def _summed(answers: list[AckAnswer]) -> AckAnswer:
     fields = AckAnswer.__struct_fields__
     return AckAnswer(*(sum(getattr(one, name) for one in answers) for name in fields))

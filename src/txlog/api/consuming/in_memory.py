@@ -146,7 +146,7 @@ class NonDurableConsumer:
 
         With watermarks also None, at once, when there is a new one: see get_last_watermark.
         """
-        found = until(self._store, lambda _: self._next(), timeout_ms, self._rest)
+        found = until(self._store, self._next, timeout_ms, self._rest)
         return (found or [None])[0]
 
     def _rest(self, pause: float) -> float:
@@ -456,8 +456,26 @@ class NonDurableConsumer:
             for rest in without(view, number, [run], taken)
         ]
 
+    def seek(self, to: Where) -> None:
+        """Continue from a position, as Reader.seek; what was acknowledged or in hand is forgotten.
+
+        raises: AlreadyClosed, MessageNotFound, InvalidArgument
+        """
+        self._check_open()
+        with self._turns.held():
+            self._reader.seek(to)
+            self._acked, self._hand = IdSet(), IdSet()
+            self._returned, self._unshown = [], NO_MESSAGES
+            self._buffered.clear()
+            self._counts.clear()
+
+    def unsubscribe(self) -> None:
+        """Close it: there is nothing else of this subscription."""
+        self._check_open()
+        self.close()
+
     def close(self) -> None:
-        """Forget everything."""
+        """Forget everything. A thread that waits here gets AlreadyClosed."""
         self._is_closed = True
         self._reader.close()
 

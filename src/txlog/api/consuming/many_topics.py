@@ -18,6 +18,7 @@ import pyarrow as pa
 from txlog.api.consuming.acknowledge import (
     Acknowledgeable,
     acknowledge_together,
+    acknowledge_together_later,
     check_received,
     runs_of,
 )
@@ -27,7 +28,7 @@ from txlog.api.reading.message import Message
 from txlog.api.reading.pause import REST_SECONDS_MAX, until
 from txlog.api.reading.watermark_ground import Subscribed
 from txlog.api.reading.watermark_session import Watermark, WatermarkListener, WatermarkSession
-from txlog.api.transactions.transaction import Transaction
+from txlog.api.transactions.transaction import Later, Transaction
 from txlog.arguments import checked
 from txlog.engine.decide.consuming.acknowledge import AckAnswer
 from txlog.engine.decide.consuming.dead_letters import DEAD, MoveResult
@@ -48,6 +49,7 @@ from txlog.errors import (
     TxlogError,
 )
 from txlog.ids import MessageId, TopicName, TxnId
+from txlog.relation.positions import Where, bound_of, only_one
 from txlog.startup import compute as pc
 
 Topics: TypeAlias = list[str] | tuple[str, ...] | re.Pattern[str]
@@ -371,6 +373,16 @@ class MultiTopicsConsumer:
             self._check_open()
             return {name: one.get_last_message_ids() for name, one in self._consumers.items()}
 
+    def get_last_message_id(self) -> MessageId | None:
+        """The last visible message. Raises NotAllowed unless there is one partition in all."""
+        known = {
+            index: one
+            for index, one in enumerate(
+                one for parts in self.get_last_message_ids().values() for one in parts.values()
+            )
+        }
+        return only_one(self.subscription, known)
+
     # --- acknowledging -----------------------------------------------------------------------
 
     def acknowledge(
@@ -382,6 +394,17 @@ class MultiTopicsConsumer:
         """
         parts = [(one._through, runs_of(part)) for one, part in self._by_consumer(what)]
         return acknowledge_together(self._store, parts, txn)
+
+    def acknowledge_async(self, what: Acknowledgeable, *, txn: Transaction) -> Later[AckAnswer]:
+        """Acknowledge in a transaction, together with its next call that waits for an answer.
+
+        A refusal is raised by `result()`, or else by the commit, which then aborts.
+        raises: AlreadyClosed, MessageNotFound (a topic that it does not have), InvalidArgument
+        """
+        parts = [(one._through, runs_of(part)) for one, part in self._by_consumer(what)]
+        if not parts:
+            raise InvalidArgument("there is nothing to acknowledge")
+        return acknowledge_together_later(self._store, parts, txn)
 
     def acknowledge_cumulative(
         self, what: Message | MessageId, *, txn: Transaction | TxnId | None = None
@@ -413,6 +436,33 @@ class MultiTopicsConsumer:
             return _together(
                 [one.redeliver_unacknowledged_messages() for one in self._consumers.values()]
             )
+
+    def seek(self, to: Where) -> None:
+        """Move each subscription to a place, one after another; an id moves that of its topic.
+
+        raises: as Consumer.seek: the topics before are moved; MessageNotFound
+        """
+        bound = bound_of(to)
+        if isinstance(bound.value, MessageId):
+            self._of(bound.value).seek(to)
+            return
+        with self._turns.held():
+            self._check_open()
+            for consumer in self._consumers.values():
+                consumer.seek(to)
+
+    def unsubscribe(self) -> None:
+        """Delete the subscription on each topic, and close.
+
+        raises: ConsumerBusy if one has other consumers; those before it are deleted
+        """
+        with self._turns.held():
+            self._check_open()
+            while self._consumers:
+                name, consumer = next(iter(self._consumers.items()))
+                consumer.unsubscribe()
+                self._consumers.pop(name)
+            self._is_closed = True
 
     def _by_consumer(self, what: Acknowledgeable) -> list[tuple[Consumer, Acknowledgeable]]:
         """What was named, by the consumer of its topic. Raises MessageNotFound."""

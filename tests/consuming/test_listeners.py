@@ -1,0 +1,101 @@
+"""Message listeners: one thread a client calls them, and what fails comes again."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from queue import Queue
+from typing import Any
+
+import pytest
+
+import txlog
+from txlog import Client, Consumer, Message
+from txlog.api.consuming import listeners
+
+pytestmark = pytest.mark.usefixtures("quick_disk")
+
+
+@pytest.fixture
+def client(tmp_path: Path) -> Iterator[Client]:
+    path = str(tmp_path / "store")
+    txlog.init(path, free_bytes_min=0)
+    with txlog.open(path) as made:
+        for topic in ("a", "b"):
+            made.create_topic(topic)
+            made.create_subscription(topic, "s", type="shared")
+        yield made
+
+
+def test_each_message_is_given_to_the_listener_of_its_consumer(client: Client) -> None:
+    """One thread for all; the listener acknowledges; those of several topics and in memory, too."""
+    got: Queue[tuple[str, bytes | None, int]] = Queue()
+
+    def listen(name: str, consumer: Any, message: Message) -> None:
+        consumer.acknowledge(message)
+        got.put((name, message.value, threading.get_ident()))
+
+    def listener(name: str) -> Any:
+        return lambda consumer, message: listen(name, consumer, message)
+
+    client.producer("a").send(b"0")  # before there is a listener
+    client.consumer("a", "s", message_listener=listener("one"))
+    assert got.get(timeout=60)[:2] == ("one", b"0")
+    client.consumer(["a", "b"], "m", create=True, type="shared", message_listener=listener("many"))
+    client.consumer("b", "glance", durable=False, message_listener=listener("memory"))
+    client.producer("a").send(b"1")
+    client.producer("b").send(b"2")
+    found = [got.get(timeout=60) for _ in range(5)]
+    assert sorted(one[:2] for one in found) == [
+        ("many", b"0"), ("many", b"1"), ("many", b"2"), ("memory", b"2"), ("one", b"1"),
+    ]  # fmt: skip
+    threads = {one[2] for one in found}
+    assert len(threads) == 1 and threading.get_ident() not in threads
+    client.close()
+    assert not [one for one in threading.enumerate() if one.ident in threads]
+
+
+def test_an_error_of_a_listener_is_logged_and_its_message_comes_again(
+    client: Client, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(listeners, "LISTENER_NACK_DELAY_MS", 1)
+    got: Queue[tuple[bytes | None, int | None]] = Queue()
+
+    def listener(consumer: Consumer, message: Message) -> None:
+        got.put((message.value, message.redelivery_count))
+        if not message.redelivery_count:
+            raise ValueError("not now")
+        consumer.acknowledge(message)
+
+    with caplog.at_level(logging.ERROR, "txlog.listener"):
+        client.consumer("a", "s", message_listener=listener)
+        client.producer("a").send(b"1")
+        assert [got.get(timeout=60) for _ in range(2)] == [(b"1", 0), (b"1", 1)]
+    assert "ValueError('not now')" in caplog.text
+    client.close()
+
+
+def test_a_consumer_that_is_closed_by_its_listener_is_left(client: Client) -> None:
+    """So is a client: close does not wait for its own caller."""
+    done = threading.Event()
+
+    def once(consumer: Consumer, message: Message) -> None:
+        consumer.acknowledge(message)
+        consumer.close()
+
+    def last(consumer: Consumer, message: Message) -> None:
+        client.close()
+        done.set()
+
+    client.consumer("a", "s", message_listener=once)
+    client.consumer("b", "s", message_listener=last)
+    client.producer("a").send(b"1")
+    client.producer("a").send(b"2")
+    client.producer("b").send(b"3")
+    assert done.wait(60)
+    thread = client._listeners._thread
+    assert thread is not None
+    thread.join(60)
+    assert not thread.is_alive()
