@@ -4,8 +4,8 @@
 
 A store in memory of messages of 100 bytes with keys, two properties and event times, half of them
 in transactions of 100. Each command is a process of its own and writes into a file; its peer is
-DuckDB's COPY, from a table in memory that was made by reading the command's own output, into
-the same form. `produce` has no peer: its other formats stand beside `--in lines`. In turns, medians
+DuckDB's COPY of the same columns, from a Parquet file made of the command's own output, into the
+same form. `produce` has no peer: its other formats stand beside `--in lines`. In turns, medians
 in seconds, of the clock and of the processor.
 """
 
@@ -103,15 +103,16 @@ def medians(times: list[Took]) -> Took:
 
 
 def copies(base: Path) -> duckdb.DuckDBPyConnection:
-    """A session with what the commands print as tables."""
+    """A session with what the commands print as Parquet files."""
     session = duckdb.connect()
     for name in ("records", "envelopes", "rows"):
-        file = base / f"{name}.ndjson"
+        lines, file = base / f"{name}.ndjson", base / f"{name}.parquet"
         session.execute(
-            f"CREATE TABLE {name} AS FROM read_json('{file}', format = 'newline_delimited',"
-            " maximum_object_size = 1000000)"
+            f"COPY (FROM read_json('{lines}', format = 'newline_delimited'))"
+            f" TO '{file}' (FORMAT parquet, COMPRESSION zstd)"
         )
-        file.unlink()
+        session.execute(f"CREATE VIEW {name} AS FROM read_parquet('{file}')")
+        lines.unlink()
     return session
 
 

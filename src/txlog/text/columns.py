@@ -44,7 +44,7 @@ _CSV_MARKS: Final = (",", '"', "\n", "\r")
 
 def pieces(table: pa.Table | pa.RecordBatch) -> Iterator[pa.Table]:
     """A table or batch in pieces whose text has room in memory; a row is never cut."""
-    if len(table) < 2 or table.nbytes <= _PIECE_BYTES:
+    if len(table) < 2 or not _is_heavy(table, _PIECE_BYTES):
         yield table
         return
     half = len(table) // 2
@@ -52,9 +52,15 @@ def pieces(table: pa.Table | pa.RecordBatch) -> Iterator[pa.Table]:
     yield from pieces(table.slice(half))
 
 
+def _is_heavy(table: pa.Table | pa.RecordBatch, limit_bytes: int) -> bool:
+    # The exact size takes a millisecond of a table of many chunks, that of its buffers none.
+    heavy: bool = table.get_total_buffer_size() > limit_bytes and table.nbytes > limit_bytes
+    return heavy
+
+
 def widened(table: pa.Table | pa.RecordBatch) -> Callable[[pa.Array], pa.Array]:
     """What gives its columns offsets of 64 bits, if their text may be more than 2 GiB."""
-    if table.nbytes <= _LARGE_BYTES:
+    if not _is_heavy(table, _LARGE_BYTES):
         return lambda column: column
     return lambda column: column.cast(_WIDE.get(column.type, column.type))
 
@@ -106,7 +112,7 @@ def same(column: pa.Array) -> pa.Scalar | None:
 
 
 def by_distinct(column: pa.Array, said: Callable[[pa.Array], pa.Array]) -> pa.Array:
-    """What `said` makes of a column without nulls, asked for each value once if they recur."""
+    """What `said` makes of a column, null of null, asked for each value once if they recur."""
     encoded = column.dictionary_encode()
     if len(encoded.dictionary) * 2 > len(column) - column.null_count:
         return said(column)

@@ -123,11 +123,9 @@ class Messages:
         most, least = self.stored("txn_most"), self.stored("txn_least")
         if most is None or least is None or most.null_count == len(most):
             return None
-        first, other = columns.same(most), columns.same(least)
-        if first is not None and other is not None:
-            return str(TxnId.from_halves(first.as_py(), other.as_py()))
-        if first is not None and not first.as_py() & _COUNTER_HIGH and not least.null_count:
-            coordinator = str(TxnId.from_halves(first.as_py(), 0)).partition(":")[0]
+        distinct = most.drop_null().unique().to_pylist()
+        if len(distinct) == 1 and not distinct[0] & _COUNTER_HIGH:
+            coordinator = str(TxnId.from_halves(distinct[0], 0)).partition(":")[0]
 
             def said(values: pa.Array) -> pa.Array:
                 counters = values.view(pa.uint64()).cast(pa.string())

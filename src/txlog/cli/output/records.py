@@ -124,7 +124,7 @@ class Records:
     def _formatted(self, table: pa.Table, form: Format) -> Iterator[bytes | memoryview]:
         """Each message in a %-format; what a large one consists of as it lies in memory."""
         messages = Messages(table, self._columns_beside(table))
-        if messages.count > 1 or table.nbytes < _LARGE_BYTES:
+        if messages.count != 1 or table.nbytes < _LARGE_BYTES:
             yield data_of(form.lines(messages))
             return
         for part in form.parts(messages):
