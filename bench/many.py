@@ -33,6 +33,7 @@ HERE = Path(__file__).resolve().parent
 TXN_ROWS = 10
 VALUE = b"x" * 100
 NEXT_ENTRY = "SELECT coalesce(max(entry) + 1, 0) FROM messages WHERE partition = 0"
+WHERE = HERE / ".work" / "many"
 CASES = ("1p", "4t", "16t", "2p", "4p", "8p")
 
 
@@ -182,7 +183,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=3)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--only", nargs="+", choices=CASES, default=list(CASES))
-    parser.add_argument("--where", type=Path, default=HERE / ".work" / "many")
+    parser.add_argument("--where", type=Path, default=WHERE)
     parser.add_argument("--threads", type=int, default=1, help=argparse.SUPPRESS)
     parser.add_argument("--work", help=argparse.SUPPRESS)
     given = parser.parse_args()

@@ -8,6 +8,12 @@ from pathlib import Path
 RESULTS = Path(__file__).parent / "RESULTS.md"
 
 
+def head(text: str) -> None:
+    """Replace what stands before the first section."""
+    _, mark, rest = RESULTS.read_text().partition("\n## ")
+    RESULTS.write_text(f"{text.rstrip()}\n{mark}{rest}")
+
+
 def put(heading: str, lines: Sequence[str]) -> None:
     """Replace the section with this heading, `## …`, or add it behind the others."""
     before, _, behind = RESULTS.read_text().partition(f"{heading}\n")

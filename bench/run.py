@@ -30,12 +30,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 import duckdb
+import many
 import peers
 import pyarrow as pa
+import results
 
 HERE = Path(__file__).resolve().parent
 WORK = HERE / ".work"
-RESULTS = HERE / "RESULTS.md"
+RESULTS = results.RESULTS
 SOURCE = HERE.parent / "src"
 
 TXLOG_IMPORTS = (
@@ -226,7 +228,11 @@ def machine() -> list[str]:
 
 
 def report(
-    plan: Plan, figures: Figures, opened: Figures, times: dict[str, list[float]]
+    plan: Plan,
+    figures: Figures,
+    together: list[str],
+    opened: Figures,
+    times: dict[str, list[float]],
 ) -> Iterator[str]:
     """RESULTS.md, line by line."""
     yield from ("# Bench results", "", "Written by `bench/run.py`; not edited by hand.", "")
@@ -256,6 +262,14 @@ def report(
             "In W3 SQLite moves one cursor row a batch, txlog acknowledges each message."
         )
         yield ""
+    if together:
+        yield (
+            "Durable transactions of ten messages of 100 bytes on one topic, by threads and "
+            "processes together (`bench/many.py`)."
+        )
+        yield ""
+        yield from together
+        yield ""
     if opened:
         yield (
             f"Cold open of {plan.cold_messages:,} messages in {plan.cold_topics:,} topics, one "
@@ -278,6 +292,9 @@ def report(
         yield ""
 
 
+WORKS = [*peers.WORKLOADS, "many", "cold", "process"]
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -287,10 +304,10 @@ def main() -> int:
     parser.add_argument(
         "--only",
         nargs="+",
-        default=[*peers.WORKLOADS, "cold", "process"],
-        choices=[*peers.WORKLOADS, "cold", "process"],
+        default=WORKS,
+        choices=WORKS,
         metavar="WORK",
-        help=f"of {' '.join(peers.WORKLOADS)} cold process; writes no results",
+        help=f"of {' '.join(WORKS)}; writes no results",
     )
     parser.add_argument("--profile", choices=list(peers.WORKLOADS), help="profile txlog's side")
     parser.add_argument("--lines", type=int, default=25, help="lines of a profile")
@@ -303,13 +320,15 @@ def main() -> int:
         profile(given.profile, plan, given.lines)
         return 0
     figures = measure(plan, [name for name in given.only if name in peers.WORKLOADS])
+    together = many.table(many.WHERE, list(many.CASES), 3, 3) if "many" in given.only else []
     opened = cold(plan) if "cold" in given.only else {}
     times = processes(plan) if "process" in given.only else {}
-    text = "\n".join(report(plan, figures, opened, times))
+    text = "\n".join(report(plan, figures, together, opened, times))
     say("\n" + text)
-    complete = not given.quick and set(given.only) == {*peers.WORKLOADS, "cold", "process"}
-    if given.output or complete:
-        (given.output or RESULTS).write_text(text)
+    if given.output:
+        given.output.write_text(text)
+    elif not given.quick and set(given.only) == set(WORKS):
+        results.head(text)
     return 0
 
 
