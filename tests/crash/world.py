@@ -48,6 +48,7 @@ def open_client(disk: MemoryDisk, clock: ManualClock | None = None) -> Client:
         lock_timeout_ms=0,
         durability=None,
     )
+    disk.blocked = lambda path, timeout_ms: False  # in one thread nobody would free it
     client = Client(store, disk)  # any Disk will do
     client.checkpoint_automatically = False
     return client

@@ -245,7 +245,9 @@ def test_close_is_final(bench: Bench, kind: str) -> None:
             assert set(wanted) & INSIDE, f"{name} {wanted}: say with what it is called here"
             continue
         with pytest.raises(AlreadyClosed):
-            call(**{one: known[one] for one in wanted})
+            made = call(**{one: known[one] for one in wanted})
+            if isinstance(made, Iterator):
+                next(made)
             pytest.fail(name)
     if hasattr(handle, "__iter__"):
         with pytest.raises(AlreadyClosed):

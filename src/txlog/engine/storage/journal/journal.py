@@ -109,6 +109,8 @@ FILL_FRAME_BYTES_MAX = 256 << 10
 REWRITE_BYTES_MAX = 1 << 20  # of several frames by one call (R11)
 FLUSH_LOCK = "flush.lock"
 LOCK_TIMEOUT_MS = 30_000  # until a store says otherwise
+# For the flush lock, once a frame is in the file: giving up then leaves its outcome unknown.
+WRITTEN_TIMEOUT_MS = 5_000
 T = TypeVar("T")
 WITNESS_LOOKS_MAX = 5
 
@@ -701,7 +703,8 @@ class Journal:
             file.pwrite(offset, joined(parts) if total <= FILL_FRAME_BYTES_MAX else parts)
         except Exception as exc:
             try:
-                self._alone(partial(self._cut_back, offset, exc))
+                wait_ms = max(self.lock_timeout_ms, WRITTEN_TIMEOUT_MS)
+                self._alone(partial(self._cut_back, offset, exc), wait_ms=wait_ms)
             except StoreLocked as locked:
                 raise self._unknown("taking back what follows LSN", locked) from exc
             raise
@@ -766,7 +769,9 @@ class Journal:
             return []
         if not is_writer:
             return self._alone(
-                partial(self._flush, target, sync), meanwhile=partial(self._is_flushed, target)
+                partial(self._flush, target, sync),
+                wait_ms=max(self.lock_timeout_ms, WRITTEN_TIMEOUT_MS),
+                meanwhile=partial(self._is_flushed, target),
             )
         if self._alone(partial(self._flush, target, sync)) is None:
             try:
@@ -826,12 +831,14 @@ class Journal:
         act: Callable[[], T],
         *,
         wait: bool = True,
+        wait_ms: int | None = None,
         meanwhile: Callable[[], bool] | None = None,
     ) -> T | list[RawFrame]:
         """Run an act under the flush lock, with the witness as it is then.
 
         The lock is freed twice, as an interrupt may end the first time anywhere.
         wait:      False: only if the lock is free
+        wait_ms:   how long; the lock time-out when left out
         meanwhile: as of LockFile.acquire
         returns:   what the act does; nothing when it was not run
         """
@@ -844,7 +851,8 @@ class Journal:
                 if not wait:
                     is_held = lock.try_acquire()
                 else:
-                    is_held = lock.acquire(self.lock_timeout_ms, meanwhile)
+                    longest = self.lock_timeout_ms if wait_ms is None else wait_ms
+                    is_held = lock.acquire(longest, meanwhile)
                 if not is_held:
                     self._may_hold = False
                     return []
