@@ -18,7 +18,7 @@ from txlog.engine.folds.cursor import BEFORE_ALL, Cursor
 from txlog.engine.model.idset import IdSet, covers
 from txlog.engine.model.ops import Id
 from txlog.engine.plan.delayed.timetable import Timetable, timetable
-from txlog.engine.plan.delayed.timetable_parts import Key, behind_time, sorted_rows
+from txlog.engine.plan.delayed.timetable_parts import Key, after_time, sorted_rows
 from txlog.engine.plan.reading.skip_sets import Without
 from txlog.engine.storage.bucket.reader import BucketFile, Columns
 from txlog.engine.store.store import MAINTENANCE_PATH
@@ -102,10 +102,10 @@ def test_bitmaps_polls_and_counts_equal_the_rows(tmp_path: Path, seed: int) -> N
             found = sum(is_in((one[0], one[1], one[2]), ids) for ids in sets)
             is_future = at > cutoff
             assert found == is_future or (found == 0 and covers(mark, (one[0], one[1], one[2])))
-        behind = chance.choice([*rows, behind_time(T0 + chance.randrange(60)), (0, 0, 0, 0)])
+        after = chance.choice([*rows, after_time(T0 + chance.randrange(60)), (0, 0, 0, 0)])
         below = chance.choice([BEFORE_ALL, (1 << 40, 0, 0), (rows[0][1] + 1, 2, 0)])
-        polled = [key for key in table.poll(behind, below) if covers(below, key[1:])]
-        wanted = [key for key in rows if behind < key and key[0] <= cutoff]
+        polled = [key for key in table.poll(after, below) if covers(below, key[1:])]
+        wanted = [key for key in rows if after < key and key[0] <= cutoff]
         assert polled == [key for key in wanted if covers(below, key[1:])]
         later = [key for key in rows if key[0] > cutoff]
         assert table.next_key() == min(later, default=None)

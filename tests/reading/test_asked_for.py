@@ -75,7 +75,7 @@ def test_the_place_of_the_last_n_is_that_found_from_the_start(bench: Bench, seed
         start = ranges.start_of(view, number)
         for count in range(total + 3):
             skipped = max(0, total - count)
-            expected = dispatch.plan(view, number, start, skipped).behind if skipped else start
+            expected = dispatch.plan(view, number, start, skipped).after if skipped else start
             assert ranges.resolve_bound(view, found, 0, Bound("last", count)) == expected
             if count <= total:
                 assert ranges.resolve_bound(view, found, 0, Bound("skip", skipped)) == expected

@@ -102,20 +102,20 @@ def test_a_plan_is_the_walk_over_all_ids(seed: int) -> None:
         skip: Skip = chance.choice(
             ((), (a,), (a, b), (a, Without(b, c)), (Without(b, c), a, IdSet()))
         )
-        behind = chance.choice([BEGIN, *map(before, ids), *[(i[0], i[1], 0) for i in ids]])
+        after = chance.choice([BEGIN, *map(before, ids), *[(i[0], i[1], 0) for i in ids]])
         stop = chance.choice([None, None, *ids])
         limit = chance.choice((1, 2, 3, 1000))
         wanted = [
             one
             for one in ids
-            if not covers(behind, one) and (stop is None or one < stop) and not is_in(one, skip)
+            if not covers(after, one) and (stop is None or one < stop) and not is_in(one, skip)
         ]
-        found = plan(view, 1, behind, limit, skip, stop)
+        found = plan(view, 1, after, limit, skip, stop)
         assert planned(found) == wanted[:limit]
         assert found.messages == len(wanted[:limit])
-        left = [one for one in wanted if not covers(found.behind, one)]
+        left = [one for one in wanted if not covers(found.after, one)]
         assert left == wanted[limit:]  # nothing wanted is passed, what was taken is
-        assert stop is None or not covers(found.behind, stop) or covers(behind, stop)
+        assert stop is None or not covers(found.after, stop) or covers(after, stop)
 
 
 def test_a_million_left_out_are_not_walked() -> None:
@@ -130,5 +130,5 @@ def test_a_million_left_out_are_not_walked() -> None:
             found = plan(view, 1, BEGIN, 2, (gone,))
             looks += found.messages
             assert [one.entry for one in found.pieces] == [7, 500_000]
-            assert plan(view, 1, found.behind, 2, (gone,)).behind == (5, rows - 1, 0)
+            assert plan(view, 1, found.after, 2, (gone,)).after == (5, rows - 1, 0)
         assert looks == 2000

@@ -172,10 +172,10 @@ def _next(
 ) -> tuple[Mark, pa.Table | None]:
     """The next unacknowledged messages as (ledger, key, size, time); None after the last."""
     cursor = view.cursor(held.number, number)
-    behind = cursor.mark_delete if at is None else at
-    found = plan(view, number, behind, ROWS_AT_ONCE, (cursor.acked,))
+    after = cursor.mark_delete if at is None else at
+    found = plan(view, number, after, ROWS_AT_ONCE, (cursor.acked,))
     if not found.pieces:
-        return behind, None
+        return after, None
     tables = view.rows(requests_of(found.pieces), ("key", "value", "publish_time"))
     stored = pa.concat_tables(tables)
     ends, total = [], 0
@@ -190,7 +190,7 @@ def _next(
         pc.fill_null(pc.binary_length(stored.column("value")), 0),
         pc.fill_null(pc.binary_length(stored.column("key")), 0),
     ).cast(pa.int64())
-    return found.behind, pa.table(
+    return found.after, pa.table(
         {
             "ledger": repeat_runs([piece.ledger for piece in found.pieces], ends, pa.int64()),
             "key": stored.column("key"),

@@ -143,7 +143,7 @@ def _message(view: View, wanted: MessageId) -> dict[str, Any]:
     topic = catalogs.topic_of(view.catalog, owner[0])
     index = catalogs.index_of(topic, owner[0])
     place = resolve_range(view, topic, Range(start=Bound("id", wanted)), [index])[index]
-    found = plan(view, owner[0], place.behind, 1)
+    found = plan(view, owner[0], place.after, 1)
     piece = found.pieces[0] if found.pieces else None
     if (
         piece is None

@@ -541,7 +541,7 @@ class _Directory:
         found = self._client._store.ask(resolved, up_to_damage=True)
         stops = {str(index): place.stop for index, place in found.items()}
         return (
-            {str(index): place.behind for index, place in found.items()},
+            {str(index): place.after for index, place in found.items()},
             {index: stop for index, stop in stops.items() if stop is not None},
         )
 

@@ -18,7 +18,7 @@ from txlog.engine.folds.catalog import Topic, number_of
 from txlog.engine.folds.topic import LedgerEnd
 from txlog.engine.model.ops import Mark
 from txlog.engine.model.schema import KIND_DATA, TXN_COMMIT
-from txlog.engine.plan.reading.ranges import check_retained, end_of, start_of, stop_behind
+from txlog.engine.plan.reading.ranges import check_retained, end_of, start_of, stop_after
 from txlog.engine.view.view import View
 from txlog.errors import MessageNotFound
 from txlog.ids import MessageId, TopicName
@@ -63,7 +63,7 @@ def first_places(view: View, topic: Topic, indexes: list[int], bound: Bound) -> 
 def first_place(view: View, topic: Topic, index: int) -> Mark:
     """The first position of a partition that still exists."""
     number = number_of(topic, index)
-    return max(stop_behind(start_of(view, number)), (view.topic(number).ledgers[0].ledger, 0, 0))
+    return max(stop_after(start_of(view, number)), (view.topic(number).ledgers[0].ledger, 0, 0))
 
 
 def last_places(view: View, topic: Topic, indexes: list[int]) -> Places:
@@ -91,8 +91,8 @@ def check_there(view: View, topic: Topic, places: Mapping[int, Mark]) -> None:
     """
     for index, (ledger, entry, inner) in places.items():
         number = number_of(topic, index)
-        behind = (ledger, entry, inner - 1) if inner > 1 else (ledger, entry - 1, 0)
-        check_retained(view, topic, number, behind)
+        after = (ledger, entry, inner - 1) if inner > 1 else (ledger, entry - 1, 0)
+        check_retained(view, topic, number, after)
         if ledger and view.catalog.owners.get(ledger) != (number, "p"):
             short = TopicName.parse(topic.name).short
             raise MessageNotFound(
@@ -141,11 +141,11 @@ def next_places(
     else:
         first = rows.filter(pc.equal(rows.column("lsn"), frames.column("lsn")[0]))
         taken = first.slice(0, max(1, _fitting(first, room)))
-    behind = taken.group_by("partition", use_threads=False).aggregate(
+    after = taken.group_by("partition", use_threads=False).aggregate(
         [("ledger", "last"), ("entry", "last")]
     )
     out = dict(places)
-    for row in behind.to_pylist():
+    for row in after.to_pylist():
         out[row["partition"]] = (row["ledger_last"], row["entry_last"] + 1, 0)
     return out
 

@@ -115,13 +115,13 @@ def spans_of(view: View, topic: Topic, wanted: Wanted, indexes: list[int]) -> di
         stop = ranges.end_of(view, topic, index) if place.stop is None else place.stop
         if wanted.at_lsn is not None:
             stop = min(stop, above_lsn(view, number_of(topic, index), wanted.at_lsn))
-        out[index] = Span(ranges.stop_behind(place.behind), stop)
+        out[index] = Span(ranges.stop_after(place.after), stop)
     return out
 
 
 def above_lsn(view: View, number: int, lsn: int) -> Mark:
     """The first position of a partition written by a later frame than this."""
-    above = ranges.stop_behind(ranges.start_of(view, number))
+    above = ranges.stop_after(ranges.start_of(view, number))
     for end in view.topic(number).ledgers:
         if end.entries and last_lsn(view, end.ledger) > lsn:
             at = 0

@@ -229,7 +229,7 @@ class Reader:
                 self._previews[partition] = START
 
     def _place(self, partition: int, place: ReadRange) -> None:
-        self._places[partition], self._stops[partition] = place.behind, place.stop
+        self._places[partition], self._stops[partition] = place.after, place.stop
         self._compacted.pop(partition, None)
         if place.compacted is not None:
             self._compacted[partition] = place.compacted
@@ -423,7 +423,7 @@ class Reader:
             table = received(view, self.short, partition, number, found.pieces)
         if wall is not None and not found.messages and wall < self._stop(partition):
             raise damage_error(view, number)
-        self._places[partition] = found.behind
+        self._places[partition] = found.after
         if table.num_rows < limit and wall is None and self._damage is None:
             rows = self._preview(view, partition, number, limit - table.num_rows)
             return pa.concat_tables([table, rows]) if rows.num_rows else table
@@ -436,7 +436,7 @@ class Reader:
             self._compacted[partition] = left
         else:
             del self._compacted[partition]
-            self._places[partition] = left.behind
+            self._places[partition] = left.after
         return table
 
     def _preview(self, view: View, partition: int, number: int, limit: int) -> pa.Table:

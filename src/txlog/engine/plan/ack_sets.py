@@ -131,20 +131,20 @@ def subtract(view: View, partition: int, run: Run, taken: IdSet) -> list[Run]:
     return sorted(runs_of_bitmap(ledger, rest) + out)
 
 
-def behind_mark(view: View, partition: int, run: Run, mark: Mark) -> list[Run]:
+def above_mark(view: View, partition: int, run: Run, mark: Mark) -> list[Run]:
     """The part of the run after the mark; of a marker that the mark is inside, the rest."""
-    rest = _behind(view, partition, run, mark)
+    rest = _after(view, partition, run, mark)
     if rest is None:
         return []
     ledger, first, last, index_first, _ = rest
     if index_first or not (mark[2] and mark[:2] == (ledger, first)) or first == last:
         return [rest]
-    inner = _behind(view, partition, (ledger, first, first, 0, 0), mark)
+    inner = _after(view, partition, (ledger, first, first, 0, 0), mark)
     out = [] if inner is None else [inner]
     return [*out, (ledger, first + 1, last, 0, 0)]
 
 
-def _behind(view: View, partition: int, run: Run, mark: Mark) -> Run | None:
+def _after(view: View, partition: int, run: Run, mark: Mark) -> Run | None:
     ledger, first, last, index_first, index_last = run
     if index_first:
         if covers(mark, (ledger, first, index_last)):
@@ -170,10 +170,10 @@ def through(view: View, partition: int, mark: Mark, target: Mark) -> list[Run]:
             continue
         last = entries - 1 if ledger < target[0] else target[1] - (target[2] != 0)
         if last >= 0:
-            out += behind_mark(view, partition, (ledger, 0, last, 0, 0), mark)
+            out += above_mark(view, partition, (ledger, 0, last, 0, 0), mark)
         if ledger == target[0] and target[2]:
             part: Run = (ledger, target[1], target[1], 1, target[2])
-            out += behind_mark(view, partition, part, mark)
+            out += above_mark(view, partition, part, mark)
     return out
 
 

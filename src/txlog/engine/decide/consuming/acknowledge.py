@@ -20,8 +20,8 @@ from txlog.engine.folds.catalog import Subscription, Topic, index_of
 from txlog.engine.folds.cursor import Cursor
 from txlog.engine.model.ops import AckConflicted, Acked, Mark, PendingAcked, Run, SubscriptionAdded
 from txlog.engine.plan.ack_sets import (
+    above_mark,
     acked_outcome,
-    behind_mark,
     checked_run,
     is_trimmed,
     messages_in,
@@ -272,7 +272,7 @@ def _undeleted(view: View, partition: int, cursor: Cursor, run: Run) -> list[Run
         return []
     return [
         rest
-        for part in behind_mark(view, partition, run, cursor.mark_delete)
+        for part in above_mark(view, partition, run, cursor.mark_delete)
         for rest in subtract(view, partition, part, cursor.acked)
     ]
 

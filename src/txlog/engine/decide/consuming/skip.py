@@ -27,7 +27,7 @@ from txlog.engine.plan.delayed.timetable import timetable
 from txlog.engine.plan.participants import check_available
 from txlog.engine.plan.policies import delay_policy, retention_policy
 from txlog.engine.plan.reading.dispatch import NO_MATTER, Piece, plan, requests_of
-from txlog.engine.plan.reading.ranges import behind_time, stop_behind
+from txlog.engine.plan.reading.ranges import before_time, stop_after
 from txlog.engine.plan.reading.skip_sets import Skip
 from txlog.engine.view.view import View
 from txlog.settings import Settings
@@ -137,7 +137,7 @@ def _skip(draft: Draft, subscription: int, number: int, amount: Amount) -> int:
     cursor = view.cursor(subscription, number)
     stop = None
     if amount.before_ms is not None:
-        stop = stop_behind(behind_time(view, number, amount.before_ms))
+        stop = stop_after(before_time(view, number, amount.before_ms))
     found = plan(
         view,
         number,

@@ -18,7 +18,7 @@ from txlog.engine.folds.topic import LedgerEnd
 from txlog.engine.folds.topic import Topic as TopicState
 from txlog.engine.model.idset import IdSet
 from txlog.engine.model.ops import CursorTrimmed, LedgerRolled, LedgerTrimmed, Mark, Run
-from txlog.engine.plan.ack_sets import advanced, behind_mark, messages_in, subtract, through
+from txlog.engine.plan.ack_sets import above_mark, advanced, messages_in, subtract, through
 from txlog.engine.plan.clock_trust import trusted
 from txlog.engine.plan.participants import unavailable_error
 from txlog.engine.plan.policies import RetentionPolicy, retention_policy
@@ -231,7 +231,7 @@ def _cursor_trimmed(view: View, subscription: int, number: int, target: Mark) ->
     cursor = view.cursor(subscription, number)
     changed: list[tuple[int, int, list[Run], Mark | None, int]] = []
     for pair, pending in cursor.pending.items():
-        left = [rest for run in pending.runs for rest in behind_mark(view, number, run, target)]
+        left = [rest for run in pending.runs for rest in above_mark(view, number, run, target)]
         if left != pending.runs:
             cumulative = pending.cumulative
             if cumulative is not None and covers(target, cumulative):

@@ -213,7 +213,7 @@ def _choose(
     if me.kind in SHARED_TYPES:
         skip = (*skip, leases.leased)
     found = plan(view, number, at, limit, skip)
-    place = Place(cursor.round, found.behind)
+    place = Place(cursor.round, found.after)
     return Part(number, found.pieces, place, _runs_of(found.pieces), bytes=found.bytes)
 
 

@@ -123,7 +123,7 @@ def choose_keys(
     looked = 0
     while look.left > 0 and out.bytes < RECEIVE_BYTES_MAX:
         found = plan(view, number, at, max(SCAN_ROWS_MIN, look.left * len(members)), skip)
-        at = found.behind
+        at = found.after
         if not found.messages:
             break
         try:

@@ -32,7 +32,7 @@ from txlog.engine.folds.delayed import Delayed
 from txlog.engine.model.idset import before
 from txlog.engine.model.ops import Id, Mark
 from txlog.engine.plan.delayed.timetable import Timetable, timetable
-from txlog.engine.plan.delayed.timetable_parts import BucketAway, BucketLost, Key, behind_time
+from txlog.engine.plan.delayed.timetable_parts import BucketAway, BucketLost, Key, after_time
 from txlog.engine.plan.policies import ACTIVE
 from txlog.engine.plan.reading.batch_bytes import BatchBytes
 from txlog.engine.plan.reading.dispatch import Piece, id_of, part_of, plan, requests_of
@@ -127,7 +127,7 @@ class DueScan:
         self._view, self._number, self.cursor, self.cutoff = view, number, cursor, cutoff
         self._strays_max, self._make_do, self._members = strays_max, make_do, members
         delayed = self._delayed = view.delayed(number)
-        self.mark, self.pointer = cursor.mark_delete, behind_time(cutoff)
+        self.mark, self.pointer = cursor.mark_delete, after_time(cutoff)
         self.strays: tuple[Key, ...] = ()
         self.is_rewound = place is not None and _is_stale(place, delayed)
         if place is not None and place.members == members and not self.is_rewound:
@@ -188,7 +188,7 @@ class DueScan:
                 yield key
                 last = key
             self.pass_over(key)
-        self.pass_over(behind_time(self.cutoff))
+        self.pass_over(after_time(self.cutoff))
 
     def pass_over(self, key: Key) -> None:
         if not self._is_cut and key > self.pointer:
@@ -236,7 +236,7 @@ class DueScan:
         """Strays that are due; those that are no longer free are forgotten."""
         if not self.strays or self.strays[0][0] > self.cutoff:
             return []
-        count = bisect_right(self.strays, behind_time(self.cutoff))
+        count = bisect_right(self.strays, after_time(self.cutoff))
         free = [key for key in self.strays[:count] if self.is_free(key[1:])]
         if len(free) < count:
             self.strays = (*free, *self.strays[count:])
@@ -260,14 +260,14 @@ class DueScan:
 
     # --- from the mark on --------------------------------------------------------------------
 
-    def open_forward(self, behind: Mark) -> None:
+    def open_forward(self, after: Mark) -> None:
         """Find what a read from a place leaves out, and where it looks at each row.
 
         raises: BucketLost
         """
         self._ranges = list(self._delayed.unindexed)
         if self._table is not None:
-            self.skip, away = self._table.futures(self.cursor, behind, make_do=self._make_do)
+            self.skip, away = self._table.futures(self.cursor, after, make_do=self._make_do)
             self._ranges += ((one.first, one.last) for one in away)
             self._away = [one.first for one in away]
 
@@ -309,7 +309,7 @@ class DueScan:
 
     def forget_due(self) -> None:
         """Forget strays that are due: a read from below them meets them again."""
-        count = bisect_right(self.strays, behind_time(self.cutoff))
+        count = bisect_right(self.strays, after_time(self.cutoff))
         self.strays = self.strays[count:]
 
     def remember(self, waiting: list[Key]) -> None:
@@ -326,7 +326,7 @@ def _is_stale(place: Place, delayed: Delayed) -> bool:
     """True when the index may lack ids that this place has not passed: it begins again."""
     if not place.honours or place.losses != delayed.losses:
         return True
-    return place.cuts != delayed.cuts and place.pointer < behind_time(delayed.cutoff_ms)
+    return place.cuts != delayed.cuts and place.pointer < after_time(delayed.cutoff_ms)
 
 
 def due_for_any(view: View, number: int, scan: DueScan, limit: int, bytes_max: int) -> Due:
@@ -344,7 +344,7 @@ def due_for_any(view: View, number: int, scan: DueScan, limit: int, bytes_max: i
             view, number, mark, wanted, (*scan.busy, *scan.skip), bytes_max=bytes_max - used
         )
         if not found.messages:
-            mark = found.behind
+            mark = found.after
             break
         try:
             rows = scan.not_due(found.pieces)
@@ -355,14 +355,14 @@ def due_for_any(view: View, number: int, scan: DueScan, limit: int, bytes_max: i
         if not rows and total + found.messages <= limit:
             pieces += found.pieces
             used += found.bytes
-            mark = found.behind
+            mark = found.after
             break
         split = _split(found.pieces, rows, limit - total, scan)
         scan.remember(split.waiting)
         pieces += split.pieces
         total += split.messages
         used += found.bytes * split.messages // found.messages
-        mark = split.stop or found.behind
+        mark = split.stop or found.after
         scan.looked += found.messages
         if split.stop is not None:
             break
@@ -408,7 +408,7 @@ def next_due(view: View, number: int, cutoff: int, place: Place) -> int | None:
         key = timetable(view, number, cutoff).next_key()
         if key is not None:
             known.append(key[0])
-    at = bisect_right(place.strays, behind_time(cutoff))
+    at = bisect_right(place.strays, after_time(cutoff))
     if at < len(place.strays):
         known.append(place.strays[at][0])
     return min(known, default=None)

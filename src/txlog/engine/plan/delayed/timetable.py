@@ -77,7 +77,7 @@ class Timetable:
         for one in self._buckets:
             one.close()
 
-    def futures(self, cursor: Cursor, behind: Mark, *, make_do: bool) -> tuple[Skip, list[Bucket]]:
+    def futures(self, cursor: Cursor, after: Mark, *, make_do: bool) -> tuple[Skip, list[Bucket]]:
         """What a read from a position leaves out as not due, and the buckets it must do without.
 
         Nothing released for the subscription is left out.
@@ -86,7 +86,7 @@ class Timetable:
         out: list[IdSet] = []
         away: list[Bucket] = []
         for one in self._buckets:
-            if one.bucket.max_at > self.cutoff and not covers(behind, one.bucket.last):
+            if one.bucket.max_at > self.cutoff and not covers(after, one.bucket.last):
                 try:
                     out.append(one.future())
                 except BucketAway:
@@ -100,16 +100,16 @@ class Timetable:
             return tuple(ids for ids in out if ids), away
         return tuple(Without(ids, cursor.released) for ids in out if ids), away
 
-    def poll(self, behind: Key, below: Mark) -> Iterator[Key]:
+    def poll(self, after: Key, below: Mark) -> Iterator[Key]:
         """The keys after one that are due, in order, without those at or above a position.
 
         All keys of a bucket at the position are returned: the caller must check. A bucket that
         cannot be read ends it, with BucketAway or BucketLost, after all the others.
         """
-        found = self._mutable.keys(behind, self.cutoff, below)
+        found = self._mutable.keys(after, self.cutoff, below)
         for one in self._buckets:
             if covers(below, one.bucket.first):
-                found += one.keys(behind, self.cutoff)
+                found += one.keys(after, self.cutoff)
         return merge(*found)
 
     def next_key(self) -> Key | None:

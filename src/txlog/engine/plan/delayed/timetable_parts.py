@@ -47,7 +47,7 @@ AT_ONCE = 512
 ROW_BYTES = 28  # of a row in memory: three columns of 8 bytes, and its index
 
 
-def behind_time(at: int) -> Key:
+def after_time(at: int) -> Key:
     """The place after all keys of a time."""
     return (at, FAR, 0, 0)
 
@@ -336,14 +336,14 @@ class Mutable:
                 unite(self._future, more)
         return self._future
 
-    def keys(self, behind: Key, through: int, below: Mark) -> list[Iterator[Key]]:
+    def keys(self, after: Key, through: int, below: Mark) -> list[Iterator[Key]]:
         """Keys after one, up to and including a time; each in order."""
         if self._first is None or not covers(below, self._first):
             return []
         return [
             keys(chunk, start, stop)
             for chunk in self._chunks
-            if (start := rows_through(chunk, behind)) < (stop := bisect_right(chunk.at, through))
+            if (start := rows_through(chunk, after)) < (stop := bisect_right(chunk.at, through))
         ]
 
     def next_key(self) -> Key | None:
@@ -467,22 +467,22 @@ class Sealed:
             self._future = made
         return self._future
 
-    def keys(self, behind: Key, through: int) -> list[Iterator[Key]]:
+    def keys(self, after: Key, through: int) -> list[Iterator[Key]]:
         """Keys after one, up to and including a time, in order."""
-        if through < self.bucket.min_at or self.bucket.max_at < behind[0]:
+        if through < self.bucket.min_at or self.bucket.max_at < after[0]:
             return []
-        return [self._keys(behind, through)]
+        return [self._keys(after, through)]
 
-    def _keys(self, behind: Key, through: int) -> Iterator[Key]:
+    def _keys(self, after: Key, through: int) -> Iterator[Key]:
         segments = self._read(lambda file: file.segments)
-        first = max(0, bisect_right(segments, behind, key=lambda one: one.first) - 1)
+        first = max(0, bisect_right(segments, after, key=lambda one: one.first) - 1)
         for number in range(first, len(segments)):
             if segments[number].min_at > through:
                 return
-            if behind >= behind_time(segments[number].max_at):
+            if after >= after_time(segments[number].max_at):
                 continue
             rows = self._segment(number)
-            start, stop = rows_through(rows, behind), bisect_right(rows.at, through)
+            start, stop = rows_through(rows, after), bisect_right(rows.at, through)
             yield from keys(rows, start, stop)
 
     def next_key(self) -> Key | None:

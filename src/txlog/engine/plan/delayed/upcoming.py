@@ -285,16 +285,16 @@ def _column(values: array[int], kind: pa.DataType) -> pa.Array:
 
 def scan(view: View, partition: int, first: Id, last: Id) -> pa.Table:
     """The messages of a range of positions, both ends included, that have a time, as TIMES."""
-    behind: Mark = before(first)
+    after: Mark = before(first)
     stop: Mark = (last[0], last[1], last[2] + 1) if last[2] else (last[0], last[1] + 1, 0)
     out = [TIMES.empty_table()]
     while True:
-        found = plan(view, partition, behind, ROWS_AT_ONCE, (), stop, bytes_max=NO_MATTER)
+        found = plan(view, partition, after, ROWS_AT_ONCE, (), stop, bytes_max=NO_MATTER)
         if not found.pieces:
             break
         rows = _times(view, found.pieces)
         out.append(rows.filter(rows["deliver_at"].is_valid()))
-        behind = found.behind
+        after = found.after
     whole = pa.concat_tables(out)
     return whole.filter(pc.and_(_at_least(whole, first), pc.invert(_above(whole, last))))
 

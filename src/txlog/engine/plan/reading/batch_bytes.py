@@ -55,6 +55,6 @@ class BatchBytes:
         large = {part[3]: chunked[part[0]] for part in marker.ranges if part[0] in chunked}
         if index in large:
             return 1, large[index].payload_bytes
-        behind = min((at for at in large if at > index), default=index + wanted)
+        after = min((at for at in large if at > index), default=index + wanted)
         size = marker.payload_bytes - sum(one.payload_bytes for one in large.values())
-        return min(wanted, behind - index), size // max(1, marker.count - len(large))
+        return min(wanted, after - index), size // max(1, marker.count - len(large))

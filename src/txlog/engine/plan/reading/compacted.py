@@ -30,13 +30,13 @@ _STORED = (*(name for name in RECEIVED.names if name not in _ELSEWHERE), *_IDS)
 class Left(NamedTuple):
     """What is left to read of the compacted rows of a partition: rows start to stop of the files.
 
-    behind: after them the log goes on behind this position
+    after: the log continues after this position
     """
 
     files: tuple[FileRef, ...]
     start: int
     stop: int
-    behind: Mark
+    after: Mark
 
 
 def compacted_files(view: View, number: int) -> tuple[FileRef, ...]:

@@ -75,18 +75,18 @@ class Piece:
 
 
 class Plan(NamedTuple):
-    """What to deliver; behind: the position after the last message looked at; bytes: about."""
+    """What to deliver; after: the position after the last message looked at; bytes: about."""
 
     pieces: list[Piece]
     messages: int
-    behind: Mark
+    after: Mark
     bytes: int = 0
 
 
 def plan(
     view: View,
     partition: int,
-    behind: Mark,
+    after: Mark,
     limit: int,
     skip: Skip = (),
     stop: Mark | None = None,
@@ -103,9 +103,9 @@ def plan(
         skip = (*skip, IdSet(silent))
     pieces: list[Piece] = []
     total = 0
-    at = behind
+    at = after
     budget = BatchBytes(view, partition, bytes_max)
-    for run, marker in _candidates(view, partition, behind, stop, skip):
+    for run, marker in _candidates(view, partition, after, stop, skip):
         ledger, first, last, index_first, index_last = run
         while total < limit and first <= last and index_first <= index_last:
             size = last - first + 1 if marker is None else index_last - index_first + 1
@@ -126,14 +126,14 @@ def plan(
         if total >= limit:
             break
     else:
-        at = _last(view, partition, behind, stop)
+        at = _last(view, partition, after, stop)
     return Plan(pieces, total, at, bytes_max - budget.left)
 
 
-def behind_followed_by(
+def position_followed_by(
     view: View, partition: int, count: int, after: Mark, skip: Skip = (), stop: Mark | None = None
 ) -> Mark | None:
-    """The position behind the message that `count` others follow; None if there are too few.
+    """The position after the message that `count` others follow; None if there are too few.
 
     after: only messages after this position count, and before `stop`; skip: those in it do not
     cost:   O(pieces of what follows), whatever lies before it
@@ -168,17 +168,17 @@ def behind_followed_by(
 
 
 def _candidates(
-    view: View, partition: int, behind: Mark, stop: Mark | None, skip: Skip
+    view: View, partition: int, after: Mark, stop: Mark | None, skip: Skip
 ) -> Iterator[tuple[Run, Marker | None]]:
     """What is visible between two positions and not left out: plain messages, and of markers."""
     markers = view.buffer(partition).markers
-    for end in _ledgers_from(view, partition, behind[0]):
+    for end in _ledgers_from(view, partition, after[0]):
         ledger, entries = end.ledger, end.entries
         if stop is not None and ledger >= stop[0]:
             if ledger > stop[0]:
                 return
             entries = min(entries, stop[1] + (stop[2] > 1))
-        entry = behind[1] + (behind[2] == 0) if ledger == behind[0] else 0
+        entry = after[1] + (after[2] == 0) if ledger == after[0] else 0
         if entry >= entries:
             continue
         left = entries_left(skip, ledger, entry, entries)
@@ -188,8 +188,8 @@ def _candidates(
                 yield run, None
                 continue
             first, last = 1, marker.count
-            if run[:2] == behind[:2]:
-                first = behind[2] + 1
+            if run[:2] == after[:2]:
+                first = after[2] + 1
             if stop is not None and run[:2] == stop[:2]:
                 last = min(last, stop[2] - 1)
             if first <= last:
@@ -235,8 +235,8 @@ def _ledger_of(end: LedgerEnd) -> int:
     return end.ledger
 
 
-def _last(view: View, partition: int, behind: Mark, stop: Mark | None) -> Mark:
-    """The last position before the stop, or `behind` when there is none."""
+def _last(view: View, partition: int, after: Mark, stop: Mark | None) -> Mark:
+    """The last position before the stop, or `after` when there is none."""
     for end in reversed(view.topic(partition).ledgers):
         ledger, entries, index = end.ledger, end.entries, 0
         if stop is not None and ledger >= stop[0]:
@@ -249,10 +249,10 @@ def _last(view: View, partition: int, behind: Mark, stop: Mark | None) -> Mark:
                     index = stop[2] - 1
         if entries:
             mark = (ledger, entries - 1, index)
-            return behind if covers(behind, mark) else mark
-        if ledger <= behind[0]:
+            return after if covers(after, mark) else mark
+        if ledger <= after[0]:
             break
-    return behind
+    return after
 
 
 def part_of(piece: Piece, first: int, last: int) -> Piece:

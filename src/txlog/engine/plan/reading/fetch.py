@@ -15,7 +15,7 @@ from txlog.engine.folds import buffer as buffers
 from txlog.engine.folds.cursor import Cursor
 from txlog.engine.model.idset import IdSet
 from txlog.engine.model.ops import Run
-from txlog.engine.plan.ack_sets import behind_mark, is_trimmed, subtract
+from txlog.engine.plan.ack_sets import above_mark, is_trimmed, subtract
 from txlog.engine.plan.reading.dispatch import Piece, received
 from txlog.engine.view.view import View
 
@@ -102,8 +102,8 @@ def still_pending(view: View, partition: int, cursor: Cursor, runs: Iterable[Run
     for run in runs:
         if is_trimmed(view, partition, run[0]):
             continue
-        behind = behind_mark(view, partition, run, cursor.mark_delete)
-        out += without(view, partition, without(view, partition, behind, cursor.acked), cursor.held)
+        after = above_mark(view, partition, run, cursor.mark_delete)
+        out += without(view, partition, without(view, partition, after, cursor.acked), cursor.held)
     return out
 
 

@@ -43,14 +43,14 @@ FETCH_BYTES = 16 << 20
 FETCH_FIRST, FETCH_MOST = 64, 100_000
 
 
-def in_log(view: View, number: int, behind: Mark, stop: Mark | None = None) -> Iterator[pa.Table]:
+def in_log(view: View, number: int, after: Mark, stop: Mark | None = None) -> Iterator[pa.Table]:
     """Where the messages of a partition after a position lie, as tables of PLACED, in order."""
     while True:
-        found = plan(view, number, behind, SCAN_MESSAGES, (), stop, NO_MATTER)
+        found = plan(view, number, after, SCAN_MESSAGES, (), stop, NO_MATTER)
         if not found.messages:
             return
         yield _placed(view, found.pieces)
-        behind = found.behind
+        after = found.after
 
 
 def _placed(view: View, pieces: list[Piece]) -> pa.Table:

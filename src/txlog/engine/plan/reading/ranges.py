@@ -18,7 +18,7 @@ from txlog.engine.plan.ack_sets import is_trimmed
 from txlog.engine.plan.lookup import subscription as find_subscription
 from txlog.engine.plan.participants import check_available
 from txlog.engine.plan.reading.compacted import Left, compacted_files, rows_before, rows_earlier
-from txlog.engine.plan.reading.dispatch import NO_MATTER, behind_followed_by, plan
+from txlog.engine.plan.reading.dispatch import NO_MATTER, plan, position_followed_by
 from txlog.engine.plan.reading.skip_sets import Skip
 from txlog.engine.view.view import View
 from txlog.errors import InvalidArgument, MessageNotFound, TransactionNotFound
@@ -35,7 +35,7 @@ class ReadRange(NamedTuple):
     compacted: these rows come first
     """
 
-    behind: Mark
+    after: Mark
     stop: Mark | None
     subscription: int | None = None
     compacted: Left | None = None
@@ -74,39 +74,39 @@ def resolve_range(
     for partition in partitions:
         stop = None
         if wanted.stop is not None:
-            stop = stop_behind(resolve_bound(view, topic, partition, wanted.stop))
+            stop = stop_after(resolve_bound(view, topic, partition, wanted.stop))
         out[partition] = ReadRange(resolve_bound(view, topic, partition, wanted.start), stop)
     return out
 
 
 def compacted_range(view: View, topic: Topic, partition: int, wanted: Range) -> ReadRange:
-    """Where a compacted range begins: in the compacted rows, or behind their horizon.
+    """Where a compacted range begins: in the compacted rows, or after their horizon.
 
     Its bounds mean positions of the log, of which the first messages may have been trimmed.
     """
     number = number_of(topic, partition)
     known, files = view.topic(number).compaction, compacted_files(view, number)
     first = start_of(view, number)
-    behind = _log_position(view, topic, partition, wanted.start)
+    begin = _log_position(view, topic, partition, wanted.start)
     stop = None
     if wanted.stop is not None:
-        stop = stop_behind(_log_position(view, topic, partition, wanted.stop))
+        stop = stop_after(_log_position(view, topic, partition, wanted.stop))
     horizon = BEFORE_ALL if known is None else (*known.horizon, 0)
-    after = horizon if covers(horizon, behind) else behind
+    after = horizon if covers(horizon, begin) else begin
     if wanted.start.kind not in ("id", "after"):
         after = max(after, first)  # it was said to begin with what there is
     rows = sum(ref.rows for ref in files)
-    low = 0 if behind == BEFORE_ALL else rows_before(view, files, stop_behind(behind))
-    if wanted.start.kind == "time" and behind == first:
+    low = 0 if begin == BEFORE_ALL else rows_before(view, files, stop_after(begin))
+    if wanted.start.kind == "time" and begin == first:
         assert isinstance(wanted.start.value, int)
         low = rows_earlier(view, files, wanted.start.value)
     high = rows if stop is None else rows_before(view, files, stop)
-    if wanted.stop is not None and wanted.stop.kind == "time" and stop == stop_behind(first):
+    if wanted.stop is not None and wanted.stop.kind == "time" and stop == stop_after(first):
         assert isinstance(wanted.stop.value, int)
         high = rows_earlier(view, files, wanted.stop.value)
     if low >= high:
         return ReadRange(after, stop)
-    return ReadRange(behind, stop, None, Left(files, low, high, after))
+    return ReadRange(begin, stop, None, Left(files, low, high, after))
 
 
 def _log_position(view: View, topic: Topic, partition: int, bound: Bound) -> Mark:
@@ -184,7 +184,7 @@ def resolve_bound(view: View, topic: Topic, partition: int, bound: Bound) -> Mar
         wanted = bound.value
         if is_trimmed(view, number, wanted.ledger):
             return start_of(view, number)  # an id below the first one moves to that end
-        return _behind_id(view, number, wanted)
+        return _before_id(view, number, wanted)
     if bound.kind == "after":
         assert isinstance(bound.value, MessageId)
         partition_of(view, topic, bound.value)
@@ -196,7 +196,7 @@ def resolve_bound(view: View, topic: Topic, partition: int, bound: Bound) -> Mar
     assert bound.kind == "time"
     check_available(view, topic, number)  # the time of a position is in its row
     assert isinstance(bound.value, int)
-    return behind_time(view, number, bound.value)
+    return before_time(view, number, bound.value)
 
 
 def _counted(view: View, number: int, bound: Bound, after: Mark, skip: Skip = ()) -> Mark:
@@ -211,8 +211,8 @@ def _counted(view: View, number: int, bound: Bound, after: Mark, skip: Skip = ()
             f"unacknowledged messages are counted, not found by {bound}", code=203
         )
     if bound.kind == "last":
-        return behind_followed_by(view, number, count, after, skip) or after
-    return plan(view, number, after, count, skip, bytes_max=NO_MATTER).behind if count else after
+        return position_followed_by(view, number, count, after, skip) or after
+    return plan(view, number, after, count, skip, bytes_max=NO_MATTER).after if count else after
 
 
 def _of_unacked(
@@ -221,15 +221,15 @@ def _of_unacked(
     """Where a subscription has messages left; bounds count those only."""
     number = number_of(topic, partition)
     cursor = view.cursor(subscription, number)
-    behind, stop = cursor.mark_delete, end_of(view, topic, partition)
+    after, stop = cursor.mark_delete, end_of(view, topic, partition)
     if wanted.stop is not None and wanted.stop.kind != "end":
-        stop = stop_behind(_counted(view, number, wanted.stop, behind, (cursor.acked,)))
+        stop = stop_after(_counted(view, number, wanted.stop, after, (cursor.acked,)))
     if wanted.start.kind != "start":
-        behind = _counted(view, number, wanted.start, behind, (cursor.acked,))
-    return ReadRange(behind, stop, subscription)
+        after = _counted(view, number, wanted.start, after, (cursor.acked,))
+    return ReadRange(after, stop, subscription)
 
 
-def _behind_id(view: View, number: int, wanted: MessageId) -> Mark:
+def _before_id(view: View, number: int, wanted: MessageId) -> Mark:
     """The position before an id; one after the last entry of its ledger moves to that end.
 
     raises: MessageNotFound for a message that its transaction does not have
@@ -254,21 +254,21 @@ def _behind_id(view: View, number: int, wanted: MessageId) -> Mark:
 def range_before(view: View, topic: Topic, wanted: MessageId, count: int) -> Range:
     """The `count` messages of a partition before an id, or as many as there are."""
     number = number_of(topic, partition_of(view, topic, wanted))
-    stop = stop_behind(_behind_id(view, number, wanted))
-    behind = behind_followed_by(view, number, count, start_of(view, number), stop=stop)
-    first = START if behind is None else Bound("id", MessageId(*stop_behind(behind)))
+    stop = stop_after(_before_id(view, number, wanted))
+    after = position_followed_by(view, number, count, start_of(view, number), stop=stop)
+    first = START if after is None else Bound("id", MessageId(*stop_after(after)))
     return Range(first, Bound("id", wanted))
 
 
 def _after_id(view: View, number: int, wanted: MessageId) -> Mark:
-    """The position behind a message; what was trimmed behind it is missed by whoever reads on.
+    """The position after a message; what was trimmed after it is missed by a reader that goes on.
 
     raises: MessageNotFound for one that does not exist yet
     """
     ledger, entry, index = wanted.ledger, wanted.entry, wanted.index
     if is_trimmed(view, number, ledger):
         return (ledger, entry, index)
-    place = _behind_id(view, number, wanted)
+    place = _before_id(view, number, wanted)
     end = next((one for one in view.topic(number).ledgers if one.ledger == ledger), None)
     if end is None:  # it lies between two, where no row has been
         return place
@@ -295,9 +295,9 @@ def check_retained(view: View, topic: Topic, number: int, place: Mark) -> None:
         return
     first = MessageId(place[0], place[1], place[2]) if place[0] else None
     short = TopicName.parse(topic.name).short
-    behind = f"behind {first}" if first is not None and place[1] >= 0 else "from the start"
+    start = f"after {first}" if first is not None and place[1] >= 0 else "from the start"
     raise MessageNotFound(
-        f"messages of {short}/{index_of(topic, number)} {behind} up to "
+        f"messages of {short}/{index_of(topic, number)} {start} up to "
         f"{MessageId(*last)} were trimmed",
         hint="read again from start, the first message that still exists",
         topic=short,
@@ -323,15 +323,15 @@ def last_message(view: View, number: int) -> MessageId | None:
     return MessageId(*last)
 
 
-def stop_behind(behind: Mark) -> Mark:
+def stop_after(after: Mark) -> Mark:
     """The first position not to be passed, given the last one that is."""
-    ledger, entry, index = behind
+    ledger, entry, index = after
     return (ledger, entry, index + 1) if index else (ledger, entry + 1, 0)
 
 
-def behind_time(view: View, number: int, time_ms: int) -> Mark:
+def before_time(view: View, number: int, time_ms: int) -> Mark:
     """The position before the first entry of that time or later; cost: the times of a ledger."""
-    behind = start_of(view, number)
+    after = start_of(view, number)
     for end in view.topic(number).ledgers:
         if end.entries and end.last_ms >= time_ms:
             at = 0
@@ -341,8 +341,8 @@ def behind_time(view: View, number: int, time_ms: int) -> Mark:
                 if found >= 0:
                     return (end.ledger, at + found - 1, 0)
                 at += table.num_rows
-        behind = (end.ledger, end.entries - 1, 0)
-    return behind
+        after = (end.ledger, end.entries - 1, 0)
+    return after
 
 
 def partition_of(view: View, topic: Topic, wanted: MessageId) -> int:

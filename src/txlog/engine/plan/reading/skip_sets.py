@@ -64,16 +64,16 @@ def runs_left(left: BitMap64, first: int, stop: int) -> Iterator[tuple[int, int]
     cost: O(1) a run, whatever its length
     """
     holes: BitMap64 | None = None
-    behind = first
-    while behind < stop:
-        for low in left.iter_equal_or_larger(behind):
+    after = first
+    while after < stop:
+        for low in left.iter_equal_or_larger(after):
             if low + 1 not in left:  # where there are many runs, most are of one
                 yield low, low
                 continue
             if holes is None:
                 holes = BitMap64.flip(left, first, stop)
-            behind = holes.next_set_bit(low) if holes and holes[-1] > low else stop
-            yield low, behind - 1
+            after = holes.next_set_bit(low) if holes and holes[-1] > low else stop
+            yield low, after - 1
             break
         else:
             return
@@ -97,12 +97,12 @@ def indexes_left(
         yield first, last
         return
     holes = BitMap.flip(left, first, last + 1)
-    count, behind = len(left), first
+    count, after = len(left), first
     while count:
-        low = left.next_set_bit(behind)
-        behind = holes.next_set_bit(low) if holes and holes[-1] > low else last + 1
-        count -= behind - low
-        yield low, behind - 1
+        low = left.next_set_bit(after)
+        after = holes.next_set_bit(low) if holes and holes[-1] > low else last + 1
+        count -= after - low
+        yield low, after - 1
 
 
 def _indexes_of(one: Without, ledger: int, entry: int, first: int, last: int) -> BitMap | None:

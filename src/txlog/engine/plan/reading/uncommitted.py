@@ -158,8 +158,8 @@ def preview(
         stop = _END if through_lsn is None else (through_lsn, _END[1])
         if large is not None:
             stop = (state.chunked[large].lsn, state.chunked[large].index - 1)
-        for rows, behind in _small(view, state, place, unmarked, limit, stop, only):
-            place = behind
+        for rows, after in _small(view, state, place, unmarked, limit, stop, only):
+            place = after
             out.append(_received(state, rows, topic, partition_number, unmarked.late))
             limit -= rows.num_rows
             size += rows.nbytes
@@ -278,14 +278,14 @@ def _wanted(
     rows = rows.append_column("row", numbers)
     lsn = rows.column("lsn")
     here = pa.scalar(place.lsn, pa.int64())
-    behind = pc.or_(
+    after = pc.or_(
         pc.greater(lsn, here),
         pc.and_(
             pc.equal(lsn, here),
             pc.greater(rows.column("txn_index"), pa.scalar(place.txn_index, pa.int32())),
         ),
     )
-    keep = pc.and_kleene(pc.equal(rows.column("kind"), _KIND), behind)
+    keep = pc.and_kleene(pc.equal(rows.column("kind"), _KIND), after)
     if through != _END:
         last = pa.scalar(through[0], pa.int64())
         within = pc.or_(

@@ -103,14 +103,14 @@ class Lateness:
               time is never late
     """
 
-    __slots__ = ("_behind", "_folded", "_last", "_state", "greatest", "late", "partition")
+    __slots__ = ("_after", "_folded", "_last", "_state", "greatest", "late", "partition")
 
     def __init__(self, partition: int, last: Position) -> None:
         self.partition = partition
         self.greatest: int | None = None
         self.late = 0
         self._last = last
-        self._behind: Mark = (*START, 0)
+        self._after: Mark = (*START, 0)
         self._folded: Position = START  # the state has the rows of moves up to here
         self._state = State()
 
@@ -121,7 +121,7 @@ class Lateness:
         cost: reads the event times of at most ROWS_AT_ONCE messages, and the moves between them
         """
         number, stop = self.partition, (self._last[0], self._last[1] + 1, 0)
-        found = plan(view, number, self._behind, ROWS_AT_ONCE, (), stop, NO_MATTER)
+        found = plan(view, number, self._after, ROWS_AT_ONCE, (), stop, NO_MATTER)
         if not found.pieces:
             return False
         values, state, folded = self._values(view, found.pieces)
@@ -131,7 +131,7 @@ class Lateness:
         if greatest is not None and (self.greatest is None or greatest > self.greatest):
             self.greatest = greatest
         self.late += _older(times, found.pieces, values)
-        self._behind, self._state, self._folded = found.behind, state, folded
+        self._after, self._state, self._folded = found.after, state, folded
         return True
 
     def _values(self, view: View, pieces: list[Piece]) -> tuple[list[int | None], State, Position]:

@@ -95,10 +95,10 @@ class WatermarkGenerator:
         An adopted ledger begins with none, and nothing in it moves: if those before it were
         trimmed, the state at any of its rows is that after it.
         """
-        behind = _next_snapshot(known, position)
-        if behind is None or any(moves_between(known, position, behind)):
+        after = _next_snapshot(known, position)
+        if after is None or any(moves_between(known, position, after)):
             return None
-        at, state = self._read_last(view, iter([behind]))
+        at, state = self._read_last(view, iter([after]))
         return None if at == START else state
 
     def _count(self, view: View, rows: int) -> None:
@@ -154,14 +154,14 @@ def _next_snapshot(known: Watermark, position: Position) -> Position | None:
     return None
 
 
-def moves_between(known: Watermark, behind: Position, last: Position | None) -> Iterator[Request]:
+def moves_between(known: Watermark, after: Position, last: Position | None) -> Iterator[Request]:
     """The rows of `moves` after a position, up to and including another, as runs."""
     ledgers = sorted(known.moves)
-    for ledger in ledgers[bisect_right(ledgers, behind[0] - 1) :]:
+    for ledger in ledgers[bisect_right(ledgers, after[0] - 1) :]:
         if last is not None and ledger > last[0]:
             return
         entries = known.moves[ledger]
-        low = entries.rank(behind[1]) if ledger == behind[0] and behind[1] >= 0 else 0
+        low = entries.rank(after[1]) if ledger == after[0] and after[1] >= 0 else 0
         high = len(entries)
         if last is not None and ledger == last[0]:
             high = entries.rank(last[1]) if last[1] >= 0 else 0
