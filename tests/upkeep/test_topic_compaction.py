@@ -180,6 +180,8 @@ def test_a_start_is_a_position_of_the_log_also_where_it_was_trimmed(tmp_path: Pa
         known.append(sent.message_id)
     client.admin.compact_topic("t")
     put(client, (b"0", b"12"))
+    through = [row["compacted_through"] for row in client.describe_topic("t")["partition_list"]]
+    assert through == [known[11]]
     for trimmed in (False, True):
         if trimmed:
             assert client.admin.trim("t", Bound("id", known[10]), force_unacked=True)["ledgers"]

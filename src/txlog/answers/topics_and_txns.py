@@ -19,6 +19,7 @@ from txlog.engine.folds import buffer as buffers
 from txlog.engine.folds import catalog as catalogs
 from txlog.engine.folds.catalog import Subscription, Topic, numbers
 from txlog.engine.folds.coordinator import ABORTING, COMMITTING, OPEN, Txn
+from txlog.engine.folds.topic import Topic as TopicState
 from txlog.engine.plan import clock_trust, lookup
 from txlog.engine.plan.ack_sets import backlog, first_entry
 from txlog.engine.plan.participants import (
@@ -135,6 +136,7 @@ def topic(view: View, found: Topic, store: Store) -> TopicDescription:
                 "sidecar_bytes": sum(end.payload_bytes for end in side.ledgers),
                 "delayed": counts.of_partition(found, number),
                 "watermark": view.watermark(number).state.value,
+                "compacted_through": _horizon(state),
             }
         )
     held = [view.catalog.subscriptions[number] for number in found.subscriptions]
@@ -152,6 +154,12 @@ def topic(view: View, found: Topic, store: Store) -> TopicDescription:
         ],
         "partition_list": rows,
     }
+
+
+def _horizon(state: TopicState) -> MessageId | None:
+    """The last entry that a compaction by key has read."""
+    known = state.compaction
+    return None if known is None or known.horizon[1] < 0 else MessageId(*known.horizon)
 
 
 def _backlog(view: View, held: Subscription) -> int:

@@ -37,6 +37,7 @@ class TopicPartition(TypedDict):
     sidecar_bytes: int
     delayed: int
     watermark: int | None
+    compacted_through: MessageId | None
 
 
 class TopicSubscription(TypedDict):

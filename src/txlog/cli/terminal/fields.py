@@ -25,7 +25,7 @@ _STRINGS: Final = frozenset(
 )
 _IDS: Final = frozenset(
     "message_id position first last mark_delete marker from to start_position max_read_position "
-    "cumulative_ack_position first_before first_after first_unacked "
+    "cumulative_ack_position compacted_through first_before first_after first_unacked "
     "snapshot_position".split()
 )
 _BOOLEANS: Final = frozenset(
@@ -183,6 +183,7 @@ MEANINGS: Final[dict[str, str]] = {
     "ahead_ms": "how far the clock is ahead of what was expected",
     "was_believed": "the clock was trusted already",
     "files": "number of files",
+    "compacted_through": "last entry that admin compact-topic has read",
     "keys_kept": "keys whose newest message has a value",
     "keys_deleted": "keys whose newest message has none",
     "without_key": "messages without a key, which are left out",
