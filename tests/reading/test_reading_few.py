@@ -8,9 +8,11 @@ import pyarrow as pa
 import pytest
 
 from tests.engine_kit import Bench
+from txlog import Bound, Client, Range
 from txlog.engine.model import tail
 from txlog.engine.model.schema import decode_rows
 from txlog.engine.storage import segment
+from txlog.engine.view import files
 from txlog.engine.view.view import View
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
@@ -109,3 +111,64 @@ def test_what_is_handed_out_is_counted(bench: Bench) -> None:
     assert client.reading() == {"rows_read": 20, "row_groups_decoded": 0, "handed_out": 20}
     assert sum(len(table) for table in client.read("t")) == 30
     assert client.reading() == {"rows_read": 50, "row_groups_decoded": 0, "handed_out": 50}
+
+
+def kept(client: Client) -> int:
+    """Bytes of row groups that the open files of a client keep decoded."""
+    return client._store.read(
+        lambda view: sum(reader.cached_bytes for _, reader in view.files._readers.values())
+    )
+
+
+def test_a_scan_keeps_nothing_of_what_it_has_passed(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kills: two row groups of every file in memory, so that reading takes what is stored."""
+    monkeypatch.setattr(segment, "GROUP_ROWS", GROUP)
+    for _ in range(5):
+        send_rows(bench, ROWS)
+    bench.client.checkpoint()
+    client = bench.reopen()
+    most = 0
+    for table in client.read("t", batch_messages=GROUP):
+        assert len(table) == GROUP
+        most = max(most, kept(client))
+    groups = client.reading()["row_groups_decoded"]
+    assert groups == 5 * ROWS // GROUP + 1 - ROWS // GROUP  # the last ledger is one part
+    assert most < 3 * ROWS * 20
+    assert not kept(client)
+    for _ in range(3):  # few rows of the end: they may be wanted again
+        assert len(list(client.read("t", range=Range(Bound("last", 1))))) == 1
+    assert client.reading()["row_groups_decoded"] == groups + 1
+    assert kept(client)
+
+
+def test_what_is_kept_decoded_is_bounded(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The files that were decoded longest ago let go, and one is always kept."""
+    monkeypatch.setattr(segment, "GROUP_ROWS", GROUP)
+    for _ in range(5):
+        send_rows(bench, ROWS)
+    bench.client.checkpoint()
+    client = bench.reopen()
+
+    def look(at: int) -> None:
+        found = Range(Bound("skip", at), Bound("skip", at + 1))
+        assert [len(table) for table in client.read("t", range=found)] == [1]
+
+    look(0)
+    one = kept(client)
+    monkeypatch.setattr(files, "KEPT_BYTES_MAX", 2 * one + one // 2)
+    for ledger in range(4):
+        look(ledger * ROWS)
+        assert kept(client) <= 2 * one + one // 2
+    before = client.reading()["row_groups_decoded"]
+    look(3 * ROWS)
+    look(2 * ROWS)
+    assert client.reading()["row_groups_decoded"] == before
+    look(0)
+    assert client.reading()["row_groups_decoded"] == before + 1
+    monkeypatch.setattr(files, "KEPT_BYTES_MAX", 0)
+    look(ROWS)
+    look(ROWS)
+    assert client.reading()["row_groups_decoded"] == before + 2
+    assert 0 < kept(client) <= one

@@ -119,6 +119,15 @@ class SegmentReader:
             _, offset, length, _ = self.ref.groups[number]
             raise self._corrupt(offset, length, "columns of MESSAGE", str(error)) from error
 
+    @property
+    def cached_bytes(self) -> int:
+        """What the row groups that are kept take."""
+        return sum(table.nbytes for table in self._cache.values())
+
+    def forget(self) -> None:
+        """Keep no row group: whoever wants one reads it again."""
+        self._cache.clear()
+
     def statistics(self, number: int, name: str) -> tuple[Any, Any] | None:
         """The least and greatest value of a column in a row group; None: the file does not say.
 

@@ -41,6 +41,10 @@ from txlog.errors import Corruption, NoResources
 if TYPE_CHECKING:
     from txlog.engine.storage.segment_reader import SegmentReader, Span
 
+# What the open files keep decoded together. Whoever reads several partitions in turn needs two
+# files of each, and must not decode a row group of them for every batch.
+KEPT_BYTES_MAX = 256 << 20
+SCAN_ROWS = 64  # who reads fewer may want the same row group again
 Request = tuple[int, int, int]  # ledger, first row, row after the last
 # The row of a large message, which no cache keeps: (its file, columns) -> a table of one row.
 Large = Callable[[FileRef, Sequence[str]], pa.Table]
@@ -113,6 +117,8 @@ class Files:
 
     __slots__ = (
         "_gone",
+        "_kept",
+        "_kept_bytes",
         "_large",
         "_readers",
         "_sealed",
@@ -132,6 +138,8 @@ class Files:
         self._gone: set[int] = set()  # ledgers that the manifest may still name
         self.lost: dict[str, int] = {}
         self._readers: dict[str, tuple[File, SegmentReader]] = {}
+        self._kept: OrderedDict[str, int] = OrderedDict()  # bytes that a file keeps decoded
+        self._kept_bytes = 0
         self.tally = Tally()
 
     def adopt(self, newer: Manifest) -> None:
@@ -226,6 +234,7 @@ class Files:
 
     def _close(self, path: str) -> None:
         found = self._readers.pop(path, None)
+        self._kept_bytes -= self._kept.pop(path, 0)
         if found is not None:
             self.opened.closed(path)
             found[0].close()
@@ -274,8 +283,25 @@ class Files:
         reader = self.reader(ref)
         before = reader.groups_decoded
         table = reader.pick(spans, names)
+        if table.num_rows >= SCAN_ROWS and spans[-1][1] == ref.rows:
+            self._forget(ref.path)  # a scan has passed
+        elif reader.groups_decoded != before:
+            self._keep(ref.path, reader)
         self.tally.groups_decoded += reader.groups_decoded - before
         return self._noted(table)
+
+    def _keep(self, path: str, reader: SegmentReader) -> None:
+        """Note what a file keeps decoded, and let those go that were decoded longest ago."""
+        self._kept_bytes += reader.cached_bytes - self._kept.pop(path, 0)
+        self._kept[path] = reader.cached_bytes
+        while self._kept_bytes > KEPT_BYTES_MAX and len(self._kept) > 1:
+            self._forget(next(iter(self._kept)))
+
+    def _forget(self, path: str) -> None:
+        self._kept_bytes -= self._kept.pop(path, 0)
+        found = self._readers.get(path)
+        if found is not None:
+            found[1].forget()
 
     def in_frames(self, slices: list[Slice], names: Sequence[str]) -> pa.Table:
         """Rows that lie in frames, in the order of the slices."""
