@@ -13,7 +13,7 @@ Names are loaded when first used, so that importing txlog costs nothing.
 
 Contents:
 
-    aio/           the Python API for programs that are one event loop
+    aio/           the Python API for programs built on an event loop
     answers/       what a store looks like, as plain values; its metrics
     api/           the Python API: client, admin and the handles they give out
     arguments      the error for an argument of the wrong type

@@ -1,4 +1,4 @@
-"""An asynchronous client: the nouns of `txlog` for programs that are one event loop.
+"""An asynchronous client: the nouns of `txlog` for programs built on an event loop.
 
     async with txlog.aio.open("shop") as client, client.consumer("orders", "billing") as consumer:
         async for message in consumer:
@@ -7,9 +7,9 @@
                 await consumer.acknowledge(message, txn=txn)
 
 There is one engine. A handle of this package holds the handle of `txlog` with the same name, and
-runs its calls in the one thread that its client has. Whoever waits for messages rests in the event
-loop, which watches one descriptor for all of them: a thousand waiting consumers have no thread and
-cost nothing until something is committed.
+runs its calls in its client's one thread. Tasks that wait for messages rest in the event loop,
+which watches one descriptor for all of them: a thousand waiting consumers need no thread and cost
+nothing until something is committed.
 
 **Cancellation** at any `await` leaves nothing half done. A call that had not begun never does; one
 that had runs to its end, and what it took for the task goes back: a message comes again at once, a

@@ -88,7 +88,7 @@ class Closable(Handle[S]):
     __slots__ = ()
 
     async def close(self) -> None:
-        """Close it; a second close does nothing. What is cancelled here goes on in the thread."""
+        """Close it; a second close does nothing. If cancelled here, it continues in the thread."""
         await self._worker.run(cast(Any, self._sync).close, keeps=True)
 
     async def __aexit__(
@@ -318,7 +318,7 @@ class Reader(Closable[Reading]):
         return await self._waits.until(self._next, timeout_ms, until_told, self._kept.append)
 
     async def seek(self, position: Where) -> None:
-        """Go on from another position; see txlog.Reader.seek."""
+        """Continue from another position; see txlog.Reader.seek."""
 
         def act() -> None:
             self._sync.seek(position)
