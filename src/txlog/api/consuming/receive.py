@@ -36,6 +36,7 @@ from txlog.engine.folds.cursor import BEFORE_ALL, covers
 from txlog.engine.model.idset import Id, before, each
 from txlog.engine.model.leases import Leases
 from txlog.engine.model.ops import Due, Mark, Run
+from txlog.engine.model.routes import CATALOG, Component
 from txlog.engine.plan.ack_sets import is_trimmed
 from txlog.engine.plan.damage import find_damage
 from txlog.engine.plan.delayed.due import Unindexed
@@ -156,13 +157,33 @@ class Still:
     watermarks each turn looks, as a producer may fall silent at any moment.
     """
 
-    __slots__ = ("_boot_id", "_boot_ms", "_departures", "handed", "lsn", "until_ms")
+    __slots__ = (
+        "_boot_id",
+        "_boot_ms",
+        "_departures",
+        "_keys",
+        "_stamps",
+        "handed",
+        "lsn",
+        "until_ms",
+    )
 
     def __init__(
-        self, lsn: int, now: Instant, handed: Delivery, until_ms: int | None, departures: int
+        self,
+        view: View,
+        now: Instant,
+        handed: Delivery,
+        until_ms: int | None,
+        departures: int,
+        keys: list[Component],
     ) -> None:
-        """until_ms: on the clock since boot, when a sweep has something to do; None: never."""
-        self.lsn = lsn
+        """Of a view in which nothing was found.
+
+        until_ms: on the clock since boot, when a sweep has something to do; None: never
+        keys:     the components that decide what there is
+        """
+        self.lsn = view.lsn
+        self._keys, self._stamps = keys, view.stamps(keys)
         self._boot_id, self._boot_ms = now.boot_id, now.boot_ms
         self.handed = handed
         self.until_ms = until_ms
@@ -175,6 +196,19 @@ class Still:
             and store.refresh() == self.lsn
             and not store.has_unflushed(unseen=True)
         )
+
+    def is_untouched(self, store: Store) -> bool:
+        """True while nothing that was written since concerns it, and nothing fell due; follows."""
+        now, due_ms = store.clock.now(), self.handed.due_ms
+        if now.boot_id != self._boot_id or (due_ms is not None and now.wall_ms >= due_ms):
+            return False
+        if self.until_ms is not None and now.boot_ms >= self.until_ms:
+            return False
+        lsn, stamps = store.read(lambda view: (view.lsn, view.stamps(self._keys)))
+        if stamps != self._stamps:
+            return False
+        self.lsn = lsn
+        return True
 
     def is_early(self, now: Instant, departures: int) -> bool:
         """True before the time when a turn has to look, unless a consumer has gone since."""
@@ -350,14 +384,23 @@ class Receiving:
         """After a turn that found nothing, with nothing leased: how long that holds."""
         return self._still if self.is_idle else None
 
+    def _nothing_yet(self) -> Delivery | None:
+        """What the last turn found, if that was nothing and another would find the same.
+
+        Not for a turn with a guard: a watermark may be due for its own reasons.
+        """
+        still, store = self.still, self._store
+        if still is None:
+            return None
+        is_so = still.holds(store) if self.is_thorough else still.is_untouched(store)
+        return still.handed if is_so else None
+
     def _hand(self, limit: int, guard: Guard | None, ahead: Ahead) -> Delivery:
         """Lease messages; if the last turn found nothing, look first, without the lock."""
         store = self._store
-        still = (
-            self.still if guard is None and self.is_thorough else None
-        )  # a watermark may be due for its own reasons
-        if still is not None and not ahead[2] and still.holds(store):
-            return still.handed
+        nothing = self._nothing_yet() if guard is None and not ahead[2] else None
+        if nothing is not None:
+            return nothing
         self._still = None
         self.topic, self.subscription = store.read(self.target, fresh=self.is_idle)
         expire_due(store, [(self.topic.number, self.subscription.number)], fresh=False)
@@ -430,7 +473,11 @@ class Receiving:
                 return None
             due_ms = min((at for at in (due_ms, leases.next_due_ms(now)) if at), default=None)
         nothing = Delivery([], due_ms=handed.due_ms, timeout_ms=handed.timeout_ms)
-        return Still(lsn, now, nothing, due_ms, wakeups.departures)
+        keys: list[Component] = [CATALOG]
+        for one in self.numbers():
+            keys += [("topic", one, 0), ("buffer", one, 0), ("delayed", one, 0)]
+            keys.append(("cursor", number, one))
+        return Still(view, now, nothing, due_ms, wakeups.departures, keys)
 
     def _is_open(self, leases: Leases) -> bool:
         """True when a peer can free messages in a way that nobody tells of.

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import struct
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -422,6 +422,14 @@ class View:
     def changed(self) -> list[Component]:
         """Components that have a state other than their dump, loaded here or not."""
         return sorted(self._changed)
+
+    def stamps(self, keys: Iterable[Component]) -> tuple[int, ...]:
+        """The LSN of the last op of each component, 0 for one before the checkpoint.
+
+        While they are the same, and no checkpoint was adopted, so are the components.
+        """
+        changed = self._changed
+        return (self.manifest.generation, *(changed.get(key, 0) for key in keys))
 
     def waiting(self, kind: str) -> list[tuple[Component, list[tuple[int, int, Op]]]]:
         """(LSN, time, op) since the checkpoint of components of a kind that are not loaded."""
