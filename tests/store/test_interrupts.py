@@ -14,6 +14,7 @@ from pathlib import Path
 from threading import Event, Thread, current_thread, main_thread
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from tests.engine_kit import Bench, read, send
@@ -247,7 +248,7 @@ def test_a_full_disk_under_one_of_many_calls(bench: Bench, monkeypatch: pytest.M
     producer = bench.client.producer("t")
     began = Call(bench.client.transaction()._opening().decide)
     txn = bench.client.transaction()
-    producer.send_async(b"never", txn=txn)
+    producer.send_batch_async(pa.table({"value": [b"never"]}), txn=txn)
     joined = [*txn._queue, Call(lambda view, now: Decision([]))]
     behind = Call(bench.client.transaction()._opening().decide)
     own = Call(bench.client.transaction()._opening().decide)

@@ -21,6 +21,7 @@ from txlog.answers.lists import kept_frames
 from txlog.engine.model.ops import decode_ops
 from txlog.engine.store.appender import Call
 from txlog.errors import (
+    InvalidMessage,
     InvalidTxnStatus,
     MessageNotFound,
     OutcomeUnknown,
@@ -312,3 +313,68 @@ def test_only_what_was_not_done_is_made_again_after_a_lock(
         assert txn.commit().acks == 1
     assert calls[:2] == [3, 2]
     assert [m.value for m in pending(client)] == [b"a"]
+
+
+def test_messages_left_side_by_side_are_one_frame(bench: Bench) -> None:
+    """Values, keys, event times; with the acknowledgement and the commit."""
+    client = bench.client
+    given = send(client, b"in")
+    client.transaction().abort()  # so that ids are reserved
+    before = client.wait_for_change(0)
+    producer = client.producer("t")
+    with client.transaction() as txn:
+        sent = [
+            producer.send_async(b"%d" % n, key=b"%d" % n, event_time=n, txn=txn) for n in range(50)
+        ]
+        client.acknowledge_async("t", "s", given, txn=txn)
+    assert len(frames_of(client, before)) == 1
+    at = {(one.result().partition, one.result().txn_index): n for n, one in enumerate(sent)}
+    assert len(at) == 50
+    found = [m for m in client.reader("t") if m.txn is not None]
+    for message in found:
+        where = message.message_id
+        assert where is not None
+        n = at[message.partition, where.index]
+        assert (message.value, message.key, message.event_time) == (b"%d" % n, b"%d" % n, n)
+    assert sorted(m.value or b"" for m in found) == sorted(b"%d" % n for n in range(50))
+    assert len(values(bench.reopen())) == 51
+
+
+def test_each_producer_has_a_batch_and_their_order_stays(bench: Bench) -> None:
+    client = bench.client
+    client.create_topic("other")
+    one, two = client.producer("other"), client.producer("t", "named")
+    with client.transaction() as txn:
+        sent = [
+            producer.send_async(b"%d" % n, key=b"k", txn=txn)
+            for n, producer in enumerate([two, two, one, two, two])
+        ]
+        two.send(b"5", key=b"k", txn=txn)
+    assert values(client) == [b"0", b"1", b"3", b"4", b"5"]
+    assert values(client, "other") == [b"2"]
+    assert all(future.result().txn_index for future in sent)
+
+
+def test_a_message_refused_in_a_batch_is_refused_alone(bench: Bench) -> None:
+    """The sequences do not rise, as they would in one call of send_batch; one by one they may."""
+    client = bench.client
+    producer = client.producer("t", "named")
+    txn = client.transaction()
+    sent = [
+        producer.send_async(b"%d" % n, key=b"k", sequence_id=n, txn=txn) for n in (1, 2, 2, -1, 3)
+    ]
+    with pytest.raises(InvalidMessage):
+        sent[3].result()  # and so it does not fail the commit
+    assert [one.result().duplicate for one in sent[:3]] == [False, False, True]
+    assert txn.commit().status == "COMMITTED"
+    assert [one.done() for one in sent] == [True] * 5
+    assert values(client) == [b"1", b"2", b"3"]
+
+    again = client.transaction()
+    untold = producer.send_async(b"4", key=b"k", sequence_id=4, txn=again)
+    producer.send_async(b"5", key=b"k", sequence_id=-5, txn=again)
+    with pytest.raises(InvalidMessage):
+        again.commit()
+    assert again.state == "ABORTED"
+    assert untold.result().txn_index == 1
+    assert values(client) == [b"1", b"2", b"3"]

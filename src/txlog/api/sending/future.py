@@ -11,32 +11,14 @@ from concurrent.futures import Future
 from concurrent.futures._base import FINISHED, RUNNING
 from typing import TYPE_CHECKING, Any
 
-from txlog.api.sending.receipt import SendReceipt, receipts_of
+from txlog.api.sending.receipt import SendReceipt
 from txlog.errors import TxlogError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from threading import Condition
 
-    import pyarrow as pa
-
-    from txlog.engine.decide.sending.send import SliceReceipt
-
-
-class Stretch:
-    """What became of messages that were sent together; the receipts are made when asked for."""
-
-    __slots__ = ("_order", "_receipts", "_stored")
-
-    def __init__(self, stored: list[SliceReceipt], order: pa.Array | None) -> None:
-        self._stored, self._order = stored, order
-        self._receipts: list[SendReceipt] | None = None
-
-    def receipt(self, row: int) -> SendReceipt:
-        """The receipt of one of them, counted in the order they were given."""
-        if self._receipts is None:
-            self._receipts = receipts_of(self._stored, self._order, in_txn=False)
-        return self._receipts[row]
+    from txlog.api.sending.receipt import Stretch
 
 
 class SendFuture(Future[SendReceipt]):

@@ -34,6 +34,7 @@ import msgspec
 import pyarrow as pa
 
 from txlog.api.sending import future as futures
+from txlog.api.sending.receipt import Stretch
 from txlog.engine.decide.draft import Decision
 from txlog.engine.decide.sending import send as produce
 from txlog.engine.plan.route import COLUMNS
@@ -61,7 +62,7 @@ from txlog.settings import (
 )
 
 if TYPE_CHECKING:
-    from txlog.api.sending.future import SendFuture, Stretch
+    from txlog.api.sending.future import SendFuture
     from txlog.clock import Instant
     from txlog.engine.decide.sending.send import Outgoing, SliceReceipt
     from txlog.engine.store.store import Store
@@ -78,7 +79,7 @@ _FIELDS = (
     "partition",
 )
 Item: TypeAlias = tuple[Any, ...]  # the future, then _FIELDS
-_INT64 = range(-(1 << 63), 1 << 63)
+INT64 = range(-(1 << 63), 1 << 63)
 # Errors of which a producer keeps account until somebody asks for them.
 FAILED_MAX = 1_000
 OPEN, CLOSING, ENDED = range(3)
@@ -179,7 +180,7 @@ def _integers(names: tuple[str, ...], given: tuple[int | None, ...]) -> tuple[in
         if isinstance(value, bool) or not hasattr(value, "__index__"):
             raise InvalidArgument(f"{name} is {value!r}, it must be an integer")
         whole = index(value)
-        if whole not in _INT64:
+        if whole not in INT64:
             raise InvalidArgument(f"{name} does not fit into 64 bits", code=203)
         out.append(whole)
     return tuple(out)
@@ -316,7 +317,7 @@ class _Part:
         return self.outgoing
 
 
-def _rows_of(items: list[Item]) -> pa.RecordBatch:
+def rows_of(items: list[Item]) -> pa.RecordBatch:
     """Messages as rows with the columns that one of them has; raises if pyarrow refuses them."""
     columns = list(zip(*items, strict=True))[1:]
     names, arrays = [], []
@@ -572,13 +573,13 @@ class _Sender:
     def _is_routed(self, part: _Part) -> bool:
         """Route the rows of a producer; those that cannot be are refused alone."""
         try:
-            part.look = part.lane.route(_rows_of(part.items))
+            part.look = part.lane.route(rows_of(part.items))
         except _OF_ROWS as error:
             good = self._sound(part.lane, part.items, error)
             part.items = good
             if good:
                 with suppress(*_OF_ROWS):  # they may not go together: then one by one
-                    part.look = part.lane.route(_rows_of(good))
+                    part.look = part.lane.route(rows_of(good))
         return part.look is not None
 
     def _sound(self, lane: Lane, items: list[Item], error: BaseException) -> list[Item]:
@@ -590,7 +591,7 @@ class _Sender:
         middle = len(items) // 2
         for half in (items[:middle], items[middle:]):
             try:
-                lane.route(_rows_of(half))
+                lane.route(rows_of(half))
                 good += half
             except _OF_ROWS as refused:
                 good += self._sound(lane, half, refused)
@@ -624,7 +625,7 @@ class _Sender:
         calls: list[tuple[Call, _Part]] = []
         for item in part.items:
             one = _Part(lane, [item])
-            one.look = lane.route(_rows_of(one.items))
+            one.look = lane.route(rows_of(one.items))
 
             def decide(view: View, now: Instant, one: _Part = one) -> Decision:
                 return produce.send_together(view, store.settings, now, [one])
@@ -644,7 +645,9 @@ class _Sender:
 
     def _store_answer(self, part: _Part, items: list[Item], stored: list[SliceReceipt]) -> None:
         assert part.outgoing is not None
-        self._answer(part.lane, items, futures.Stretch(stored, part.outgoing.routed.order), None)
+        self._answer(
+            part.lane, items, Stretch(stored, part.outgoing.routed.order, in_txn=False), None
+        )
 
     def _answer(
         self, lane: Lane, items: list[Item], stretch: Stretch | None, error: TxlogError | None

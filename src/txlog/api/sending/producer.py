@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, NamedTuple, SupportsIndex, TypeVar, overload
 import pyarrow as pa
 
 from txlog.api.sending import large, message_builder, outbox
-from txlog.api.sending.receipt import BatchReceipt
+from txlog.api.sending.receipt import BatchReceipt, Stretch
 from txlog.api.sending.watermark_builder import Asserting, WatermarkBuilder
 from txlog.api.transactions import transaction
+from txlog.api.transactions.transaction import Together
 from txlog.arguments import checked
 from txlog.clock import Instant
 from txlog.engine.decide.draft import Decision
@@ -33,7 +34,7 @@ from txlog.engine.upkeep.delayed.buckets import tend_due
 from txlog.engine.view.view import View
 from txlog.errors import AlreadyClosed, InvalidArgument, TxlogError
 from txlog.ids import TopicName, TxnId, check_name
-from txlog.settings import PROPERTIES_MAX
+from txlog.settings import KEY_BYTES_MAX, PROPERTIES_MAX
 
 if TYPE_CHECKING:
     from txlog.api.sending.future import SendFuture
@@ -132,6 +133,14 @@ class _Sending(NamedTuple):
         """The receipt of what the decision answered."""
         assert isinstance(answer, list)
         return BatchReceipt(self.routing.routed, answer, in_txn=True)
+
+
+def _receipt(answer: object) -> SendReceipt:
+    """The receipt of a message that was sent with others: the answer of those, and its row."""
+    assert isinstance(answer, tuple)
+    stretch, row = answer
+    assert isinstance(stretch, Stretch)
+    return stretch.receipt(row)
 
 
 @checked
@@ -374,9 +383,39 @@ class Producer:
             times = (event_time, deliver_at, deliver_after)
             return lane.put(value, key, properties, times, sequence_id, partition)
         value, key = as_bytes(value), as_bytes(key)
+        is_plain = not properties and deliver_at is None and deliver_after is None
+        if is_plain and partition is None and self._is_sound(value, key, event_time, sequence_id):
+            self._check_open()
+            self._asserting.note(txn, event_time)
+            item = (None, value, key, None, event_time, None, None, sequence_id, None)
+            return txn._leave_row(self._together, item, _receipt)
         head = beside(key, properties, event_time, deliver_at, deliver_after)
         batch = one_row(value, head, sequence_id, partition)
         return self._leave(batch, txn, lambda answer: answer.receipts()[0])
+
+    def _is_sound(self, value: object, key: object, *numbers: object) -> bool:
+        """True for a message that no routing refuses: it may be routed later, with others."""
+        if type(value) is not bytes or self.topic.partition is not None:
+            return False
+        size = len(value)
+        if key is not None:
+            if type(key) is not bytes:
+                return False
+            size += len(key)
+        if size > KEY_BYTES_MAX or size > self._store.settings.max_message_bytes:
+            return False
+        return all(one is None or (type(one) is int and one in outbox.INT64) for one in numbers)
+
+    def _together(self, items: list[outbox.Item]) -> Together:
+        """What sends messages that were left for later in one transaction, as one batch."""
+        sending = self._in_txn(outbox.rows_of(items))
+        routing = sending.routing
+
+        def stretch(answer: object) -> Stretch:
+            assert isinstance(answer, list)
+            return Stretch(answer, routing.routed.order, in_txn=True)
+
+        return Together(sending.decide, sending.uses, stretch)
 
     def _queue(self) -> Lane:
         """The queue of what is sent without waiting, made by the first message."""
@@ -453,6 +492,7 @@ class Producer:
         self, data: pa.Table | pa.RecordBatch, txn: Transaction | TxnId | None
     ) -> BatchReceipt:
         if txn is not None:
+            self._check_open()
             sending = self._in_txn(data)
             answer = transaction.in_transaction(self._store, txn, sending.decide, sending.uses)
             self._asserting.note_batch(txn, sending.routing.routed.batch)
@@ -485,6 +525,7 @@ class Producer:
     def _leave(
         self, data: pa.Table | pa.RecordBatch, txn: Transaction, finish: Callable[[BatchReceipt], T]
     ) -> Later[T]:
+        self._check_open()
         sending = self._in_txn(data)
         self._asserting.note_batch(txn, sending.routing.routed.batch)
         receipt = sending.receipt
@@ -523,7 +564,6 @@ class Producer:
 
     def _in_txn(self, data: pa.Table | pa.RecordBatch) -> _Sending:
         """What sends rows in a transaction."""
-        self._check_open()
         routing = self._route(data)
         number, named, store = self._number, self._named, self._store
         uid = store.disk.owner()[0]

@@ -84,6 +84,22 @@ class BatchReceipt:
         return [receipt.message_id for receipt in self.receipts()]
 
 
+class Stretch:
+    """What became of messages that were sent together; the receipts are made when asked for."""
+
+    __slots__ = ("_in_txn", "_order", "_receipts", "_stored")
+
+    def __init__(self, stored: list[SliceReceipt], order: pa.Array | None, *, in_txn: bool) -> None:
+        self._stored, self._order, self._in_txn = stored, order, in_txn
+        self._receipts: list[SendReceipt] | None = None
+
+    def receipt(self, row: int) -> SendReceipt:
+        """The receipt of one of them, counted in the order they were given."""
+        if self._receipts is None:
+            self._receipts = receipts_of(self._stored, self._order, in_txn=self._in_txn)
+        return self._receipts[row]
+
+
 def receipts_of(
     stored: list[SliceReceipt], order: pa.Array | None, *, in_txn: bool
 ) -> list[SendReceipt]:

@@ -10,12 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from datetime import timedelta
 from types import TracebackType
-from typing import Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 from txlog.api.transactions import end
 from txlog.arguments import checked
 from txlog.clock import Instant
 from txlog.engine.decide.draft import Decision
+from txlog.engine.decide.sending.send import REFUSALS
 from txlog.engine.decide.transactions import end as end_txn
 from txlog.engine.decide.transactions.end import EndAnswer
 from txlog.engine.decide.transactions.enter import NewTxn, Use
@@ -33,8 +34,45 @@ from txlog.errors import (
 from txlog.ids import TxnId
 
 T = TypeVar("T")
+Item: TypeAlias = tuple[Any, ...]  # of a message: as in api/sending/outbox
+ROWS_MAX = 1_000  # messages of a batch: of 64 KiB at most, so 64 MB
 DecideIn = Callable[[View, Instant, Use], Decision]
 AGAIN = Decision([])  # without effect: what a call decides after one that must be repeated
+
+
+class Together(NamedTuple):
+    """Messages of one producer as one batch: its decision, and what makes its answer theirs."""
+
+    decide: DecideIn
+    uses: Uses
+    answered: Callable[[object], object]
+
+
+Gather = Callable[[list[Item]], Together]
+
+
+class _Row(Call):
+    """A message left for later; it is sent with those of its producer beside it, or alone.
+
+    Its answer is (TxnId, (that of the batch, its row)).
+    """
+
+    __slots__ = ("gather", "is_alone", "item")
+
+    def __init__(self, gather: Gather, item: Item) -> None:
+        super().__init__(_never)
+        self.gather, self.item = gather, item
+        self.is_alone = False
+
+    def goes_with(self, other: Call) -> bool:
+        """True when both can be in one batch."""
+        if not isinstance(other, _Row) or self.is_alone or other.is_alone:
+            return False
+        return self.gather == other.gather
+
+
+def _never(view: View, now: Instant) -> Decision:
+    raise AssertionError("a row is decided in its batch")
 
 
 class Later(Generic[T]):
@@ -247,6 +285,12 @@ class Transaction:
         self._queue[call] = None
         return Later(self, call, finish)
 
+    def _leave_row(self, gather: Gather, item: Item, finish: Callable[[object], T]) -> Later[T]:
+        """Defer a message; gather: makes a batch of such messages; finish: as for `_leave`."""
+        call = _Row(gather, item)
+        self._queue[call] = None
+        return Later(self, call, finish)
+
     def _write_queued(self) -> None:
         """Write what was deferred; the first refusal is kept for the commit."""
         calls = self._take()
@@ -357,9 +401,16 @@ class Transaction:
 
     def _submit(self, calls: list[Call]) -> None:
         use = self.use
+        batches: list[tuple[Call, list[Call]]] = []
         try:
-            self._store.submit(calls)
+            for group in _grouped(calls):
+                batches.append((self._gathered(group), group))
+            self._store.submit([batch for batch, _ in batches])
+            for batch, group in batches:
+                _pass_on(batch, group)
         except BaseException as error:  # who waits for a call has to hear of it
+            for batch, group in batches:
+                _pass_on(batch, group, broken=True)
             for call in calls:
                 call.end(error)
             self._failed = self._failed or calls[0]
@@ -368,6 +419,26 @@ class Transaction:
                 self.use = use  # an id that it learned is of a frame that was never written
             raise
 
+    def _gathered(self, group: list[Call]) -> Call:
+        """The call that writes a group: the one it has, or the batch of its messages."""
+        first = group[0]
+        if not isinstance(first, _Row):
+            return first
+        together = first.gather([call.item for call in group if isinstance(call, _Row)])
+        uses, use = together.uses, self.use
+        if isinstance(use, TxnId):
+            uses = uses.in_txn(use.coordinator, use.sequence)
+
+        def then(decision: Decision) -> None:
+            self._opened(decision)
+            answer = decision.answer
+            if type(answer) is tuple:
+                made = together.answered(answer[1])
+                for row, call in enumerate(group):
+                    call.answer = (answer[0], (made, row))
+
+        return Call(lambda view, now: together.decide(view, now, self.use), uses=uses, then=then)
+
     def _ended(self, call: Call) -> EndAnswer:
         answer = _answered(call)
         assert isinstance(answer, EndAnswer)
@@ -375,6 +446,42 @@ class Transaction:
         self._status = answer.status
         self._after_end()
         return answer
+
+
+def _grouped(calls: list[Call]) -> list[list[Call]]:
+    """Messages of one producer that stand side by side go together."""
+    groups: list[list[Call]] = []
+    for call in calls:
+        last = groups[-1] if groups else None
+        if (
+            last is not None
+            and len(last) < ROWS_MAX
+            and isinstance(call, _Row)
+            and call.goes_with(last[0])
+        ):
+            last.append(call)
+        else:
+            groups.append([call])
+    return groups
+
+
+def _pass_on(batch: Call, group: list[Call], *, broken: bool = False) -> None:
+    """Tell the messages of a batch what became of it.
+
+    A batch that was refused is repeated message by message, to refuse no others with one.
+    """
+    for call in group:
+        if call is batch:
+            continue
+        call.stage, call.done = batch.stage, batch.done
+        if batch.error is None:
+            continue
+        if not broken and len(group) > 1 and isinstance(batch.error, REFUSALS):
+            assert isinstance(call, _Row)
+            call.is_alone = True
+            call.answer, call.done = None, False
+        else:
+            call.error = batch.error
 
 
 class _Refused(TxlogError):
