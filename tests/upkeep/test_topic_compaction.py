@@ -17,9 +17,11 @@ from txlog.engine.folds.topic import Compaction
 from txlog.engine.upkeep.checkpoint.seal import compare_rows
 from txlog.engine.upkeep.space import topic_compaction
 from txlog.errors import (
+    Corruption,
     InvalidArgument,
     MessageNotFound,
     PartitionUnavailable,
+    Refused,
     SnapshotExpired,
     TopicNotFound,
     TxlogError,
@@ -502,3 +504,38 @@ def test_any_history_is_compacted_as_a_dict_says(tmp_path: Path, seed: int) -> N
     client.checkpoint()
     bench.close()
     assert not txlog.verify(bench.path, deep=True)["errors"]
+
+
+def test_damage_is_named_and_repair_keeps_what_is_good(tmp_path: Path) -> None:
+    """Then the next compaction finds in the log what is still there, and not what is not."""
+    bench = bench_of(tmp_path)
+    client = bench.client
+    put(client, *((b"%d" % number, b"x") for number in range(10)))
+    client.admin.compact_topic("t")
+    trim_all(client)
+    put(client, *((b"%d" % number, b"y") for number in range(5, 12)))
+    client.admin.compact_topic("t")
+    client.checkpoint()
+    before = compacted(client)
+    client.close()
+    (path,) = files(bench)
+    data = bytearray(path.read_bytes())
+    data[50] ^= 1
+    path.write_bytes(data)
+    client = bench.reopen()
+    with pytest.raises(Corruption, match="_compacted"):
+        compacted(client)
+    put(client, (b"new", b"z"))
+    with pytest.raises(Corruption, match="_compacted"):
+        client.admin.compact_topic("t")
+    bench.close()
+    assert txlog.verify(bench.path, clock=bench.clock)["errors"] == 1
+    with pytest.raises(Refused):
+        txlog.repair(bench.path, apply=True, clock=bench.clock)
+    done = txlog.repair(bench.path, apply=True, accept_loss=True, clock=bench.clock)
+    assert done["messages_lost"] == 12
+    client = bench.reopen()
+    assert [m.value for m in compacted(client)] == [b"z"]
+    client.admin.compact_topic("t")
+    assert compacted(client)[:-1] == before[5:]
+    assert not txlog.verify(bench.path, deep=True, clock=bench.clock)["errors"]

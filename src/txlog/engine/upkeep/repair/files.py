@@ -6,7 +6,8 @@
                   made of, or the frames they came from
     nothing left  the row groups that are good; every other message is *lost*: it keeps its id, has
                   no key and value, and says why in the property `txlog.lost`. A large message is
-                  never half there
+                  never half there. Of compacted rows nobody knows the ids: they are gone, until
+                  the next compaction finds in the log what is left of it
 
 A mended file gets a new name; a manifest of the same cut names it. Nothing here changes a file.
 """
@@ -222,12 +223,17 @@ def salvaged(disk: Disk, view: View, ref: FileRef, reason: str) -> Salvaged | No
     if ref.form == "chunks":
         return _without_value(disk, view, ref, reason)
     starts = [0, *accumulate(group[0] for group in ref.groups)]
+    is_compacted = view.catalog.owners[ref.ledger][1] == "c"
     pieces: list[pa.Table] = []
     lost: list[tuple[int, int]] = []
     messages = 0
     for start, stop in pairwise(starts):
         table = _readable(disk, ref, start, stop)
-        if table is None:
+        if table is None and is_compacted:
+            table = MESSAGE.empty_table()
+            lost.append((start, stop - 1))
+            messages += stop - start
+        elif table is None:
             table = _stand_ins(view, ref, start, stop, reason)
             first = start if ref.form == "sealed" else ref.first + start
             lost.append((first, first + stop - start - 1))
@@ -236,6 +242,8 @@ def salvaged(disk: Disk, view: View, ref: FileRef, reason: str) -> Salvaged | No
         pieces.append(table)
     table = pa.concat_tables(pieces) if pieces else MESSAGE.empty_table()
     what = f"{ref.rows} rows, {messages} messages of them without key and value"
+    if is_compacted:
+        what = f"{table.num_rows} compacted messages, {messages} are lost"
     return Salvaged(table, lost, messages, what)
 
 

@@ -34,6 +34,7 @@ import pyarrow as pa
 
 from txlog.engine.decide.topics import compaction
 from txlog.engine.folds.catalog import numbers
+from txlog.engine.folds.topic import Compaction
 from txlog.engine.model.ops import Mark, PartitionCompacted
 from txlog.engine.model.schema import MESSAGE
 from txlog.engine.plan.lookup import live_topic
@@ -137,7 +138,13 @@ class _Work:
     def _behind(self, partition: int) -> Mark:
         """What comes after this was not compacted yet, as far as it still exists."""
         known, first = self._view.topic(partition).compaction, start_of(self._view, partition)
-        return first if known is None else max((*known.horizon, 0), first)
+        if known is None or self._has_lost(known):
+            return first
+        return max((*known.horizon, 0), first)
+
+    def _has_lost(self, known: Compaction) -> bool:
+        """Whether a repair gave up rows of it: the log may have them still, so all is read."""
+        return any(loss.ledger in known.ledgers for loss in self._view.catalog.losses)
 
     def _has_more(self, partition: int) -> bool:
         behind = self._behind(partition)
