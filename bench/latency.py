@@ -5,13 +5,17 @@
 One process sends, at uneven intervals; another waits. A line for a consumer, for a reader that
 follows (`client.wait_for_change`, then a batch) and for `client.wait`: ms from the return of the
 send to the message, median and p99 over the rounds. Then the processor time and the wake-ups of 1
-and of 100 consumers that wait for nothing, of that many seconds. PYTHONPATH says which txlog is
-measured, so that two versions can be run in turn.
+and of 100 consumers that wait for nothing in threads, and of 1,000 in an event loop, each with a
+subscription of its own, of that many seconds; and what these take for a commit that is not for
+them. PYTHONPATH says which txlog is measured, so that two versions can be run in turn. With
+--results also into bench/RESULTS.md.
 """
 
 from __future__ import annotations
 
 import argparse
+import asyncio
+import importlib.util
 import multiprocessing
 import os
 import resource
@@ -27,11 +31,14 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.append(str(ROOT / "src"))
 
+from results import put  # noqa: E402
+
 import txlog  # noqa: E402
 from txlog import Client  # noqa: E402
 
 KINDS = ("consumer", "reader", "wait")
 IDLE_COUNTS = (1, 100)
+TASKS = 1000
 
 
 def main() -> None:
@@ -41,25 +48,38 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--idle", type=float, default=5.0)
     parser.add_argument("--durability", choices=("os", "sync"), default="sync")
+    parser.add_argument("--results", action="store_true")
     asked = parser.parse_args()
+    lines = ["`python bench/latency.py`; two cores, durable sends.", "", "```"]
+
+    def say(line: str) -> None:
+        lines.append(line)
+        print(line, flush=True)
+
     print(f"{txlog.__file__}, {os.cpu_count()} cores, {asked.durability}", flush=True)
     for kind in KINDS:
         rounds = [latencies(kind, asked.messages, asked.durability) for _ in range(asked.rounds)]
         every = sorted(one for found in rounds for one in found)
         medians = [statistics.median(found) for found in rounds]
-        print(
-            f"{kind:9} median {statistics.median(every):7.2f} ms "
+        say(
+            f"commit to {kind:9} median {statistics.median(every):7.2f} ms "
             f"({min(medians):.2f} to {max(medians):.2f})  "
-            f"p99 {every[len(every) * 99 // 100]:7.2f} ms",
-            flush=True,
+            f"p99 {every[len(every) * 99 // 100]:7.2f} ms"
         )
     for count in IDLE_COUNTS:
         cpu_s, switches = idle(count, asked.idle)
-        print(
+        say(
             f"{count:4} idle consumers, {asked.idle:g} s: {cpu_s * 1000:8.1f} ms of processor, "
-            f"{switches} wake-ups",
-            flush=True,
+            f"{switches} wake-ups"
         )
+    if importlib.util.find_spec("txlog.aio") is not None:
+        cpu_s, woken_s = asyncio.run(idle_tasks(TASKS, asked.idle))
+        say(
+            f"{TASKS} idle tasks, {asked.idle:g} s: {cpu_s * 1000:8.1f} ms of processor; "
+            f"{woken_s * 1000:.1f} ms at a commit of another topic"
+        )
+    if asked.results:
+        put("## Waiting", [*lines, "```"])
 
 
 def new_store(folder: str, durability: str) -> str:
@@ -158,6 +178,32 @@ def idle(count: int, seconds: float) -> tuple[float, int]:
                 thread.join()
     cpu_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     return cpu_s, after.ru_nvcsw - before.ru_nvcsw
+
+
+async def idle_tasks(count: int, seconds: float) -> tuple[float, float]:
+    """Processor time in s of tasks that wait for nothing, and for a commit of another topic."""
+    import txlog.aio
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = new_store(folder, "os")
+        async with txlog.aio.open(path) as client:
+            await client.create_topic("elsewhere")
+            other = await client.producer("elsewhere")
+            consumers = [await client.consumer("t", f"s{n}", create=True) for n in range(count)]
+            tasks = [asyncio.create_task(one.receive()) for one in consumers]
+            await asyncio.sleep(3)  # until all rest
+            before = time.process_time()
+            await asyncio.sleep(seconds)
+            idle_s = time.process_time() - before
+            await other.send(b"x")
+            await asyncio.sleep(1)
+            woken_s = time.process_time() - before - idle_s
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            for one in consumers:
+                await one.close()
+    return idle_s, woken_s
 
 
 if __name__ == "__main__":
