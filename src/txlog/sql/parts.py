@@ -21,7 +21,7 @@ from txlog.engine.storage.disk.protocol import File
 from txlog.engine.storage.segment_reader import SegmentReader
 from txlog.errors import TxlogError
 from txlog.relation.relation import Content, Source
-from txlog.sql.duck import Session, bounded
+from txlog.sql.duck import BATCH_ROWS, Session, bounded
 
 # What DuckDB has for instants, so that those it has no room for can be without end (`bounded`).
 _INSTANT: Final = pa.timestamp("us", "UTC")
@@ -85,7 +85,9 @@ class Parts(ds.Dataset):  # type: ignore[misc]
         kept = self._places.get_fragments(filter)
         sources = [self._sources[int(fragment.path)] for fragment in kept]
         batches = self._batches(sources, wanted)
-        return ds.Scanner.from_batches(batches, schema=wanted, columns=columns, filter=filter)
+        return ds.Scanner.from_batches(
+            batches, schema=wanted, columns=columns, filter=filter, batch_readahead=1
+        )
 
     def _batches(
         self, sources: Sequence[tuple[str, Source]], wanted: pa.Schema
@@ -105,7 +107,7 @@ class Parts(ds.Dataset):  # type: ignore[misc]
                             else rows.column(field.name).cast(field.type)
                             for field in wanted
                         ]
-                        yield from pa.table(columns, schema=wanted).to_batches()
+                        yield from pa.table(columns, schema=wanted).to_batches(BATCH_ROWS)
                 finally:
                     file.close()
         except TxlogError as error:
