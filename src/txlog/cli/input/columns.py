@@ -12,11 +12,11 @@ import binascii
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from itertools import chain
+from operator import attrgetter
 from typing import Any, Final, Literal
 
 import msgspec
 import pyarrow as pa
-from msgspec.structs import astuple
 
 from txlog.cli.input import rows
 from txlog.cli.output.output import tsv_text
@@ -60,6 +60,13 @@ class Envelope(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     publish_time: int | None = None
 
 
+_MEMBERS: Final = {
+    name: attrgetter(name)
+    for name in Envelope.__struct_fields__
+    if name not in ("topic", "message_id", "publish_time")
+}
+
+
 @cache
 def _decoder() -> Callable[[bytes], Envelope]:
     return msgspec.json.Decoder(Envelope).decode
@@ -73,8 +80,7 @@ def envelopes(lines: pa.Array, records: pa.Array) -> pa.Table | None:
         found = [decode(record) for record in records.to_pylist()]
     except (msgspec.DecodeError, pa.ArrowInvalid):
         return None
-    fields = zip(*map(astuple, found), strict=True)
-    members = dict(zip(Envelope.__struct_fields__, fields, strict=True))
+    members = {name: [*map(get, found)] for name, get in _MEMBERS.items()}
     made: dict[str, pa.Array | None] = {"line": lines}
     for name in ("value", "key"):
         made[name] = _decoded(members[name], members[f"{name}_encoding"])
