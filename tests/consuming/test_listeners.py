@@ -95,7 +95,7 @@ def test_a_consumer_that_is_closed_by_its_listener_is_left(client: Client) -> No
     client.producer("a").send(b"2")
     client.producer("b").send(b"3")
     assert done.wait(60)
-    thread = client._listeners._thread
+    thread = client._listeners()._thread
     assert thread is not None
     thread.join(60)
     assert not thread.is_alive()

@@ -154,7 +154,7 @@ def test_four_topics_are_one_frame_and_one_flush(
         whole = getattr(os, call)
         monkeypatch.setattr(os, call, partial(counted, whole, flushes))
     sent = [one.send_async(b"%d" % n) for n in range(10) for one in producers]
-    client._outbox.flush()
+    client._outbox().flush()
     assert lsn(client) == before + 1
     assert len(flushes) == 1
     assert all(one.done() and one.exception() is None for one in sent)
@@ -353,7 +353,7 @@ def test_an_error_that_nobody_was_told_of_is_raised_once(bench: Bench) -> None:
 
 
 def _flush(producer: Producer) -> None:
-    producer._outbox._sender.settle(None)  # type: ignore[union-attr]
+    producer._outbox()._sender.settle(None)  # type: ignore[union-attr]
 
 
 def test_a_fenced_producer_fails_all_and_others_go_on(bench: Bench) -> None:
@@ -524,7 +524,7 @@ def test_closing_in_a_callback_ends_the_sender(bench: Bench) -> None:
     producer = patient(client)
     sent = producer.send_async(b"x")
     sent.add_done_callback(lambda done: client.close())
-    thread = client._outbox._sender._thread  # type: ignore[union-attr]
+    thread = client._outbox()._sender._thread  # type: ignore[union-attr]
     assert thread is not None
     _flush(producer)
     thread.join(SOON)
@@ -539,9 +539,9 @@ def test_a_client_that_nobody_holds_lets_its_thread_end(bench: Bench) -> None:
     producer = client.producer("u")
     producer.send_async(b"x")
     producer.flush()
-    thread = client._outbox._sender._thread  # type: ignore[union-attr]
+    thread = client._outbox()._sender._thread  # type: ignore[union-attr]
     assert thread is not None
-    gone = weakref.ref(client._outbox)
+    gone = weakref.ref(client._outbox())
     del client, producer
     gc.collect()
     assert gone() is None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeVar, Unpack, overload
 from weakref import WeakSet
@@ -58,6 +59,7 @@ if TYPE_CHECKING:
     from txlog.api.admin import Admin
     from txlog.api.consuming.consumer import Consumer
     from txlog.api.consuming.in_memory import NonDurableConsumer
+    from txlog.api.consuming.listeners import Listeners
     from txlog.api.consuming.many_topics import MultiTopicsConsumer, Topics
     from txlog.api.consuming.open import ConsumerOptions
     from txlog.api.reading.message import Message
@@ -65,7 +67,7 @@ if TYPE_CHECKING:
     from txlog.api.reading.table_view import TableView
     from txlog.api.reading.watermark_session import WatermarkListener
     from txlog.api.sending.bulk import Bulk
-    from txlog.api.sending.outbox import ProducerOptions
+    from txlog.api.sending.outbox import Outbox, ProducerOptions
     from txlog.api.topics.subscription import SubscriptionHandle
     from txlog.api.topics.topic import TopicHandle
     from txlog.api.transactions.transaction import Later, Transaction, TransactionBuilder
@@ -92,6 +94,12 @@ T = TypeVar("T")
 READ_MESSAGES = 10_000
 
 
+def _once(parts: dict[str, Any], name: str, make: Callable[[], T]) -> T:
+    """A part of a client, made when it is first asked for; two threads get the same."""
+    part: T | None = parts.get(name)
+    return parts.setdefault(name, make()) if part is None else part
+
+
 @checked
 class Client(RelationReader):
     """An open store. Safe to call from many threads; a forked child must open its own.
@@ -105,15 +113,29 @@ class Client(RelationReader):
     (True, ['orders'])
     """
 
-    __slots__ = ("_checkpoints", "_consumers", "_listeners", "_outbox", "epoch", "transaction_key")
+    __slots__ = (
+        "_checkpoints",
+        "_consumers",
+        "_listeners",
+        "_outbox",
+        "_parts",
+        "epoch",
+        "transaction_key",
+    )
 
     def __init__(self, store: Store, disk: Disk) -> None:
         super().__init__(store, disk)
         self._checkpoints = store.upkeep = Checkpoints(is_on=not store.dry_run)
         self.transaction_key: str | None = None
         self.epoch: int | None = None  # of the connection of transaction_key
-        self._outbox = outbox.Outbox(store)
-        self._listeners = listening.Listeners(store)
+        # Most clients need none of these. Producers hold what makes the outbox, not the client.
+        self._parts: dict[str, Any] = {}
+        self._outbox: Callable[[], Outbox] = partial(
+            _once, self._parts, "outbox", lambda: outbox.Outbox(store)
+        )
+        self._listeners: Callable[[], Listeners] = partial(
+            _once, self._parts, "listeners", lambda: listening.Listeners(store)
+        )
         self._consumers: WeakSet[Consumer | MultiTopicsConsumer | NonDurableConsumer] = WeakSet()
 
     @property
@@ -158,11 +180,14 @@ class Client(RelationReader):
         raises: the first error of a sent message whose future nobody has asked for it; it is
                 closed all the same
         """
-        if self._store.put_off(self.close) or self._outbox.put_off(self.close):
+        sent: Outbox | None = self._parts.get("outbox")
+        if self._store.put_off(self.close) or (sent is not None and sent.put_off(self.close)):
             return
-        self._listeners.close()
+        if "listeners" in self._parts:
+            self._listeners().close()
         try:
-            self._outbox.close()
+            if sent is not None:
+                sent.close()
         finally:
             for consumer in list(self._consumers):
                 with suppress(TxlogError):  # its peers consider it dead
@@ -476,7 +501,7 @@ class Client(RelationReader):
         )
         self._consumers.add(opened)
         if message_listener is not None:
-            self._listeners.add(opened, message_listener)
+            self._listeners().add(opened, message_listener)
         return opened
 
     def reader(
@@ -830,7 +855,8 @@ class Client(RelationReader):
         What its producers sent without waiting is stored before.
         raises: the first error of a sent message whose future nobody has asked for it
         """
-        self._outbox.flush()
+        if "outbox" in self._parts:
+            self._outbox().flush()
         self._store.flush()
 
 

@@ -31,8 +31,8 @@ _WIDE: Final = {pa.binary(): pa.large_binary(), pa.string(): pa.large_string()}
 _TEXT: Final = (pa.types.is_string, pa.types.is_large_string)
 _LARGE: Final = (pa.types.is_large_string, pa.types.is_large_binary)
 _OFTEN: Final = {"\\": "\\\\", '"': '\\"', "\n": "\\n", "\r": "\\r", "\t": "\\t"}
-_SELDOM: Final = {
-    char: orjson.dumps(char).decode()[1:-1] for char in map(chr, range(32)) if char not in _OFTEN
+_SELDOM: Final = {"\b": "\\b", "\f": "\\f"} | {
+    chr(n): f"\\u{n:04x}" for n in range(32) if chr(n) not in "\n\r\t\b\f"
 }
 _SELDOM_BYTES: Final = "".join(_SELDOM).encode()
 _TSV: Final = {"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"}

@@ -185,7 +185,7 @@ class Producer:
         topic: str,
         name: str | None,
         *,
-        outbox: Outbox,
+        outbox: Callable[[], Outbox],
         chunking: bool = False,
         idle_on_close: bool = False,
         batching: Batching | None = None,
@@ -425,8 +425,9 @@ class Producer:
             routing = self._route(rows)
             return lambda view: produce.Outgoing(*self._routed(view, routing), self._named)
 
-        made = self._outbox.lane(batching, route)
-        with self._outbox.lock:
+        sent = self._outbox()
+        made = sent.lane(batching, route)
+        with sent.lock:
             if self._lane is None:  # another thread may have been faster
                 self._lane = made
             return self._lane

@@ -102,6 +102,7 @@ class Store:
         "_settings_changes",
         "_sweeper",
         "_view",
+        "_wakeups",
         "bucket_ops",
         "clock",
         "disk",
@@ -115,7 +116,6 @@ class Store:
         "settings",
         "tally",
         "upkeep",
-        "wakeups",
     )
 
     def __init__(
@@ -152,7 +152,7 @@ class Store:
         self._appender = Appender(disk, self.note, dry_run=dry_run)
         began_ms = clock.now().wall_ms
         self.tally = Tally()
-        self.wakeups = Wakeups(disk, clock, identity.salt)
+        self._wakeups: dict[None, Wakeups] = {}  # one, once somebody waits
         self._view = self._load()  # also of a damaged journal (spec/reliability 2.3)
         self.recovered_ms = (began_ms, clock.now().wall_ms)  # when this process read the store
         self._adopt_settings()
@@ -214,6 +214,15 @@ class Store:
             path = self.disk.description
             raise StoreNotFound(f"the store {path} was removed", path=path)
 
+    @property
+    def wakeups(self) -> Wakeups:
+        """What ends the waits of this handle; made by the first."""
+        made = self._wakeups.get(None)
+        if made is None:  # one step of C: two threads get the same
+            new = Wakeups(self.disk, self.clock, self.identity.salt)
+            made = self._wakeups.setdefault(None, new)
+        return made
+
     def _need_open(self) -> None:
         if self._closed:
             raise AlreadyClosed("the store is closed", hint="open it again")
@@ -226,7 +235,8 @@ class Store:
     def _close(self) -> None:
         if not self._closed:
             self._closed = True
-            self.wakeups.close()
+            for wakeups in self._wakeups.values():
+                wakeups.close()
             self._view.close()
             if self._lock is not None:
                 self._lock.close()
