@@ -247,7 +247,7 @@ def test_what_is_not_committed_has_a_state(spark: SparkSession, client: Client) 
         ({"topic": "orders", "strat": "start"}, "no option strat"),
         ({"topic": "orders", "subscription": "s"}, "no option subscription"),
         ({"topic": "orders", "start": "soon"}, "not a bound"),
-        ({"topic": "orders", "atLsn": "-1"}, "number from 0 on"),
+        ({"topic": "orders", "atLsn": "-1"}, "number, at least 0"),
         ({"topic": "orders", "atLsn": "99"}, "no LSN 99"),
         ({"topic": "orders", "pushdown": "true"}, "once or never"),
         ({"topic": "orders", "includeTail": "1"}, "true or false"),

@@ -364,7 +364,7 @@ def test_files_of_a_batch_stay_until_the_next(client: Client) -> None:
     ("options", "why"),
     [
         ({"start": "start"}, "no option start"),
-        ({"maxRowsPerTrigger": "0"}, "number from 1 on"),
+        ({"maxRowsPerTrigger": "0"}, "number, at least 1"),
         ({"startingPosition": "x"}, "not a bound"),
         ({"subscription": ""}, "subscription"),
         ({"failOnDataLoss": "no"}, "true or false"),
