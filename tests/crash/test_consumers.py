@@ -17,7 +17,9 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 SEED = int(os.environ.get("TXLOG_SEED", "0")) or random.SystemRandom().randrange(1 << 32)
 
 
-@pytest.mark.parametrize("kind", graded(["exclusive", "shared", "failover", "key-shared"], 2))
+@pytest.mark.parametrize(
+    "kind", graded(["exclusive", "shared", "failover", "key-shared"], ["shared"])
+)
 def test_consumers_that_are_killed_lose_and_double_nothing(tmp_path: Path, kind: str) -> None:
     """9.1, I-9, I-12, K10: each message once; with Key_Shared in the order of its key."""
     print("seed", SEED)

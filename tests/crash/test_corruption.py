@@ -36,7 +36,7 @@ KINDS = (
     "journal", "witness", "manifest", "toml", "state", "part", "side part", "sealed",
     "sealed side", "lock", "reserve",
 )  # fmt: skip
-LONG = ("manifest", "state")
+LONG = ("manifest", "state", "part")
 
 
 @cache

@@ -84,6 +84,7 @@ def observe(client: Client) -> Seen:
     )
 
 
+@pytest.mark.deep
 def test_every_crash_leaves_a_state_that_was_answered_or_under_way() -> None:
     """spec/reliability 3: nothing of a refused batch, no time without a message or half policy."""
     disk = new_disk()

@@ -80,8 +80,7 @@ WORKLOADS = {
     "lazy key": "create send connect key_begin txn_send begin connect connect key_begin commit",
 }
 QUICK = (
-    "plain", "transaction", "two open", "lazy tail", "ids", "checkpoint", "compact", "trim", "roll",
-    "keys", "large", "bulk key",
+    "plain", "transaction", "two open", "checkpoint", "trim", "keys",
 )  # fmt: skip
 STEPS = [
     "create", "send", "begin", "txn_send", "txn_send", "ack", "txn_ack", "commit", "abort",

@@ -155,6 +155,7 @@ def run(folder: Path, seed: str, every: int = 6) -> Counter[str]:
     return seen
 
 
+@pytest.mark.deep
 def test_scans_have_what_a_reader_has(tmp_path: Path) -> None:
     """API = scans, for all of it and for ranges of every kind, wherever rows lie."""
     seen: Counter[str] = Counter()
