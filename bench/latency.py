@@ -163,14 +163,14 @@ def idle(count: int, seconds: float) -> tuple[float, int]:
             message = consumers[0].receive()
             assert message is not None
             consumers[0].acknowledge(message)
-            wait_ms = int(seconds * 1000) + 2000
+            wait_ms = int(seconds * 1000) + 7000
             threads = [
                 threading.Thread(target=one.receive, kwargs={"timeout_ms": wait_ms}, daemon=True)
                 for one in consumers
             ]
             for thread in threads:
                 thread.start()
-            time.sleep(1.5)  # until all rest
+            time.sleep(6)  # until all rest: the first look asks whether each peer is alive
             before = resource.getrusage(resource.RUSAGE_SELF)
             time.sleep(seconds)
             after = resource.getrusage(resource.RUSAGE_SELF)
@@ -191,7 +191,7 @@ async def idle_tasks(count: int, seconds: float) -> tuple[float, float]:
             other = await client.producer("elsewhere")
             consumers = [await client.consumer("t", f"s{n}", create=True) for n in range(count)]
             tasks = [asyncio.create_task(one.receive()) for one in consumers]
-            await asyncio.sleep(3)  # until all rest
+            await asyncio.sleep(5)  # until all rest
             before = time.process_time()
             await asyncio.sleep(seconds)
             idle_s = time.process_time() - before

@@ -47,7 +47,7 @@ from txlog.engine.plan.reading.uncommitted import START, PreviewPlace, preview
 from txlog.engine.plan.standing import Place, Standing
 from txlog.engine.store.store import Store
 from txlog.engine.store.sweeper import is_sweep_due
-from txlog.engine.upkeep.checkpoint.quarantine import record_damage
+from txlog.engine.upkeep.checkpoint import quarantine
 from txlog.engine.upkeep.delayed.buckets import drop_lost, rebuild_if_free
 from txlog.engine.upkeep.space.retention import expire_due
 from txlog.engine.view.view import View
@@ -138,7 +138,7 @@ def _record(store: Store, part: Part) -> None:
 
     found = store.read(look, fresh=False)
     if found is not None:
-        record_damage(store, part.partition, *found)
+        quarantine.record_damage(store, part.partition, *found)
 
 
 # --- receiving -------------------------------------------------------------------------------

@@ -51,7 +51,7 @@ from txlog.engine.plan.reading.ranges import (
 )
 from txlog.engine.plan.reading.uncommitted import START, PreviewPlace, check_isolation, preview
 from txlog.engine.store.store import Store
-from txlog.engine.upkeep.checkpoint.quarantine import record_damage
+from txlog.engine.upkeep.checkpoint import quarantine
 from txlog.engine.view.view import View
 from txlog.errors import (
     AlreadyClosed,
@@ -311,7 +311,7 @@ class Reader:
         finally:
             found, self._damage = self._damage, None
             if found is not None:
-                record_damage(self._store, *found)
+                quarantine.record_damage(self._store, *found)
 
     def _take_unread(self, limit: int) -> pa.Table:
         """The next messages of those read ahead: they come before all else."""
