@@ -169,7 +169,7 @@ class TestBatch:
         assert "no column extra" in refused(rows.withColumn("extra", F.lit(1)), client)
         assert "column value is bigint" in refused(spark.range(2).toDF("value"), client)
         assert "TopicNotFound" in refused(rows, client, topic="none")
-        with pytest.raises(Exception, match="not overwritten"):
+        with pytest.raises(Exception, match="cannot be overwritten"):
             rows.write.format("txlog").mode("overwrite").options(
                 topic="orders", txnKey="k", batchId="1"
             ).save(client.path)
