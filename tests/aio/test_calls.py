@@ -189,3 +189,16 @@ def test_tasks_that_send_share_frames(path: str) -> None:
     assert sorted(entries) == list(range(200))
     assert frames < 100
     assert sorted(one for one in values(path, "in") if one) == [b"%03d" % n for n in range(200)]
+
+
+def test_a_batch_that_is_waited_for_holds_up_no_other_call(path: str) -> None:
+    """The wait is in the loop: in the thread it would keep the send from ever coming."""
+
+    async def program(client: txlog.aio.Client) -> int:
+        async with client.reader("in") as reader, client.producer("in") as producer:
+            waiting = asyncio.create_task(reader.receive_batch(10, timeout_ms=None))
+            await client.run(lambda sync: None)
+            await producer.send(b"x")
+            return len(await waiting)
+
+    assert run(path, program) == 1

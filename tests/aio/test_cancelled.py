@@ -207,3 +207,29 @@ def test_a_reader_keeps_what_a_cancelled_task_has_read(tmp_path: Path) -> None:
             return [one.value async for one in reader]
 
     assert asyncio.run(main()) == INPUTS
+
+
+@pytest.mark.parametrize("how", ["one", "batch"])
+def test_rows_read_for_a_cancelled_task_come_in_every_way_of_reading(
+    tmp_path: Path, how: str
+) -> None:
+    path = new_store(str(tmp_path / "store"))
+
+    async def main() -> tuple[bool, list[bytes | None]]:
+        async with txlog.aio.open(path) as client, client.reader("in") as reader:
+            call: Any = reader.read_next() if how == "one" else reader.receive_batch(2)
+            steps = Cancelled(call, 1, late=True)
+
+            async def whole() -> None:
+                await steps
+
+            with pytest.raises(asyncio.CancelledError):
+                await asyncio.create_task(whole())
+            is_there = await reader.has_message_available()
+            got = txlog.messages(await reader.receive_batch(1))
+            out = [one.value for one in got]
+            while (table := await reader.receive_batch(1)).num_rows:
+                out += [one.value for one in txlog.messages(table)]
+            return is_there, out
+
+    assert asyncio.run(main()) == (True, INPUTS)

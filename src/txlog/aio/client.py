@@ -71,7 +71,7 @@ class Client(Handle[Synchronous]):
     flush = awaited(Synchronous.flush)
 
     def __init__(self, sync: Synchronous, worker: Worker) -> None:
-        worker.belong_to(sync._store.disk.pid)
+        worker.belong_to(sync._store.disk.pid, sync._store.note)
         super().__init__(sync, worker, Waits(sync._store, worker))
 
     async def create_topic(

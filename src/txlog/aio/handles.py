@@ -23,8 +23,7 @@ from txlog.api.consuming.acknowledge import Acknowledgeable
 from txlog.api.consuming.consumer import Consumer as Consuming
 from txlog.api.consuming.in_memory import NonDurableConsumer
 from txlog.api.consuming.many_topics import MultiTopicsConsumer
-from txlog.api.reading.message import Message
-from txlog.api.reading.pause import until_told
+from txlog.api.reading.message import Message, messages
 from txlog.api.reading.reader import Reader as Reading
 from txlog.api.sending.large import Value
 from txlog.api.sending.producer import Producer as Producing
@@ -301,21 +300,46 @@ class Reader(Closable[Reading]):
 
     __slots__ = ("_kept",)
 
-    receive_batch = awaited(Reading.receive_batch)
-    has_message_available = awaited(Reading.has_message_available)
     get_last_message_id = awaited(Reading.get_last_message_id)
     get_last_watermark = awaited(Reading.get_last_watermark)
 
     def __init__(self, sync: Reading, worker: Worker, waits: Waits) -> None:
         super().__init__(sync, worker, waits)
-        self._kept: deque[Message] = deque()  # read for tasks that were cancelled
+        self._kept: deque[pa.Table] = deque()  # rows that were read for tasks that were cancelled
 
     async def read_next(self, timeout_ms: int | None = 0) -> Message | None:
         """The next message; None if none came within timeout_ms (None: wait for ever).
 
-        If the task is cancelled, the next call returns it.
+        If the task is cancelled, the next call of any kind returns it.
         """
-        return await self._waits.until(self._next, timeout_ms, until_told, self._kept.append)
+
+        def give_back(found: tuple[Message, pa.Table]) -> None:
+            self._kept.append(found[1])
+
+        found = await self._waits.until(self._next, timeout_ms, self._sync._rest, give_back)
+        return None if found is None else found[0]
+
+    async def receive_batch(self, max_messages: int = 1000, timeout_ms: int | None = 0) -> pa.Table:
+        """The next messages, at most max_messages; no rows if none came within timeout_ms.
+
+        If the task is cancelled, the next call of any kind returns them.
+        """
+        nothing: pa.Table | None = None
+
+        def look(is_thorough: bool) -> pa.Table | None:
+            nonlocal nothing
+            nothing = self._some(max_messages)
+            return nothing if nothing.num_rows else None
+
+        rest = self._sync._rest
+        found = await self._waits.until(look, timeout_ms, rest, self._kept.append)
+        return nothing if found is None else found
+
+    async def has_message_available(self) -> bool:
+        """True when a visible message follows."""
+        return await self._worker.run(
+            lambda: bool(self._kept) or self._sync.has_message_available()
+        )
 
     async def seek(self, position: Where) -> None:
         """Continue from another position; see txlog.Reader.seek."""
@@ -326,8 +350,25 @@ class Reader(Closable[Reading]):
 
         await self._worker.run(act)
 
-    def _next(self, is_thorough: bool) -> Message | None:
-        return self._kept.popleft() if self._kept else self._sync.read_next()
+    def _next(self, is_thorough: bool) -> tuple[Message, pa.Table] | None:
+        """The next message, and its row."""
+        sync = self._sync
+        if self._kept:
+            row = self._some(1)
+            return next(iter(messages(row))), row
+        message = sync.read_next()
+        if message is None:
+            return None
+        unread = sync._unread
+        return message, unread.slice(len(unread) - len(sync._buffered) - 1, 1)
+
+    def _some(self, limit: int) -> pa.Table:
+        if not self._kept or limit <= 0:
+            return self._sync.receive_batch(limit)
+        table = self._kept.popleft()
+        if len(table) > limit:
+            self._kept.appendleft(table.slice(limit))
+        return table.slice(0, limit)
 
     async def __aiter__(self) -> AsyncIterator[Message]:
         while (message := await self.read_next()) is not None:

@@ -99,7 +99,7 @@ class Waits:
         self.stop()
         try:
             loop.add_reader(descriptor, self._told)
-        except NotImplementedError:
+        except NotImplementedError:  # a loop that cannot watch descriptors
             return False
         self._descriptor, self._loop = descriptor, loop
         return True

@@ -28,13 +28,13 @@ Undo = Callable[[T], object]
 class Worker:
     """One thread, which begins with the first call and ends with `close`."""
 
-    __slots__ = ("_is_closed", "_is_ours", "_pool", "reports")
+    __slots__ = ("_is_closed", "_is_ours", "_pool", "_report")
 
     def __init__(self) -> None:
         self._pool = ThreadPoolExecutor(1, "txlog-aio")
         self._is_ours: Callable[[], bool] = lambda: True
         self._is_closed = False
-        self.reports: list[str] = []  # what could not be given back
+        self._report: Callable[[str], object] = str
 
     async def run(
         self, act: Callable[[], T], undo: Undo[T] | None = None, *, keeps: bool = False
@@ -71,8 +71,12 @@ class Worker:
         self._is_closed = True
         self._pool.shutdown(wait=False)
 
-    def belong_to(self, pid: Callable[[], int]) -> None:
-        """Refuse calls in a forked child, which has no such thread."""
+    def belong_to(self, pid: Callable[[], int], report: Callable[[str], object]) -> None:
+        """Refuse calls in a forked child, which has no such thread.
+
+        report: is told of what could not be given back
+        """
+        self._report = report
         owner = pid()
         self._is_ours = lambda: pid() == owner
 
@@ -91,7 +95,7 @@ class Worker:
                 if undo is not None:
                     undo(made)
             except TxlogError as error:
-                self.reports.append(f"what a cancelled call had taken was not given back: {error}")
+                self._report(f"what a cancelled call had taken was not given back: {error}")
 
         return give_back
 
