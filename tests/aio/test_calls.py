@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
+import threading
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
@@ -202,3 +203,66 @@ def test_a_batch_that_is_waited_for_holds_up_no_other_call(path: str) -> None:
             return len(await waiting)
 
     assert run(path, program) == 1
+
+
+def test_a_table_view_is_asked_without_await_and_moves_with_refresh(path: str) -> None:
+    async def program(client: txlog.aio.Client) -> None:
+        producer = await client.producer("in")
+        await producer.send(b"1", key="ada")
+        async with client.table_view("in") as view:
+            told = list[Any]()
+            view.listen(lambda key, value: told.append((key, value, threading.get_ident())))
+            await producer.send(b"2", key="ada")
+            await producer.send(b"3", key="bob")
+            assert (view["ada"], "bob" in view, len(view)) == (b"1", False, 1)
+            before = view.lsn
+            assert await view.refresh() == 2
+            assert view.lsn > before
+            assert sorted(view) == sorted(view.keys()) == [b"ada", b"bob"]
+            assert (sorted(view.values()), dict(view.items())[b"bob"]) == ([b"2", b"3"], b"3")
+            here = threading.get_ident()  # actions run where the program does
+            assert sorted(told) == [(b"ada", b"2", here), (b"bob", b"3", here)]
+            assert view.get("none", b"-") == b"-"
+            assert await view.wait(0) == 0
+        with pytest.raises(AlreadyClosed):
+            await view.refresh()
+        with pytest.raises(TopicNotFound):
+            await client.table_view("none")
+
+    run(path, program)
+
+
+def test_a_table_view_waits_past_a_value_that_it_has(path: str) -> None:
+    """Two tasks wait: both hear of it, and a value sent again ends no wait."""
+
+    async def program(client: txlog.aio.Client) -> None:
+        async with client.producer("in") as producer, client.table_view("in") as view:
+            await producer.send(b"1", key="k")
+            assert await view.refresh() == 1
+            told = list[Any]()
+            view.listen(lambda key, value: told.append(value))
+            waiting = [asyncio.create_task(view.wait()) for _ in range(2)]
+            await client.run(lambda sync: None)
+            await producer.send(b"1", key="k")
+            while await client.run(lambda sync: sync._store.refresh()) > view.lsn:
+                await asyncio.sleep(0)
+            assert not any(task.done() for task in waiting)
+            await producer.send(None, key="k")
+            await asyncio.wait(waiting, return_when="FIRST_COMPLETED")
+            assert (told, len(view)) == ([None], 0)
+            await producer.send(b"2", key="k")
+            assert sorted(await asyncio.gather(*waiting)) == [1, 1]
+
+    run(path, program)
+
+
+def test_a_reader_reads_compacted_messages(path: str) -> None:
+    async def program(client: txlog.aio.Client) -> list[bytes | None]:
+        async with client.producer("in") as producer:
+            for value in (b"old", b"new"):
+                await producer.send(value, key="k")
+        await client.run(lambda sync: sync.admin.compact_topic("in"))
+        async with client.reader("in", read_compacted=True) as reader:
+            return [one.value async for one in reader]
+
+    assert run(path, program) == [b"new"]

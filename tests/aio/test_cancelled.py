@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import os
 import random
@@ -233,3 +234,62 @@ def test_rows_read_for_a_cancelled_task_come_in_every_way_of_reading(
             return is_there, out
 
     assert asyncio.run(main()) == (True, INPUTS)
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["waiting", "ended"])
+def test_a_table_view_that_is_cancelled_shows_what_it_showed(tmp_path: Path, late: bool) -> None:
+    """At every await; what it missed comes with the next refresh, and is told once."""
+    shown = set[int]()
+
+    async def main(path: str, at: int) -> bool:
+        told = list[tuple[bytes, bytes | None]]()
+        async with txlog.aio.open(path) as client:
+            view = await client.table_view("in")
+            view.listen(lambda key, value: told.append((key, value)))
+            before = view.lsn
+
+            def commit(value: bytes) -> None:
+                with txlog.open(path) as other, other.transaction() as txn:
+                    for key in (b"x", b"y"):
+                        other.producer("in").send(value, key=key, txn=txn)
+
+            committing = list[asyncio.Task[None]]()
+
+            async def follow() -> None:
+                first = client.run(lambda sync: commit(b"1"))  # runs after the first look
+                committing.append(asyncio.create_task(first))
+                assert await view.wait() == 2
+                commit(b"2")
+                assert await view.refresh() == 2
+                async with client.table_view("in") as second:
+                    assert dict(second.items()) == dict(view.items())
+
+            steps = Cancelled(follow(), at, late=late)
+
+            async def whole() -> None:
+                await steps
+
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.create_task(whole())
+            await asyncio.gather(*committing)
+            assert view.get(b"x") == view.get(b"y")  # never half of a transaction
+            assert len(told) == 2 * len({value for _, value in told})
+            shown.add(len(told))
+            assert (view.lsn > before) == bool(told)
+            await view.refresh()
+            with txlog.open(path) as other:
+                assert dict(other.table_view("in").items()) == dict(view.items())
+                assert all(not row["held"] for row in other.admin.locks())
+            assert dict(told) == dict(view.items())
+            assert len(set(told)) == len(told)
+            return steps.awaits < at
+
+    for at in itertools.count(1):
+        path = str(tmp_path / str(at))
+        txlog.init(path, durability="os", free_bytes_min=0)
+        with txlog.open(path) as client:
+            client.create_topic("in")
+        if asyncio.run(main(path, at)):
+            break
+    assert at > 4
+    assert shown == {0, 2, 4}

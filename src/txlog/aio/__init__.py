@@ -19,12 +19,21 @@ or repeat it under the same name and sequence. A transaction whose block is canc
 Contents:
 
     client    Client and open
-    handles   Producer, Consumer, Reader, Transaction
+    handles   Producer, Consumer, Reader, TableView, Transaction
     waits     how tasks rest until there is something to look at
     worker    the thread in which calls run, and what becomes of cancelled ones
 """
 
 from txlog.aio.client import Client, open
-from txlog.aio.handles import Consumer, Opening, Producer, Reader, Transaction
+from txlog.aio.handles import Consumer, Opening, Producer, Reader, TableView, Transaction
 
-__all__ = ["Client", "Consumer", "Opening", "Producer", "Reader", "Transaction", "open"]
+__all__ = [
+    "Client",
+    "Consumer",
+    "Opening",
+    "Producer",
+    "Reader",
+    "TableView",
+    "Transaction",
+    "open",
+]

@@ -14,6 +14,7 @@ from txlog.aio.handles import (
     Opening,
     Producer,
     Reader,
+    TableView,
     Transaction,
     Txn,
     awaited,
@@ -137,6 +138,7 @@ class Client(Handle[Synchronous]):
         partitions: list[int] | None = None,
         isolation: str = "committed",
         enable_watermarking: bool = False,
+        read_compacted: bool = False,
     ) -> Opening[Reader]:
         """A reader, by `await` or `async with`; see txlog.Client.reader."""
         make = partial(
@@ -146,8 +148,13 @@ class Client(Handle[Synchronous]):
             partitions=partitions,
             isolation=isolation,
             enable_watermarking=enable_watermarking,
+            read_compacted=read_compacted,
         )
         return self._opening(make, Reader)
+
+    def table_view(self, topic: str) -> Opening[TableView]:
+        """A table view, by `await` or `async with`; see txlog.Client.table_view."""
+        return self._opening(partial(self._sync.table_view, topic), TableView)
 
     def transaction(
         self, timeout_ms: int | None = None, *, key: str | None = None, epoch: int | None = None

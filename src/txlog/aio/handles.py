@@ -1,4 +1,4 @@
-"""Owns the handles of an asynchronous client: producer, consumer, reader, transaction.
+"""Owns the handles of an asynchronous client: producer, consumer, reader, table view, transaction.
 
 Each has the calls of the handle of `txlog` with the same name, as coroutines, and that handle does
 the work: what a call takes, returns and raises is said there.
@@ -7,6 +7,7 @@ the work: what a call takes, returns and raises is said there.
 from __future__ import annotations
 
 import asyncio
+import time
 from abc import abstractmethod
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Mapping
@@ -24,7 +25,10 @@ from txlog.api.consuming.consumer import Consumer as Consuming
 from txlog.api.consuming.in_memory import NonDurableConsumer
 from txlog.api.consuming.many_topics import MultiTopicsConsumer
 from txlog.api.reading.message import Message, messages
+from txlog.api.reading.pause import until_told
 from txlog.api.reading.reader import Reader as Reading
+from txlog.api.reading.table_view import News
+from txlog.api.reading.table_view import TableView as Viewing
 from txlog.api.sending.large import Value
 from txlog.api.sending.producer import Producer as Producing
 from txlog.api.sending.receipt import BatchReceipt, SendReceipt
@@ -77,6 +81,18 @@ def awaited(
             kind = type(self._sync).__name__
             raise NotAllowed(f"a {kind} has no {function.__name__}")
         return cast(T, await self._worker.run(partial(act, *args, **kwargs)))
+
+    return call
+
+
+def direct(
+    function: Callable[Concatenate[S, P], T],
+) -> Callable[Concatenate[Handle[Any], P], T]:
+    """The same call, of what is in memory and belongs to the event loop."""
+
+    @wraps(function)
+    def call(self: Handle[Any], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return cast(T, getattr(self._sync, function.__name__)(*args, **kwargs))
 
     return call
 
@@ -380,3 +396,52 @@ class Reader(Closable[Reading]):
             message = await self.read_next(None)
             if message is not None:
                 yield message
+
+
+class TableView(Closable[Viewing]):
+    """A table view; see txlog.TableView. What it holds is in memory and is asked without `await`.
+
+    It changes in the event loop only, at the end of a `refresh` or `wait`: then its actions are
+    called. A task that is cancelled leaves it as it was.
+    """
+
+    __slots__ = ()
+
+    get = direct(Viewing.get)
+    keys = direct(Viewing.keys)
+    values = direct(Viewing.values)
+    items = direct(Viewing.items)
+    for_each = direct(Viewing.for_each)
+    listen = direct(Viewing.listen)
+    __getitem__ = direct(Viewing.__getitem__)
+    __contains__ = direct(Viewing.__contains__)
+    __len__ = direct(Viewing.__len__)
+    __iter__ = direct(Viewing.__iter__)
+
+    @property
+    def lsn(self) -> int:
+        """The moment that it shows: everything durable up to this LSN."""
+        return self._sync.lsn
+
+    async def refresh(self) -> int:
+        """Take what came since, as of now; returns how many keys have another value."""
+        return self._sync._take(await self._worker.run(self._sync._look))
+
+    async def wait(self, timeout_ms: int | None = None) -> int:
+        """Refresh until a key has another value, and return how many have; 0: time ran out."""
+        deadline = None if timeout_ms is None else time.monotonic() + timeout_ms / 1000
+
+        def look(_: bool) -> News | None:
+            news = self._sync._look()
+            return news if news.found or not news.is_since else None
+
+        while (news := await self._waits.until(look, timeout_ms, until_told)) is not None:
+            if changed := self._sync._take(news):
+                return changed
+            if deadline is not None:  # somebody sent a value that is there
+                timeout_ms = max(0, int((deadline - time.monotonic()) * 1000))
+        return 0
+
+    async def close(self) -> None:
+        """Let go of what it holds."""
+        self._sync.close()

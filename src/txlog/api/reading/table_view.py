@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from types import TracebackType
+from typing import NamedTuple
 
 import pyarrow as pa
 
@@ -42,6 +43,18 @@ from txlog.startup import compute as pc
 # Called with a key and its new value; None: the key is gone.
 Action = Callable[[bytes, bytes | None], object]
 Changes = dict[bytes, bytes | None]
+
+
+class News(NamedTuple):
+    """What a look found: the new values up to an LSN, and the places up to which it read.
+
+    is_since: False: from the beginning, so keys that are not among them are gone
+    """
+
+    lsn: int
+    places: dict[int, Mark]
+    found: Changes
+    is_since: bool = True
 
 
 @checked
@@ -134,23 +147,7 @@ class TableView:
         If messages were trimmed before they were read, all is read again.
         raises: AlreadyClosed, TopicNotFound, PartitionUnavailable, Corruption; it stays as it was
         """
-        if self._is_closed:
-            raise AlreadyClosed("the table view is closed")
-        lsn, places, found = self._store.read(self._read)
-        changed: Changes = {}
-        for key, value in found.items():
-            if self._held.get(key) == value:
-                continue
-            changed[key] = value
-            if value is None:
-                del self._held[key]
-            else:
-                self._held[key] = value
-        self._lsn, self._places = lsn, places
-        for action in self._actions:
-            for key, value in changed.items():
-                action(key, value)
-        return len(changed)
+        return self._take(self._look())
 
     def wait(self, timeout_ms: int | None = None) -> int:
         """Refresh until a key has another value, and return how many have; 0: time ran out.
@@ -160,10 +157,39 @@ class TableView:
         """
         return until(self._store, lambda _: self.refresh() or None, timeout_ms) or 0
 
-    def _read(self, view: View) -> tuple[int, dict[int, Mark], Changes]:
-        """What changed since: the LSN and places then, and the new values."""
+    def _look(self) -> News:
+        """What came since; it stays as it is, so another thread may look. Raises as refresh."""
+        self._check()
+        return self._store.read(self._read)
+
+    def _take(self, news: News) -> int:
+        """Show what `_look` found; returns how many keys have another value then."""
+        self._check()
+        if news.lsn < self._lsn:  # looked before what it shows by now
+            return 0
+        found = news.found if news.is_since else {**dict.fromkeys(self._held), **news.found}
+        changed: Changes = {}
+        for key, value in found.items():
+            if self._held.get(key) == value:
+                continue
+            changed[key] = value
+            if value is None:
+                del self._held[key]
+            else:
+                self._held[key] = value
+        self._lsn, self._places = news.lsn, news.places
+        for action in self._actions:
+            for key, value in changed.items():
+                action(key, value)
+        return len(changed)
+
+    def _check(self) -> None:
+        if self._is_closed:
+            raise AlreadyClosed("the table view is closed")
+
+    def _read(self, view: View) -> News:
         if view.lsn == self._lsn:
-            return self._lsn, self._places, {}
+            return News(self._lsn, self._places, {})
         topic = live_topic(view, self._topic_number, self.short)
         indexes = range(topic.partitions)
         if self._partition is not None:
@@ -180,10 +206,8 @@ class TableView:
             newest(_since(view, number, places.get(index)))[0] for index, number in numbers.items()
         ]
         found = _values(view, [table for table in tables if table.num_rows])
-        if not is_whole:
-            found = {**dict.fromkeys(self._held), **found}
         ends = {index: visible_end(view, number) for index, number in numbers.items()}
-        return view.lsn, ends, found
+        return News(view.lsn, ends, found, is_whole)
 
     def close(self) -> None:
         """Let go of what it holds."""
