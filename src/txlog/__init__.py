@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from txlog.answers.integrity import verify as verify
     from txlog.api.admin import Admin as Admin
     from txlog.api.client import Client as Client
+    from txlog.api.consuming.batches import BatchReceivePolicy as BatchReceivePolicy
     from txlog.api.consuming.consumer import Consumer as Consumer
     from txlog.api.consuming.in_memory import NonDurableConsumer as NonDurableConsumer
     from txlog.api.consuming.many_topics import MultiTopicsConsumer as MultiTopicsConsumer
@@ -83,6 +84,7 @@ __version__ = "0.2.0"
 lazy.install()
 
 _HOMES = {
+    "BatchReceivePolicy": "api.consuming.batches",
     "Bound": "ranges",
     "Range": "ranges",
     "Client": "api.client",
@@ -113,9 +115,9 @@ _HOMES = {
 }
 
 __all__ = [
-    "Admin", "Bound", "Client", "Consumer", "Message", "MessageBuilder", "MessageId",
-    "MultiTopicsConsumer", "NonDurableConsumer", "Position", "Producer", "Range", "Reader",
-    "Settings", "TableView", "TopicName", "Transaction", "TransactionBuilder", "TxnId",
+    "Admin", "BatchReceivePolicy", "Bound", "Client", "Consumer", "Message", "MessageBuilder",
+    "MessageId", "MultiTopicsConsumer", "NonDurableConsumer", "Position", "Producer", "Range",
+    "Reader", "Settings", "TableView", "TopicName", "Transaction", "TransactionBuilder", "TxnId",
     "WatermarkBuilder", "WatermarkId", "__version__", "init", "messages", "open",
     "doctor", "repair", "verify",
 ]  # fmt: skip

@@ -21,6 +21,7 @@ import pyarrow as pa
 from txlog.aio.waits import Waits
 from txlog.aio.worker import Worker
 from txlog.api.consuming.acknowledge import Acknowledgeable
+from txlog.api.consuming.batches import Receives
 from txlog.api.consuming.consumer import Consumer as Consuming
 from txlog.api.consuming.in_memory import NonDurableConsumer
 from txlog.api.consuming.many_topics import MultiTopicsConsumer
@@ -250,12 +251,10 @@ class Producer(Closable[Producing]):
 Consumes = Consuming | MultiTopicsConsumer | NonDurableConsumer
 
 
-class _Receives(Protocol):
+class _Receives(Receives, Protocol):
     """What waiting needs of a consumer (api/consuming)."""
 
     def _next(self, is_thorough: bool) -> tuple[Message | None] | None: ...
-
-    def _rest(self, pause: float) -> float: ...
 
 
 class Consumer(Closable[Consumes]):
@@ -287,18 +286,22 @@ class Consumer(Closable[Consumes]):
         found = await self._waits.until(sync._next, timeout_ms, sync._rest, self._give_back)
         return None if found is None else found[0]
 
-    async def receive_batch(self, max_messages: int = 1000, timeout_ms: int | None = 0) -> pa.Table:
-        """The next messages, at most max_messages; no rows if none came within timeout_ms."""
-        nothing: pa.Table | None = None
+    async def receive_batch(
+        self, max_messages: int | None = None, timeout_ms: int | None = 0
+    ) -> pa.Table:
+        """The next messages, at most max_messages; no rows if none came within timeout_ms.
 
-        def look(is_thorough: bool) -> pa.Table | None:
-            nonlocal nothing
-            nothing = self._sync.receive_batch(max_messages)
-            return nothing if nothing.num_rows else None
-
-        rest = cast(_Receives, self._sync)._rest
-        found = await self._waits.until(look, timeout_ms, rest, self._sync.negative_acknowledge)
-        return nothing if found is None else found
+        Without arguments: as batch_receive_policy says. If the task is cancelled, they come again
+        at once.
+        """
+        sync = cast(Receives, self._sync)
+        batch = sync._batching.begin(sync, max_messages, timeout_ms)
+        try:
+            found = await self._waits.until(batch.look, batch.timeout_ms, sync._rest)
+        except BaseException:  # above all a cancellation
+            self._worker.leave(batch.give_back)
+            raise
+        return batch.table() if found is None else found
 
     def _give_back(self, found: tuple[Message | None]) -> None:
         if found[0] is not None:

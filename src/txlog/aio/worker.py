@@ -57,6 +57,11 @@ class Worker:
                 self._pool.submit(job.give_back)
             raise
 
+    def leave(self, act: Callable[[], object]) -> None:
+        """Run an act after the calls so far, for nobody; what fails is reported."""
+        if not self._is_closed:
+            self._pool.submit(self._given_back(lambda _: act()), None)
+
     async def close(self, last: Callable[[], object]) -> None:
         """Run a last call after all others; then the thread ends. A second close does nothing."""
         if self._is_closed:

@@ -57,6 +57,7 @@ from txlog.settings import QUEUE_SIZE, Settings
 
 if TYPE_CHECKING:
     from txlog.api.admin import Admin
+    from txlog.api.consuming.batches import BatchReceivePolicy
     from txlog.api.consuming.consumer import Consumer
     from txlog.api.consuming.in_memory import NonDurableConsumer
     from txlog.api.consuming.listeners import Listeners
@@ -463,6 +464,7 @@ class Client(RelationReader):
         enable_watermarking: bool = False,
         listener: WatermarkListener[Any] | None = None,
         message_listener: Callable[[Any, Message], object] | None = None,
+        batch_receive_policy: BatchReceivePolicy | None = None,
     ) -> Consumer | MultiTopicsConsumer | NonDurableConsumer:
         """A consumer of a subscription on a topic, on several, or on a pattern (re.compile).
 
@@ -474,6 +476,8 @@ class Client(RelationReader):
         enable_watermarking: deliver watermarks: see Consumer.receive; listener: called for each
         message_listener: called with the consumer and each message, on one thread of the client. It
                          acknowledges; if it raises, that is logged, and the message comes again
+        batch_receive_policy: how many messages, how many bytes and how long `receive_batch()`
+                         without arguments waits for
         durable:         False: a subscription in memory, from `start` on
         raises:          ConsumerBusy, SubscriptionNotFound, NotAllowed (another isolation)
         """
@@ -489,15 +493,10 @@ class Client(RelationReader):
             "ack_timeout_ms": ack_timeout_ms,
             "nack_delay_ms": nack_delay_ms,
             "enable_watermarking": enable_watermarking,
+            "batch_receive_policy": batch_receive_policy,
         }
         opened = subscribing.open_consumer(
-            self._store,
-            topic,
-            subscription,
-            durable=durable,
-            start=start,
-            options=options,
-            listener=listener,
+            self._store, topic, subscription, options, listener, durable=durable, start=start
         )
         self._consumers.add(opened)
         if message_listener is not None:

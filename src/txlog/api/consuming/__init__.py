@@ -6,6 +6,7 @@ Contents:
 
     acknowledge    what can be acknowledged, as runs of messages, and the calls that do it
     ahead          messages taken before the application asks for them
+    batches        how many messages, how many bytes and how long a batch waits for
     consumer       Consumer: receives a subscription's messages and acknowledges them
     dead_letters   moving messages off a subscription: given up, or put off
     in_memory      a consumer whose subscription lives in memory, as long as it does

@@ -21,6 +21,7 @@ from txlog.api.consuming.acknowledge import (
     runs_of,
 )
 from txlog.api.consuming.ahead import Ahead
+from txlog.api.consuming.batches import Batching, BatchReceivePolicy, receive_batch
 from txlog.api.consuming.dead_letters import reconsume_later
 from txlog.api.consuming.membership import Membership, check_options
 from txlog.api.consuming.receive import Guard, Receiving, Still
@@ -70,6 +71,7 @@ class Consumer:
     __slots__ = (
         "__weakref__",
         "_ahead",
+        "_batching",
         "_member",
         "_nack_delay_ms",
         "_receiving",
@@ -95,7 +97,9 @@ class Consumer:
         partitions: Sequence[int] | None = None,
         enable_watermarking: bool = False,
         listener: WatermarkListener[Consumer] | None = None,
+        policy: BatchReceivePolicy | None = None,
     ) -> None:
+        self._batching = Batching(policy, has_watermarks=enable_watermarking)
         check_options(type, receiver_queue_size, ack_timeout_ms, nack_delay_ms)
         self._store = store
         wanted = TopicName.parse(topic, allow_partition=True)
@@ -149,31 +153,17 @@ class Consumer:
 
     # --- receiving ---------------------------------------------------------------------------
 
-    def receive_batch(self, max_messages: int = 1000, timeout_ms: int = 0) -> pa.Table:
+    def receive_batch(self, max_messages: int | None = None, timeout_ms: int = 0) -> pa.Table:
         """The next messages, at most max_messages, as RECEIVED; no rows when time runs out.
 
-        Rows of one marker are together. What came back goes before what is new. `blocked` says why
-        there is nothing although there may be messages. With watermarks also no rows, at once, when
-        there is a new one, and a column is_late.
+        Without arguments: as batch_receive_policy says, else at most 1,000 and at once. Rows of one
+        marker are together. What came back goes before what is new. `blocked` says why there is
+        nothing although there may be messages. With watermarks also no rows, at once, when there is
+        a new one, and a column is_late.
         raises: AlreadyClosed, InvalidArgument, SubscriptionNotFound (deleted); Corruption, after
                 what can be read; PartitionUnavailable once all its partitions are unavailable
         """
-        if max_messages <= 0:
-            raise InvalidArgument(f"max_messages is {max_messages}, it must be positive", code=203)
-        nothing = NO_MESSAGES
-
-        def look(is_thorough: bool) -> pa.Table | None:
-            nonlocal nothing
-            with self._turns.held():
-                self._receiving.is_thorough = is_thorough
-                table, has_moved = self._take(max_messages)
-            if table.num_rows or has_moved:
-                return table
-            nothing = table
-            return None
-
-        found = until(self._store, look, timeout_ms, self._rest)
-        return nothing if found is None else found
+        return receive_batch(self._store, self, max_messages, timeout_ms)
 
     def receive(self, timeout_ms: int | None = 0) -> Message | None:
         """The next message; None if none came within timeout_ms (None: wait forever).
@@ -219,6 +209,20 @@ class Consumer:
         table = session.marked(NO_MESSAGES if found is None else found)
         receiving.stands_for(table)
         return table, has_moved
+
+    def _some(self, limit: int, is_thorough: bool) -> pa.Table | None:
+        """One turn for a batch; without rows: there is a new watermark."""
+        with self._turns.held():
+            self._receiving.is_thorough = is_thorough
+            table, has_moved = self._take(limit)
+        return table if table.num_rows or has_moved else None
+
+    def _nothing(self) -> pa.Table:
+        return NO_MESSAGES if self._session is None else self._session.marked(NO_MESSAGES)
+
+    def _unread(self, table: pa.Table) -> None:
+        with self._turns.held():
+            self._receiving.give_back(table)
 
     def _batch(self, limit: int, guard: Guard | None = None) -> pa.Table | None:
         """One turn; None when there is nothing, or when the guard refused it under the lock."""

@@ -8,7 +8,7 @@ are kept here. Source: Pulsar's SubscriptionMode.NonDurable.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from functools import partial
 from itertools import islice
 from types import TracebackType
@@ -16,9 +16,10 @@ from types import TracebackType
 import pyarrow as pa
 
 from txlog.api.consuming.acknowledge import Acknowledgeable, runs_of
+from txlog.api.consuming.batches import Batching, BatchReceivePolicy, receive_batch
 from txlog.api.reading.message import Message, messages
 from txlog.api.reading.pause import REST_SECONDS_MAX, until
-from txlog.api.reading.reader import Reader, range_from
+from txlog.api.reading.reader import Reader
 from txlog.api.reading.watermark_ground import HandedOut
 from txlog.api.reading.watermark_session import (
     Watermark,
@@ -42,7 +43,7 @@ from txlog.engine.store.mutex import Mutex
 from txlog.engine.store.store import Store
 from txlog.engine.view.view import View
 from txlog.errors import AlreadyClosed, InvalidArgument, NotAllowed
-from txlog.ids import MessageId, TxnId, check_name
+from txlog.ids import MessageId, TxnId
 from txlog.relation.positions import Where
 from txlog.startup import compute as pc
 
@@ -75,6 +76,7 @@ class NonDurableConsumer:
     __slots__ = (
         "__weakref__",
         "_acked",
+        "_batching",
         "_buffered",
         "_counts",
         "_ground",
@@ -95,19 +97,16 @@ class NonDurableConsumer:
     def __init__(
         self,
         store: Store,
-        topic: str,
+        reader: Reader,
         subscription: str,
-        start: Where | None,
-        isolation: str | None = None,
-        partitions: Sequence[int] | None = None,
         enable_watermarking: bool = False,
         listener: WatermarkListener[NonDurableConsumer] | None = None,
+        policy: BatchReceivePolicy | None = None,
     ) -> None:
+        self._batching = Batching(policy, has_watermarks=enable_watermarking)
         check_listener(listener, enable_watermarking)
-        self.name = check_name("subscription", subscription)
-        self._store = store
-        chosen = None if partitions is None else list(partitions)
-        self._reader = Reader(store, topic, range_from(start), chosen, isolation or "committed")
+        self.name = subscription
+        self._store, self._reader = store, reader
         self.short = self._reader.short
         self._buffered: deque[Message] = deque()
         self._previewed = NO_MESSAGES  # previews among these, and those handed out before them
@@ -128,18 +127,13 @@ class NonDurableConsumer:
 
     # --- receiving ---------------------------------------------------------------------------
 
-    def receive_batch(self, max_messages: int = 1000, timeout_ms: int = 0) -> pa.Table:
+    def receive_batch(self, max_messages: int | None = None, timeout_ms: int = 0) -> pa.Table:
         """The next messages, at most max_messages, as RECEIVED; no rows when time runs out.
 
+        Without arguments: as batch_receive_policy says, else at most 1,000 and at once.
         With watermarks also no rows, at once, when there is a new one, and a column is_late.
         """
-        if max_messages <= 0:
-            raise InvalidArgument(f"max_messages is {max_messages}, it must be positive", code=203)
-        table = until(self._store, lambda _: self._batch(max_messages), timeout_ms, self._rest)
-        if table is not None:
-            return table
-        empty = NO_MESSAGES
-        return empty if self._session is None else self._session.marked(empty)
+        return receive_batch(self._store, self, max_messages, timeout_ms)
 
     def receive(self, timeout_ms: int | None = 0) -> Message | None:
         """The next message; None if none came within timeout_ms (None: wait forever).
@@ -158,14 +152,26 @@ class NonDurableConsumer:
             return REST_SECONDS_MAX
         return max(due_ms - self._store.clock.now().boot_ms, 1) / 1000
 
-    def _batch(self, limit: int) -> pa.Table | None:
+    def _nothing(self) -> pa.Table:
+        return NO_MESSAGES if self._session is None else self._session.marked(NO_MESSAGES)
+
+    def _unread(self, table: pa.Table) -> None:
+        """Rows that nobody has seen come again, uncounted."""
+        now_ms = self._store.clock.now().boot_ms
+        with self._turns.held():
+            for number, run in self._store.read(lambda view: self._named(view, table)):
+                for one in self._hand.common(run):
+                    self._hand.discard(one)
+                    self._returned.append((now_ms, number, one))
+
+    def _some(self, limit: int, is_thorough: bool = True) -> pa.Table | None:
         """What to hand out at once; without rows: there is a new watermark."""
         with self._turns.held():
             session, ground = self._session, self._ground
             self._put_back()  # it comes in its order
             if session is None or ground is None:
-                return self._some(limit)
-            table, has_moved = session.turn(lambda: self._some(limit))
+                return self._more(limit)
+            table, has_moved = session.turn(lambda: self._more(limit))
             if table is None:
                 return session.marked(NO_MESSAGES) if has_moved else None
             ground.moved()
@@ -242,7 +248,7 @@ class NonDurableConsumer:
         if self._ground is not None:
             self._ground.gone(index_of(self._topic(view), number), run)
 
-    def _some(self, limit: int) -> pa.Table | None:
+    def _more(self, limit: int) -> pa.Table | None:
         """The next messages, for the application."""
         table = self._poll(limit)
         if table is not None:

@@ -22,6 +22,7 @@ from txlog.api.consuming.acknowledge import (
     check_received,
     runs_of,
 )
+from txlog.api.consuming.batches import Batching, BatchReceivePolicy, receive_batch
 from txlog.api.consuming.consumer import Consumer
 from txlog.api.consuming.receive import Guard
 from txlog.api.reading.message import Message
@@ -35,7 +36,7 @@ from txlog.engine.decide.consuming.dead_letters import DEAD, MoveResult
 from txlog.engine.decide.consuming.lease import ReturnResult
 from txlog.engine.decide.consuming.watermark_offer import Pair
 from txlog.engine.folds.catalog import topic_of
-from txlog.engine.plan.reading.dispatch import RECEIVED
+from txlog.engine.plan.reading.dispatch import NO_MESSAGES
 from txlog.engine.store.mutex import Mutex
 from txlog.engine.store.store import Store
 from txlog.engine.view.view import View
@@ -85,6 +86,7 @@ class MultiTopicsConsumer:
 
     __slots__ = (
         "__weakref__",
+        "_batching",
         "_consumers",
         "_is_closed",
         "_open_one",
@@ -105,7 +107,9 @@ class MultiTopicsConsumer:
         open_one: OpenOne,
         enable_watermarking: bool = False,
         listener: WatermarkListener[MultiTopicsConsumer] | None = None,
+        policy: BatchReceivePolicy | None = None,
     ) -> None:
+        self._batching = Batching(policy, has_watermarks=enable_watermarking)
         self._store = store
         self._session: WatermarkSession | None = None
         if enable_watermarking:
@@ -190,20 +194,33 @@ class MultiTopicsConsumer:
 
     # --- receiving ---------------------------------------------------------------------------
 
-    def receive_batch(self, max_messages: int = 1000, timeout_ms: int = 0) -> pa.Table:
+    def receive_batch(self, max_messages: int | None = None, timeout_ms: int = 0) -> pa.Table:
         """The next messages of all topics, at most max_messages, as RECEIVED.
 
-        Each topic first gets its share, then those with more; so none waits for another. With
-        watermarks also no rows, at once, when there is a new one, and a column is_late.
+        Without arguments: as batch_receive_policy says, else at most 1,000 and at once. Each topic
+        first gets its share, then those with more; so none waits for another. With watermarks also
+        no rows, at once, when there is a new one, and a column is_late.
         raises: what a topic raises, once there is nothing else
         """
-        if max_messages <= 0:
-            raise InvalidArgument(f"max_messages is {max_messages}, it must be positive", code=203)
-        session = self._session
-        poll = partial(self._poll, max_messages)
-        found = until(self._store, poll, timeout_ms, self._rest)  # it waits without the mutex
-        table = RECEIVED.empty_table() if found is None or found[0] is None else found[0]
-        return table if session is None else session.marked(table)
+        return receive_batch(self._store, self, max_messages, timeout_ms)
+
+    def _some(self, limit: int, is_thorough: bool) -> pa.Table | None:
+        """One turn for a batch; without rows: there is a new watermark."""
+        with self._turns.held():
+            self._begin(is_thorough)
+            found = self._turn_of(partial(self._take, limit))
+        if found is None:
+            return None
+        table = NO_MESSAGES if found[0] is None else found[0]
+        return table if self._session is None else self._session.marked(table)
+
+    def _nothing(self) -> pa.Table:
+        return NO_MESSAGES if self._session is None else self._session.marked(NO_MESSAGES)
+
+    def _unread(self, table: pa.Table) -> None:
+        for consumer, part in self._by_consumer(table):
+            assert isinstance(part, pa.Table)
+            consumer._unread(part)
 
     def receive(self, timeout_ms: int | None = 0) -> Message | None:
         """The next message of any topic; None if none came in time (None: wait forever).
@@ -225,12 +242,6 @@ class MultiTopicsConsumer:
         self._check_open()
         for consumer in self._consumers.values():
             consumer._receiving.is_thorough = is_thorough
-
-    def _poll(self, limit: int, is_thorough: bool) -> tuple[pa.Table | None] | None:
-        """What a call returns; (None,): a new watermark."""
-        with self._turns.held():
-            self._begin(is_thorough)
-            return self._turn_of(partial(self._take, limit))
 
     def _next(self, is_thorough: bool) -> tuple[Message | None] | None:
         with self._turns.held():

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, TypedDict
 
+from txlog.api.consuming.batches import BatchReceivePolicy
 from txlog.api.consuming.consumer import Consumer
 from txlog.api.consuming.in_memory import NonDurableConsumer
 from txlog.api.consuming.many_topics import MultiTopicsConsumer, Topics
+from txlog.api.reading.reader import Reader, range_from
 from txlog.api.reading.watermark_session import WatermarkListener, check_listener
 from txlog.engine.decide.topics import create as admin
 from txlog.engine.decide.topics.policies import Policies
@@ -35,17 +37,18 @@ class ConsumerOptions(TypedDict, total=False):
     ack_timeout_ms: int | None
     nack_delay_ms: int | None
     enable_watermarking: bool
+    batch_receive_policy: BatchReceivePolicy | None
 
 
 def open_consumer(
     store: Store,
     topics: str | Topics,
     subscription: str,
+    options: ConsumerOptions,
+    listener: WatermarkListener[Any] | None = None,
     *,
     durable: bool,
     start: Where | None,
-    options: ConsumerOptions,
-    listener: WatermarkListener[Any] | None = None,
 ) -> Opened:
     """Open what `Client.consumer` was asked for.
 
@@ -89,6 +92,7 @@ def open_consumer(
             options.get("partitions"),
             enable_watermarking=watermarks and is_one,
             listener=listener if is_one else None,
+            policy=options.get("batch_receive_policy"),
         )
 
     if isinstance(topics, str):
@@ -96,7 +100,13 @@ def open_consumer(
     if options.get("partitions") is not None:
         raise InvalidArgument("partitions are of one topic; write topic/partition in a list")
     return MultiTopicsConsumer(
-        store, topics, check_name("subscription", subscription), open_one, watermarks, listener
+        store,
+        topics,
+        check_name("subscription", subscription),
+        open_one,
+        watermarks,
+        listener,
+        options.get("batch_receive_policy"),
     )
 
 
@@ -121,16 +131,14 @@ def _non_durable(
         raise InvalidArgument(
             "a subscription in memory has no time-outs: pass the delay to the nack"
         )
-    return NonDurableConsumer(
-        store,
-        topics,
-        subscription,
-        start,
-        options.get("isolation"),
-        options.get("partitions"),
-        options.get("enable_watermarking", False),
-        listener,
-    )
+    partitions, isolation = options.get("partitions"), options.get("isolation")
+    watermarks = options.get("enable_watermarking", False)
+    check_listener(listener, watermarks)
+    name = check_name("subscription", subscription)
+    chosen = None if partitions is None else list(partitions)
+    reader = Reader(store, topics, range_from(start), chosen, isolation or "committed")
+    policy = options.get("batch_receive_policy")
+    return NonDurableConsumer(store, reader, name, watermarks, listener, policy)
 
 
 def create_subscription(

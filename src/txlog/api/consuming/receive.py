@@ -25,6 +25,7 @@ from txlog.engine.decide.consuming.lease import (
     Wants,
     active_consumer,
     give_back_parts,
+    give_back_runs,
     receive,
 )
 from txlog.engine.decide.draft import Decision
@@ -44,6 +45,7 @@ from txlog.engine.plan.delayed.timetable_parts import BucketLost
 from txlog.engine.plan.lookup import live_subscription, live_topic
 from txlog.engine.plan.reading.dispatch import NO_MESSAGES, Piece, received, requests_of
 from txlog.engine.plan.reading.uncommitted import START, PreviewPlace, preview
+from txlog.engine.plan.runs import runs_of_table
 from txlog.engine.plan.standing import Place, Standing
 from txlog.engine.store.store import Store
 from txlog.engine.store.sweeper import is_sweep_due
@@ -53,6 +55,7 @@ from txlog.engine.upkeep.space.retention import expire_due
 from txlog.engine.view.view import View
 from txlog.errors import AlreadyClosed, Corruption
 from txlog.ids import TopicName
+from txlog.startup import compute as pc
 
 # --- the rows of what was leased -------------------------------------------------------------
 
@@ -368,6 +371,19 @@ class Receiving:
             table = pa.concat_tables([table, *self._preview(left)])
         self._last = (weakref.ref(table), runs)
         return table
+
+    def give_back(self, table: pa.Table) -> None:
+        """Return rows of a turn, uncounted: nobody has seen them."""
+        numbers, member, column = catalogs.numbers(self.topic), self._member, table["partition"]
+        parts = [
+            (numbers[index], runs_of_table(table.filter(pc.equal(column, index))))
+            for index in pc.unique(column).to_pylist()
+        ]
+        self._store.write(
+            lambda view, now: give_back_runs(view, member.subscription, member.number, parts),
+            tells=True,
+        )
+        self.is_idle = False
 
     def number_of(self, message: Message) -> int:
         """The partition of a message that came from here."""

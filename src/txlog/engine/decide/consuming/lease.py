@@ -308,6 +308,21 @@ def give_back_parts(view: View, subscription: int, consumer: int, parts: list[Pa
     return Decision(ops)
 
 
+def give_back_runs(
+    view: View, subscription: int, consumer: int, parts: Iterable[tuple[int, list[Run]]]
+) -> Decision:
+    """Decide to return what a consumer holds of some runs by partition: nobody has seen it."""
+    if subscription not in view.catalog.subscriptions:
+        return Decision([])
+    ops: list[Op] = []
+    for number, runs in parts:
+        lease = view.cursor(subscription, number).leases.by_consumer.get(consumer)
+        mine = [] if lease is None else [part for run in runs for part in lease.ids.common(run)]
+        if mine:
+            ops.append(Returned(subscription, number, consumer, [], mine))
+    return Decision(ops)
+
+
 def negative_acknowledge(
     view: View,
     settings: Settings,
