@@ -28,11 +28,12 @@ from txlog.api.transactions import transaction
 from txlog.clock import ManualClock
 from txlog.engine.decide import draft
 from txlog.engine.model import tail
+from txlog.engine.storage import section
 from txlog.engine.storage.disk import locks, posix
 from txlog.engine.storage.disk import posix as disk
 from txlog.engine.storage.disk.memory import MemoryDisk
 from txlog.engine.storage.disk.posix import PosixDisk
-from txlog.engine.storage.journal import file, journal, witness
+from txlog.engine.storage.journal import file, flusher, journal, witness
 from txlog.engine.store import appender, mutex, store
 from txlog.engine.upkeep import service
 from txlog.engine.upkeep.checkpoint import checkpoint
@@ -42,7 +43,7 @@ from txlog.errors import OutcomeUnknown, TxlogError
 
 START_MS = 1_700_000_000_000
 MODULES = (
-    appender, mutex, store, view, draft, tail, journal, file, witness,
+    appender, mutex, store, view, draft, tail, journal, flusher, section, file, witness,
 )  # fmt: skip
 FILES = frozenset(str(module.__file__) for module in MODULES)
 REAL_FILES = frozenset((*FILES, disk.__file__, posix.__file__, locks.__file__))
@@ -467,7 +468,7 @@ while interrupts < wanted:
         assert error.__context__ is not None, error
         interrupts += 1
     armed = False
-    if store._mutex._lock._is_owned() or store._may_hold and not thread.is_alive():
+    if store._mutex._lock._is_owned() or store._section.may_hold and not thread.is_alive():
         held += 1
     lock.acquire(60_000)  # as another process would
     lock.release()

@@ -21,7 +21,7 @@ from txlog.api.reading.message import messages
 from txlog.clock import ManualClock
 from txlog.engine.storage.disk import memory
 from txlog.engine.storage.disk.memory import Killed, MemoryDisk
-from txlog.engine.storage.journal.journal import FLUSH_LOCK, WRITTEN_TIMEOUT_MS
+from txlog.engine.storage.journal.flusher import FLUSH_LOCK, WRITTEN_TIMEOUT_MS
 from txlog.engine.store.identity import read_identity
 from txlog.engine.store.store import Store
 from txlog.engine.upkeep.verify.findings import Findings

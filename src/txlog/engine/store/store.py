@@ -31,8 +31,9 @@ from txlog.engine.decide.transactions import resolve
 from txlog.engine.decide.transactions.sweep import Swept, Uses
 from txlog.engine.model.tally import Tally
 from txlog.engine.plan import clock_trust
-from txlog.engine.storage.disk.protocol import Disk, LockFile
+from txlog.engine.storage.disk.protocol import Disk
 from txlog.engine.storage.journal.journal import JournalMoved
+from txlog.engine.storage.section import Section
 from txlog.engine.store import liveness
 from txlog.engine.store.appender import (
     NO_FRAME,
@@ -95,10 +96,9 @@ class Store:
         "_closed",
         "_is_void",
         "_leading",
-        "_lock",
-        "_may_hold",
         "_mutex",
         "_queue",
+        "_section",
         "_settings_changes",
         "_sweeper",
         "_view",
@@ -146,8 +146,7 @@ class Store:
         self.upkeep: Upkeep | None = None
         self._queue: deque[list[Call]] = deque()
         self._leading: list[list[Call]] = []  # what the leader took, or is about to take
-        self._lock: LockFile | None = None
-        self._may_hold = False  # set before the lock is taken, cleared when it is certainly free
+        self._section = Section(disk, liveness.WRITE_LOCK, self.note)
         self._sweeper = Sweeper()
         self._appender = Appender(disk, self.note, dry_run=dry_run)
         began_ms = clock.now().wall_ms
@@ -238,8 +237,7 @@ class Store:
             for wakeups in self._wakeups.values():
                 wakeups.close()
             self._view.close()
-            if self._lock is not None:
-                self._lock.close()
+            self._section.close()
 
     def put_off(self, act: Callable[[], object]) -> bool:
         """Within a call of this thread (`__del__`, a signal handler): run an act after it.
@@ -588,25 +586,9 @@ class Store:
         return self._run(taken, own)
 
     def _under_lock(self, act: Callable[[], T]) -> T:
-        """Run an act under the write lock; freed twice: an interrupt may cut short the first."""
-        try:
-            try:
-                self._acquire()
-                return act()
-            finally:
-                if self._may_hold:
-                    self._release()
-        finally:
-            if self._may_hold:
-                self._release()
-
-    def _acquire(self) -> None:
         self._need_open()
-        if self._lock is None:
-            self._lock = self.disk.lock_file(liveness.WRITE_LOCK)
         self._view.journal.lock_timeout_ms = self.lock_timeout_ms
-        self._may_hold = True
-        self._lock.acquire(self.lock_timeout_ms, self._follow_ahead)
+        return self._section.run(act, self.lock_timeout_ms, self._follow_ahead)
 
     def _follow_ahead(self) -> bool:
         """While waiting for the lock: take what others have appended, so that less is left then."""
@@ -618,17 +600,6 @@ class Store:
                 return False  # the view is void, and whoever has the lock sees why
             self._is_void = False
         return False
-
-    def _release(self) -> None:
-        """Free the lock; what was decided stays so: a failure here must not become its answer."""
-        assert self._lock is not None
-        try:
-            self._lock.release()
-        except TxlogError as error:
-            self.reports.append(f"the write lock was freed by closing it: {error}")
-            self._lock.close()
-            self._lock = None
-        self._may_hold = False
 
     def _run(
         self, groups: list[list[Call]], own: list[Call], *, sync: bool = False
@@ -935,25 +906,10 @@ class Store:
 
     def _run_at_once(self, calls: list[Call]) -> None:
         self._need_open()
-        if self._lock is None:
-            self._lock = self.disk.lock_file(liveness.WRITE_LOCK)
         if self._view.journal.is_flushing():
             return  # whoever does says so in the witness; one that is stopped would hold us up
-        done: tuple[list[Call], bool] | None = None
-        try:
-            try:
-                self._may_hold = True
-                if self._lock.try_acquire():
-                    done = self._run([calls] if calls else [], calls, sync=True)
-                else:
-                    self._may_hold = False
-            finally:
-                if self._may_hold:
-                    self._release()
-        finally:
-            if self._may_hold:
-                self._release()
-        self._conclude(done)
+        run = partial(self._run, [calls] if calls else [], calls, sync=True)
+        self._conclude(self._section.run(run, None, otherwise=None))
 
     # --- for maintenance ---------------------------------------------------------------------
 

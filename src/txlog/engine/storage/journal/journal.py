@@ -17,15 +17,13 @@ Source: spec/reliability 2.2 and 2.3, Laws 2 and 3.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from itertools import pairwise
-from typing import TypeVar
 
 import msgspec
 
 from txlog.engine.storage.checked import HINT
-from txlog.engine.storage.disk.protocol import Disk, LockFile
+from txlog.engine.storage.disk.protocol import Disk
 from txlog.engine.storage.journal.file import (
     FILE_HEADER_BYTES,
     FILE_VERSION,
@@ -36,8 +34,9 @@ from txlog.engine.storage.journal.file import (
     list_journals,
     publish_journal,
 )
+from txlog.engine.storage.journal.flusher import Flusher, is_flush_broken
 from txlog.engine.storage.journal.frame import Buffer, attested_lsn, encode, joined
-from txlog.engine.storage.journal.witness import Witness, Witnessed, boot_bytes
+from txlog.engine.storage.journal.witness import Witnessed
 from txlog.errors import Corruption, MissingFile, OutcomeUnknown, StoreLocked, TxlogError
 
 # --- rolling forward -------------------------------------------------------------------------
@@ -106,18 +105,7 @@ def broken(opened: JournalFile, at: int, first: int, last: int) -> Corruption:
 
 # A larger frame is written straight to the end: filling with zeros first would write it twice.
 FILL_FRAME_BYTES_MAX = 256 << 10
-REWRITE_BYTES_MAX = 1 << 20  # of several frames by one call (R11)
-FLUSH_LOCK = "flush.lock"
-LOCK_TIMEOUT_MS = 30_000  # until a store says otherwise
-# For the flush lock, once a frame is in the file: giving up then leaves its outcome unknown.
-WRITTEN_TIMEOUT_MS = 5_000
-T = TypeVar("T")
 WITNESS_LOOKS_MAX = 5
-
-
-def _is_flush_broken(witnessed: Witnessed) -> bool:
-    """True when a flush has failed, or nobody knows how it ended; of one under way, too."""
-    return witnessed.poisoned or witnessed.flushing_lsn > witnessed.durable_lsn
 
 
 class JournalMoved(Exception):
@@ -130,19 +118,15 @@ class Journal:
     __slots__ = (
         "_ahead",
         "_attested",
-        "_boot",
         "_checked_tail",
         "_cut",
         "_disk",
         "_files",
-        "_flush_lock",
-        "_foreign",
+        "_flusher",
         "_has_looked_ahead",
         "_is_barred",
         "_is_first_pass",
-        "_may_hold",
         "_settled",
-        "_synced_dir",
         "_unsure",
         "awaited_lsn",
         "chain_crc",
@@ -151,7 +135,6 @@ class Journal:
         "durable_lsn",
         "end",
         "last_lsn",
-        "lock_timeout_ms",
         "lossy",
         "poisoned",
         "reports",
@@ -162,15 +145,12 @@ class Journal:
     def __init__(self, disk: Disk, salt: bytes, boot_id: str) -> None:
         self._disk = disk
         self.salt = salt
-        self._boot = boot_bytes(boot_id)
-        self.witness = Witness(disk, salt)
+        self.reports: list[str] = []
+        self._flusher = Flusher(disk, salt, boot_id, self.reports.append)
+        self.witness = self._flusher.witness
         self._files: dict[JournalName, JournalFile] = {}
-        self._foreign: list[tuple[int, int, int]] = []  # (LSN, offset, bytes): R11
         self._is_first_pass = True  # frames may be older than our descriptor of their file
-        self._flush_lock: LockFile | None = None
-        self._may_hold = False  # set before the flush lock is taken, cleared when it is free
         self._unsure: tuple[int, int, int] | None = None  # (LSN, offset, CRC) read without a lock
-        self.lock_timeout_ms = LOCK_TIMEOUT_MS
         self.awaited_lsn = 0  # the newest frame that somebody hears of only once it is durable
         self._attested = 0
         self._ahead = 0  # what frames after the witness prove durable
@@ -178,7 +158,6 @@ class Journal:
         self._is_barred = False  # the header after the checkpoint is bad: nothing is read
         self._cut = 0
         self._checked_tail = False
-        self._synced_dir: JournalName | None = None
         self._settled: Witnessed | None = None  # the record when the tail was last in order
         self.chain_crc = 0
         self.damage: Corruption | None = None  # where reading stopped before the durable end
@@ -187,7 +166,6 @@ class Journal:
         self.last_lsn = 0
         self.lossy = False
         self.poisoned = False
-        self.reports: list[str] = []
         self.current: JournalFile
 
     def open_at(self, cut_lsn: int, chain_crc: int, *, up_to_damage: bool = False) -> None:
@@ -256,7 +234,7 @@ class Journal:
         self.chain_crc = self.current.chain_crc
         self.end = FILE_HEADER_BYTES
         self.last_lsn = last_lsn
-        self._foreign.clear()
+        self._flusher.stand_at(name)
         self._is_first_pass = True
         self._unsure = None
         self._checked_tail = False
@@ -302,7 +280,7 @@ class Journal:
         self.damage = self._barred()
         if self.damage is not None:
             return []
-        if witnessed is not None and witnessed.boot == self._boot:
+        if witnessed is not None and witnessed.boot == self._flusher.boot:
             durable, frames = witnessed.durable_lsn, []
             if durable > self.last_lsn:
                 frames = self._read_on(durable, witnessed, is_reader=True)
@@ -395,7 +373,7 @@ class Journal:
         error that it would raise.
         """
         witnessed = self.witness.read()
-        self.lossy = witnessed is None or witnessed.boot != self._boot or witnessed.poisoned
+        self.lossy = witnessed is None or witnessed.boot != self._flusher.boot or witnessed.poisoned
         self.damage = self._barred()
         if self.damage is not None:
             return []
@@ -426,11 +404,11 @@ class Journal:
             witnessed.boot,
             witnessed.journal,
             witnessed.rewrite,
-        ) == (self._boot, here.first_lsn, here.rewrite)
+        ) == (self._flusher.boot, here.first_lsn, here.rewrite)
         younger = [] if settled else [n for n in list_journals(self._disk) if n > here]
         # R11 concerns only unflushed frames: whoever raised the witness flushed the rest
         durable = self.durable_lsn if stop_lsn is None else stop_lsn
-        if witnessed is not None and witnessed.boot == self._boot:
+        if witnessed is not None and witnessed.boot == self._flusher.boot:
             durable = max(durable, witnessed.durable_lsn)
         while stop_lsn is None or self.last_lsn < stop_lsn:
             if younger and self.last_lsn + 1 >= younger[0].first_lsn:
@@ -453,7 +431,7 @@ class Journal:
             if frame.is_awaited:
                 self.awaited_lsn = frame.lsn
             if self._is_first_pass and frame.lsn > durable:
-                self._foreign.append((frame.lsn, frame.offset, frame.total_bytes))
+                self._flusher.note_older(frame)
         if stop_lsn is None:
             self._is_first_pass = False
         return out
@@ -515,7 +493,7 @@ class Journal:
         if self.last_lsn < known:
             self._check_moved()
             raise self._broken(known)
-        rebooted = witnessed is not None and witnessed.boot != self._boot
+        rebooted = witnessed is not None and witnessed.boot != self._flusher.boot
         if not (self._checked_tail and self.current.is_blank(self.end)):
             self._settle_tail(known)
             self._checked_tail = True
@@ -530,13 +508,13 @@ class Journal:
         else:
             self.durable_lsn = max(self.durable_lsn, known)
             if witnessed.poisoned:
-                self._alone(self._put_right)
+                self._flusher.run(self._put_right)
             elif witnessed.flushing_lsn > witnessed.durable_lsn:
-                self._alone(self._put_right, wait=False)  # else whoever flushes is alive
+                self._flusher.run_if_free(self._put_right)  # else whoever flushes is alive
             elif not self.lossy:
                 self._settled = witnessed
         if self.current.version < FILE_VERSION:
-            self._alone(partial(self._roll_forward, is_needed=True))
+            self._flusher.run(partial(self._roll_forward, is_needed=True))
         return frames
 
     def _put_right(self) -> None:
@@ -547,7 +525,7 @@ class Journal:
         witnessed = self.witness.last
         assert witnessed is not None
         self.durable_lsn = max(self.durable_lsn, witnessed.durable_lsn)
-        if _is_flush_broken(witnessed):
+        if is_flush_broken(witnessed):
             self.lossy = self.lossy or witnessed.poisoned
             self._roll_forward(is_needed=witnessed.poisoned)
 
@@ -633,8 +611,7 @@ class Journal:
         self._read_on(last, None)
         assert self.last_lsn == last  # Law 2: every valid frame was copied
         assert self.chain_crc == chain_last
-        self._foreign.clear()
-        self._synced_dir = name
+        self._flusher.stand_at(name, is_published=True)
         self.durable_lsn = last
         self._raise(flushing=0, poisoned=self.lossy)
         if old.version == FILE_VERSION:
@@ -703,8 +680,7 @@ class Journal:
             file.pwrite(offset, joined(parts) if total <= FILL_FRAME_BYTES_MAX else parts)
         except Exception as exc:
             try:
-                wait_ms = max(self.lock_timeout_ms, WRITTEN_TIMEOUT_MS)
-                self._alone(partial(self._cut_back, offset, exc), wait_ms=wait_ms)
+                self._flusher.run(partial(self._cut_back, offset, exc), is_written=True)
             except StoreLocked as locked:
                 raise self._unknown("taking back what follows LSN", locked) from exc
             raise
@@ -716,7 +692,7 @@ class Journal:
         found it there has answered for it.
         """
         witnessed = self.witness.last
-        if witnessed is not None and self._is_of_boot(witnessed):
+        if witnessed is not None and self._flusher.is_of_boot(witnessed):
             if witnessed.durable_lsn > self.last_lsn:
                 raise self._unknown("writing the frame after LSN", error)
             self.durable_lsn = max(self.durable_lsn, witnessed.durable_lsn)
@@ -768,21 +744,28 @@ class Journal:
         if self.durable_lsn >= target:
             return []
         if not is_writer:
-            return self._alone(
-                partial(self._flush, target, sync),
-                wait_ms=max(self.lock_timeout_ms, WRITTEN_TIMEOUT_MS),
-                meanwhile=partial(self._is_flushed, target),
+            return self._flusher.run_unless(
+                partial(self._flush, target, sync), [], partial(self._is_flushed, target)
             )
-        if self._alone(partial(self._flush, target, sync)) is None:
+        if self._flusher.run(partial(self._flush, target, sync)) is None:
             try:
-                self._alone(self._put_right)
+                self._flusher.run(self._put_right)
             except JournalMoved as exc:
                 raise self._unknown("rolling forward to LSN", exc) from exc
         return []
 
     def is_flushing(self) -> bool:
         """Whether a living process, which may be stopped, has the flush lock now."""
-        return not self._alone(lambda: True, wait=False)
+        return self._flusher.is_held()
+
+    @property
+    def lock_timeout_ms(self) -> int:
+        """How long to wait for the flush lock."""
+        return self._flusher.lock_timeout_ms
+
+    @lock_timeout_ms.setter
+    def lock_timeout_ms(self, timeout_ms: int) -> None:
+        self._flusher.lock_timeout_ms = timeout_ms
 
     @property
     def place(self) -> tuple[JournalName, int, int]:
@@ -819,69 +802,17 @@ class Journal:
 
     def _is_flushed(self, lsn: int) -> bool:
         witnessed = self.witness.read()
-        if witnessed is not None and self._is_of_boot(witnessed):
+        if witnessed is not None and self._flusher.is_of_boot(witnessed):
             self.durable_lsn = max(self.durable_lsn, min(witnessed.durable_lsn, self.last_lsn))
         return self.durable_lsn >= lsn
-
-    def _is_of_boot(self, witnessed: Witnessed) -> bool:
-        return witnessed.boot == self._boot
-
-    def _alone(
-        self,
-        act: Callable[[], T],
-        *,
-        wait: bool = True,
-        wait_ms: int | None = None,
-        meanwhile: Callable[[], bool] | None = None,
-    ) -> T | list[RawFrame]:
-        """Run an act under the flush lock, with the witness as it is then.
-
-        The lock is freed twice, as an interrupt may end the first time anywhere.
-        wait:      False: only if the lock is free
-        wait_ms:   how long; the lock time-out when left out
-        meanwhile: as of LockFile.acquire
-        returns:   what the act does; nothing when it was not run
-        """
-        if self._flush_lock is None:
-            self._flush_lock = self._disk.lock_file(FLUSH_LOCK)
-        lock = self._flush_lock
-        try:
-            try:
-                self._may_hold = True
-                if not wait:
-                    is_held = lock.try_acquire()
-                else:
-                    longest = self.lock_timeout_ms if wait_ms is None else wait_ms
-                    is_held = lock.acquire(longest, meanwhile)
-                if not is_held:
-                    self._may_hold = False
-                    return []
-                self.witness.read()
-                return act()
-            finally:
-                if self._may_hold:
-                    self._free(lock)
-        finally:
-            if self._may_hold:
-                self._free(lock)
-
-    def _free(self, lock: LockFile) -> None:
-        """Free the flush lock; what is done is done, so a failure must not become an answer."""
-        try:
-            lock.release()
-        except TxlogError as error:
-            self.reports.append(f"the flush lock was freed by closing it: {error}")
-            lock.close()
-            self._flush_lock = None
-        self._may_hold = False
 
     def _flush(self, target: int, sync: bool) -> list[RawFrame] | None:
         """Under the flush lock; as flush."""
         witnessed = self.witness.last
-        if witnessed is not None and self._is_of_boot(witnessed) and not self.lossy:
+        if witnessed is not None and self._flusher.is_of_boot(witnessed) and not self.lossy:
             if self._is_flushed(target):
                 return []
-            if _is_flush_broken(witnessed):
+            if is_flush_broken(witnessed):
                 return None
         try:
             ahead = self._read_on(None, witnessed)
@@ -889,16 +820,13 @@ class Journal:
             return None
         try:
             if sync or self.owes:
-                if self._synced_dir != self.current.name:
-                    self._disk.sync_dir("journal")  # R14
-                    self._synced_dir = self.current.name
-                self._rewrite_foreign()
+                self._flusher.prepare(self.current, self.durable_lsn)
                 self._raise(flushing=self.last_lsn)
                 self.current.file.datasync()
         except TxlogError as exc:
             self._poison()
             raise self._unknown(f"the flush of LSN {self.durable_lsn + 1} to", exc) from exc
-        self._foreign.clear()
+        self._flusher.forget_older()
         self.durable_lsn = self.last_lsn
         was_settled = self._settled is not None
         try:
@@ -908,23 +836,6 @@ class Journal:
         if was_settled:
             self._settled = self.witness.last
         return ahead
-
-    def _rewrite_foreign(self) -> None:
-        """R11: make what others left unflushed part of this handle's flush, byte for byte."""
-        at = stop = 0
-        for lsn, offset, length in self._foreign:
-            if lsn <= self.durable_lsn:
-                continue
-            if offset != stop or stop - at + length > REWRITE_BYTES_MAX:
-                self._rewrite(at, stop)
-                at = offset
-            stop = offset + length
-        self._rewrite(at, stop)
-
-    def _rewrite(self, start: int, stop: int) -> None:
-        file = self.current.file
-        if stop > start:
-            file.pwrite(start, file.pread(start, stop - start))
 
     def _unknown(self, what: str, exc: Exception) -> OutcomeUnknown:
         return OutcomeUnknown(
@@ -939,7 +850,7 @@ class Journal:
         seq, generation = (0, 0) if last is None else (last.seq, last.generation)
         record = Witnessed(
             seq,
-            self._boot,
+            self._flusher.boot,
             generation,
             0 if is_moving else name.first_lsn,
             self.durable_lsn,
@@ -953,12 +864,12 @@ class Journal:
 
     def confirm_boot(self) -> None:
         """Say in the witness that this boot has taken over, after a lossy recovery."""
-        self._alone(partial(self._raise, flushing=0))
+        self._flusher.run(partial(self._raise, flushing=0))
 
     def cut(self) -> tuple[int, int]:
         """Flush, start the next file; returns (last LSN of the old, its CRC). Source: R14."""
         self.flush()
-        self._alone(self._cut_file)
+        self._flusher.run(self._cut_file)
         return self.last_lsn, self.chain_crc
 
     def _cut_file(self) -> None:
@@ -973,13 +884,13 @@ class Journal:
             self._poison()
             raise
         self._stand_at(name, self.last_lsn)
-        self._synced_dir = name
+        self._flusher.stand_at(name, is_published=True)
         self._checked_tail = True
         self._raise(flushing=0)
 
     def note_generation(self, generation: int) -> None:
         """Record the newest manifest in the witness, so that its loss is noticed."""
-        self._alone(partial(self._note_generation, generation))
+        self._flusher.run(partial(self._note_generation, generation))
 
     def _note_generation(self, generation: int) -> None:
         if self.witness.last is not None:
@@ -991,7 +902,4 @@ class Journal:
         for opened in self._files.values():
             opened.close()
         self._files.clear()
-        self.witness.close()
-        if self._flush_lock is not None:
-            self._flush_lock.close()
-            self._flush_lock = None
+        self._flusher.close()
