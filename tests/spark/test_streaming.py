@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 import pickle
 import random
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
     ReadLimit,
@@ -19,12 +21,20 @@ from pyspark.sql.streaming.datasource import (
     ReadMaxRows,
     ReadMinRows,
 )
-from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, StructType
+from pyspark.sql.types import (
+    BinaryType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructType,
+    TimestampType,
+)
 
 import txlog
 from tests.sql.test_querying import STEPS, History
 from tests.sql.test_scanning import read
 from txlog import Client, MessageId
+from txlog.engine.model.schema import INSTANT
 from txlog.errors import InvalidArgument, MessageNotFound, SubscriptionNotFound, TxlogError
 from txlog.ranges import Bound, Range
 from txlog.spark.streaming import Offset, StreamReader, reader
@@ -54,8 +64,10 @@ def client(tmp_path: Path) -> Iterator[Client]:
 class Stream:
     """Drives a reader as Spark does: offsets travel as text, shares are pickled."""
 
-    def __init__(self, path: str, topic: str = "orders", **options: str) -> None:
-        made = reader({"path": path, "topic": topic, **options}, SCHEMA)
+    def __init__(
+        self, path: str, topic: str = "orders", schema: StructType = SCHEMA, **options: str
+    ) -> None:
+        made = reader({"path": path, "topic": topic, **options}, schema)
         assert isinstance(made, StreamReader)
         self.reader = made
         self.start: Offset = travelled(made.initialOffset())
@@ -157,23 +169,100 @@ def test_batch_ends_at_a_frame(client: Client) -> None:
     stream.reader.stop()
 
 
-def test_frame_above_the_limit_is_cut_between_markers_and_plain_messages(client: Client) -> None:
-    """Kills: a stream that stands still before a frame that is too large, and one that cuts it."""
+def test_transaction_above_the_limit_is_a_batch_and_plain_messages_are_cut(client: Client) -> None:
+    """Kills: a stream that stands still before a frame that is too large, and one that cuts a
+    transaction, of which a watermark may drop the rest."""
     with client.transaction() as txn:
         for partition in (0, 0, 0, 1, 1):
             client.producer("orders").send(b"t", partition=partition, txn=txn)
     client.producer("orders/0").send_batch(pa.table({"value": [b"p"] * 5}))
     stream = Stream(client.path)
     sizes = [
-        [(row["partition"], row["value"]) for row in rows] for rows in stream.rest(ReadMaxRows(2))
+        sorted((row["partition"], row["value"]) for row in rows)
+        for rows in stream.rest(ReadMaxRows(2))
     ]
     assert sizes == [
-        [(0, b"t")] * 3,
-        [(1, b"t")] * 2,
+        [(0, b"t")] * 3 + [(1, b"t")] * 2,
         [(0, b"p")] * 2,
         [(0, b"p")] * 2,
         [(0, b"p")],
     ]
+    stream.reader.stop()
+
+
+def loaded(client: Client, tasks: Sequence[Sequence[tuple[int, int | None]]]) -> None:
+    """Store (partition, event time) by one frame, as tasks that each write their own files."""
+    bulk = client.bulk("orders", key="load", batch="1")
+    columns = {"value": pa.binary(), "partition": pa.int32(), "event_time": INSTANT}
+    staged = []
+    for number, rows in enumerate(tasks):
+        arrays = [[b"0123456789"] * len(rows), [row[0] for row in rows], [row[1] for row in rows]]
+        typed = [
+            pa.array(values, kind) for values, kind in zip(arrays, columns.values(), strict=True)
+        ]
+        staged += bulk.stage([pa.table(typed, names=list(columns))], number)
+    bulk.commit(staged)
+
+
+TIMED = StructType([*SCHEMA.fields]).add("event_time", TimestampType())
+LIMITS = [ReadMaxRows(37), ReadMaxBytes(370)]
+
+
+@pytest.mark.parametrize("limit", LIMITS, ids=lambda limit: type(limit).__name__)
+def test_limited_batches_of_a_large_frame_follow_event_time(
+    client: Client, limit: ReadLimit
+) -> None:
+    """What Spark's watermark takes for late is dropped: no partition may run ahead of the others.
+
+    Partitions have 6, 3, 2 and 1 parts of the rows, partition 3 none of the first half, and each
+    two files. Kills: cutting partition after partition, equal shares, shares by count alone.
+    """
+    client.admin.update_topic("orders", partitions=4)
+    homes = [0, 1, 0, 2, 0, 1, 0, 2, 0, 1, 0, 3]
+    rows = [(homes[at % 12], at * 1000) for at in range(600)]
+    rows = [(0 if home == 3 and at < 300_000 else home, at) for home, at in rows]
+    loaded(client, [rows[:250], rows[250:]])
+    stream = Stream(client.path, schema=TIMED)
+    batches = stream.rest(limit)
+    assert [len(batch) for batch in batches] == [37] * 16 + [8]
+    seen = [row["event_time"].timestamp() for batch in batches for row in batch]
+    latest = 0.0
+    for batch in batches:
+        times = [row["event_time"].timestamp() for row in batch]
+        assert min(times) >= latest
+        latest = max(times)
+    assert sorted(seen) == [float(at) for at in range(600)]
+    stream.reader.stop()
+
+
+def test_limited_batches_without_event_times_share_by_what_is_left(client: Client) -> None:
+    """Kills: a partition that is done long before the others, and one read for its neighbour."""
+    client.admin.update_topic("orders", partitions=3)
+    later = [(home, None) for home in (0, 1) for _ in range(20)]
+    loaded(client, [[(0, None)] * 60 + [(1, None)] * 30, [(2, None)] * 30])
+    client.producer("orders").send_batch(
+        pa.table({"value": [b"x"] * 40, "partition": [home for home, _ in later]})
+    )
+    stream = Stream(client.path)
+    counts = [Counter(row["partition"] for row in rows) for rows in stream.rest(ReadMaxRows(24))]
+    assert counts[:5] == [{0: 12, 1: 6, 2: 6}] * 5
+    assert [sum(count.values()) for count in counts[5:]] == [24, 16]
+    assert counts[5] == {0: 12, 1: 12}
+    stream.reader.stop()
+
+
+def test_one_row_a_batch_passes_rows_that_are_no_messages(client: Client) -> None:
+    """The least limit reads all, also beside a late event time and one that is missing."""
+    loaded(client, [[(0, 9), (0, 1), (0, None), (1, 5), (1, 20)]])
+    stream = Stream(client.path, schema=TIMED)
+    found = [
+        [
+            (row["partition"], row["event_time"] and row["event_time"].microsecond // 1000)
+            for row in rows
+        ]
+        for rows in stream.rest(ReadMaxRows(1))
+    ]
+    assert found == [[(1, 5)], [(0, 9)], [(0, 1)], [(0, None)], [(1, 20)]]
     stream.reader.stop()
 
 
@@ -409,3 +498,33 @@ def test_spark_streams_each_message_once(
     assert run() == [1]
     found = spark.read.parquet(folders["out"]).selectExpr("string(value) AS v").collect()
     assert sorted(row["v"] for row in found) == ["0"] * 3 + ["1"] * 3 + ["3"]
+
+
+@pytest.mark.spark
+def test_watermark_of_spark_drops_nothing_of_a_limited_stream(
+    spark: SparkSession, client: Client, tmp_path: Path
+) -> None:
+    """Event time runs through a bulk load of four partitions; kills one that is read to its end."""
+    client.admin.update_topic("orders", partitions=4)
+    loaded(client, [[(at % 4, at * 60_000) for at in range(800)]])
+    query = (
+        spark.readStream.format("txlog")
+        .options(topic="orders", maxRowsPerTrigger=150)
+        .load(client.path)
+        .withWatermark("event_time", "10 minutes")
+        .groupBy(F.window("event_time", "1 hour"))
+        .count()
+        .writeStream.format("memory")
+        .queryName("hours")
+        .outputMode("update")
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    assert [one["numInputRows"] for one in query.recentProgress if one["numInputRows"]] == [
+        *[150] * 5,
+        50,
+    ]
+    hours = spark.table("hours").groupBy("window").agg(F.max("count").alias("n"))
+    assert hours.agg(F.sum("n")).first() == (800,)

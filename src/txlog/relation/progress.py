@@ -2,8 +2,10 @@
 
 In each partition a stream stands at the first position it has not read. Between two such places
 are plain rows and rows of markers. Below the visible end nothing changes or is added later, so what
-is between them is the same whenever it is read. The next place is chosen at a frame, so that a
-transaction comes whole over all partitions, as long as the limits allow.
+is between them is the same whenever it is read. The next place is chosen at a frame, so a
+transaction comes whole over all partitions. Only a frame of plain rows that is larger than the
+limits is cut, and then in all its partitions at the same event time: a reader that takes the latest
+event time it has seen for how far it is would find what follows in the others late, and drop it.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from txlog.engine.view.view import View
 from txlog.errors import MessageNotFound
 from txlog.ids import MessageId, TopicName
 from txlog.ranges import Bound, Range
-from txlog.relation.spans import Span, Wanted, spans_of
+from txlog.relation.spans import Span, Wanted, above_lsn, spans_of
 from txlog.startup import compute as pc
 
 Places = dict[int, Mark]  # by partition: the first position that is not read
@@ -36,6 +38,7 @@ _ROWS: Final = pa.schema(
         ("entry", pa.int64()),
         ("messages", pa.int64()),
         ("bytes", pa.int64()),
+        ("commits", pa.bool_()),
     ]
 )
 _DATA, _MARKER = (pa.scalar(kind, pa.int8()) for kind in (KIND_DATA, TXN_COMMIT))
@@ -113,9 +116,10 @@ def next_places(
 ) -> Places:
     """Where a batch that begins at places ends, not after ends; it holds at most about room.
 
-    It ends at a frame. If the first frame alone is larger, it ends inside it: after a plain message
-    or a marker; and a marker that alone is larger is a batch of its own.
-    cost: reads kinds and LSNs of as many rows as fit, in each partition
+    It ends at a frame. If the first frame alone is larger, it ends inside it, with a share of each
+    partition; but a frame that commits is a batch of its own.
+    cost: reads kinds and LSNs of as many rows as fit, in each partition; to cut a frame, event
+          times as well
     """
     if rows_max is None and bytes_max is None:
         return dict(ends)
@@ -138,9 +142,22 @@ def next_places(
     if fitting:
         last = frames.column("lsn")[fitting - 1]
         taken = rows.filter(pc.less_equal(rows.column("lsn"), last))
-    else:
-        first = rows.filter(pc.equal(rows.column("lsn"), frames.column("lsn")[0]))
-        taken = first.slice(0, max(1, _fitting(first, room)))
+        return _after(taken, places)
+    lsn = frames.column("lsn")[0]
+    first = rows.filter(pc.equal(rows.column("lsn"), lsn))
+    stops = {
+        index: max(start, min(ends[index], above_lsn(view, number_of(topic, index), lsn.as_py())))
+        for index, start in places.items()
+    }
+    if pc.any(first.column("commits")).as_py():
+        return stops
+    spans = {index: Span(start, stops[index]) for index, start in places.items()}
+    shared = _shared(view, topic, first, spans)
+    return _after(shared.slice(0, max(1, _fitting(shared, room))), places)
+
+
+def _after(taken: pa.Table, places: Mapping[int, Mark]) -> Places:
+    """The places after these rows, which are in the order of each partition."""
     after = taken.group_by("partition", use_threads=False).aggregate(
         [("ledger", "last"), ("entry", "last")]
     )
@@ -192,6 +209,43 @@ def _rows(view: View, index: int, number: int, span: Span, room: tuple[int, int]
     return pa.concat_tables(tables)
 
 
+def _shared(view: View, topic: Topic, rows: pa.Table, spans: Mapping[int, Span]) -> pa.Table:
+    """Plain rows of one frame in the order in which its partitions advance together.
+
+    That is by event time, where every partition has some; what has the same, or none, comes in
+    proportion to what each partition has left of the frame. A row counts with the latest event time
+    up to it in its partition, as it cannot come before those that it follows.
+    """
+    tables = []
+    for index in pc.unique(rows.column("partition")).to_pylist():
+        own = rows.filter(pc.equal(rows.column("partition"), pa.scalar(index, pa.int32())))
+        known = [
+            spans[index].entries(end.ledger, end.entries)
+            for end in view.topic(number_of(topic, index)).ledgers
+        ]
+        left = pa.scalar(float(sum(high - low for low, high in known)))
+        share = pc.divide(pa.arange(1, len(own) + 1).cast(pa.float64()), left)
+        tables.append(own.append_column("time", _latest(view, own)).append_column("share", share))
+    is_timed = all(table.column("time").null_count < len(table) for table in tables)
+    order = ["time", "share", "partition"] if is_timed else ["share", "partition"]
+    return pa.concat_tables(tables).sort_by([(name, "ascending") for name in order])
+
+
+def _latest(view: View, rows: pa.Table) -> pa.Array:
+    """The latest event time up to each row of one partition; before the first one, that one."""
+    ledgers = rows.group_by("ledger", use_threads=False).aggregate(
+        [("entry", "first"), ("entry", "last")]
+    )
+    requests = [
+        (one["ledger"], one["entry_first"], one["entry_last"] + 1) for one in ledgers.to_pylist()
+    ]
+    found = pa.concat_tables(view.rows(requests, ["event_time"])).column("event_time")
+    times = found.combine_chunks().cast(pa.int64())
+    is_message = pc.greater(rows.column("messages"), _NONE).combine_chunks()
+    latest = pc.cumulative_max(pc.if_else(is_message, times, None), skip_nulls=True)
+    return pc.fill_null_backward(pc.fill_null_forward(latest))
+
+
 def _weighed(
     found: pa.Table, index: int, end: LedgerEnd, first: int, markers: list[Marker]
 ) -> pa.Table:
@@ -216,6 +270,7 @@ def _weighed(
         entry,
         messages,
         size,
+        pc.equal(table.column("kind"), _MARKER),
     ]
     return pa.Table.from_arrays(columns, schema=_ROWS)
 
