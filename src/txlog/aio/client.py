@@ -27,6 +27,7 @@ from txlog.api.consuming.many_topics import Topics
 from txlog.api.consuming.open import ConsumerOptions
 from txlog.api.open import open_store
 from txlog.api.sending.outbox import ProducerOptions
+from txlog.api.sending.router import Choose
 from txlog.clock import Clock
 from txlog.ids import MessageId
 from txlog.relation.positions import Where
@@ -43,6 +44,13 @@ class Options(ConsumerOptions, total=False):
 
     durable: bool
     start: Where | None
+
+
+class SendingOptions(ProducerOptions, total=False):
+    """What `Client.producer` takes besides; see txlog.Client.producer."""
+
+    message_router: Choose | None
+    message_routing_mode: str
 
 
 class SubscriptionOptions(TypedDict, total=False):
@@ -106,7 +114,7 @@ class Client(Handle[Synchronous]):
         *,
         chunking: bool = False,
         idle_on_close: bool = False,
-        **options: Unpack[ProducerOptions],
+        **options: Unpack[SendingOptions],
     ) -> Opening[Producer]:
         """A producer, by `await` or `async with`; see txlog.Client.producer.
 

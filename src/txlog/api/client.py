@@ -29,6 +29,7 @@ from txlog.api.reading.pause import Waiting, until, until_told
 from txlog.api.sending import bulk as bulks
 from txlog.api.sending import outbox
 from txlog.api.sending.producer import Producer
+from txlog.api.sending.router import ROUND_ROBIN, Router, seed_of
 from txlog.api.topics import subscription as subscription_handle
 from txlog.api.topics import topic as topic_handle
 from txlog.api.transactions import end, transaction
@@ -69,6 +70,7 @@ if TYPE_CHECKING:
     from txlog.api.reading.watermark_session import WatermarkListener
     from txlog.api.sending.bulk import Bulk
     from txlog.api.sending.outbox import Outbox, ProducerOptions
+    from txlog.api.sending.router import Choose
     from txlog.api.topics.subscription import SubscriptionHandle
     from txlog.api.topics.topic import TopicHandle
     from txlog.api.transactions.transaction import Later, Transaction, TransactionBuilder
@@ -385,10 +387,15 @@ class Client(RelationReader):
         *,
         chunking: bool = False,
         idle_on_close: bool = False,
+        message_router: Choose | None = None,
+        message_routing_mode: str = ROUND_ROBIN,
         **options: Unpack[ProducerOptions],
     ) -> Producer:
         """A producer; a name makes sends idempotent, chunking lets messages be large.
 
+        message_router: given a message and the number of partitions, says the partition of each
+                       that names none; called in the thread that sends
+        message_routing_mode: without a key "round-robin", or all to one: "single-partition"
         idle_on_close: consumers stop waiting for its watermarks when it is closed
         For send_async, by Pulsar's names; what is queued is sent at the first of these:
         batching_max_publish_delay_ms:      its oldest message is this old (1)
@@ -398,6 +405,7 @@ class Client(RelationReader):
         block_if_queue_full:                then a call waits, else it raises ProducerQueueIsFull
         """
         batching = outbox.batching_of(options) if options else None
+        seed = seed_of(name, self._store.disk.pid())
         return Producer(
             self._store,
             topic,
@@ -406,6 +414,7 @@ class Client(RelationReader):
             chunking=chunking,
             idle_on_close=idle_on_close,
             batching=batching,
+            router=Router(message_router, message_routing_mode, topic, seed),
         )
 
     @overload

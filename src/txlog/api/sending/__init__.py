@@ -12,5 +12,6 @@ Contents:
     outbox              Outbox: what is sent without waiting, and the thread that sends it
     producer            Producer: sends messages, plain or in a transaction
     receipt             what a producer is told of a message, a partition, a batch, a large message
+    router              which partition a producer chooses for a message
     watermark_builder   a producer's promise that nothing older than a time will come
 """

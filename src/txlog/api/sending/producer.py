@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from txlog.api.sending import large, message_builder, outbox
 from txlog.api.sending.receipt import BatchReceipt, Stretch
+from txlog.api.sending.router import ROUND_ROBIN, Router
 from txlog.api.sending.watermark_builder import Asserting, WatermarkBuilder
 from txlog.api.transactions import transaction
 from txlog.api.transactions.transaction import Together
@@ -173,8 +174,8 @@ class Producer:
         "_number",
         "_outbox",
         "_partitions",
+        "_router",
         "_store",
-        "_turn",
         "chunking",
         "topic",
     )
@@ -189,6 +190,7 @@ class Producer:
         chunking: bool = False,
         idle_on_close: bool = False,
         batching: Batching | None = None,
+        router: Router | None = None,
     ) -> None:
         self._store = store
         self._outbox = outbox
@@ -200,7 +202,7 @@ class Producer:
         found = store.read(lambda view: find_topic(view, self.topic))
         self._number = found.number
         self._partitions = found.partitions
-        self._turn = 0
+        self._router = router or Router(None, ROUND_ROBIN, self._short(), self._name or "")
         self._named: Named | None = None
         if self._name is not None:
             self._named = self._take_over(self._name)
@@ -300,10 +302,12 @@ class Producer:
                 if self.topic.partition is not None:
                     partition = self.topic.partition
                 self._partitions = self._store.read(self._count)
-                to = large.address(
-                    self._partitions, self._turn, key, partition, self._named, sequence_id
-                )
-                self._turn += 1
+                if partition is None and self._router.is_own:
+                    partition = self._router.of_message(
+                        self._partitions, None, key, properties, event_time, deliver_at, sequence_id
+                    )
+                turn = self._router.next()
+                to = large.address(self._partitions, turn, key, partition, self._named, sequence_id)
                 receipt = large.send(self._store, self._number, to, head, body, txn)
                 if txn is not None:
                     self._asserting.note(txn, event_time)
@@ -377,6 +381,11 @@ class Producer:
         ...         [one.result().message_id.entry for one in sent]
         [0, 1, 2]
         """
+        if self._router.is_own and partition is None and self.topic.partition is None:
+            value, key = as_bytes(value), as_bytes(key)
+            partition = self._router.of_message(
+                self._partitions, value, key, properties, event_time, deliver_at, sequence_id
+            )
         if txn is None:
             self._check_open()
             lane = self._lane or self._queue()
@@ -537,8 +546,9 @@ class Producer:
         if self.topic.partition is not None:
             fixed = pa.repeat(pa.scalar(self.topic.partition, pa.int64()), data.num_rows)
             data = data.append_column("partition", fixed)
-        most, turn = self._store.settings.max_message_bytes, self._turn
-        self._turn += 1
+        elif self._router.is_own:
+            data = self._router.over(data, self._partitions)
+        most, turn = self._store.settings.max_message_bytes, self._router.next()
         try:
             return _Routing(data, self._partitions, turn, most)
         except InvalidArgument:  # it may name a partition that was added
