@@ -9,6 +9,7 @@ a delay instead of a time; deliver_at (decide/sending) makes an instant of it.
 from __future__ import annotations
 
 import zlib
+from bisect import bisect_right
 from functools import lru_cache
 from itertools import pairwise
 from typing import NamedTuple
@@ -44,12 +45,16 @@ class PartitionSlice(msgspec.Struct, frozen=True, gc=False):
 
 
 class Routed(msgspec.Struct, frozen=True, gc=False):
-    """A batch in the order of its partitions; order: the input row of each routed row, or None."""
+    """A batch in the order of its partitions; order: the input row of each routed row, or None.
+
+    has_times: it has a column of times of delivery, or of delays
+    """
 
     batch: pa.RecordBatch
     slices: list[PartitionSlice]
     order: pa.Array | None
     payload_bytes: int
+    has_times: bool = False
 
 
 def partition_of_key(key: bytes, partitions: int) -> int:
@@ -62,37 +67,68 @@ def user_batch(data: pa.Table | pa.RecordBatch) -> tuple[pa.RecordBatch, pa.Arra
 
     raises: InvalidArgument for a missing value column or a column of the wrong type
     """
+    batch, wanted, _ = _shaped(data)
+    return batch, wanted
+
+
+def _shaped(
+    data: pa.Table | pa.RecordBatch,
+) -> tuple[pa.RecordBatch, pa.Array | None, _Shape]:
+    """As user_batch, and the shape."""
     if isinstance(data, pa.Table):
         batches = data.combine_chunks().to_batches()
         if len(batches) > 1:
             raise InvalidArgument("a batch of more than 2 GiB cannot be sent at once")
         data = batches[0] if batches else pa.RecordBatch.from_pylist([], schema=data.schema)
-    shape = _shape(data.schema)
+    shape = _shape_of(data.schema)
     if shape is None:
         data = _conformed(data)
-        shape = _shape(data.schema)
+        shape = _shape_of(data.schema)
         assert shape is not None
     if shape.partition < 0:
-        return data, None
+        return data, None, shape
     partition = data.column(shape.partition)
     if not shape.is_integer:
         partition = _cast("partition", partition, pa.int64())
-    return data.remove_column(shape.partition), partition
+    return data.remove_column(shape.partition), partition, shape
 
 
 class _Shape(NamedTuple):
-    """Where the partition column is in a schema, -1: nowhere, and whether it is of integers."""
+    """What is known of rows by their schema.
+
+    partition:  where the partition column is, -1: nowhere; is_integer: whether it is of integers
+    places:     where the values and keys are in the rows without that column
+    has_times:  some may have a time of delivery, or a delay (has_delays)
+    """
 
     partition: int
     is_integer: bool
+    places: tuple[int, ...]
+    has_properties: bool
+    has_delays: bool
+    has_times: bool
+
+
+def _shape_of(schema: pa.Schema) -> _Shape | None:
+    """The shape of rows; None: they must be converted, or refused.
+
+    Programs send rows of few shapes, most of them one: comparing a schema costs a tenth of a look
+    at it, and a look as much as sending.
+    """
+    known = _newest[0]
+    if known is not None and known[0].equals(schema):
+        return known[1]
+    shape = _shape(schema)
+    if shape is not None:
+        _newest[0] = (schema, shape)
+    return shape
+
+
+_newest: list[tuple[pa.Schema, _Shape] | None] = [None]
 
 
 @lru_cache(maxsize=64)
 def _shape(schema: pa.Schema) -> _Shape | None:
-    """What is known of rows by their schema; None: they must be converted, or refused.
-
-    Programs send rows of few shapes, and looking at a schema costs as much as sending.
-    """
     names = schema.names
     kinds = [COLUMNS.get(name) for name in names]
     fits = all(
@@ -101,23 +137,18 @@ def _shape(schema: pa.Schema) -> _Shape | None:
     )
     if not fits or "value" not in names or len(set(names)) != len(names):
         return None
-    if "partition" not in names:
-        return _Shape(-1, False)
-    at = names.index("partition")
-    return _Shape(at, pa.types.is_integer(schema.types[at]))
-
-
-@lru_cache(maxsize=64)
-def _places(schema: pa.Schema) -> tuple[tuple[int, ...], bool, bool]:
-    """Where the values and keys are in conformed rows.
-
-    Then whether there are properties, and whether there are delays.
-    """
-    found = [schema.get_field_index(name) for name in ("value", "key")]
-    has_properties, has_delays = (
-        schema.get_field_index(name) >= 0 for name in ("properties", "deliver_after")
+    at = names.index("partition") if "partition" in names else -1
+    is_integer = at >= 0 and pa.types.is_integer(schema.types[at])
+    rest = [name for name in names if name != "partition"]
+    has_delays = "deliver_after" in rest
+    return _Shape(
+        at,
+        is_integer,
+        tuple(rest.index(name) for name in ("value", "key") if name in rest),
+        "properties" in rest,
+        has_delays,
+        has_delays or "deliver_at" in rest,
     )
-    return tuple(at for at in found if at >= 0), has_properties, has_delays
 
 
 def _conformed(data: pa.RecordBatch) -> pa.RecordBatch:
@@ -156,27 +187,28 @@ def route(
     raises: InvalidArgument (columns, partition out of range, delays), InvalidMessage (too large),
             LimitExceeded (more messages than a transaction may hold)
     """
-    batch, wanted = user_batch(data)
-    if batch.num_rows > TXN_MESSAGES_MAX:
+    batch, wanted, shape = _shaped(data)
+    rows = batch.num_rows
+    if rows > TXN_MESSAGES_MAX:
         raise LimitExceeded(
-            f"a batch of {batch.num_rows} messages exceeds {TXN_MESSAGES_MAX}",
+            f"a batch of {rows} messages exceeds {TXN_MESSAGES_MAX}",
             setting="txn_messages_max",
             limit=TXN_MESSAGES_MAX,
-            value=batch.num_rows,
+            value=rows,
         )
-    places, has_properties, has_delays = _places(batch.schema)
-    offsets = _offsets(batch, places)
-    total = _payload_bytes(offsets, 0, batch.num_rows)
-    most = total + (_property_total(batch.column("properties")) if has_properties else 0)
-    if most > min(message_bytes_max, KEY_BYTES_MAX):  # else no single message can be too large
+    offsets = _offsets(batch, shape.places)
+    total = _payload_bytes(offsets, 0, rows)
+    most = total + (_property_total(batch.column("properties")) if shape.has_properties else 0)
+    if most > message_bytes_max or most > KEY_BYTES_MAX:  # else no message can be too large
         _check_sizes(batch, message_bytes_max)
-    if has_delays:
+    if shape.has_delays:
         check_delays(batch)
-    if not batch.num_rows:
+    if not rows:
         return Routed(batch, [], None, 0)
     target = _targets(batch, partitions, turn, wanted)
     if isinstance(target, int):
-        return Routed(batch, [PartitionSlice(target, 0, batch.num_rows, total)], None, total)
+        slices = [PartitionSlice(target, 0, rows, total)]
+        return Routed(batch, slices, None, total, shape.has_times)
     grouped = _groups(target, partitions)
     if wanted is not None:
         _check_partitions(target, grouped, partitions)
@@ -184,16 +216,16 @@ def route(
     if grouped is None:
         order = pc.sort_indices(target)  # stable: ties keep their order
         batch = batch.take(order)
-        offsets = _offsets(batch, places)
+        offsets = _offsets(batch, shape.places)
         grouped = _groups(target.take(order), partitions)
         assert grouped is not None
-    slices: list[PartitionSlice] = []
+    slices = []
     at = 0
     for partition, end in grouped:
         size = _payload_bytes(offsets, at, end)
         slices.append(PartitionSlice(partition, at, end - at, size))
         at = end
-    return Routed(batch, slices, order, total)
+    return Routed(batch, slices, order, total, shape.has_times)
 
 
 def _groups(target: pa.Array, partitions: int) -> list[tuple[int, int]] | None:
@@ -210,17 +242,12 @@ def _groups(target: pa.Array, partitions: int) -> list[tuple[int, int]] | None:
 
 
 def _few_groups(targets: list[int | None]) -> list[tuple[int, int]] | None:
-    out: list[tuple[int, int]] = []
-    for row, target in enumerate(targets, 1):
-        if target is None:
-            return None
-        if out and out[-1][0] == target:
-            out[-1] = (target, row)
-        elif out and out[-1][0] > target:
-            return None
-        else:
-            out.append((target, row))
-    return out
+    if None in targets:
+        return None
+    known: list[int] = targets  # type: ignore[assignment]  # none is None
+    if sorted(known) != known:
+        return None
+    return [(target, bisect_right(known, target)) for target in dict.fromkeys(known)]
 
 
 def _check_partitions(
@@ -243,19 +270,26 @@ def _offsets(batch: pa.RecordBatch, places: tuple[int, ...]) -> list[tuple[memor
     """The ends of all values and keys, each with the number of its first row."""
     if not batch.num_rows:
         return []
-    columns = [batch.column(at) for at in places]
-    return [(memoryview(one.buffers()[1]).cast("i"), one.offset) for one in columns]
+    out: list[tuple[memoryview, int]] = []
+    for at in places:
+        column = batch.column(at)
+        out.append((memoryview(column.buffers()[1]).cast("i"), column.offset))
+    return out
 
 
 def bytes_between(routed: Routed, start: int, stop: int) -> int:
     """Bytes of the keys and values of some routed rows: O(1)."""
-    places, _, _ = _places(routed.batch.schema)
-    return _payload_bytes(_offsets(routed.batch, places), start, stop)
+    shape = _shape_of(routed.batch.schema)
+    assert shape is not None
+    return _payload_bytes(_offsets(routed.batch, shape.places), start, stop)
 
 
 def _payload_bytes(offsets: list[tuple[memoryview, int]], start: int, stop: int) -> int:
     """Bytes of the keys and values of rows start..stop: O(1)."""
-    return sum([ends[first + stop] - ends[first + start] for ends, first in offsets])
+    total = 0
+    for ends, first in offsets:
+        total += ends[first + stop] - ends[first + start]
+    return total
 
 
 def _check_sizes(batch: pa.RecordBatch, message_bytes_max: int) -> None:

@@ -68,6 +68,8 @@ class Delays:
 
     def resolved(self, routed: Routed) -> Routed:
         """The rows with the instants that are stored; without a time they stay as they are."""
+        if not self._fixed_ms and not routed.has_times:
+            return routed
         batch = routed.batch
         asked = batch.schema.get_field_index(AFTER)
         if self._fixed_ms:
@@ -81,7 +83,9 @@ class Delays:
             if at >= 0:
                 column = pc.coalesce(batch.column(at), column)
             batch = _with_instants(batch, column)
-        return routed if batch is routed.batch else msgspec.structs.replace(routed, batch=batch)
+        if batch is routed.batch:
+            return routed
+        return msgspec.structs.replace(routed, batch=batch, has_times=True)
 
     def _instants(self, delays: pa.Array) -> pa.Array:
         """The instants of delays; a row without one stays without."""

@@ -169,17 +169,19 @@ def _send(draft: Draft, now: Instant, outgoing: Outgoing, row_start: int) -> _Se
             if known is None:
                 producers.make_room(draft, number, producer)
         rows, duplicates, last_sequence = _fresh(routed, piece, producer, last)
-        originals = [
-            flow_originals.find_plain(view, number, producer or "", sequence)
-            for sequence in _sequences(routed, piece, duplicates)
-        ]
-        _count_duplicates(draft, number, originals)
+        originals: list[MessageId | None] = []
+        if duplicates:
+            originals = [
+                flow_originals.find_plain(view, number, producer or "", sequence)
+                for sequence in _sequences(routed, piece, duplicates)
+            ]
+            _count_duplicates(draft, number, originals)
         kept = piece.rows - duplicates
         ledger = first = 0
         beyond = None
         if kept:
             ledger, first = draft.take_entries(number, "p", kept)
-            size = _share(piece, rows, duplicates)
+            size = piece.payload_bytes if not duplicates else rows.nbytes
             where = (number, ledger, first, row_start + at, kept, size)
             draft.ops.append(Appended(*where, producer, last_sequence, times_of(rows)))
             pieces.append(rows)
@@ -231,14 +233,16 @@ def send_in_txn(
         if held is not None and producer is not None:
             last, last_index = held.producers.get(producer, (-1, 0))
         rows, duplicates, last_sequence = _fresh(routed, piece, producer, last)
-        indexes = [
-            last_index
-            if sequence == last
-            else flow_originals.find_in_txn(view, held, producer, sequence)
-            for sequence in _sequences(routed, piece, duplicates)
-        ]
-        originals = [None if index is None else MessageId(0, 0, index) for index in indexes]
-        _count_duplicates(draft, number, originals)
+        originals: list[MessageId | None] = []
+        if duplicates:
+            indexes = [
+                last_index
+                if sequence == last
+                else flow_originals.find_in_txn(view, held, producer, sequence)
+                for sequence in _sequences(routed, piece, duplicates)
+            ]
+            originals = [None if index is None else MessageId(0, 0, index) for index in indexes]
+            _count_duplicates(draft, number, originals)
         kept = piece.rows - duplicates
         index = 1 + (0 if held is None else held.count)
         ledger = first = 0
@@ -247,7 +251,7 @@ def send_in_txn(
             if number not in txn.partitions:
                 draft.ops.append(PartitionAdded(*pair, number))
             ledger, first = draft.take_entries(number, "s", kept)
-            size = _share(piece, rows, duplicates)
+            size = piece.payload_bytes if not duplicates else rows.nbytes
             draft.ops.append(
                 BufferAppended(
                     number,
@@ -298,7 +302,12 @@ def _checked(view: View, topic: Topic, named: Named | None) -> str | None:
 def _fresh(
     routed: Routed, piece: PartitionSlice, producer: str | None, last: int
 ) -> tuple[pa.RecordBatch, int, int]:
-    """(rows to store, how many leading rows are duplicates, the last sequence)."""
+    """(rows to store, how many leading rows are duplicates, the last sequence).
+
+    Rows without a sequence or a time are all stored, and nobody looks at them: the whole batch.
+    """
+    if producer is None and not routed.has_times:
+        return routed.batch, 0, -1
     rows = routed.batch.slice(piece.row_start, piece.rows)
     if producer is None:
         return rows, 0, -1
@@ -339,21 +348,14 @@ def times_of(rows: pa.RecordBatch) -> bytes | None:
 
 
 def _count_duplicates(draft: Draft, partition: int, originals: list[MessageId | None]) -> None:
-    if originals:
-        draft.ops.append(Deduplicated(partition, len(originals), originals.count(None)))
+    draft.ops.append(Deduplicated(partition, len(originals), originals.count(None)))
 
 
 def _sequences(routed: Routed, piece: PartitionSlice, duplicates: int) -> list[int]:
-    if not duplicates:
-        return []
     column: list[int] = (
         routed.batch.column("sequence_id").slice(piece.row_start, duplicates).to_pylist()
     )
     return column
-
-
-def _share(piece: PartitionSlice, rows: pa.RecordBatch, duplicates: int) -> int:
-    return piece.payload_bytes if not duplicates else rows.nbytes
 
 
 def _joined(routed: Routed, pieces: list[pa.RecordBatch], rows: int) -> pa.RecordBatch | None:
