@@ -434,4 +434,4 @@ _TAKES: dict[type, Callable[[Buffer, int, int, Any], None]] = {
     Compacted: _compacted,
 }
 _decoder = msgspec.msgpack.Decoder(Buffer)
-FOLD = Fold("buffer", Buffer, apply, msgspec.msgpack.encode, _decoder.decode)
+FOLD = Fold("buffer", Buffer, apply, msgspec.msgpack.encode, _decoder.decode, _TAKES)

@@ -265,4 +265,4 @@ _TAKES: dict[type, Callable[[Topic, int, int, Any], None]] = {
     WatermarkSnapshot: _take_watermark,
 }
 _decoder = msgspec.msgpack.Decoder(Topic)
-FOLD = Fold("topic", Topic, apply, msgspec.msgpack.encode, _decoder.decode)
+FOLD = Fold("topic", Topic, apply, msgspec.msgpack.encode, _decoder.decode, _TAKES)

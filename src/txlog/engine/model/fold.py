@@ -6,7 +6,7 @@ fold (Law 7). `load(dump(state))` is the same state, so a checkpoint may stand a
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -14,15 +14,25 @@ import msgspec
 from txlog.engine.model.ops import Op
 from txlog.errors import Corruption
 
+Take = Callable[[Any, int, int, Any], None]
+
 
 class Fold(msgspec.Struct, frozen=True):
-    """One kind of component; the state's type is private to the fold's module."""
+    """One kind of component; the state's type is private to the fold's module.
+
+    takes: of each op what applies it, where `apply` does nothing else
+    """
 
     kind: str
     new: Callable[[], Any]
     apply: Callable[[Any, int, int, Op], None]
     dump: Callable[[Any], bytes]
     load: Callable[[bytes], Any]
+    takes: Mapping[type, Take] = {}
+
+    def take(self, op: type) -> Take:
+        """What applies an op of this type."""
+        return self.takes.get(op, self.apply)
 
 
 def unexpected(kind: str, lsn: int, op: Op) -> Corruption:

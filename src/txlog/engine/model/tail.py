@@ -17,7 +17,7 @@ from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pyarrow as pa
@@ -262,12 +262,13 @@ class Tail:
         """Index the rows of a frame."""
         ref: FrameRef | None = None
         for op in ops:
-            if type(op) not in _WITH_ROWS:
+            run_of = _RUNS.get(type(op))
+            if run_of is None:
                 continue
             if ref is None:
                 ref = _ref(raw)
-            run = _run_of(op, ref)
-            ledger: int = op.ledger  # type: ignore[union-attr]  # each of _WITH_ROWS has one
+            run = run_of(op, ref)
+            ledger: int = op.ledger  # type: ignore[union-attr]  # each of _RUNS has one
             runs = self.runs.get(ledger)
             if runs is None:
                 self.runs[ledger] = [run]
@@ -421,31 +422,35 @@ def _cut(batch: pa.RecordBatch, spans: list[Span]) -> list[pa.RecordBatch]:
     return [batch.take(segment_reader.rows_of(spans))]
 
 
-def _run_of(op: Op, ref: FrameRef) -> TailRun:
-    """The rows of an op of _WITH_ROWS."""
-    if isinstance(op, BufferAppended):
-        return TailRun(
-            op.first_entry,
-            op.rows,
-            KIND_DATA,
-            ref,
-            op.row_start,
-            op.producer,
-            (op.coordinator, op.sequence),
-            op.first_index,
-        )
-    if isinstance(op, Appended):
-        return TailRun(op.first_entry, op.rows, KIND_DATA, ref, op.row_start, op.producer)
-    if isinstance(op, CommitMarker):
-        made = (
-            _watermark_row(watermark_ops.encode_effects(op.watermarks)) if op.watermarks else None
-        )
-        txn = (op.coordinator, op.sequence)
-        return TailRun(op.entry, 1, TXN_COMMIT, ref, 0, None, txn, 0, op.count, made)
-    if isinstance(op, BufferCommitted | BufferAborted):
-        kind = TXN_COMMIT if isinstance(op, BufferCommitted) else TXN_ABORT
-        return TailRun(op.entry, 1, kind, ref, 0, None, (op.coordinator, op.sequence))
-    return _watermark_run(op, ref)
+def _buffered(op: BufferAppended, ref: FrameRef) -> TailRun:
+    return TailRun(
+        op.first_entry,
+        op.rows,
+        KIND_DATA,
+        ref,
+        op.row_start,
+        op.producer,
+        (op.coordinator, op.sequence),
+        op.first_index,
+    )
+
+
+def _appended(op: Appended, ref: FrameRef) -> TailRun:
+    return TailRun(op.first_entry, op.rows, KIND_DATA, ref, op.row_start, op.producer)
+
+
+def _marker(op: CommitMarker, ref: FrameRef) -> TailRun:
+    made = _watermark_row(watermark_ops.encode_effects(op.watermarks)) if op.watermarks else None
+    txn = (op.coordinator, op.sequence)
+    return TailRun(op.entry, 1, TXN_COMMIT, ref, 0, None, txn, 0, op.count, made)
+
+
+def _committed(op: BufferCommitted, ref: FrameRef) -> TailRun:
+    return TailRun(op.entry, 1, TXN_COMMIT, ref, 0, None, (op.coordinator, op.sequence))
+
+
+def _aborted(op: BufferAborted, ref: FrameRef) -> TailRun:
+    return TailRun(op.entry, 1, TXN_ABORT, ref, 0, None, (op.coordinator, op.sequence))
 
 
 def _watermark_run(op: Op, ref: FrameRef) -> TailRun:
@@ -501,10 +506,18 @@ _COUNTED: dict[str, Callable[[list[Slice], list[int]], list[int | None]]] = {
     ],
 }
 _HALVES = {"txn_most": 0, "txn_least": 1}
-_WITH_ROWS = frozenset((
-    Appended, BufferAppended, CommitMarker, BufferCommitted, BufferAborted, WatermarkSet,
-    WatermarkIdled, WatermarkSnapshot, BufferWatermark,
-))  # fmt: skip
+# The rows of an op, by its type: a chain of isinstance would cost more than a row does.
+_RUNS: dict[type, Callable[[Any, FrameRef], TailRun]] = {
+    BufferAppended: _buffered,
+    Appended: _appended,
+    CommitMarker: _marker,
+    BufferCommitted: _committed,
+    BufferAborted: _aborted,
+    WatermarkSet: _watermark_run,
+    WatermarkIdled: _watermark_run,
+    WatermarkSnapshot: _watermark_run,
+    BufferWatermark: _watermark_run,
+}
 _SHAPES = {1: 0, 2: EVENT_TIME}  # by their number: the columns of a row that is not data
 _UNPACKED: tuple[None, int] = (None, 0)
 _NO_VALUE = pa.RecordBatch.from_arrays([pa.nulls(1, pa.binary())], schema=frame_schema(0))

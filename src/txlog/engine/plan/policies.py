@@ -22,6 +22,9 @@ Watermarks (spec/watermarks 7, 11):
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeAlias
+
 import msgspec
 
 from txlog.engine.folds.catalog import Topic, policies_of, topic_of
@@ -36,6 +39,7 @@ MAX_DELAY = "max_delivery_delay_ms"
 FIXED_DELAY = "fixed_delivery_delay_ms"
 TTL_FROM = "ttl_from_deliver_at"
 _FAR = 1 << 62
+Known: TypeAlias = Callable[[str, int], Any]
 
 
 # --- delayed delivery ------------------------------------------------------------------------
@@ -58,7 +62,29 @@ class DelayPolicy(msgspec.Struct, frozen=True, gc=False):
 
 def delay_policy(view: View, settings: Settings, topic: Topic) -> DelayPolicy:
     """The policies of a topic."""
-    known = policies_of(view.catalog, topic).get
+    return _policies(view, settings, topic).delay
+
+
+class _Policies(NamedTuple):
+    """What applies to a topic under these settings, until a policy changes."""
+
+    settings: Settings
+    topic: Topic
+    delay: DelayPolicy
+    retention: RetentionPolicy
+
+
+def _policies(view: View, settings: Settings, topic: Topic) -> _Policies:
+    """Every send asks, and policies change seldom: the view keeps what was found."""
+    found: _Policies | None = view.policies.get(topic.number)
+    if found is None or found.topic is not topic or found.settings is not settings:
+        known = policies_of(view.catalog, topic).get
+        found = _Policies(settings, topic, _delay(known, settings), _retention(known, settings))
+        view.policies[topic.number] = found
+    return found
+
+
+def _delay(known: Known, settings: Settings) -> DelayPolicy:
     return DelayPolicy(
         bool(known(ACTIVE, settings.delayed_delivery_active)),
         known(TICK_TIME, settings.tick_time_ms),
@@ -89,8 +115,10 @@ class RetentionPolicy(msgspec.Struct, frozen=True, gc=False):
 
 def retention_policy(view: View, settings: Settings, topic: Topic) -> RetentionPolicy:
     """The policies of a topic."""
-    known = policies_of(view.catalog, topic).get
+    return _policies(view, settings, topic).retention
 
+
+def _retention(known: Known, settings: Settings) -> RetentionPolicy:
     def bound(name: str, otherwise: int) -> int | None:
         value = known(name, otherwise)
         return None if value == UNLIMITED else value

@@ -29,7 +29,7 @@ from txlog.engine.folds import topic as topics
 from txlog.engine.folds import transaction_key as transaction_keys
 from txlog.engine.folds import watermark as watermarks
 from txlog.engine.model import large_row
-from txlog.engine.model.fold import Fold
+from txlog.engine.model.fold import Fold, Take
 from txlog.engine.model.ops import (
     NamespacePolicySet,
     Op,
@@ -91,6 +91,7 @@ class _Folds(Mapping[str, Fold]):
 # --- dumps -----------------------------------------------------------------------------------
 
 FOLDS = _Folds()
+_TAKES: dict[type, dict[str, Take]] = {}  # by op and kind of fold: what applies it
 STATE_HEAD = struct.Struct("<8s8s")
 STATE_MAGIC = b"TXLOGSTA"
 
@@ -168,6 +169,7 @@ class View:
         "files",
         "journal",
         "lsn",
+        "policies",
         "reports",
         "salt",
         "tail",
@@ -195,6 +197,8 @@ class View:
         self._forgotten: dict[Component, int] = {}  # deleted, by which LSN: a manifest may know it
         # by partition; plan fills it, and it goes with the view
         self.timetables: dict[int, Any] = {}
+        # by topic; plan fills it, and a change of any policy or setting empties it
+        self.policies: dict[int, Any] = {}
         self._deadline: tuple[str, int] = ("", 0)
         self._silence: tuple[str, int] = ("", 0)
         self._delays: set[int] = set()  # partitions whose delayed index changed since asked
@@ -328,6 +332,9 @@ class View:
         loaded, changed = self._loaded, self._changed
         for op in ops:
             kind = type(op)
+            takes = _TAKES.get(kind)
+            if takes is None:
+                takes = _TAKES[kind] = {}
             if kind in NOTED:
                 waiting += self._note(op)
             for key in op.components():
@@ -339,7 +346,10 @@ class View:
                     self._delays.add(key[1])
                 state = loaded.get(key)
                 if state is not None:
-                    HOMES[key[0]].FOLD.apply(state, lsn, time_ms, op)
+                    take = takes.get(key[0])
+                    if take is None:
+                        take = takes[key[0]] = FOLDS[key[0]].take(kind)
+                    take(state, lsn, time_ms, op)
                     continue
                 items = self._waiting.get(key)
                 if items is None:
@@ -361,6 +371,7 @@ class View:
             )
         elif isinstance(op, PolicySet | NamespacePolicySet | SettingSet):
             self._silence = ("", 0)
+            self.policies.clear()
         elif isinstance(op, PartitionOffline | PartitionAvailable):
             self._silence = ("", 0)
             if self.files.is_reading:
@@ -519,8 +530,9 @@ class View:
 
     def cursor(self, subscription: int, partition: int) -> cursors.Cursor:
         """The cursor of a subscription on a partition."""
-        state: cursors.Cursor = self._state(("cursor", subscription, partition))
-        return state
+        key = ("cursor", subscription, partition)
+        state: cursors.Cursor | None = self._loaded.get(key)
+        return self._state(key) if state is None else state
 
     def delayed(self, partition: int) -> delays.Delayed:
         """When the delayed messages of a partition are due."""
@@ -544,8 +556,9 @@ class View:
 
     def watermark(self, partition: int) -> watermarks.Watermark:
         """How far the producers of a partition have come in event time."""
-        state: watermarks.Watermark = self._state(("watermark", partition, 0))
-        return state
+        key = ("watermark", partition, 0)
+        state: watermarks.Watermark | None = self._loaded.get(key)
+        return self._state(key) if state is None else state
 
     # --- rows --------------------------------------------------------------------------------
 
