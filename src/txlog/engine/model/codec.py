@@ -1,4 +1,4 @@
-"""A last look at ops before they are written: what cannot be read again is refused.
+"""The bytes of ops to be written: what cannot be read again is refused, and lists become one.
 
 An op takes what a caller gave, whatever its type. A float or a bool where a reader expects an
 integer would be written like any other value, and nobody could open the store after that.
@@ -8,9 +8,24 @@ from __future__ import annotations
 
 import re
 
-from txlog.engine.model.ops import Op, decode_ops, encode_ops
+from txlog.engine.model.ops import (
+    BufferAborted,
+    BufferCommitted,
+    CommitMarker,
+    Op,
+    PendingAborted,
+    PendingCommitted,
+    StatusUpdated,
+    decode_ops,
+    encode_ops,
+)
 from txlog.errors import Corruption, InvalidArgument
 
+# They hold nothing but what folds have, which was read back when it came.
+_OF_FOLDS = frozenset([
+    StatusUpdated, CommitMarker, BufferCommitted, BufferAborted, PendingCommitted, PendingAborted,
+])  # fmt: skip
+_HEADS = {0xDC: 3, 0xDD: 5}  # bytes before the items of an array in msgpack, by its first; else 1
 _PLACE = re.compile(r" - at `\$\[(\d+)\]\[(\d+)\](.*)`$")
 
 
@@ -22,12 +37,31 @@ def encode_readable(ops: list[Op]) -> bytes:
     """
     try:
         data = encode_ops(ops)
-        decode_ops(data, lsn=0)
+        if not _OF_FOLDS.issuperset(map(type, ops)):
+            decode_ops(data, lsn=0)
     except Corruption as error:
         raise _refused(ops, str(error.__cause__)) from error
     except (TypeError, ValueError, OverflowError) as error:  # a type msgpack does not know
         raise _refused(ops, str(error)) from error
     return data
+
+
+def joined(parts: list[bytes], count: int) -> bytes:
+    """Several encoded lists of ops as one, byte for byte as if it had been encoded at once.
+
+    count: the ops of all
+    """
+    if len(parts) == 1:
+        return parts[0]
+    return b"".join([_head(count), *(part[_HEADS.get(part[0], 1) :] for part in parts)])
+
+
+def _head(count: int) -> bytes:
+    if count < 16:
+        return bytes((0x90 | count,))
+    if count < 1 << 16:
+        return b"\xdc" + count.to_bytes(2, "big")
+    return b"\xdd" + count.to_bytes(4, "big")
 
 
 def _refused(ops: list[Op], why: str) -> InvalidArgument:

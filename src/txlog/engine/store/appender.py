@@ -16,8 +16,8 @@ import pyarrow as pa
 from txlog.clock import Instant
 from txlog.engine.decide.draft import Decision
 from txlog.engine.decide.transactions.sweep import Uses
-from txlog.engine.model.codec import encode_readable
-from txlog.engine.model.ops import Op, encode_ops
+from txlog.engine.model.codec import encode_readable, joined
+from txlog.engine.model.ops import Op
 from txlog.engine.model.schema import encode_rows
 from txlog.engine.storage.disk.protocol import Disk
 from txlog.engine.storage.journal.file import RawFrame, frame_nowhere
@@ -51,6 +51,7 @@ class Appender:
         "_dry_run",
         "_is_awaited",
         "_joined",
+        "_parts",
         "_report",
         "_rows",
         "_space",
@@ -65,6 +66,7 @@ class Appender:
         self._space = Space(disk)
         self.has_written = False  # a frame of any kind, by this process
         self._joined: list[Op] = []
+        self._parts: list[bytes] = []  # the same, encoded
         self._rows: Rows = NO_ROWS
         self._is_awaited = False
         self._time_ms = 0
@@ -105,13 +107,15 @@ class Appender:
         return rows[1] is None or self._rows[1] is None
 
     def join(
-        self, view: View, decision: Decision, rows: Rows, now: Instant, *, is_awaited: bool
+        self, view: View, decision: Decision, encoded: Encoded, now: Instant, *, is_awaited: bool
     ) -> None:
         """Apply a decision whose frame is still open to those that join it."""
         self._is_awaited = self._is_awaited or is_awaited
+        ops, rows = encoded
         if decision.ops:
             view.take_ops(view.lsn + 1, now.wall_ms, decision.ops)
             self._joined += decision.ops
+            self._parts.append(ops)
             self._time_ms = now.wall_ms
         if rows[1] is not None:
             self._rows = rows
@@ -121,16 +125,18 @@ class Appender:
 
         raises: as append
         """
-        ops, rows, is_awaited = self._joined, self._rows, self._is_awaited
+        ops, parts, rows = self._joined, self._parts, self._rows
+        is_awaited = self._is_awaited
         self.forget()
         if ops:
-            data = encode_ops(ops)
+            data = joined(parts, len(ops))
             frame = self._write(view, data, rows, self._time_ms, is_awaited=is_awaited)
             view.take_frame(frame, ops)
 
     def forget(self) -> None:
         """Drop what has joined: the folds it was applied to are thrown away."""
-        self._joined, self._rows, self._is_awaited = [], NO_ROWS, False
+        self._joined, self._parts = [], []
+        self._rows, self._is_awaited = NO_ROWS, False
 
     def release_reserve(self) -> bool:
         """Give the blocks of the reserve back, and report it; False when it has none."""
@@ -221,14 +227,15 @@ class Call:
         self.uses = uses
         self.thorough = thorough
         self.then = then
-        self.renew()
-
-    def renew(self) -> None:
-        """Reset it to a call not decided yet."""
         self.answer: object = None
         self.error: BaseException | None = None
         self.stage = QUEUED
         self.done = False
+
+    def renew(self) -> None:
+        """Reset it to a call not decided yet."""
+        self.answer, self.error = None, None
+        self.stage, self.done = QUEUED, False
 
     def conclude(self, decision: Decision) -> None:
         """Take what was decided and applied as the outcome."""

@@ -721,7 +721,7 @@ class Store:
             for at, call in enumerate(calls):
                 try:
                     decision = call.decide(self._view, now)
-                    _, rows = self._appender.encoded(self.settings, decision)
+                    encoded = self._appender.encoded(self.settings, decision)
                 except OutcomeUnknown:
                     raise
                 except TxlogError as error:  # a refused decision fails alone (R12)
@@ -729,11 +729,11 @@ class Store:
                         raise NothingWritten(error) from error
                     call.refuse(error)
                     continue
-                if not self._appender.fits(rows):
+                if not self._appender.fits(encoded[1]):
                     self._close_frame(joined)
                     joined, written = [], at
                 is_awaited = self._is_awaited(decision)
-                self._appender.join(self._view, decision, rows, now, is_awaited=is_awaited)
+                self._appender.join(self._view, decision, encoded, now, is_awaited=is_awaited)
                 call.conclude(decision)
                 if decision.ops:
                     joined.append(call)
