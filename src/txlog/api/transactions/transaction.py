@@ -177,6 +177,9 @@ class Transaction:
         raises: InvalidTxnStatus and the like; or the error that refused a deferred operation, and
                 then the transaction is aborted; so it is if an interrupt came while one was written
         """
+        return self._commit()
+
+    def _commit(self) -> EndAnswer:
         if self._status == "ABORTED" and isinstance(self.use, NewTxn):
             raise InvalidTxnStatus("the transaction was aborted before any of it was written")
         calls = self._take()
@@ -257,7 +260,7 @@ class Transaction:
         if self._status != "OPEN":
             return
         if kind is None:
-            self.commit()
+            self._commit()
             return
         if isinstance(self.use, NewTxn):  # it was never opened: there is nothing to abort
             dropped = self._take()
@@ -368,9 +371,12 @@ class Transaction:
         uid = store.disk.owner()[0]
 
         def decide(view: View, now: Instant) -> Decision:
-            if any(call.error is not None for call in before):
-                raise _Refused("an operation before it was refused")
-            if any(call.answer is None for call in before):
+            is_again = False
+            for call in before:
+                if call.error is not None:
+                    raise _Refused("an operation before it was refused")
+                is_again = is_again or call.answer is None
+            if is_again:
                 return AGAIN
             assert isinstance(self.use, TxnId)
             return end_txn.end(view, store.settings, now, uid, self.use, commit=True)
@@ -385,7 +391,7 @@ class Transaction:
                 for call in calls:
                     call.uses = call.uses.in_txn(use.coordinator, use.sequence)
             self._submit(calls)
-            again: list[Call] = []
+            again, ended = list[Call](), list[Call]()
             if use is not self.use and all(call.error is not None for call in calls):
                 self._unopen(use, calls)
             for call in calls:
@@ -394,7 +400,8 @@ class Transaction:
                 elif call.answer is None:
                     again.append(call)
                     continue
-                self._settle([call])
+                ended.append(call)
+            self._settle(ended)
             calls = again
             for call in calls:
                 call.renew()
@@ -403,6 +410,9 @@ class Transaction:
         use = self.use
         batches: list[tuple[Call, list[Call]]] = []
         try:
+            if _Row not in map(type, calls):
+                self._store.submit(calls)
+                return
             for group in _grouped(calls):
                 batches.append((self._gathered(group), group))
             self._store.submit([batch for batch, _ in batches])

@@ -83,12 +83,13 @@ class Draft:
 
         Rolls over when the open ledger is full by entries, bytes or age; makes the sidecar.
         """
-        end = self._ends.get((partition, role))
+        key = (partition, role)
+        end = self._ends.get(key)
         if end is None:
             end = self._open_end(partition, role)
             if role == "p" and end[1]:  # a new ledger already has its snapshot
                 end = self._behind_snapshot(partition, *end)
-        self._ends[(partition, role)] = (end[0], end[1] + rows)
+        self._ends[key] = (end[0], end[1] + rows)
         return end
 
     def _open_end(self, partition: int, role: str) -> tuple[int, int]:
@@ -97,11 +98,11 @@ class Draft:
             return self.roll(partition, role, 0)
         last = state.ledgers[-1]
         limits = self.settings
-        if self.holds_rows(partition, role, last.ledger, last.entries) and (
+        if (
             last.entries >= limits.ledger_entries_max
             or last.payload_bytes >= limits.ledger_bytes_max
             or self.now_ms - last.opened_ms >= limits.ledger_age_max_ms
-        ):
+        ) and self.holds_rows(partition, role, last.ledger, last.entries):
             return self.roll(partition, role, last.ledger)
         return (last.ledger, last.entries)
 

@@ -364,10 +364,11 @@ def number_of(topic: Topic, index: int) -> int:
 
 def index_of(topic: Topic, number: int) -> int:
     """The index of a partition in its topic; -1: the number is not one of the topic's."""
+    if not topic.added:
+        index = number - topic.first_partition
+        return index if 0 <= index < topic.partitions else -1
     before = 0
-    for first, count in (
-        extents(topic) if topic.added else [(topic.first_partition, topic.partitions)]
-    ):
+    for first, count in extents(topic):
         if first <= number < first + count:
             return before + number - first
         before += count

@@ -333,7 +333,7 @@ def _take(state: Cursor, lsn: int, coordinator: int, sequence: int) -> Pending:
         for run in pending.runs:
             state.held.discard(run)
     else:  # mostly nothing else is held
-        state.held.empty()
+        state.held.empty(pending.runs)
     return pending
 
 

@@ -79,11 +79,14 @@ class IdSet:
             return [key for key in keys if key in self.inner]
         return [key for key in self.inner if key[0] == ledger and first <= key[1] <= last]
 
-    def empty(self) -> None:
-        """Remove everything; the bitmaps stay, as the next run is likely to be near."""
-        for known in self.entries.values():
-            known.clear()
-        self.inner.clear()
+    def empty(self, runs: Iterable[Run]) -> None:
+        """Remove everything, which is these runs; the bitmaps stay: the next is likely near."""
+        for run in runs:
+            known = None if run[3] else self.entries.get(run[0])
+            if known is not None:
+                known.remove_range(run[1], run[2] + 1)
+        if self.inner:
+            self.inner.clear()
 
     def first_common(self, run: Run) -> Id | None:
         """The first id of the run that is in the set, as (ledger, entry, index)."""

@@ -50,10 +50,11 @@ def checked_run(view: View, partition: int, run: Run) -> Run:
     raises: MessageNotFound when an entry or an index does not exist in the partition
     """
     ledger, first, last, index_first, index_last = run
-    if is_trimmed(view, partition, ledger):
+    ends = view.topic(partition).ledgers
+    if ledger < ends[0].ledger:  # trimmed
         return run
-    for known, entries in ledger_entries(view, partition):
-        if known == ledger and 0 <= first <= last < entries:
+    for end in reversed(ends):
+        if end.ledger == ledger and 0 <= first <= last < end.entries:
             if first == last and first in view.watermark(partition).silent.get(ledger, ()):
                 raise _not_found(ledger, last, index_last)
             break
@@ -114,7 +115,9 @@ def subtract(view: View, partition: int, run: Run, taken: IdSet) -> list[Run]:
             if len(left) == index_last - index_first + 1
             else runs_of_inner(ledger, first, left)
         )
-    split = [key[1] for key in taken.inner if key[0] == ledger and first <= key[1] <= last]
+    split: list[int] = []
+    if taken.inner:
+        split = [key[1] for key in taken.inner if key[0] == ledger and first <= key[1] <= last]
     if not split and (known is None or not known.range_cardinality(first, last + 1)):
         return [run]
     rest = BitMap64(range(first, last + 1))
@@ -205,7 +208,7 @@ def acked_outcome(
     ):
         ledger, first, last, index_first, _ = runs[0]
         follows = (ledger, first - 1, 0) == before.mark
-        if follows and not index_first and ledger == ledger_entries(view, partition)[-1][0]:
+        if follows and not index_first and ledger == view.topic(partition).ledgers[-1].ledger:
             before.mark = (ledger, last, 0)
             if view.watermark(partition).silent:
                 before.mark = resting(view, partition, before.mark)

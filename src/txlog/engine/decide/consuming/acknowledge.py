@@ -270,11 +270,10 @@ def _undeleted(view: View, partition: int, cursor: Cursor, run: Run) -> list[Run
     """The part of the run that is not DELETED."""
     if is_trimmed(view, partition, run[0]):
         return []
-    return [
-        rest
-        for part in above_mark(view, partition, run, cursor.mark_delete)
-        for rest in subtract(view, partition, part, cursor.acked)
-    ]
+    left, acked = above_mark(view, partition, run, cursor.mark_delete), cursor.acked
+    if not (acked.entries or acked.inner):
+        return left
+    return [rest for part in left for rest in subtract(view, partition, part, acked)]
 
 
 def _target(view: View, partition: int, wanted: list[Run]) -> Mark:
