@@ -14,6 +14,7 @@ import pytest
 import txlog
 from txlog import Client, Consumer, Message
 from txlog.api.consuming import listeners
+from txlog.errors import AlreadyClosed, NotAllowed
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 
@@ -99,3 +100,72 @@ def test_a_consumer_that_is_closed_by_its_listener_is_left(client: Client) -> No
     assert thread is not None
     thread.join(60)
     assert not thread.is_alive()
+
+
+def test_a_paused_listener_is_not_called_until_it_is_resumed(client: Client) -> None:
+    """What it had taken ahead is free for others; it may pause itself; others go on."""
+    got: Queue[bytes | None] = Queue()
+    other: Queue[bytes | None] = Queue()
+
+    def one_each(consumer: Any, message: Message) -> None:
+        consumer.acknowledge(message)
+        consumer.pause_message_listener()
+        got.put(message.value)
+
+    for kind in ("one", "many", "memory"):
+        client.create_topic(kind)
+        producer = client.producer(kind)
+        for value in (b"1", b"2", b"3"):
+            producer.send(value)
+        options: dict[str, Any] = {"create": True, "type": "shared"}
+        if kind == "memory":
+            options = {"durable": False}
+        topics: Any = [kind] if kind == "many" else kind
+        listening = client.consumer(topics, "s", message_listener=one_each, **options)
+        assert got.get(timeout=60) == b"1"
+        client.consumer("a", "s", message_listener=lambda _, message: other.put(message.value))
+        client.producer("a").send(b"other")  # the thread has been round once it has this one
+        assert other.get(timeout=60) == b"other" and got.empty()
+        listening.resume_message_listener()
+        assert got.get(timeout=60) == b"2"
+        if kind != "memory":
+            with client.consumer(kind, "s") as free:
+                message = free.receive()
+                assert message is not None and message.value == b"3"
+        listening.close()
+
+
+def test_pause_returns_when_the_listener_is_not_being_called(client: Client) -> None:
+    begun, go_on, ended = threading.Event(), threading.Event(), threading.Event()
+
+    def slow(consumer: Consumer, message: Message) -> None:
+        begun.set()
+        assert go_on.wait(60)
+        ended.set()
+
+    listening = client.consumer("a", "s", message_listener=slow)
+    client.producer("a").send(b"1")
+    assert begun.wait(60)
+    paused: Queue[bool] = Queue()
+
+    def pause() -> None:
+        listening.pause_message_listener()
+        paused.put(ended.is_set())
+
+    thread = threading.Thread(target=pause)
+    thread.start()
+    assert paused.empty()
+    go_on.set()
+    assert paused.get(timeout=60)
+    thread.join()
+
+
+def test_only_a_consumer_with_a_listener_can_be_paused(client: Client) -> None:
+    for durable in (True, False):
+        consumer: Any = client.consumer("a", "s", durable=durable)
+        for call in (consumer.pause_message_listener, consumer.resume_message_listener):
+            with pytest.raises(NotAllowed, match="no message listener"):
+                call()
+        consumer.close()
+        with pytest.raises(AlreadyClosed):
+            consumer.pause_message_listener()

@@ -23,6 +23,7 @@ from txlog.api.consuming.acknowledge import (
 from txlog.api.consuming.ahead import Ahead
 from txlog.api.consuming.batches import Batching, BatchReceivePolicy, receive_batch
 from txlog.api.consuming.dead_letters import reconsume_later
+from txlog.api.consuming.listeners import Listening, needed
 from txlog.api.consuming.membership import Membership, check_options
 from txlog.api.consuming.receive import Guard, Receiving, Still
 from txlog.api.reading.message import Message
@@ -72,6 +73,7 @@ class Consumer:
         "__weakref__",
         "_ahead",
         "_batching",
+        "_listening",
         "_member",
         "_nack_delay_ms",
         "_receiving",
@@ -99,6 +101,7 @@ class Consumer:
         listener: WatermarkListener[Consumer] | None = None,
         policy: BatchReceivePolicy | None = None,
     ) -> None:
+        self._listening: Listening | None = None
         self._batching = Batching(policy, has_watermarks=enable_watermarking)
         check_options(type, receiver_queue_size, ack_timeout_ms, nack_delay_ms)
         self._store = store
@@ -276,6 +279,26 @@ class Consumer:
             self._receiving.check_open()
             self._ahead.look()
             return bool(self._ahead) or self._store.read(self._receiving.has_next)
+
+    def pause_message_listener(self) -> None:
+        """Call its listener no more, for now; returns when it is not being called.
+
+        From within the listener: after this call. What it has taken ahead goes back.
+        raises: AlreadyClosed, NotAllowed (it has none)
+        """
+        self._receiving.check_open()
+        needed(self._listening).pause()
+        self._put_down()
+
+    def _put_down(self) -> None:
+        """Return what it has taken ahead."""
+        with self._turns.held():
+            self._ahead.give_back()
+
+    def resume_message_listener(self) -> None:
+        """Call its listener again; raises as pause_message_listener."""
+        self._receiving.check_open()
+        needed(self._listening).resume()
 
     def get_last_message_ids(self) -> dict[int, MessageId | None]:
         """The last visible message of each partition, None for an empty one."""

@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from txlog.api.consuming.acknowledge import Acknowledgeable, runs_of
 from txlog.api.consuming.batches import Batching, BatchReceivePolicy, receive_batch
+from txlog.api.consuming.listeners import Listening, needed
 from txlog.api.reading.message import Message, messages
 from txlog.api.reading.pause import REST_SECONDS_MAX, until
 from txlog.api.reading.reader import Reader
@@ -82,6 +83,7 @@ class NonDurableConsumer:
         "_ground",
         "_hand",
         "_is_closed",
+        "_listening",
         "_new_rows",
         "_previewed",
         "_reader",
@@ -103,6 +105,7 @@ class NonDurableConsumer:
         listener: WatermarkListener[NonDurableConsumer] | None = None,
         policy: BatchReceivePolicy | None = None,
     ) -> None:
+        self._listening: Listening | None = None
         self._batching = Batching(policy, has_watermarks=enable_watermarking)
         check_listener(listener, enable_watermarking)
         self.name = subscription
@@ -330,6 +333,20 @@ class NonDurableConsumer:
         with self._turns.held():
             has_read = bool(self._buffered) or self._unshown.num_rows > 0
             return has_read or self._is_due() or self._reader.has_message_available()
+
+    def pause_message_listener(self) -> None:
+        """Call its listener no more, for now; returns when it is not being called.
+
+        From within the listener: after this call.
+        raises: AlreadyClosed, NotAllowed (it has none)
+        """
+        self._check_open()
+        needed(self._listening).pause()
+
+    def resume_message_listener(self) -> None:
+        """Call its listener again; raises as pause_message_listener."""
+        self._check_open()
+        needed(self._listening).resume()
 
     def get_last_message_ids(self) -> dict[int, MessageId | None]:
         """The last visible message of each partition, None for an empty one."""

@@ -24,6 +24,7 @@ from txlog.api.consuming.acknowledge import (
 )
 from txlog.api.consuming.batches import Batching, BatchReceivePolicy, receive_batch
 from txlog.api.consuming.consumer import Consumer
+from txlog.api.consuming.listeners import Listening, needed
 from txlog.api.consuming.receive import Guard
 from txlog.api.reading.message import Message
 from txlog.api.reading.pause import REST_SECONDS_MAX, until
@@ -89,6 +90,7 @@ class MultiTopicsConsumer:
         "_batching",
         "_consumers",
         "_is_closed",
+        "_listening",
         "_open_one",
         "_pattern",
         "_seen",
@@ -109,6 +111,7 @@ class MultiTopicsConsumer:
         listener: WatermarkListener[MultiTopicsConsumer] | None = None,
         policy: BatchReceivePolicy | None = None,
     ) -> None:
+        self._listening: Listening | None = None
         self._batching = Batching(policy, has_watermarks=enable_watermarking)
         self._store = store
         self._session: WatermarkSession | None = None
@@ -377,6 +380,23 @@ class MultiTopicsConsumer:
         with self._turns.held():
             self._check_open()
             return any(consumer.has_message_available() for consumer in self._consumers.values())
+
+    def pause_message_listener(self) -> None:
+        """Call its listener no more, for now; returns when it is not being called.
+
+        From within the listener: after this call. What it has taken ahead goes back.
+        raises: AlreadyClosed, NotAllowed (it has none)
+        """
+        self._check_open()
+        needed(self._listening).pause()
+        with self._turns.held():
+            for consumer in self._consumers.values():
+                consumer._put_down()
+
+    def resume_message_listener(self) -> None:
+        """Call its listener again; raises as pause_message_listener."""
+        self._check_open()
+        needed(self._listening).resume()
 
     def get_last_message_ids(self) -> dict[str, dict[int, MessageId | None]]:
         """The last visible message of each partition of each topic."""
