@@ -29,6 +29,8 @@ FENCES = {
     ("crc32c",): ("engine", "startup"),
     ("prometheus_client",): ("answers/metrics_text",),
     ("pyroaring",): ("engine",),
+    ("fastavro",): ("schemas/forms",),
+    ("pydantic",): (),  # a model tells that its caller has loaded it
 }
 WITHOUT_ARROW = (
     *("errors", "ids", "clock", "settings", "ranges"),

@@ -1,0 +1,75 @@
+"""Owns which schema may follow which: Pulsar's strategies over what can read what.
+
+BACKWARD: the new schema reads what the last one wrote, so readers change first. FORWARD: the last
+one reads what the new one writes, so writers may. FULL: both. With _TRANSITIVE, not only the last
+one but all before it. The rules of reading are those of `resolution`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from txlog.errors import InvalidArgument
+from txlog.schemas.resolution import Unreadable, steps
+from txlog.schemas.schema import Schema
+from txlog.suggest import suggestion
+
+NONE: Final = "NONE"
+BACKWARD: Final = "BACKWARD"
+BACKWARD_TRANSITIVE: Final = "BACKWARD_TRANSITIVE"
+FORWARD: Final = "FORWARD"
+FORWARD_TRANSITIVE: Final = "FORWARD_TRANSITIVE"
+FULL: Final = "FULL"
+FULL_TRANSITIVE: Final = "FULL_TRANSITIVE"
+ALWAYS_INCOMPATIBLE: Final = "ALWAYS_INCOMPATIBLE"
+STRATEGIES: Final = (
+    *(NONE, BACKWARD, BACKWARD_TRANSITIVE, FORWARD, FORWARD_TRANSITIVE, FULL, FULL_TRANSITIVE),
+    ALWAYS_INCOMPATIBLE,
+)
+_OTHER: Final = {"ALWAYS_COMPATIBLE": NONE}
+
+
+def strategy_of(word: str) -> str:
+    """One of STRATEGIES by its name, in any case; ALWAYS_COMPATIBLE is Pulsar's word for NONE.
+
+    raises: InvalidArgument
+    """
+    name = word.upper().replace("-", "_")
+    name = _OTHER.get(name, name)
+    if name not in STRATEGIES:
+        hint = suggestion(word, STRATEGIES, f"they are {', '.join(STRATEGIES)}")
+        raise InvalidArgument(f"there is no compatibility strategy {word}", hint=hint)
+    return name
+
+
+def can_read(reader: Schema, writer: Schema) -> str | None:
+    """None if every record of `writer` is one of `reader`; otherwise why not: which field."""
+    try:
+        steps(writer, reader)
+    except Unreadable as error:
+        return str(error)
+    return None
+
+
+def check(strategy: str, new: Schema, older: Sequence[Schema]) -> str | None:
+    """None if a schema may follow the older ones, oldest first; otherwise why not.
+
+    A topic's type, avro or json, stays what it was: consumers of bytes know only one.
+    """
+    if strategy == NONE or not older:
+        return None
+    if strategy == ALWAYS_INCOMPATIBLE:
+        return "the topic takes no other schema (ALWAYS_INCOMPATIBLE)"
+    for one in reversed(older if strategy.endswith("_TRANSITIVE") else older[-1:]):
+        if one.type != new.type:
+            return f"its type is {new.type}, before it was {one.type}"
+        if not strategy.startswith(FORWARD):
+            reason = can_read(new, one)
+            if reason is not None:
+                return f"it cannot read what is there ({strategy}): {reason}"
+        if not strategy.startswith(BACKWARD):
+            reason = can_read(one, new)
+            if reason is not None:
+                return f"readers of an older version cannot read it ({strategy}): {reason}"
+    return None

@@ -1,0 +1,110 @@
+"""Values of typed topics: what is a record, and that bytes and columns say the same."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from txlog.errors import InvalidMessage
+from txlog.schemas import values
+from txlog.schemas.schema import Schema
+
+WIDE = {
+    "type": "record",
+    "name": "Flight",
+    "fields": [
+        {"name": "day", "type": {"type": "int", "logicalType": "date"}},
+        {"name": "left", "type": {"type": "long", "logicalType": "timestamp-millis"}},
+        {"name": "carrier", "type": "string"},
+        {"name": "delay", "type": ["null", "float"], "default": None},
+        {
+            "name": "price",
+            "type": {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2},
+        },
+        {"name": "stops", "type": {"type": "array", "items": ["null", "string"]}, "default": []},
+        {"name": "seats", "type": {"type": "map", "values": "int"}},
+        {
+            "name": "plane",
+            "type": [
+                "null",
+                {
+                    "type": "record",
+                    "name": "Plane",
+                    "fields": [{"name": "tail", "type": "string", "default": "?"}],
+                },
+            ],
+        },
+        {"name": "raw", "type": "bytes", "default": "\u00ff"},
+    ],
+}
+RECORD: dict[str, Any] = {
+    "day": dt.date(2013, 1, 1),
+    "left": dt.datetime(2013, 1, 1, 5, 15, tzinfo=dt.UTC),
+    "carrier": "UA \U0001f6eb",
+    "delay": 2.5,
+    "price": Decimal("-129.90"),
+    "stops": ["EWR", None],
+    "seats": {"economy": 120, "first": -1},
+    "plane": {"tail": "N14228"},
+    "raw": b"\x00\xfe",
+}
+
+
+@pytest.fixture(params=["json", "avro"])
+def wide(request: pytest.FixtureRequest) -> Schema:
+    return Schema.parse(request.param, json.dumps(WIDE))
+
+
+def test_a_record_is_the_same_as_bytes_as_a_dict_and_as_columns(wide: Schema) -> None:
+    value = values.encode_one(wide, RECORD)
+    assert values.decode_one(wide, value) == RECORD
+    column = pa.array([value, None, value], pa.binary())
+    records = values.decode(wide, column)
+    assert records.type == wide.arrow
+    assert records.to_pylist(maps_as_pydicts="strict") == [RECORD, None, RECORD]
+    assert values.encode(wide, records).equals(column)
+    assert values.invalid(wide, column) == []
+
+
+def test_what_is_missing_has_its_default_or_is_null(wide: Schema) -> None:
+    given = {name: RECORD[name] for name in ("day", "left", "carrier", "price", "seats")}
+    value = values.encode_one(wide, {**given, "plane": {}})
+    found = values.decode_one(wide, value)
+    assert found == RECORD | {"delay": None, "stops": [], "plane": {"tail": "?"}, "raw": b"\xff"}
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"day": "x"}, "day is a string, it must be days since 1970, in the years 1 to 9999"),
+        ({"left": 1.0}, "left is a number with a point, it must be milliseconds since 1970"),
+        ({"left": 1 << 62}, "left is out of bounds, it must be milliseconds since 1970"),
+        ({"carrier": None}, "carrier is null, it must be a string"),
+        ({"carrier": ...}, "carrier is missing and has no default"),
+        ({"delay": 1e39}, "delay is out of bounds, it must be a number of 32 bits"),
+        ({"price": 1}, "price is an integer, it must be text with a decimal number with up to 7"),
+        ({"price": "1.234"}, "price has another form, it must be text with a decimal number"),
+        ({"stops": [1]}, "stops[0] is an integer, it must be a string"),
+        ({"seats": {"a": 1 << 31}}, "seats{} is out of bounds, it must be an integer of 32 bits"),
+        ({"plane": {"tail": 1}}, "plane.tail is an integer, it must be a string"),
+        ({"raw": "\u00ff"}, "raw has another form, it must be bytes in base64"),
+    ],
+)
+def test_a_json_value_that_is_no_record_is_told_by_field(
+    change: dict[str, Any], reason: str
+) -> None:
+    schema = Schema.parse("json", json.dumps(WIDE))
+    good = json.loads(values.encode_one(schema, RECORD)) | {"unknown": [{}]}
+    bad = {name: one for name, one in (good | change).items() if one is not ...}
+    column = pa.array([json.dumps(one).encode() for one in (good, bad, good)], pa.binary())
+    [(row, found)] = values.invalid(schema, column)
+    assert row == 1
+    assert found.startswith(reason)
+    with pytest.raises(InvalidMessage) as raised:
+        values.decode_one(schema, column[1].as_py())
+    assert str(raised.value) == found
