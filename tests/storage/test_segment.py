@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from txlog.engine.storage import segment
+from txlog.engine.storage import checked, segment, segment_reader
 from txlog.engine.storage.columns import INSTANT, MESSAGE, PROPERTY_MAP, conform
 from txlog.engine.storage.segment import FileRef
 from txlog.engine.storage.segment_reader import SegmentReader
@@ -181,6 +181,27 @@ def test_one_flipped_byte_is_corruption(form: segment.Form, data: st.DataObject)
         assert offset <= at < offset + length
         assert fields["expected"] != fields["found"]
         assert PATH in caught.value.message
+
+
+def test_every_byte_of_a_large_part_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Read by batches: also what changes between the checksum of the whole and a later read."""
+    monkeypatch.setattr(segment_reader, "PART_BYTES", 0)
+    monkeypatch.setattr(checked, "BLOCK_BYTES", 256)
+    stored, ref = small("part")
+    whole = SegmentReader(Bytes(stored), ref).rows(0, ref.rows)
+    for at in range(len(stored)):
+        damaged = bytearray(stored)
+        damaged[at] ^= 1 << (at % 8)
+        with pytest.raises(Corruption):
+            SegmentReader(Bytes(bytes(damaged)), ref).rows(0, 1)
+        file = Bytes(stored)
+        reader = SegmentReader(file, ref)
+        reader.rows(0, 0)
+        file.data = bytes(damaged)
+        try:
+            assert reader.rows(0, ref.rows).equals(whole)  # of a byte that is not read again
+        except Corruption:
+            continue
 
 
 @pytest.mark.parametrize("form", FORMS)

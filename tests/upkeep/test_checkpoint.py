@@ -159,10 +159,10 @@ def test_a_sealed_file_of_a_partition_says_its_ledger(bench: Bench) -> None:
     file = store.disk.open(plain.path)
     rows = SegmentReader(file, plain).rows(0, 1)
     file.close()
-    compare_rows(store, plain, rows, plain.ledger)
+    compare_rows(store, plain, [rows], plain.ledger)
     for wrong in (plain.ledger + 1, None):
         with pytest.raises(Corruption):
-            compare_rows(store, plain, rows, wrong)
+            compare_rows(store, plain, [rows], wrong)
 
 
 def test_a_sidecar_of_aborted_rows_alone_is_sealed_too(bench: Bench) -> None:

@@ -3,78 +3,143 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import closing
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 import pytest
 
 from tests.engine_kit import Bench
 from txlog.engine.model.schema import MESSAGE
-from txlog.engine.storage import segment
+from txlog.engine.storage import segment, segment_reader
 from txlog.engine.storage.columns import conform, nulls_of
 from txlog.engine.storage.disk.posix import PosixDisk
+from txlog.engine.storage.segment import SegmentStream
 from txlog.engine.storage.segment_reader import SegmentReader
-from txlog.engine.upkeep.checkpoint import checkpoint, seal
+from txlog.engine.upkeep.checkpoint import checkpoint
 from txlog.engine.view.files import Files
 from txlog.errors import Corruption
+from txlog.startup import compute as pc
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 ROWS = 200
 
 
-def test_parts_are_flushed_some_together_and_sealed_group_by_group(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Kills: the parts of all ledgers in memory, sealed ledgers twice, and what readers keep."""
-    monkeypatch.setattr(segment, "GROUP_ROWS", 50)
-    monkeypatch.setattr(checkpoint, "PARTS_BYTES", 1)
+def store_of(tmp_path: Path, ledgers: int) -> Bench:
+    """A store whose only topic has so many ledgers of ROWS rows, some of them with keys."""
     bench = Bench(tmp_path / "store", ledger_entries_max=ROWS)
     bench.client.create_topic("t")
     producer = bench.client.producer("t")
-    for _ in range(6):
-        producer.send_batch(pa.table({"value": [b"x" * 20] * ROWS}))
+    for number in range(ledgers):
+        rows = {"value": [b"x" * 20] * ROWS}
+        if number == 1:
+            rows["key"] = [b"k%d" % at for at in range(ROWS)]
+        producer.send_batch(pa.table(rows))
+    return bench
+
+
+def test_small_parts_are_flushed_some_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kills: the parts of all ledgers in memory."""
+    monkeypatch.setattr(checkpoint, "PARTS_BYTES", 10_000)
+    bench = store_of(tmp_path, 6)
     together: list[int] = []
     publish_all = PosixDisk.publish_all
 
     def published(self: PosixDisk, files: Iterable[tuple[str, Sequence[Any]]]) -> None:
         given = list(files)
-        if any(path.endswith(".arrow") and "/_ledger-" in path for path, _ in given):
-            together.append(len(given))
+        together.append(sum("/_ledger-" in path for path, _ in given))
         publish_all(self, given)
 
-    rows = SegmentReader.rows
-    read: list[int] = []
+    monkeypatch.setattr(PosixDisk, "publish_all", published)
+    bench.client.checkpoint()
+    assert sum(together) == 6
+    assert max(together) == 1
 
-    def noted(self: SegmentReader, start: int, stop: int, names: Any = None) -> pa.Table:
-        read.append(stop - start)
-        return rows(self, start, stop, names)
+
+def test_what_is_large_is_written_and_sealed_group_by_group(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kills: a part, a ledger or a sealed file in memory, and what readers keep of other files."""
+    bench = store_of(tmp_path, 6)
+    monkeypatch.setattr(segment, "GROUP_ROWS", 50)
+    monkeypatch.setattr(checkpoint, "PARTS_BYTES", 1)
+    monkeypatch.setattr(segment_reader, "PART_BYTES", 1)
+    held: list[int] = []  # rows
+    note = SegmentStream._note
+
+    def noted(self: SegmentStream, table: pa.Table) -> None:
+        held.append(table.num_rows)
+        note(self, table)
+
+    decoded: list[int] = []
+    read = SegmentReader._decoded
+
+    def counted(self: SegmentReader, *given: Any) -> pa.Table:
+        decoded.append(len(read(self, *given)))
+        return read(self, *given)
 
     kept: list[int] = []
-    encode = segment.encode_sealed
+    sealed = SegmentStream.sealed
 
-    def encoded(*given: Any, **more: Any) -> Any:
+    def begun(self: SegmentStream, *given: Any, **more: Any) -> Any:
         kept.append(len(opened[-1].opened))
-        return encode(*given, **more)
+        return sealed(self, *given, **more)
 
     opened: list[Files] = []
     made = Files.__init__
 
-    def begun(self: Files, *given: Any) -> None:
+    def initialized(self: Files, *given: Any) -> None:
         made(self, *given)
         opened.append(self)
 
-    monkeypatch.setattr(PosixDisk, "publish_all", published)
-    monkeypatch.setattr(SegmentReader, "rows", noted)
-    monkeypatch.setattr(seal, "encode_sealed", encoded)
-    monkeypatch.setattr(Files, "__init__", begun)
+    monkeypatch.setattr(SegmentStream, "_note", noted)
+    monkeypatch.setattr(SegmentReader, "_decoded", counted)
+    monkeypatch.setattr(SegmentStream, "sealed", begun)
+    monkeypatch.setattr(Files, "__init__", initialized)
     bench.client.checkpoint()
-    assert together == [1] * 6
+    assert sum(held) == (6 + 5) * ROWS  # a part of each ledger, and all but the last are sealed
+    assert max(held) == max(decoded) == 50
     assert kept == [1] * 5  # the part of the ledger that is sealed, and of no other
-    assert read
-    assert max(read) <= 50
-    monkeypatch.undo()
-    assert sum(map(len, bench.client.read("t"))) == 6 * ROWS
+    rows = pa.concat_tables(list(bench.client.read("t")))
+    assert len(rows) == 6 * ROWS
+    assert rows["key"].null_count == 5 * ROWS
+    assert pc.count_distinct(rows["key"]).as_py() == ROWS
+
+
+def test_a_part_made_in_pieces_is_as_one_made_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same columns and rows, also of a frame that has rows of another ledger with keys."""
+    found = []
+    for name, size in (("at_once", 1 << 30), ("pieces", 1)):
+        monkeypatch.setattr(checkpoint, "PARTS_BYTES", size)
+        bench = Bench(tmp_path / name)
+        client = bench.client
+        for topic in ("a", "b"):
+            client.create_topic(topic)
+        with client.transaction() as txn:
+            client.producer("a", name="p").send_batch(pa.table({"value": [b"1", b"2"]}), txn=txn)
+            client.producer("b").send_batch(
+                pa.table({"key": [b"k", None, b"l"], "value": [b"1", b"2", b"3"]}), txn=txn
+            )
+        client.producer("b").send_batch(pa.table({"value": [b"4"]}))
+        client.checkpoint()
+        store = client._store
+        for ref in store.read(lambda view: [*chain(*view.manifest.files.values())]):
+            with closing(store.disk.open(ref.path)) as file:
+                data = file.pread(0, ref.bytes)
+                rows = SegmentReader(file, ref).rows(0, ref.rows)
+            table = pa.ipc.open_file(data).read_all()
+            rest = msgspec.structs.replace(ref, bytes=0, crc=0, groups=[])
+            found.append((name, rest, table.schema.names, rows.drop_columns(["publish_time"])))
+    half = len(found) // 2
+    assert half >= 3
+    assert [one[1:] for one in found[:half]] == [one[1:] for one in found[half:]]
 
 
 def test_a_sealed_file_with_other_rows_is_refused(
@@ -82,18 +147,17 @@ def test_a_sealed_file_with_other_rows_is_refused(
 ) -> None:
     """R17: a row that differs in the last group is found."""
     monkeypatch.setattr(segment, "GROUP_ROWS", 50)
-    bench = Bench(tmp_path / "store", ledger_entries_max=ROWS)
-    bench.client.create_topic("t")
-    for _ in range(2):
-        bench.client.producer("t").send_batch(pa.table({"value": [b"x" * 20] * ROWS}))
-    encode = segment.encode_sealed
+    bench = store_of(tmp_path, 2)
+    sealed = SegmentStream.sealed
 
-    def wrong(table: pa.Table, *given: Any, **more: Any) -> Any:
-        at = table.schema.get_field_index("value")
-        values = [*table.column("value").to_pylist()[:-1], b"y" * 20]
-        return encode(table.set_column(at, "value", pa.array(values)), *given, **more)
+    def wrong(self: SegmentStream, tables: Iterable[pa.Table], *given: Any, **more: Any) -> Any:
+        *first, last = tables
+        at = last.schema.get_field_index("value")
+        values = [*last.column("value").to_pylist()[:-1], b"y" * 20]
+        last = last.set_column(at, "value", pa.array(values))
+        return sealed(self, [*first, last], *given, **more)
 
-    monkeypatch.setattr(seal, "encode_sealed", wrong)
+    monkeypatch.setattr(SegmentStream, "sealed", wrong)
     with pytest.raises(Corruption, match="does not hold the rows it was made from"):
         bench.client.checkpoint()
     assert not [row for row in bench.client.segments() if row["form"] == "sealed"]

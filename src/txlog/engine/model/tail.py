@@ -365,6 +365,26 @@ class Tail:
             out.append(pa.Table.from_batches(group, frame_schema(columns)))
         return out
 
+    def columns(self, runs: Sequence[TailRun]) -> set[str]:
+        """The columns of MESSAGE that have a value in some row of the runs.
+
+        A frame says it of its own rows, which may be those of several ledgers: they are looked at.
+        """
+        sure = {"kind", "entry", "lsn", "publish_time"}
+        sure.update(name for name, has in _SELDOM.items() if any(map(has, runs)))
+        asked = {name for run in runs if run.made is not None for name in run.made.schema.names}
+        masks = {run.frame.columns for run in runs if run.kind == KIND_DATA}
+        asked.update(name for mask in masks for name in frame_schema(mask).names)
+        for run in runs:
+            if not asked:
+                break
+            table = self.user_tables([(run, 0, run.rows)])[0]
+            for name in asked.intersection(table.column_names):
+                if table.column(name).null_count < table.num_rows:
+                    asked.discard(name)
+                    sure.add(name)
+        return sure
+
     def message_table(
         self, slices: list[Slice], names: Sequence[str] = tuple(MESSAGE.names)
     ) -> pa.Table:
@@ -504,6 +524,14 @@ _COUNTED: dict[str, Callable[[list[Slice], list[int]], list[int | None]]] = {
         run.first_index + start - begin if run.first_index else None
         for (run, start, _), begin in zip(slices, begins, strict=True)
     ],
+}
+# Columns that few rows have.
+_SELDOM: dict[str, Callable[[TailRun], object]] = {
+    "producer": lambda run: run.producer is not None,
+    "count": lambda run: run.count is not None,
+    "txn_index": lambda run: run.first_index,
+    "txn_most": lambda run: run.txn,
+    "txn_least": lambda run: run.txn,
 }
 _HALVES = {"txn_most": 0, "txn_least": 1}
 # The rows of an op, by its type: a chain of isinstance would cost more than a row does.

@@ -15,6 +15,8 @@ from txlog.startup.crc32c import crc32c
 if TYPE_CHECKING:
     from pyarrow.parquet import FileMetaData
 
+# What of a large file is compared before it is given out: a little more than is wanted.
+BLOCK_BYTES = 256 << 10
 HINT = "txlog admin repair says what can be kept, else restore the file from a copy of the store"
 
 
@@ -118,6 +120,67 @@ class Window:
             )
         self._position += size
         return self._data[start : start + size]
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class CheckedFile:
+    """A read-only file object over a whole file, of which no more is in memory than is read.
+
+    The checksum of a file is of all its bytes. So they are read once, and compared, while the
+    checksum of each block is noted; a block that is read later is compared with its own.
+    raises: Corruption
+    """
+
+    closed = False
+
+    def __init__(self, file: File, path: str, size: int, crc: int) -> None:
+        self._file = file
+        self._path = path
+        self._size = size
+        self._position = 0
+        self._blocks: list[int] = []
+        whole = 0
+        for offset in range(0, size, BLOCK_BYTES):
+            data = self._pread(offset, min(BLOCK_BYTES, size - offset))
+            whole = crc32c(data, whole)
+            self._blocks.append(crc32c(data))
+        if whole != crc:
+            raise damaged(path, 0, size, f"{crc:08x}", f"{whole:08x}")
+
+    def _pread(self, offset: int, length: int) -> bytes:
+        data = self._file.pread(offset, length)
+        if len(data) != length:
+            raise damaged(self._path, offset, length, f"{length} bytes", f"{len(data)} bytes")
+        return data
+
+    def tell(self) -> int:
+        return self._position
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        base = (0, self._position, self._size)[whence]
+        self._position = base + offset
+        return self._position
+
+    def read(self, size: int = -1) -> memoryview:
+        start = self._position
+        stop = self._size if size < 0 else min(start + size, self._size)
+        if stop <= start:
+            return memoryview(b"")
+        first, last = start // BLOCK_BYTES, (stop - 1) // BLOCK_BYTES
+        begin = first * BLOCK_BYTES
+        end = min((last + 1) * BLOCK_BYTES, self._size)
+        data = memoryview(self._pread(begin, end - begin))
+        for number in range(first, last + 1):
+            at = (number - first) * BLOCK_BYTES
+            block = data[at : at + BLOCK_BYTES]
+            expected, found = self._blocks[number], crc32c(block)
+            if found != expected:
+                at += begin
+                raise damaged(self._path, at, len(block), f"{expected:08x}", f"{found:08x}")
+        self._position = stop
+        return data[start - begin : stop - begin]
 
     def close(self) -> None:
         self.closed = True

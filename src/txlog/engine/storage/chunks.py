@@ -21,9 +21,15 @@ import pyarrow as pa
 from txlog.engine.storage.checked import HINT
 from txlog.engine.storage.columns import MESSAGE
 from txlog.engine.storage.disk.protocol import File
-from txlog.engine.storage.segment import GROUP_BYTES, GROUP_ROWS, FileRef, Group, arrow_module
+from txlog.engine.storage.segment import (
+    GROUP_BYTES,
+    GROUP_ROWS,
+    FileRef,
+    Group,
+    Sink,
+    arrow_module,
+)
 from txlog.engine.storage.segment_reader import SegmentReader
-from txlog.engine.storage.staged import Sink
 from txlog.errors import Corruption
 from txlog.startup.crc32c import crc32c
 

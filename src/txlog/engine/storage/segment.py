@@ -6,15 +6,17 @@ and Spark read it too. Neither format protects its bytes (spec/reliability R5): 
 flipped bits without an error. So a `FileRef`, kept in the manifest, holds the CRC32C of the whole
 file, of each row group and of the tail after the last one, and nothing reaches pyarrow unchecked.
 
-This module makes no file call: it turns tables into buffers that `disk` publishes;
-`segment_reader` reads them back.
+This module makes no file call: it turns tables into bytes that `disk` publishes; `segment_reader`
+reads them back. A `SegmentStream` makes them row group by row group, so that a file may be larger
+than the memory it takes to write.
 """
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cache
+from itertools import groupby
 from types import ModuleType
 from typing import TYPE_CHECKING, Final, Literal
 
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
 
 GROUP_ROWS: Final = 50_000
 GROUP_BYTES: Final = 8 << 20
+_SMALL_BYTES: Final = 64 << 10  # pieces that are smaller are written together
 # What an Arrow IPC file has around its batches: their blocks in the footer, magics and lengths.
 IPC_BATCH_BYTES, IPC_FILE_BYTES = 64, 4096
 
@@ -118,24 +121,185 @@ def encode_sealed(
     DuckDB refuses a scan over files of unequal columns, and a null column costs a few bytes.
     ledger: of a partition's file; in a sidecar's a row is found by its marker
     """
-    table = conform(table)
-    table = table.append_column(
-        SEALED.field("ledger"), pa.repeat(pa.scalar(ledger, pa.int64()), table.num_rows)
-    )
-    bloom = None
+    table, keys = conform(table), 0
     if has_keys:
-        bloom = bloom_of(table.column("key"))
-    sink = pa.BufferOutputStream()
-    with sealed_writer(sink, bloom, SEALED) as writer:
-        writer.add_key_value_metadata(dict(identity or {}))
-        for group in cut(table):
-            writer.write_table(group, row_group_size=GROUP_ROWS)
-    return [memoryview(sink.getvalue()).cast("B")]
+        compute = arrow_module("pyarrow.compute")
+        keys = max(1, int(compute.count_distinct(table.column("key")).as_py()))
+    stream = SegmentStream().sealed([table], keys, identity, ledger=ledger)
+    return [memoryview(piece) for piece in stream]
+
+
+class Sink:
+    """A file object that keeps what was written until it is taken."""
+
+    closed = False
+
+    def __init__(self) -> None:
+        self._pieces: list[bytes] = []
+        self._position = 0
+
+    def write(self, data: bytes) -> int:
+        if data:
+            self._pieces.append(bytes(data))
+            self._position += len(data)
+        return len(data)
+
+    def take(self) -> list[bytes]:
+        """What came since the last time; small pieces joined, of which a page header has many."""
+        taken, self._pieces = self._pieces, []
+        out: list[bytes] = []
+        for small, group in groupby(taken, key=lambda piece: len(piece) < _SMALL_BYTES):
+            pieces = list(group)
+            out += [b"".join(pieces)] if small else pieces
+        return out
+
+    def tell(self) -> int:
+        return self._position
+
+    def flush(self) -> None:
+        """Nothing is kept back."""
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class Written:
+    """What is known of the bytes of a file while they are made; `sink` is what makes them."""
+
+    __slots__ = ("bytes", "crc", "groups", "sink")
+
+    def __init__(self) -> None:
+        self.sink = Sink()
+        self.bytes = 0
+        self.crc = 0
+        self.groups: list[Group] = []
+
+    def take(self) -> tuple[list[bytes], int]:
+        """What was written since the last time, and its checksum."""
+        pieces, crc = self.sink.take(), 0
+        for piece in pieces:
+            crc = crc32c(piece, crc)
+            self.crc = crc32c(piece, self.crc)
+            self.bytes += len(piece)
+        return pieces, crc
+
+    def take_group(self, rows: int) -> list[bytes]:
+        """What was written since the last time: a row group, or (0) what follows the last one."""
+        start = self.bytes
+        pieces, crc = self.take()
+        self.groups.append((rows, start, self.bytes - start, crc))
+        return pieces
+
+
+class SegmentStream:
+    """A file that is made as it is published: first its bytes, `part` or `sealed`, then its `ref`.
+
+    Of its rows and bytes no more is in memory than one table that it is given, encoded and not.
+    """
+
+    __slots__ = ("_entries", "_form", "_lsns", "_messages", "_rows", "_written")
+
+    def __init__(self) -> None:
+        self._form: Form = "part"
+        self._written = Written()
+        self._rows = 0
+        self._messages = -1
+        self._entries: list[tuple[int, int]] = []
+        self._lsns: list[tuple[int, int]] = []
+
+    def part(
+        self,
+        tables: Iterable[pa.Table],
+        columns: Collection[str],
+        identity: Mapping[str, str] | None = None,
+    ) -> Iterator[bytes]:
+        """The bytes of an Arrow IPC file with these columns, in which all others have no value."""
+        kept = [name for name in MESSAGE.names if name in columns or name in _ALWAYS]
+        schema = pa.schema([MESSAGE.field(name) for name in kept], dict(identity or {}))
+        pool = pa.system_memory_pool()
+        with pa.ipc.new_file(pa.PythonFile(self._written.sink, "w"), schema) as writer:
+            for table in tables:
+                self._note(table)
+                for piece in cut(conform(table).select(kept)):
+                    for batch in piece.combine_chunks(pool).to_batches():
+                        writer.write_batch(batch)
+                yield from self._written.take()[0]
+        yield from self._written.take()[0]
+
+    def sealed(
+        self,
+        tables: Iterable[pa.Table],
+        distinct_keys: int,
+        identity: Mapping[str, str] | None = None,
+        *,
+        ledger: int | None = None,
+    ) -> Iterator[bytes]:
+        """The bytes of a Parquet file in log order, with every column of the schema.
+
+        DuckDB refuses a scan over files of unequal columns, and a null column costs a few bytes.
+        distinct_keys: about how many a row group has; 0: there are none, and no bloom filter
+        ledger:        of a partition's file; in a sidecar's a row is found by its marker
+        """
+        self._form, self._messages = "sealed", 0
+        written = self._written
+        bloom = bloom_for(distinct_keys) if distinct_keys else None
+        with sealed_writer(pa.PythonFile(written.sink, "w"), bloom, SEALED) as writer:
+            writer.add_key_value_metadata(dict(identity or {}))
+            for table in tables:
+                self._note(table)
+                self._messages += _count(table, "kind", KIND_DATA)
+                said = pa.repeat(pa.scalar(ledger, pa.int64()), table.num_rows)
+                for group in cut(conform(table).append_column(SEALED.field("ledger"), said)):
+                    writer.write_table(group, row_group_size=GROUP_ROWS)
+                    yield from written.take_group(group.num_rows)
+        yield from written.take_group(0)
+
+    def ref(self, path: str, ledger: int, *, clean: bool = False) -> FileRef:
+        """Describe the file whose bytes were all taken."""
+        written, (tail_bytes, tail_crc) = self._written, (0, 0)
+        if self._form == "part":
+            groups: list[Group] = [(self._rows, 0, written.bytes, written.crc)]
+        else:
+            *groups, (_, _, tail_bytes, tail_crc) = written.groups
+        first, last = _spanned(self._entries, (0, -1))
+        lsn_first, lsn_last = _spanned(self._lsns, (0, 0))
+        return FileRef(
+            path=path,
+            ledger=ledger,
+            rows=self._rows,
+            first=first,
+            last=last,
+            bytes=written.bytes,
+            crc=written.crc,
+            footer_bytes=tail_bytes,
+            footer_crc=tail_crc,
+            groups=groups,
+            lsn_first=lsn_first,
+            lsn_last=lsn_last,
+            form=self._form,
+            clean=clean,
+            messages=self._messages,
+        )
+
+    def _note(self, table: pa.Table) -> None:
+        self._rows += table.num_rows
+        self._entries.append(_bounds(table, "entry"))
+        self._lsns.append(_bounds(table, "lsn"))
+
+
+def _spanned(bounds: Iterable[tuple[int, int]], none: tuple[int, int]) -> tuple[int, int]:
+    """The least and greatest of all bounds that are of something."""
+    known = [(low, high) for low, high in bounds if high >= low]
+    return (min(low for low, _ in known), max(high for _, high in known)) if known else none
 
 
 def bloom_of(keys: pa.ChunkedArray) -> dict[str, dict[str, int | float]]:
     """The bloom filter of a row group, by the keys that are known."""
-    distinct = int(arrow_module("pyarrow.compute").count_distinct(keys).as_py())
+    return bloom_for(int(arrow_module("pyarrow.compute").count_distinct(keys).as_py()))
+
+
+def bloom_for(distinct: int) -> dict[str, dict[str, int | float]]:
+    """The bloom filter of a row group with this many keys."""
     return {"key": {"ndv": max(1, min(distinct, GROUP_ROWS)), "fpp": 0.01}}
 
 
@@ -211,6 +375,14 @@ def make_ref(
 def arrow_module(name: str) -> ModuleType:
     """A part of pyarrow when first needed: parquet and compute cost a short command 50 ms."""
     return importlib.import_module(name)
+
+
+def piece_rows(rows: int, size: int) -> int:
+    """How many rows to read at once, of as many with this size: those of about a row group."""
+    step = GROUP_ROWS
+    while step > 1 and step * size > 2 * GROUP_BYTES * rows:
+        step //= 2  # as `cut` does
+    return step
 
 
 def cut(table: pa.Table) -> Iterator[pa.Table]:

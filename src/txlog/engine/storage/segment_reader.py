@@ -2,7 +2,8 @@
 
 Nothing reaches pyarrow unchecked (spec/reliability R5), and it never sees a path or a descriptor:
 bytes come by `File.pread` (R1). A row group is the smallest piece with a checksum, so its bytes are
-read as a whole; only the wanted columns are decoded.
+read as a whole; only the wanted columns are decoded. A part has one checksum for all its rows: a
+large one is compared once, and then its record batches are its row groups.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from txlog.engine.storage.checked import (
+    CheckedFile,
     Window,
     check_size,
     checked_bytes,
@@ -34,6 +36,8 @@ if TYPE_CHECKING:
     from pyarrow.parquet import FileMetaData
 
 CACHED_GROUPS: Final = 2  # a scan needs one, a scan that begins inside a group two
+# A part beyond this many bytes is never in memory as a whole.
+PART_BYTES: Final = 16 << 20
 VERIFY_BYTES: Final = 1 << 20
 # Spans shorter than this on average are copied, not sliced; a few never are, as a copy looks at
 # every chunk of the group.
@@ -56,6 +60,7 @@ class SegmentReader:
         "_ends",
         "_file",
         "_footer",
+        "_part",
         "_sized",
         "groups_decoded",
         "ref",
@@ -70,6 +75,10 @@ class SegmentReader:
         self._footer: FileMetaData | None = None  # once the tail was checked
         self._columns: frozenset[str] = frozenset()  # of a Parquet file, known with its footer
         self._sized = False
+        # The record batches of a large part; the rows of each are known with it.
+        self._part: pa.ipc.RecordBatchFileReader | None = None
+        if ref.form == "part" and ref.bytes > PART_BYTES:
+            self._ends = []
 
     def rows(self, start: int, stop: int, names: Sequence[str] | None = None) -> pa.Table:
         """The rows start..stop-1 of the file, with these columns of MESSAGE."""
@@ -82,6 +91,7 @@ class SegmentReader:
         spans rise, however many lie in one.
         """
         wanted = MESSAGE if names is None else pa.schema([MESSAGE.field(name) for name in names])
+        ends = self._group_ends()
         pieces: list[pa.Table] = []
         inside: list[Span] = []  # counted from the first row of the group
         current = -1
@@ -89,13 +99,12 @@ class SegmentReader:
             if not 0 <= start <= stop <= self.ref.rows:
                 raise IndexError(f"rows {start}..{stop} of {self.ref.rows} in {self.ref.path}")
             while start < stop:
-                number = bisect_right(self._ends, start)
+                number = bisect_right(ends, start)
                 if number != current:
                     if inside:
                         pieces.append(self._cut_out(current, inside, wanted))
                     current, inside = number, []
-                end = self._ends[number]
-                begin = end - self.ref.groups[number][0]
+                end, begin = ends[number], ends[number - 1] if number else 0
                 inside.append((start - begin, min(stop, end) - begin))
                 start = end
         if inside:
@@ -116,7 +125,7 @@ class SegmentReader:
                 table = table.set_column(wanted.get_field_index("lsn"), "lsn", lsn)
             return table
         except pa.ArrowException as error:
-            _, offset, length, _ = self.ref.groups[number]
+            offset, length = self._place(number)
             raise self._corrupt(offset, length, "columns of MESSAGE", str(error)) from error
 
     @property
@@ -148,8 +157,10 @@ class SegmentReader:
     def verify(self) -> None:
         """Check every byte, and that all of it decodes."""
         self.check()
-        for number in range(len(self.ref.groups)):
-            self._cut_out(number, [(0, self.ref.groups[number][0])], MESSAGE)
+        start = 0
+        for number, end in enumerate(self._group_ends()):
+            self._cut_out(number, [(0, end - start)], MESSAGE)
+            start = end
 
     def check_footer(self) -> None:
         """Check the length, and every byte after the last row group."""
@@ -193,9 +204,12 @@ class SegmentReader:
     def _decoded(self, number: int, names: Sequence[str], known: pa.Table | None) -> pa.Table:
         """One row group from checked bytes: the columns that are wanted, after those known."""
         self._check_size()
-        rows, offset, length, crc = self.ref.groups[number]
+        rows, offset, length, crc = self.ref.groups[0 if self._part is not None else number]
         try:
-            if self.ref.form == "part":
+            if self._part is not None:
+                table = pa.Table.from_batches([self._part.get_batch(number)])
+                rows = table.num_rows  # they were counted
+            elif self.ref.form == "part":
                 with pa.ipc.open_file(pa.py_buffer(self._checked(offset, length, crc))) as reader:
                     table = reader.read_all()
             else:
@@ -221,6 +235,35 @@ class SegmentReader:
             for name in known.column_names:
                 table = table.append_column(name, known.column(name))
         return table
+
+    def _group_ends(self) -> list[int]:
+        """For each row group the row after its last; of a large part, which is opened now."""
+        if self._ends or not self.ref.rows:
+            return self._ends
+        self._check_size()
+        ref = self.ref
+        try:
+            file = CheckedFile(self._file, ref.path, ref.bytes, ref.groups[0][3])
+            # of one column no more is read than its own bytes
+            one = pa.ipc.IpcReadOptions(included_fields=[0])
+            with pa.ipc.open_file(pa.PythonFile(file, "r"), options=one) as counting:
+                numbers = range(counting.num_record_batches)
+                counts = [counting.get_batch(number).num_rows for number in numbers]
+            file.closed = False
+            part = pa.ipc.open_file(pa.PythonFile(file, "r"))
+        except (pa.ArrowException, OSError) as error:
+            said = said_by_arrow(error)
+            raise self._corrupt(0, ref.bytes, "a file that decodes", said) from error
+        ends = list(accumulate(counts))
+        if not ends or ends[-1] != ref.rows:
+            raise self._corrupt(0, ref.bytes, f"{ref.rows} rows", f"{sum(counts)} rows")
+        self._part, self._ends = part, ends
+        return ends
+
+    def _place(self, number: int) -> tuple[int, int]:
+        """Where the bytes of a row group are: offset and length."""
+        _, offset, length, _ = self.ref.groups[0 if self._part is not None else number]
+        return offset, length
 
     def _checked_footer(self) -> FileMetaData:
         """The Parquet metadata, parsed from the tail alone: its offsets are those of the file."""

@@ -10,7 +10,6 @@ group a partition.
 
 from __future__ import annotations
 
-from itertools import groupby
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -21,20 +20,18 @@ from txlog.engine.storage.segment import (
     GROUP_BYTES,
     GROUP_ROWS,
     FileRef,
-    Group,
+    Written,
     bloom_of,
     cut,
     sealed_writer,
 )
 from txlog.startup import compute as pc
-from txlog.startup.crc32c import crc32c
 
 if TYPE_CHECKING:
     from pyarrow.parquet import ParquetWriter
 
 FILE_BYTES: Final = 128 << 20
 """Encoded bytes after which a file is published, and the next rows begin another."""
-_SMALL_BYTES: Final = 64 << 10
 
 
 class StagedBytes(msgspec.Struct, frozen=True, gc=False):
@@ -54,47 +51,41 @@ class StagedFile:
     """One file while it is made, of rows of one producer; bytes: those encoded so far."""
 
     __slots__ = (
-        "_bytes",
-        "_crc",
-        "_groups",
         "_payload_bytes",
         "_pieces",
         "_producer",
         "_rows",
-        "_sink",
         "_time_ms",
         "_times",
         "_waiting",
         "_waiting_bytes",
         "_waiting_rows",
         "_writer",
+        "_written",
     )
 
     def __init__(self, time_ms: int, producer: str | None = None) -> None:
         self._time_ms = time_ms
         self._producer = producer
-        self._sink = Sink()
         self._writer: ParquetWriter | None = None
+        self._written = Written()
         self._waiting: list[pa.Table] = []
         self._waiting_rows = 0
         self._waiting_bytes = 0
         self._pieces: list[bytes] = []
-        self._groups: list[Group] = []
         self._times: list[pa.Array | pa.ChunkedArray] = []
         self._rows = 0
-        self._bytes = 0
-        self._crc = 0
         self._payload_bytes = 0
 
     @property
     def bytes(self) -> int:
         """What it takes in memory: encoded bytes, and waiting rows."""
-        return self._bytes + self._waiting_bytes
+        return self._written.bytes + self._waiting_bytes
 
     @property
     def is_full(self) -> bool:
         """True when it should be published."""
-        return self._bytes >= FILE_BYTES
+        return self._written.bytes >= FILE_BYTES
 
     def add(self, rows: pa.RecordBatch, payload_bytes: int) -> None:
         """Add rows with user columns of MESSAGE, in their order."""
@@ -112,21 +103,22 @@ class StagedFile:
             self._encode(is_last=True)
         assert self._writer is not None
         self._writer.close()
-        tail_at = self._bytes
-        self._take(0)
-        _, _, length, crc = self._groups.pop()
-        assert tail_at + length == self._bytes
+        written = self._written
+        tail_at = written.bytes
+        self._pieces += written.take_group(0)
+        _, _, length, crc = written.groups.pop()
+        assert tail_at + length == written.bytes
         ref = FileRef(
             "",
             0,
             self._rows,
             0,
             self._rows - 1,
-            self._bytes,
-            self._crc,
+            written.bytes,
+            written.crc,
             length,
             crc,
-            self._groups,
+            written.groups,
             0,
             0,
             "adopted",
@@ -153,9 +145,9 @@ class StagedFile:
             if self._writer is None:
                 keys = stored.column("key")
                 bloom = None if keys.null_count == len(keys) else bloom_of(keys)
-                self._writer = sealed_writer(pa.PythonFile(self._sink, "w"), bloom)
+                self._writer = sealed_writer(pa.PythonFile(self._written.sink, "w"), bloom)
             self._writer.write_table(stored, row_group_size=GROUP_ROWS)
-            self._take(stored.num_rows)
+            self._pieces += self._written.take_group(stored.num_rows)
 
     def _stored(self, rows: pa.Table) -> pa.Table:
         """Rows as the file has them."""
@@ -176,16 +168,6 @@ class StagedFile:
         self._times.append(made["deliver_at"])
         return pa.Table.from_arrays([made[name] for name in MESSAGE.names], schema=MESSAGE)
 
-    def _take(self, rows: int) -> None:
-        """Take what was written as a row group, or (0) as what follows the last one."""
-        start, crc = self._bytes, 0
-        for piece in self._sink.take():
-            crc = crc32c(piece, crc)
-            self._crc = crc32c(piece, self._crc)
-            self._bytes += len(piece)
-            self._pieces.append(piece)
-        self._groups.append((rows, start, self._bytes - start, crc))
-
 
 def times_bytes(times: pa.ChunkedArray | None, none: int) -> bytes | None:
     """Instants as an op has them: int64 little endian, `none` for none."""
@@ -196,37 +178,3 @@ def times_bytes(times: pa.ChunkedArray | None, none: int) -> bytes | None:
     assert data is not None
     found: bytes = data.slice(column.offset * 8, len(column) * 8).to_pybytes()
     return found
-
-
-class Sink:
-    """A file object that keeps what was written until it is taken."""
-
-    closed = False
-
-    def __init__(self) -> None:
-        self._pieces: list[bytes] = []
-        self._position = 0
-
-    def write(self, data: bytes) -> int:
-        if data:
-            self._pieces.append(bytes(data))
-            self._position += len(data)
-        return len(data)
-
-    def take(self) -> list[bytes]:
-        """What came since the last time; small pieces joined, of which a page header has many."""
-        taken, self._pieces = self._pieces, []
-        out: list[bytes] = []
-        for small, group in groupby(taken, key=lambda piece: len(piece) < _SMALL_BYTES):
-            pieces = list(group)
-            out += [b"".join(pieces)] if small else pieces
-        return out
-
-    def tell(self) -> int:
-        return self._position
-
-    def flush(self) -> None:
-        """Nothing is kept back."""
-
-    def close(self) -> None:
-        self.closed = True

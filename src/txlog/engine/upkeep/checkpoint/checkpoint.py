@@ -11,16 +11,17 @@ import gc
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from itertools import pairwise
+from itertools import chain, pairwise
 from threading import current_thread, main_thread
 
 import msgspec
+import pyarrow as pa
 
 from txlog.engine.model.ops import decode_ops
 from txlog.engine.model.routes import Component
-from txlog.engine.model.tail import TailRun
+from txlog.engine.model.tail import Slice, Tail, TailRun
 from txlog.engine.plan.clock_trust import trusted
-from txlog.engine.storage.disk.protocol import Disk
+from txlog.engine.storage.disk.protocol import Disk, Stream
 from txlog.engine.storage.journal.file import list_journals
 from txlog.engine.storage.manifest import (
     Changes,
@@ -34,7 +35,13 @@ from txlog.engine.storage.manifest import (
     raw_changes,
 )
 from txlog.engine.storage.remote import is_far
-from txlog.engine.storage.segment import FileRef, encode_part, make_ref
+from txlog.engine.storage.segment import (
+    FileRef,
+    SegmentStream,
+    encode_part,
+    make_ref,
+    piece_rows,
+)
 from txlog.engine.store.identity import COPIED
 from txlog.engine.store.pins import pinned
 from txlog.engine.store.space import RESERVE_PATH
@@ -53,9 +60,9 @@ STATE_LIVE_SHARE_MIN = 0.5
 FRAMES_READ = 1024
 # Rows kept from the one reading of the journal until they are in parts; those of frames
 # beyond this are read, and checked, a second time.
-ROWS_KEPT_BYTES = 64 << 20
-# Parts that are flushed together are in memory together.
-PARTS_BYTES = 32 << 20
+ROWS_KEPT_BYTES = 16 << 20
+# Parts that are flushed together are in memory together; a larger one is written as it is made.
+PARTS_BYTES = 16 << 20
 # A file with a generation in its name: of a ledger, of a history, of the states.
 _NUMBERED = re.compile(r"(?:.+\.)?(\d{10})\.(?:arrow|parquet|state)")
 NOTHING = {kind: fold.dump(fold.new()) for kind, fold in FOLDS.items()}
@@ -130,7 +137,8 @@ def checkpoint(store: Store, report: CheckpointReport, *, far: bool = False) -> 
         generation = next_generation(disk, old, directories_of(cut))
         dumps = write_state(view, cut, generation)  # first: its name burns the number (R3, R16)
         files = write_parts(view, cut, generation, report)
-        view.tail.drop_through(cut_lsn)  # sealing, at the end, takes as much again
+        view.tail.drop_through(cut_lsn)
+        give_back()  # sealing, at the end, takes as much again
         rows = history.table_of(items)
         log = history.publish(view, rows, generation, store.settings, sure_ms)
         told = changelog.publish(
@@ -252,6 +260,12 @@ def _read_frames(
     return items, found
 
 
+def give_back() -> None:
+    """Return what is free to the system: buffers of megabytes leave gaps that nobody fills."""
+    pa.default_memory_pool().release_unused()
+    pa.system_memory_pool().release_unused()
+
+
 @contextmanager
 def _uncollected() -> Iterator[None]:
     """Pause the garbage collector: what is read stays, and scanning it costs a quarter of the time.
@@ -318,15 +332,22 @@ def write_parts(
 
     waiting: list[tuple[str, list[memoryview]]] = []
     size = 0
+    sizes = _sizes(cut.runs)
     for ledger, runs in sorted(cut.runs.items()):
         path = part_path(place_dir(cut.places[ledger]), ledger, generation)
-        data, ref = _part_of(view, path, ledger, runs, generation)
+        said = {"ledger": str(ledger), "generation": str(generation)}
+        if sizes[ledger] > PARTS_BYTES:
+            ref = _publish_part(view, path, ledger, runs, sizes[ledger], said)
+        else:
+            table = view.tail.message_table([(run, 0, run.rows) for run in runs])
+            data = encode_part(table, said)
+            ref = make_ref(path, ledger, data, table, form="part")
+            waiting.append((path, data))
+            size += ref.bytes
+            del table, data
         files.setdefault(ledger, []).append(ref)
         report.parts += 1
         report.rows += ref.rows
-        waiting.append((path, data))
-        size += ref.bytes
-        del data
         if size >= PARTS_BYTES:
             view.disk.publish_all(waiting)
             waiting.clear()
@@ -335,12 +356,45 @@ def write_parts(
     return files
 
 
-def _part_of(
-    view: View, path: str, ledger: int, runs: list[TailRun], generation: int
-) -> tuple[list[memoryview], FileRef]:
-    table = view.tail.message_table([(run, 0, run.rows) for run in runs])
-    data = encode_part(table, {"ledger": str(ledger), "generation": str(generation)})
-    return data, make_ref(path, ledger, data, table, form="part")
+def _sizes(runs: dict[int, list[TailRun]]) -> dict[int, int]:
+    """About how many bytes the rows of each ledger take; a frame may have rows of several."""
+    rows: dict[int, int] = {}
+    for run in chain.from_iterable(runs.values()):
+        rows[run.frame.lsn] = rows.get(run.frame.lsn, 0) + run.rows
+    return {
+        ledger: sum(run.frame.rows_bytes * run.rows // rows[run.frame.lsn] for run in of)
+        for ledger, of in runs.items()
+    }
+
+
+def _publish_part(
+    view: View, path: str, ledger: int, runs: list[TailRun], size: int, said: dict[str, str]
+) -> FileRef:
+    """Publish a part that is too large to be in memory."""
+    made, rows = SegmentStream(), sum(run.rows for run in runs)
+    pieces = _pieces(view.tail, runs, piece_rows(rows, size))
+    stream = Stream(made.part(pieces, view.tail.columns(runs), said))
+    with view.disk.publishing(path, stream):
+        pass
+    return made.ref(path, ledger)
+
+
+def _pieces(tail: Tail, runs: list[TailRun], step: int) -> Iterator[pa.Table]:
+    """The rows of runs, so many at a time."""
+    slices: list[Slice] = []
+    total = 0
+    for run in runs:
+        start = 0
+        while start < run.rows:
+            end = min(run.rows, start + step - total)
+            slices.append((run, start, end))
+            total += end - start
+            start = end
+            if total == step:
+                yield tail.message_table(slices)
+                slices, total = [], 0
+    if slices:
+        yield tail.message_table(slices)
 
 
 def write_state(view: View, cut: Cut, generation: int) -> list[DumpRef]:

@@ -7,6 +7,10 @@ and the visible time stored in each row. The frame LedgerSealed makes the file r
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+from itertools import accumulate
+from typing import TYPE_CHECKING
+
 import pyarrow as pa
 
 from txlog.engine.decide.topics import sidecar
@@ -15,15 +19,20 @@ from txlog.engine.model.ops import LedgerSealed
 from txlog.engine.model.schema import INSTANT, KIND_DATA, MESSAGE, conform
 from txlog.engine.model.tail import repeat_runs
 from txlog.engine.plan.damage import first_bad_row
+from txlog.engine.storage.disk.protocol import Stream
 from txlog.engine.storage.manifest import Manifest, generations
-from txlog.engine.storage.segment import FileRef, encode_sealed, make_ref
-from txlog.engine.storage.segment_reader import SegmentReader
+from txlog.engine.storage.segment import GROUP_ROWS, FileRef, SegmentStream, piece_rows
+from txlog.engine.storage.segment_reader import SegmentReader, take_spans
 from txlog.engine.store.store import Store
+from txlog.engine.upkeep.checkpoint.checkpoint import give_back
 from txlog.engine.upkeep.checkpoint.quarantine import record_damage
 from txlog.engine.view.paths import ledger_dir, sealed_path
 from txlog.engine.view.view import View
 from txlog.errors import Corruption
 from txlog.startup import compute as pc
+
+if TYPE_CHECKING:
+    from txlog.engine.storage.segment_reader import Span
 
 
 def sealable(view: View, manifest: Manifest) -> list[tuple[int, str, int, int]]:
@@ -68,6 +77,7 @@ def seal_ledgers(store: Store, manifest: Manifest) -> int:
             try:
                 sealed += _seal(store, view, number, partition, role, ledger, entries)
                 view.files.close()  # what is kept of open parts is as large as they are
+                give_back()
             except Corruption as error:
                 row = first_bad_row(view, ledger)
                 if row is None:
@@ -83,20 +93,23 @@ def _seal(
     store: Store, view: View, number: int, partition: int, role: str, ledger: int, entries: int
 ) -> bool:
     """Seal one ledger; False when it was trimmed meanwhile."""
-    table = view.ledger_table(ledger, 0, entries)
-    if role == "s":
-        table = clean_rows(view, partition, ledger, table)
+
+    def pieces() -> Iterator[pa.Table]:
+        return rows_in_pieces(view, partition, role, ledger, entries)
+
     in_rows = ledger if role == "p" else None
-    has_keys = table.column("key").null_count < table.num_rows
-    data = encode_sealed(table, has_keys, ledger=in_rows)
     directory = ledger_dir(view.catalog, partition, role)
     path = sealed_path(directory, ledger, number)
     while store.disk.exists(path):  # left by a pass that died before its frame
         number += 1
         path = sealed_path(directory, ledger, number)
-    ref = make_ref(path, ledger, data, table, form="sealed", clean=role == "s")
-    store.disk.publish(path, data)
-    compare_rows(store, ref, table, in_rows)
+    made = SegmentStream()
+    with store.disk.publishing(
+        path, Stream(made.sealed(pieces(), _distinct_keys(pieces()), ledger=in_rows))
+    ):
+        pass
+    ref = made.ref(path, ledger, clean=role == "s")
+    compare_rows(store, ref, pieces(), in_rows)
     op = LedgerSealed(partition, role, ref)
     if store.write(lambda live, now: sidecar.seal(live, op)):
         return True
@@ -104,26 +117,83 @@ def _seal(
     return False
 
 
-def clean_rows(view: View, partition: int, ledger: int, table: pa.Table) -> pa.Table:
+def rows_in_pieces(
+    view: View, partition: int, role: str, ledger: int, entries: int
+) -> Iterator[pa.Table]:
+    """The rows of a ledger as its sealed file has them, about GROUP_BYTES at a time."""
+    step = piece_rows(entries, sum(ref.bytes for ref in view.files.of(ledger)))
+    if role == "s":
+        yield from _clean_pieces(view, partition, ledger, step)
+        return
+    for start in range(0, entries, step):
+        yield view.ledger_table(ledger, start, min(start + step, entries))
+
+
+def _distinct_keys(pieces: Iterable[pa.Table]) -> int:
+    """How many keys there are, as far as a bloom filter asks."""
+    known: pa.Array | None = None
+    for piece in pieces:
+        found = pc.unique(piece.column("key")).drop_null()
+        if known is not None:
+            found = pc.unique(pa.chunked_array([known, found], found.type))
+        known = found
+        if len(known) >= GROUP_ROWS:
+            break
+    return 0 if known is None else min(len(known), GROUP_ROWS)
+
+
+def clean_rows(view: View, partition: int, ledger: int) -> pa.Table:
     """The committed rows of a sidecar ledger in the order (marker, index), markers in the row."""
-    pieces: list[pa.Table] = []
+    return pa.concat_tables([MESSAGE.empty_table(), *_clean_pieces(view, partition, ledger, 0)])
+
+
+def _clean_pieces(view: View, partition: int, ledger: int, step: int) -> Iterator[pa.Table]:
+    """The same in pieces of at most this many rows; 0: in one."""
+    spans: list[Span] = []
     markers: list[tuple[int, buffers.Marker]] = []
-    ends: list[int] = []
     total = 0
     state = view.buffer(partition)
     for number in sorted(state.markers):
         for marker in state.markers[number]:
-            for where, row, rows, _ in marker.ranges:
-                if where == ledger:
-                    pieces.append(table.slice(row, rows))
+            for where, start, rows, _ in marker.ranges:
+                stop = start + rows if where == ledger else start
+                while start < stop:
+                    end = min(stop, start + step - total) if step else stop
+                    spans.append((start, end))
                     markers.append((number, marker))
-                    total += rows
-                    ends.append(total)
-    if not pieces:
-        return MESSAGE.empty_table()
-    rows = pa.concat_tables(pieces)
+                    total += end - start
+                    start = end
+                    if total == step:
+                        yield _marked(view, ledger, spans, markers)
+                        spans, markers, total = [], [], 0
+    if spans:
+        yield _marked(view, ledger, spans, markers)
+
+
+def _picked(view: View, ledger: int, spans: list[Span]) -> pa.Table:
+    """The rows of spans of a ledger, in their order; each row group is read once."""
+    order = sorted(range(len(spans)), key=spans.__getitem__)
+    tables = view.rows([(ledger, *spans[at]) for at in order])
+    rows = pa.concat_tables(tables)
+    if order == list(range(len(spans))):
+        return rows
+    begins = [0] * len(spans)
+    total = 0
+    for at in order:
+        begins[at] = total
+        total += spans[at][1] - spans[at][0]
+    lengths = [stop - start for start, stop in spans]
+    return take_spans(rows, [(at, at + length) for at, length in zip(begins, lengths, strict=True)])
+
+
+def _marked(
+    view: View, ledger: int, spans: list[Span], markers: list[tuple[int, buffers.Marker]]
+) -> pa.Table:
+    """The rows of spans, each with the marker of its span."""
+    rows = _picked(view, ledger, spans)
     if pc.any(pc.not_equal(rows.column("kind"), KIND_DATA)).as_py():
         raise Corruption(f"ledger {ledger}: a marker points at rows that are not data", code=604)
+    ends = list(accumulate(stop - start for start, stop in spans))
     for name, values, kind in (
         ("marker_ledger", [number for number, _ in markers], pa.int64()),
         ("marker_entry", [marker.entry for _, marker in markers], pa.int64()),
@@ -135,21 +205,31 @@ def clean_rows(view: View, partition: int, ledger: int, table: pa.Table) -> pa.T
     return conform(rows)
 
 
-def compare_rows(store: Store, ref: FileRef, table: pa.Table, ledger: int | None = None) -> None:
+def compare_rows(
+    store: Store, ref: FileRef, pieces: Iterable[pa.Table], ledger: int | None = None
+) -> None:
     """Read the sealed file back and compare every row with its source (R17).
 
+    pieces: of the source, each of whole row groups
     ledger: what every row says of it
     """
     said = None if ledger is None else (ledger, ledger)
     file = store.disk.open(ref.path)
     try:
         reader = SegmentReader(file, ref)
-        is_same, at = ref.rows == table.num_rows, 0
-        for number, (rows, *_) in enumerate(ref.groups):  # one by one: not twice the ledger
-            is_same &= reader.rows(at, at + rows).equals(table.slice(at, rows))
-            is_same &= reader.statistics(number, "ledger") == said
-            at += rows
-        if not is_same:
+        is_same, number, total = True, 0, 0
+        for piece in pieces:
+            at = 0
+            while is_same and at < piece.num_rows and number < len(ref.groups):
+                rows = ref.groups[number][0]  # one by one: not twice the ledger
+                found = reader.rows(total + at, total + at + rows)
+                is_same &= found.equals(piece.slice(at, rows))
+                is_same &= reader.statistics(number, "ledger") == said
+                at += rows
+                number += 1
+            total += piece.num_rows
+            is_same &= at == piece.num_rows
+        if not (is_same and number == len(ref.groups) and total == ref.rows):
             raise Corruption(f"{ref.path} does not hold the rows it was made from", path=ref.path)
     finally:
         file.close()

@@ -165,8 +165,9 @@ def _sealed_rows(view: View, op: LedgerSealed) -> pa.Table:
     state = view.topic(op.partition) if op.role == "p" else view.buffer(op.partition)
     ledger = op.file.ledger
     entries = next(end.entries for end in state.ledgers if end.ledger == ledger)
-    table = view.ledger_table(ledger, 0, entries)
-    return clean_rows(view, op.partition, ledger, table) if op.role == "s" else table
+    if op.role == "s":
+        return clean_rows(view, op.partition, ledger)
+    return view.ledger_table(ledger, 0, entries)
 
 
 def publish_like(disk: Disk, view: View, ref: FileRef, table: pa.Table, generation: int) -> FileRef:

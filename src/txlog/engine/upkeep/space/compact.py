@@ -247,7 +247,7 @@ def _compact_group(
     clean = all(place.marker is not None for place in places)
     ref = make_ref(path, ledger, data, table, form="sealed", clean=clean)
     store.disk.publish(path, data)
-    compare_rows(store, ref, table)
+    compare_rows(store, ref, [table])
     old = [(end.ledger, end.sealed) for end in group]
     size = _payload_bytes(view.buffer(number), {end.ledger for end in group})
     made = Switch(number, old, ref, size, list(_moved(places)))

@@ -220,7 +220,7 @@ class _Work:
         ref = make_ref(path, ledger, data, table, form="sealed", clean=True)
         if ledger:  # 0: also where the topic was deleted, and then the switch is refused
             store.disk.publish(path, data)
-            compare_rows(store, ref, table)
+            compare_rows(store, ref, [table])
         return ref
 
 
