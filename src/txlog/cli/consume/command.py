@@ -165,6 +165,9 @@ def peek(
     context: Annotated[int, Option("--context", "-C", min=0, metavar="N")] = 3,
     subscription: Annotated[str | None, Option("--subscription", "-s", metavar="SUB")] = None,
     partition: Annotated[list[int] | None, Option("--partition", "-p", min=0, metavar="N…")] = None,
+    read_compacted: Annotated[
+        bool, Option("--read-compacted", help="of what was compacted only the newest of each key")
+    ] = False,
     raw_strings: Annotated[bool, Option("--raw-strings", help="never embed JSON")] = False,
 ) -> None:
     """Show messages: the last 10, or others; with -s what the subscription has not acknowledged.
@@ -178,14 +181,19 @@ def peek(
     exclusive(**{name: n is not None for name, n in counts.items()}, at=at, around=around)
     if subscription is not None:
         check_name("subscription", subscription)
+    exclusive(read_compacted=read_compacted, subscription=subscription)
+    exclusive(read_compacted=read_compacted, around=around)
     [target] = targets([topic], partition)
     work = importlib.import_module("txlog.cli.consume.peek")
-    if at is not None or around is not None:
-        place = MessageId.parse(at if at is not None else around or "")
-        work.around(call, target, place, context if around is not None else None, raw_strings)
+    if around is not None:
+        work.around(call, target, MessageId.parse(around), context, raw_strings)
+    elif at is not None:
+        work.at(call, target, MessageId.parse(at), raw_strings, is_compacted=read_compacted)
     else:
         which, count = next(((k, n) for k, n in counts.items() if n is not None), ("last", 10))
-        work.some(call, target, which, count, subscription, raw_strings)
+        work.some(
+            call, target, which, count, subscription, raw_strings, is_compacted=read_compacted
+        )
 
 
 def targets(topics: list[str], partitions: list[int] | None) -> list[Target]:

@@ -27,21 +27,34 @@ _STRETCH = 1000  # messages read at once, where several wanted ones lie together
 
 
 def some(
-    call: Call, target: Target, which: str, count: int, subscription: str | None, raw: bool
+    call: Call,
+    target: Target,
+    which: str,
+    count: int,
+    subscription: str | None,
+    raw: bool,
+    *,
+    is_compacted: bool = False,
 ) -> None:
     """Print the first, the last or random messages.
 
-    which: `first` and `last` by the time messages became visible; ids order a partition
+    which:        `first` and `last` by the time messages became visible; ids order a partition
+    is_compacted: of the compacted messages and those since; cost: `first` aside, all of these
     """
     client = call.client()
-    kind = "range" if subscription is None else "unacked"
-    if which == "random":
+    failed: list[Corruption] = []
+    if is_compacted:
+        held = list(_of_compacted(client, target, which, count, failed))
+    elif which == "random":
         _print(call, client, _random(client, target, count, subscription), raw)
         return
-    counted = (START, Bound("skip", count)) if which == "first" else (Bound("last", count), END)
-    chosen = Range(*counted, kind=kind, subscription=subscription)
-    failed: list[Corruption] = []
-    held = [table for table in _read(client, target, chosen, failed) if len(table)]
+    else:
+        counted = (START, Bound("skip", count)) if which == "first" else (Bound("last", count), END)
+        kind = "range" if subscription is None else "unacked"
+        chosen = Range(*counted, kind=kind, subscription=subscription)
+        held = [table for table in _read(client, target, chosen, failed) if len(table)]
+    if which == "random":
+        held = [_picked(held, count)]
     whole = pa.concat_tables(held) if held else None
     if whole is not None and len(whole) > count:
         order = pc.sort_indices(whole["visible_time"])  # stable: ids keep their order
@@ -85,6 +98,31 @@ def _random(
     return pa.concat_tables(held) if held else None
 
 
+def _of_compacted(
+    client: Client, target: Target, which: str, count: int, failed: list[Corruption]
+) -> Iterator[pa.Table]:
+    """The first, last or random messages of each partition: compacted ones, and those since."""
+    chosen = target.partitions
+    if chosen is None:
+        chosen = list(range(client.describe_topic(target.topic)["partitions"]))
+    for partition in chosen:
+        one = Target(target.topic, [partition])
+        limit = count if which == "first" else None
+        held: list[pa.Table] = []
+        for table in _read(client, one, Range(START, END, kind="compacted"), failed, limit):
+            held.append(table)
+            if which == "last":
+                rows = pa.concat_tables(held)
+                held = [rows.slice(max(0, len(rows) - count))]
+        yield from held
+
+
+def _picked(tables: list[pa.Table], count: int) -> pa.Table:
+    """Random rows of tables, in order."""
+    whole = pa.concat_tables([RECEIVED.empty_table(), *tables])
+    return whole.take(pa.array(_sample(len(whole), count), pa.int64()))
+
+
 def _sample(total: int, count: int) -> list[int]:
     """Return count distinct numbers below total, in order, or all of them (Floyd's algorithm)."""
     picked: set[int] = set()
@@ -94,16 +132,30 @@ def _sample(total: int, count: int) -> list[int]:
     return sorted(picked)
 
 
-def around(call: Call, target: Target, place: MessageId, context: int | None, raw: bool) -> None:
+def at(call: Call, target: Target, place: MessageId, raw: bool, *, is_compacted: bool) -> None:
+    """Print the message at place; raises MessageNotFound (307)."""
+    around(call, target, place, None, raw, kind="compacted" if is_compacted else "range")
+
+
+def around(
+    call: Call,
+    target: Target,
+    place: MessageId,
+    context: int | None,
+    raw: bool,
+    *,
+    kind: str = "range",
+) -> None:
     """Print the message at place, or with context its neighbours too.
 
     raises: MessageNotFound (307)
     """
     client = call.client()
     failed: list[Corruption] = []
-    found = _from(client, target, place, context or 0, 2 + (context or 0), failed)
+    chosen = Range(Bound("id", place), END, kind=kind)
+    found = _from(client, target, chosen, context or 0, 2 + (context or 0), failed)
     if found is None:  # a marker with more messages than were read
-        found = _from(client, target, place, context or 0, None, failed) or []
+        found = _from(client, target, chosen, context or 0, None, failed) or []
     whole = pa.concat_tables(found) if found else None
     if whole is None or not len(whole) or not _is_at(next(_ids(whole)), place):
         if failed:
@@ -118,15 +170,16 @@ def around(call: Call, target: Target, place: MessageId, context: int | None, ra
 def _from(
     client: Client,
     target: Target,
-    place: MessageId,
+    chosen: Range,
     context: int,
     limit: int | None,
     failed: list[Corruption],
 ) -> list[pa.Table] | None:
-    """Return the message at place, and as many after it; None: the limit was too low to tell."""
+    """Return the message where a range begins, and as many after it; None: the limit is too low."""
     found: list[pa.Table] = []
-    more = context
-    for table in _read(client, target, Range(Bound("id", place), END), failed, limit):
+    more, place = context, chosen.start.value
+    assert isinstance(place, MessageId)
+    for table in _read(client, target, chosen, failed, limit):
         rows = [_is_at(row, place) for row in _ids(table)]
         stop = len(rows) if all(rows) else rows.index(False)
         found.append(table.slice(0, stop + more))
