@@ -21,7 +21,7 @@ from txlog.api.transactions.transaction import Transaction
 from txlog.engine.store.store import Store
 from txlog.engine.view.view import View
 from txlog.errors import Corruption, MissingFile, PartitionUnavailable, SqlError
-from txlog.ranges import Bound
+from txlog.ranges import END, Bound
 from txlog.relation.relation import Content, Relation
 from txlog.sql.client_query import Query
 from txlog.sql.lists import listed
@@ -715,3 +715,39 @@ def test_frames_that_checkpoints_take_meanwhile_are_looked_up_again(
     )
     assert row["n"] > 0
     assert row["w"] == 2 * (1 + 9)
+
+
+def test_compacted_has_what_a_table_view_shows(client: Client) -> None:
+    """Through compaction, trims, deletions, keys that moved; others see the messages as before."""
+    rng = random.Random(f"{FIRST}:compacted")
+    client.create_topic("other")
+    client.producer("other").send(b"9", key="a")
+    producer, admin = client.producer("orders"), client.admin
+
+    def shown() -> tuple[dict[bytes, bytes], dict[bytes, bytes]]:
+        rows = asked(client, "SELECT key, value FROM compacted WHERE topic = 'orders'")
+        assert len({row["key"] for row in rows}) == len(rows)
+        with client.table_view("orders") as view:
+            return {row["key"]: row["value"] for row in rows}, dict(view.items())
+
+    for step in range(12):
+        with client.transaction() as txn:
+            for _ in range(6):
+                key, value = rng.choice("abcdefg"), rng.choice((b"%d" % step, b"%d" % step, None))
+                producer.send(value, key=key, partition=rng.randrange(2), txn=txn)
+        producer.send(b"no key")
+        if step % 3 == 1:
+            admin.compact_topic("orders")
+        if step % 4 == 2:
+            client.checkpoint(roll_all=True)
+        if step == 9:  # by now the log lacks most of what was compacted
+            client.checkpoint(roll_all=True)
+            admin.trim("orders", END, force_unacked=True)
+            assert asked(client, "SELECT count(*) AS n FROM orders") == [{"n": 0}]
+        for isolation in ("committed", "uncommitted"):
+            [other] = asked(client, "FROM compacted WHERE topic = 'other'", isolation)
+            assert (other["value"], other["message_id"]) == (b"9", f"{other['ledger']}:0")
+        one, two = shown()
+        assert one == two, f"{FIRST}, step {step}"
+    assert len(one) > 2
+    assert asked(client, "SELECT count(*) AS n FROM orders JOIN compacted USING (message_id)")

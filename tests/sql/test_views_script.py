@@ -230,6 +230,28 @@ def test_relative_views_survive_a_copy(tmp_path: Path, run: Run, bare: Bare) -> 
     assert bare.ask(script, sql, str(moved)) == [{"v": "segments"}]
 
 
+def test_the_newest_of_each_key_is_a_view(tmp_path: Path, run: Run, bare: Bare) -> None:
+    """From compacted files when the log is gone; what came since with --complete."""
+    path = str(tmp_path / "store")
+    txlog.init(path)
+    with txlog.open(path) as client:
+        client.create_topic("users", 2)
+        users = client.producer("users")
+        for key, value in (("ada", b"1"), ("bob", b"2"), ("ada", b"3"), ("eve", b"4")):
+            users.send(value, key=key)
+        client.admin.compact_topic("users")
+        client.checkpoint(roll_all=True)
+        client.admin.trim("users", txlog.Bound.parse("end"), force_unacked=True)
+        users.send(b"5", key="bob")
+        users.send(None, key="eve")
+    script = run("views", "-S", path)[1]
+    sql = "SELECT text(key) || text(value) AS is FROM compacted ORDER BY 1"
+    assert [row["is"] for row in bare.ask(script, sql)] == ["ada3", "bob2", "eve4"]
+    assert bare.ask(script, "SELECT count(*) AS n FROM messages") == [{"n": 0}]
+    script = run("views", "-S", path, "--complete", str(tmp_path / "rest"))[1]
+    assert [row["is"] for row in bare.ask(script, sql)] == ["ada3", "bob5"]
+
+
 def test_files_of_a_load_are_covered(tmp_path: Path, run: Run, bare: Bare) -> None:
     """What was adopted needs no checkpoint; its LSN is that of the load. Kills a null there."""
     path = str(tmp_path / "store")

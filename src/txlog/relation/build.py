@@ -8,6 +8,7 @@ in journal frames, and those that stand for large messages, are made here. The r
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
@@ -19,6 +20,7 @@ from txlog.engine.model.tail import repeat_runs
 from txlog.engine.plan.damage import damage_error
 from txlog.engine.plan.lookup import topic as find_topic
 from txlog.engine.plan.participants import unavailable_error
+from txlog.engine.plan.reading.compacted import compacted_files
 from txlog.engine.plan.reading.uncommitted import check_isolation
 from txlog.engine.storage.segment import FileRef
 from txlog.engine.view.files import Request
@@ -52,9 +54,11 @@ def contents(
     *,
     everything: bool = False,
     skip_unavailable: bool = False,
+    compacted: bool = False,
 ) -> list[Content]:
     """The contents of the topics that words name, short or in full, in any case; None: all topics.
 
+    compacted: with the files of compacted rows
     The rows of their parts are not read: `relation.open` says where they are.
     raises: as relation
     """
@@ -70,9 +74,21 @@ def contents(
                 isolation=isolation,
                 everything=everything,
             )
+            if compacted:
+                made = replace(made, compacted=_compacted(view, topic, made.unavailable))
             nothing = part_rows(view, [])
             found.append(Content(made, name.full, nothing, nothing))
     return found
+
+
+def _compacted(view: View, topic: Topic, left_out: Collection[int]) -> list[Source]:
+    """The files of compacted rows of a topic."""
+    return [
+        Source(index, "c", ref)
+        for index in range(topic.partitions)
+        if index not in left_out
+        for ref in compacted_files(view, number_of(topic, index))
+    ]
 
 
 def content(

@@ -210,6 +210,7 @@ class RelationReader:
         isolation: str,
         *,
         everything: bool,
+        compacted: bool,
         skip_unavailable: bool,
         lists: Mapping[str, Callable[[View, Store], pa.Table]],
     ) -> tuple[list[Content], dict[str, pa.Table]]:
@@ -217,7 +218,12 @@ class RelationReader:
 
         def together(view: View) -> tuple[list[Content], dict[str, pa.Table]]:
             found = build.contents(
-                view, words, isolation, everything=everything, skip_unavailable=skip_unavailable
+                view,
+                words,
+                isolation,
+                everything=everything,
+                skip_unavailable=skip_unavailable,
+                compacted=compacted,
             )
             return found, {name: made(view, self._store) for name, made in lists.items()}
 

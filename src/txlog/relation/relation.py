@@ -9,8 +9,11 @@ transactions with a marker; so a relation has five sources, each with one rule:
     large    large messages without their values                    as they are
     tail     what is only in journal frames                         as it is
 
-With isolation `uncommitted` there is a sixth, `hidden`: messages that no marker makes visible. With
-`everything`, rows also say how they are stored, and rows that are not messages are included.
+A topic that was compacted has another source, which says nothing new: `compacted`, the newest
+message of each key up to some position, whose log may have been trimmed since.
+
+With isolation `uncommitted` there is one more, `hidden`: messages that no marker makes visible.
+With `everything`, rows also say how they are stored, and rows that are not messages are included.
 
 A message has the same ledger, entry, visible time and LSN wherever it lies: those of its marker if
 it was sent in a transaction.
@@ -69,7 +72,7 @@ ALL: Final = Wanted()
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A file of a partition (role p) or of its sidecar (s).
+    """A file of a partition (role p), of its sidecar (s), or of its compacted rows (c).
 
     within: only these positions are wanted of a file of `direct` or `open`
     """
@@ -94,6 +97,8 @@ class Relation:
                   committed
     everything:   tail, large and hidden have the columns hidden.STORED; tail and hidden have
                   rows of all kinds
+    compacted:    files of compacted rows, if they were asked for; compacted_rows: those of files
+                  that SQL cannot read
     """
 
     store: str
@@ -113,6 +118,8 @@ class Relation:
     spans: dict[int, Span]
     hidden: pa.Table
     everything: bool
+    compacted: Sequence[Source] = ()
+    compacted_rows: pa.Table | None = None
 
 
 @dataclass(frozen=True, slots=True)

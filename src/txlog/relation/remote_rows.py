@@ -51,6 +51,12 @@ def without_far(content: Content, disk: Disk) -> Content:
     relation = content.relation
     direct = [source for source in relation.direct if not fits(disk, source.ref)]
     unclean = [source for source in relation.unclean if not fits(disk, source.ref)]
+    compacted = [source for source in relation.compacted if not fits(disk, source.ref)]
+    if compacted:
+        rows = pa.concat_tables([_tail_rows(source, disk, False) for source in compacted])
+        left = [source for source in relation.compacted if source not in compacted]
+        relation = replace(relation, compacted=left, compacted_rows=rows)
+        content = replace(content, relation=relation)
     if not direct and not unclean:
         return content
     tail = [_tail_rows(source, disk, relation.everything) for source in direct]

@@ -24,7 +24,7 @@ from txlog.engine.model.schema import (
 )
 from txlog.engine.storage.remote import is_remote, local_path, without_options
 from txlog.relation.hidden import HIDDEN
-from txlog.relation.relation import Content, Source, adopted_lsns
+from txlog.relation.relation import COMMITTED, Content, Source, adopted_lsns
 from txlog.relation.remote_rows import dataset_of, numbered_rows
 
 if TYPE_CHECKING:
@@ -32,11 +32,11 @@ if TYPE_CHECKING:
 
 USER: Final = "key, value, properties, publish_time, event_time, deliver_at"
 # What the name of a file says: evaluated once for each file, and may leave files out.
-PARTITION: Final = r"regexp_extract(filename, 'partition=(\d+)/(_txnlog/)?[^/]+$', 1)::INTEGER"
+PARTITION: Final = r"regexp_extract(filename, 'partition=(\d+)/(_\w+/)?[^/]+$', 1)::INTEGER"
 LEDGER: Final = r"regexp_extract(filename, 'ledger-(\d+)\.\d+\.parquet$', 1)::BIGINT"
 TOPIC: Final = (
     r"regexp_replace(url_decode(regexp_extract(filename,"
-    r" 'topics/([^/]+/[^/]+/[^/]+)/partition=\d+/(_txnlog/)?[^/]+$', 1)), '^public/default/', '')"
+    r" 'topics/([^/]+/[^/]+/[^/]+)/partition=\d+/(_\w+/)?[^/]+$', 1)), '^public/default/', '')"
 )
 _LEDGER_OF_PATH: Final = LEDGER.replace("(filename", "(path").replace("parquet$", r"parquet(\?|$)")
 _NAMED: Final = f"partition, ledger, entry, txn_index, {USER}"
@@ -52,6 +52,8 @@ _NOTHING: Final = (
     " NULL::TIMESTAMPTZ AS visible_time, NULL::VARCHAR AS producer, NULL::BIGINT AS sequence_id,"
     " NULL::BIGINT AS lsn WHERE false"
 )
+_PLACE: Final = ("lsn", "partition", "ledger", "entry", "txn_index")  # what is newer
+_NO_ROWS: Final = COMMITTED.empty_table()
 _OPEN: Final = {"p": "txlog_partition_open", "s": "txlog_sidecar_open"}
 _ROW: Final = "file_row_number"
 _IS_DATA: Final = f"kind = {KIND_DATA}"
@@ -70,6 +72,7 @@ class Messages:
     """
 
     __slots__ = (
+        "_compacted",
         "_contents",
         "_direct",
         "_is_one",
@@ -106,6 +109,7 @@ class Messages:
         ]
         self._unclean = [source for relation in relations for source in relation.unclean]
         self._large = [source for relation in relations for source in relation.large_files]
+        self._compacted = [source for relation in relations for source in relation.compacted]
         parts = parts or {}
         self.tables: dict[str, Any] = {  # Arrow tables and datasets
             **{_OPEN[role]: found for role, found in parts.items() if found.num_rows},
@@ -116,6 +120,9 @@ class Messages:
             "txlog_partition_parts": self._joined([of.partition_parts for of in contents]),
             "txlog_sidecar_parts": self._joined([of.sidecar_parts for of in contents]),
         }
+        if any(relation.compacted_rows is not None for relation in relations):
+            rows = [relation.compacted_rows or _NO_ROWS for relation in relations]
+            self.tables["txlog_compacted"] = self._joined(rows)
 
         for kind, sources in (
             ("direct", self._direct if self.everything else []),
@@ -123,10 +130,12 @@ class Messages:
             ("sifted", self._sifted),
             ("unclean", self._unclean),
             ("large", self._large),
+            ("compacted", self._compacted),
         ):
             remote = [source for source in sources if is_remote(source.ref.path)]
             if remote:
-                made = numbered_rows if self.everything and kind != "large" else dataset_of
+                is_numbered = self.everything and kind not in ("large", "compacted")
+                made = numbered_rows if is_numbered else dataset_of
                 self.tables[f"txlog_remote_{kind}"] = made(remote, path)
 
     def _joined(self, tables: list[pa.Table]) -> pa.Table:
@@ -145,6 +154,30 @@ class Messages:
     def committed(self) -> str:
         """Committed messages."""
         return _columns(self._visible(everything=False))
+
+    def newest(self) -> str:
+        """Of each key the newest message, if it has a value; `messages` is a view by now.
+
+        A compacted row that the log still has is there twice, and is the same. Of a key in several
+        partitions the higher LSN is newer, as for a table view.
+        """
+        branches = [
+            f"SELECT topic, {_ALL} FROM messages WHERE key IS NOT NULL AND ledger IS NOT NULL"
+        ]
+        if self._compacted:
+            branches.append(
+                f"SELECT {self._topic} AS topic, {PARTITION}, marker_ledger, marker_entry,"
+                f" txn_index, {USER}, coalesce(visible_time, publish_time), producer, sequence_id,"
+                f" lsn FROM {self._rows('compacted', self._compacted)}"
+            )
+        if "txlog_compacted" in self.tables:
+            branches.append(f"SELECT {self._at()}, {_ALL} FROM txlog_compacted")
+        order = ", ".join(f"{name} DESC" for name in _PLACE)
+        newest = (
+            f"(SELECT * FROM ({' UNION ALL '.join(branches)})"
+            f" QUALIFY row_number() OVER (PARTITION BY topic, key ORDER BY {order}) = 1)"
+        )
+        return f"{_columns(newest)} WHERE value IS NOT NULL"
 
     def plain(self, *, uncommitted: bool) -> str:
         """The columns that the others are computed from, for a file that replaces tables."""
@@ -312,6 +345,7 @@ def files_of(contents: Sequence[Content]) -> Iterator[Source]:
         yield from content.relation.direct
         yield from content.relation.unclean
         yield from content.relation.large_files
+        yield from content.relation.compacted
 
 
 def path_below(root: str) -> Callable[[Source], str]:

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 _MESSAGES: Final = "messages"
 _EVERYTHING: Final = "messages_all"
+_COMPACTED: Final = "compacted"
 LISTS: Final = frozenset(
     "topics subscriptions transactions transaction_keys acks pending_acks delayed delayed_buckets"
     " watermarks segments frames transaction_key_log cursor_log catalog_log".split()
@@ -56,7 +57,8 @@ class SqlQuery:
     Its files stay until it is closed, whatever checkpoints, compactions and trims do meanwhile;
     with a read-only client, though, they may go after the grace period for readers.
     lists:      gives the relations of LISTS by name, of a view
-    sql:        over `messages`, `messages_all`, topics by their names, short or in full, and LISTS
+    sql:        over `messages`, `messages_all`, `compacted`, topics by their names, short or in
+                full, and LISTS
     parameters: values of $name
     isolation:  uncommitted: messages have a txn_state, and those of open and aborted transactions
                 are there too; they have no id, place, LSN or visible time
@@ -98,13 +100,14 @@ class SqlQuery:
     def _begin(self, named: list[str]) -> None:
         """Make the views of the named relations at an LSN whose files still exist."""
         words = {word.casefold() for word in named}
-        wanted = None if words & {_MESSAGES, _EVERYTHING} else named
+        wanted = None if words & {_MESSAGES, _EVERYTHING, _COMPACTED} else named
         stood: list[tuple[int, int]] | None = None
         for _ in range(_TRIES):
             self._contents, self._tables = self._client._moment(
                 wanted,
                 self._isolation,
                 everything=_EVERYTHING in words,
+                compacted=_COMPACTED in words,
                 skip_unavailable=self._skip_unavailable,
                 lists={name: partial(self._lists, name=name) for name in sorted(words & LISTS)},
             )
@@ -203,7 +206,9 @@ class SqlQuery:
         yield f"CREATE TEMP VIEW {_MESSAGES} AS {body}"
         if _EVERYTHING in words:
             yield f"CREATE TEMP VIEW {_EVERYTHING} AS {messages.all()}"
-        taken = {_MESSAGES, _EVERYTHING, *LISTS}
+        if _COMPACTED in words:
+            yield f"CREATE TEMP VIEW {_COMPACTED} AS {messages.newest()}"
+        taken = {_MESSAGES, _EVERYTHING, _COMPACTED, *LISTS}
         for content in self._contents:
             topic = content.relation.topic
             only = "" if len(self._contents) == 1 else f" WHERE topic = {text(topic)}"

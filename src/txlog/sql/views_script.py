@@ -25,7 +25,11 @@ from txlog.relation.relation import Content, Source
 from txlog.sql.messages import Messages, files_of, name, text
 from txlog.startup import compute as pc
 
-RELATIONS: Final = ("messages", "segments")  # a topic with such a name has a view by its full name
+RELATIONS: Final = (
+    "messages",
+    "compacted",
+    "segments",
+)  # a topic with such a name has a view by its full name
 _MARKER: Final = ["partition", "txn_most", "txn_least"]
 _DATA: Final = pa.scalar(KIND_DATA, pa.int8())
 SEGMENTS: Final = {
@@ -42,6 +46,7 @@ def not_covered(content: Content) -> list[Content]:
     Two: what is in frames, parts and chunks; rows of unclean files whose marker is there.
     """
     relation = content.relation
+    relation = replace(relation, compacted=[])
     aside = replace(content, relation=replace(relation, direct=[], unclean=[]))
     nothing = {
         "tail": relation.tail.slice(0, 0),
@@ -159,6 +164,8 @@ def statements(
     if markers is not None:
         out.append(f"{made} VIEW txlog_markers AS {markers}")
     out.append(f"{made} VIEW messages AS {messages.of_files(complete, uncommitted=uncommitted)}")
+    if "txlog_compacted" not in messages.tables:  # else it would lack what SQL cannot hold
+        out.append(f"{made} VIEW compacted AS {messages.newest()}")
     taken = set(RELATIONS)
     for content in contents:
         topic = content.relation.topic

@@ -56,9 +56,10 @@ def query(
 ) -> None:
     """Run one SELECT of DuckDB over committed messages and over lists, all as of one moment.
 
-    Relations: messages, and each topic by its name; messages_all, with rows of all kinds; topics
-    subscriptions transactions transaction_keys acks pending_acks delayed delayed_buckets watermarks
-    segments frames; a row for each change: transaction_key_log cursor_log catalog_log.
+    Relations: messages, and each topic by its name; compacted, the newest message of each key;
+    messages_all, with rows of all kinds; topics subscriptions transactions transaction_keys acks
+    pending_acks delayed delayed_buckets watermarks segments frames; a row for each change:
+    transaction_key_log cursor_log catalog_log.
     text(key) and json(value) read bytes.
     Rows have no order without ORDER BY partition, ledger, entry, txn_index.
     """

@@ -57,9 +57,10 @@ def views(
 ) -> None:
     """Print SQL that shows committed messages to DuckDB, without txlog.
 
-    Views: messages, each topic by its name, segments. They read the Parquet files that exist now;
-    the first lines say how many committed messages are not in them. --complete writes those to one
-    Parquet file a topic, which is read too; with uncommitted also what is open or aborted.
+    Views: messages, each topic by its name, compacted, segments. They read the Parquet files that
+    exist now; the first lines say how many committed messages are not in them. --complete writes
+    those to one Parquet file a topic, which is read too; with uncommitted also what is open or
+    aborted. The PySpark program has messages and topics.
     """
     importlib.import_module("txlog.engine.plan.reading.uncommitted").check_isolation(isolation)
     if force and complete is None and out is None:
@@ -111,7 +112,7 @@ def _contents(
     words = [name.full for name in names] if topics else None
 
     def look(view: View) -> tuple[list[Content], list[dict[str, object]]]:
-        return makes.contents(view, words, isolation), makes.segments(view)
+        return makes.contents(view, words, isolation, compacted=True), makes.segments(view)
 
     found, segments = client._ask(look)
     if not topics:

@@ -48,7 +48,7 @@ def verbs() -> str:
 
 
 def relations() -> str:
-    """Columns of messages and of each topic; of the others with their names."""
+    """Columns of messages, of compacted and of each topic; of the others with their names."""
     listings = importlib.import_module("txlog.sql.lists")
     text = _lines("", _MESSAGES) + _lines("messages_all.", _ALL)
     for name in sorted(listings.LISTS):
