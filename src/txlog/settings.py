@@ -137,6 +137,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     retention_bytes: int = UNLIMITED
     retention_acked: bool = False
     ttl_ms: int = UNLIMITED
+    # a topic is compacted by key once so many bytes have come since; a policy as well; -1: never
+    compaction_threshold_bytes: int = UNLIMITED
     # how long, and in how many bytes of each log, changes of keys, cursors and the catalog stay as
     # rows; of older ones the newest of each stays. 0: no rows at all, -1: no bound
     change_retention_ms: int = 7 * DAY_MS
@@ -226,6 +228,7 @@ BOUNDS: Final[dict[str, tuple[int, int]]] = {
     "retention_ms": (UNLIMITED, INSTANT_MS_MAX),
     "retention_bytes": (UNLIMITED, INSTANT_MS_MAX),
     "ttl_ms": (UNLIMITED, INSTANT_MS_MAX),
+    "compaction_threshold_bytes": (UNLIMITED, INSTANT_MS_MAX),
     "change_retention_ms": (UNLIMITED, INSTANT_MS_MAX),
     "change_retention_bytes": (UNLIMITED, _WORD_MAX),
 }

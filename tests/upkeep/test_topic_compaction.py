@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import random
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from tests.engine_kit import Bench, begin, rows
 from tests.tiers import graded
 from txlog import Bound, Client, Message, MessageId, Range, messages
 from txlog.engine.folds.topic import Compaction
+from txlog.engine.upkeep import service
 from txlog.engine.upkeep.checkpoint.seal import compare_rows
 from txlog.engine.upkeep.space import topic_compaction
 from txlog.errors import (
@@ -539,3 +541,91 @@ def test_damage_is_named_and_repair_keeps_what_is_good(tmp_path: Path) -> None:
     client.admin.compact_topic("t")
     assert compacted(client)[:-1] == before[5:]
     assert not txlog.verify(bench.path, deep=True, clock=bench.clock)["errors"]
+
+
+# --- by itself ---------------------------------------------------------------------------------
+
+
+def test_a_topic_past_its_threshold_is_compacted_after_a_checkpoint(tmp_path: Path) -> None:
+    """All partitions together; what came since counts, and a topic without a policy is left."""
+    bench = bench_of(tmp_path, 2)
+    client = bench.client
+    client.create_topic("other")
+    client.producer("other").send(b"x" * 1000, key=b"a")
+    given = client.admin.set_retention_policies("t", compaction_threshold_bytes=100)
+    assert given["policies"]["compaction_threshold_bytes"] == 100
+    put(client, (b"a", b"1" * 48), partition=0)
+    put(client, (b"b", b"2" * 48), partition=1)  # with their keys 98 bytes
+    client.checkpoint()
+    assert (state(client, 1), state(client, 2)) == (None, None)
+    with client.transaction() as txn:
+        client.producer("t").send(b"3", key=b"a", partition=0, txn=txn)
+    client.checkpoint()
+    first = state(client, 1)
+    assert first is not None and state(client, 2) is not None and state(client, 3) is None
+    assert sorted(pairs(compacted(client))) == [(b"a", b"3"), (b"b", b"2" * 48)]
+    put(client, (b"a", b"4" * 10), partition=0)
+    client.checkpoint()
+    assert state(client, 1) == first
+    put(client, (b"a", b"5" * 500), partition=0)
+    client.checkpoint()
+    assert state(client, 1) != first
+    client.admin.set_retention_policies("t", compaction_threshold_bytes=-1)
+    before = state(client, 1)
+    put(client, (b"a", b"6" * 500), partition=0)
+    client.checkpoint()
+    assert state(client, 1) == before
+
+
+def test_a_topic_that_cannot_be_compacted_is_noted_and_keeps_no_other(tmp_path: Path) -> None:
+    client = bench_of(tmp_path).client
+    client.create_topic("u")
+    client.admin.set_retention_policies(compaction_threshold_bytes=1)
+    put(client, (b"a", b"1"))
+    client.producer("u").send(b"1", key=b"a")
+    client.admin.set_offline("t", 0)
+    for _ in range(2):
+        client.checkpoint()
+    assert state(client, 1) is None
+    assert state(client, 2) is not None
+    [line] = [line for line in client.reports() if "compacted by key" in line]
+    assert line.startswith("t is not compacted by key: ")
+
+
+def test_no_commit_compacts_and_none_pauses_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is work of the checkpoint's thread; writers go on, until the journal is far too long."""
+    monkeypatch.setattr(service, "IN_BACKGROUND", True)
+    client = bench_of(tmp_path, checkpoint_frames=30, compaction_threshold_bytes=1).client
+    client.checkpoint_automatically = True
+    begun, go_on, paused = threading.Event(), threading.Event(), list[float | None]()
+    compact, wait = topic_compaction.compact_topic, service.Checkpoints._wait
+    by = list[threading.Thread]()
+
+    def held(*given: Any, **more: Any) -> bool:
+        by.append(threading.current_thread())
+        begun.set()
+        assert go_on.wait(60)
+        return compact(*given, **more)
+
+    def counted(self: service.Checkpoints, seconds: float | None) -> None:
+        paused.append(seconds)
+        wait(self, seconds)
+
+    monkeypatch.setattr(topic_compaction, "compact_topic", held)
+    while not client._checkpoints.is_running:
+        put(client, (b"a", b"1"))
+    assert begun.wait(60)
+    monkeypatch.setattr(service.Checkpoints, "_wait", counted)
+    while client._store.length < 1:
+        put(client, (b"a", b"2"))
+    put(client, (b"a", b"3"))
+    assert not paused
+    while client._store.length < service.LONG:
+        put(client, (b"a", b"4"))
+    put(client, (b"a", b"5"))
+    assert paused
+    go_on.set()
+    client.close()
+    assert threading.main_thread() not in by

@@ -697,6 +697,7 @@ class Admin:
         retention_acked: bool | None = None,
         ttl_ms: int | None = None,
         ttl_from: str | None = None,
+        compaction_threshold_bytes: int | None = None,
     ) -> PoliciesChanged:
         """Set what is kept, and how long: for a topic, a namespace, else the store.
 
@@ -705,6 +706,8 @@ class Admin:
                                        subscription has not acknowledged
         retention_acked: ledgers that every subscription has acknowledged go
         ttl_ms:     older messages are acknowledged; ttl_from: as set_delayed_policies
+        compaction_threshold_bytes: once so many came since the last time, all partitions together,
+                    a checkpoint is followed by compact_topic
         -1:         no bound, whatever the namespace or the store says; the answer has None
         None:       unchanged; a topic inherits from its namespace, which inherits from the store
         returns:    {topic, namespace, policies, origins, changed}, what applies from now on
@@ -716,6 +719,7 @@ class Admin:
             "retention_acked": retention_acked,
             "ttl_ms": ttl_ms,
             "ttl_from": ttl_from,
+            "compaction_threshold_bytes": compaction_threshold_bytes,
         }
         return _change(self._store, RETENTION, topic, namespace, given)
 

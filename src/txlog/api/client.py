@@ -48,7 +48,7 @@ from txlog.engine.plan.lookup import topic as find_topic
 from txlog.engine.storage.disk.protocol import Disk
 from txlog.engine.store.store import Store
 from txlog.engine.upkeep.delayed.buckets import tend_due
-from txlog.engine.upkeep.service import Checkpoints, run_checkpoint
+from txlog.engine.upkeep.service import Checkpoints, compact_due, run_checkpoint
 from txlog.engine.view.view import View
 from txlog.errors import AlreadyClosed, InvalidArgument, OutcomeUnknown, TxlogError
 from txlog.ids import MessageId, TopicName, TxnId
@@ -249,6 +249,7 @@ class Client(RelationReader):
                                        subscription has acknowledged goes; ttl_ms: older messages
                                        are acknowledged. Whole ledgers go, after a checkpoint, and
                                        never automatically what a subscription has not acknowledged.
+        compaction_threshold_bytes:    when it is compacted by key: see set_retention_policies
         raises: TopicNotFound, InvalidArgument
         """
         name = TopicName.parse(topic)
@@ -832,7 +833,9 @@ class Client(RelationReader):
                     None if roll_all else [find_topic(view, name) for name in names],
                 )
             )
-        return run_checkpoint(self._store, wait=True)
+        answer = run_checkpoint(self._store, wait=True)
+        compact_due(self._store, wait=True)
+        return answer
 
     def inspect(self, what: str | None = None) -> dict[str, Any]:
         """What a word means in this store; {kind, ...}. Raises NotFound, InvalidArgument."""

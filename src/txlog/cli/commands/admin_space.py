@@ -67,7 +67,8 @@ def compact_topic(
     without a key are left out. The log stays as it is: `consume --read-compacted`, readers with
     read_compacted and table views read the compacted messages first, then what came since. Run it
     again at any time: it reads the compacted messages and what came since, never the whole log.
-    From then on the topic's retention lets go only of what was compacted.
+    From then on the topic's retention lets go only of what was compacted. With `policy retention
+    set --compaction-threshold` checkpoints do it.
     """
     client = call.client(write=not dry_run)
     with Words(call, f"compacting {topic}"):

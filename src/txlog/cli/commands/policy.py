@@ -56,6 +56,7 @@ _POLICIES: Final[dict[str, dict[str, tuple[str, Read]]]] = {
         "acked": ("retention_acked", _as_given),
         "ttl": ("ttl_ms", _bound(parse_duration)),
         "ttl-from": ("ttl_from", _as_given),
+        "compaction-threshold": ("compaction_threshold_bytes", _bound(parse_size)),
     },
     "watermark": {
         "snapshot-bytes": ("snapshot_bytes_max", parse_size),
@@ -120,6 +121,7 @@ def set_delayed(
     "txlog policy retention set --topic orders --time 7d --bytes 1GiB",
     "txlog policy retention set --namespace public/default --acked --ttl 30d",
     "txlog policy retention set --topic orders --time unlimited",
+    "txlog policy retention set --topic users --compaction-threshold 64MiB",
 )
 def set_retention(
     call: Call,
@@ -139,15 +141,24 @@ def set_retention(
         str | None, Option("--ttl", metavar="DUR|unlimited", help="older ones are acknowledged")
     ] = None,
     ttl_from: TtlFrom = None,
+    compaction_threshold: Annotated[
+        str | None,
+        Option(
+            "--compaction-threshold",
+            metavar="SIZE|unlimited",
+            help="compact by key once so much came since",
+        ),
+    ] = None,
 ) -> None:
     """Set how long messages of a topic, a namespace or the store are kept, and how much of them.
 
     Whole ledgers go, oldest first, after a checkpoint or by `admin trim --by-policy`; by themselves
-    never what a subscription has not acknowledged. What is not set is inherited from the
+    never what a subscription has not acknowledged. A topic past its compaction threshold is
+    compacted after a checkpoint, as by `admin compact-topic`. What is not set is inherited from the
     namespace, then the store; `unlimited` ends the search.
     """
-    given = (time, size, acked, ttl, ttl_from)
-    hint = "--time, --bytes, --acked, --ttl or --ttl-from"
+    given = (time, size, acked, ttl, ttl_from, compaction_threshold)
+    hint = "--time, --bytes, --acked, --ttl, --ttl-from or --compaction-threshold"
     _set(call, "retention", topic, namespace, given, hint)
 
 

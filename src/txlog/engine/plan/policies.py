@@ -9,6 +9,8 @@ does: a topic keeps everything whatever its namespace says.
                                     many newer bytes
     retention_acked                 ledgers that every subscription has acknowledged go
     ttl_ms                          messages that are older are acknowledged (decide/consuming/skip)
+    compaction_threshold_bytes      once so many came since the last one, a topic is compacted by
+                                    key, as by compaction-threshold in Pulsar
 
 Watermarks (spec/watermarks 7, 11):
 
@@ -27,7 +29,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 
-from txlog.engine.folds.catalog import Topic, policies_of, topic_of
+from txlog.engine.folds.catalog import Topic, numbers, policies_of, topic_of
 from txlog.engine.view.view import View
 from txlog.settings import UNLIMITED, WATERMARK_POLICIES, Settings
 
@@ -129,6 +131,27 @@ def _retention(known: Known, settings: Settings) -> RetentionPolicy:
         bool(known("retention_acked", settings.retention_acked)),
         bound("ttl_ms", settings.ttl_ms),
     )
+
+
+def is_compaction_due(view: View, settings: Settings, topic: Topic) -> bool:
+    """True when a topic has a threshold, and as much came to its partitions since it was compacted.
+
+    Within a ledger its bytes are spread evenly over its entries.
+    """
+    name = "compaction_threshold_bytes"
+    threshold: int = policies_of(view.catalog, topic).get(name, getattr(settings, name))
+    if threshold == UNLIMITED:
+        return False
+    size = 0
+    for number in numbers(topic):
+        state = view.topic(number)
+        at, entry = (-1, -1) if state.compaction is None else state.compaction.horizon
+        for end in state.ledgers:
+            if end.ledger > at:
+                size += end.payload_bytes
+            elif end.ledger == at and end.entries:
+                size += end.payload_bytes * (end.entries - 1 - entry) // end.entries
+    return size >= max(1, threshold)
 
 
 # --- watermarks ------------------------------------------------------------------------------

@@ -4,6 +4,7 @@
     · checkpoint · sidecars past the ratio are compacted · ledgers are sealed
     · a second checkpoint drops what those replaced · files that nothing names are swept, and what
     jobs staged that never ended
+    · topics past their threshold are compacted by key
 
 An automatic checkpoint runs in its own thread; writers wait only for the cut and the dumps. Nobody
 asked for it, so a failure is a note, and the next try waits. Nothing depends on it: a process that
@@ -32,7 +33,7 @@ from txlog.engine.store.store import Store
 from txlog.engine.upkeep.changes import log
 from txlog.engine.upkeep.checkpoint import checkpoint, seal
 from txlog.engine.upkeep.delayed.buckets import tend_held
-from txlog.engine.upkeep.space import adopt, compact, retention, sweep
+from txlog.engine.upkeep.space import adopt, compact, retention, sweep, topic_compaction
 from txlog.engine.view.view import View
 from txlog.errors import AlreadyClosed, StoreFull, TxlogError
 
@@ -72,6 +73,7 @@ class Checkpoints:
     __slots__ = (
         "_again_ms",
         "_failures",
+        "_is_compacting",
         "_over",
         "_owner",
         "_pid",
@@ -83,6 +85,7 @@ class Checkpoints:
     def __init__(self, *, is_on: bool) -> None:
         self._again_ms = 0
         self._failures = 0
+        self._is_compacting = False  # by key: this frees nothing that a writer would wait for
         self._starting = threading.Lock()  # never waited for
         self._thread: threading.Thread | None = None
         # of that thread; after an interrupted `join` a live thread counts as ended (Python 3.11)
@@ -104,7 +107,8 @@ class Checkpoints:
         without pause would keep it from the mutex, and the journal would grow without bound.
         """
         if self.is_running:
-            if self._thread is not threading.current_thread():
+            is_behind = not self._is_compacting or store.length >= LONG
+            if is_behind and self._thread is not threading.current_thread():
                 self._wait(ROOM_S if store.length < LONG else ROOM_LONG_S)
             return
         if not self.is_on or self._is_resting(store):
@@ -153,6 +157,8 @@ class Checkpoints:
     def _run(self, store: Store) -> None:
         try:
             answer = run_checkpoint(store, wait=False)
+            self._is_compacting = True
+            compact_due(store, wait=False)
         except AlreadyClosed:
             return
         except Exception as error:  # what earlier calls decided is decided
@@ -163,6 +169,8 @@ class Checkpoints:
             if line not in store.reports:
                 store.note(line)
             return
+        finally:
+            self._is_compacting = False
         self._failures = 0
         if answer["skipped"]:
             self._rest(store, GIVEN_WAY_MS)
@@ -235,6 +243,15 @@ def run_checkpoint(store: Store, *, wait: bool) -> CheckpointWritten:
         "skipped": report.skipped,
         "elapsed_ms": round((time.monotonic() - began) * 1000),
     }
+
+
+def compact_due(store: Store, *, wait: bool) -> int:
+    """Compact the topics by key whose policy says so; returns how many. Raises as run_checkpoint.
+
+    wait: for maintenance by another process; otherwise leave it to that one
+    """
+    with checkpoint.maintenance(store, wait=wait) as is_held:
+        return topic_compaction.compact_due(store) if is_held else 0
 
 
 def compact_changes(store: Store) -> tuple[Changes, Changes]:

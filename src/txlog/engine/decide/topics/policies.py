@@ -17,7 +17,8 @@ and that from the store. What loses a policy inherits again; the store goes back
                  fixed_delivery_delay_ms  what every message is delayed by; 0: what it asks for
                  ttl_from                 publish or deliver_at: from when a time to live counts
     RETENTION    retention_ms, retention_bytes, retention_acked, ttl_ms: what is kept, and how long
-                 it waits (plan/policies), said as None where there is no bound; and ttl_from
+                 it waits; compaction_threshold_bytes: when the newest of each key is
+                 (plan/policies), said as None where there is no bound; and ttl_from
     WATERMARK    those of plan/policies, named without their `watermark_`
 """
 
@@ -152,7 +153,7 @@ DELAYED: Final = Family(
         "ttl_from": _Name(TTL_FROM, "ttl_from", CHOICES["ttl_from"]),
     },
 )
-_UNBOUND: Final = ("retention_ms", "retention_bytes", "ttl_ms")
+_UNBOUND: Final = ("retention_ms", "retention_bytes", "ttl_ms", "compaction_threshold_bytes")
 RETENTION: Final = Family(
     "retention",
     {

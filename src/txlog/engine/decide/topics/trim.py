@@ -30,8 +30,10 @@ from txlog.ranges import Bound
 from txlog.settings import Settings
 
 # The policies of a topic: keep this long, keep this many bytes, keep until acknowledged by all;
-# acknowledge what is older (upkeep/space/retention).
-POLICIES = ("retention_ms", "retention_bytes", "retention_acked", "ttl_ms")
+# acknowledge what is older (upkeep/space/retention); compact by key (…/topic_compaction).
+POLICIES = (
+    "retention_ms", "retention_bytes", "retention_acked", "ttl_ms", "compaction_threshold_bytes",
+)  # fmt: skip
 
 
 @dataclass(slots=True)

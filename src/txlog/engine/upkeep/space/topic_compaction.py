@@ -39,6 +39,7 @@ from txlog.engine.model.ops import Mark, PartitionCompacted
 from txlog.engine.model.schema import MESSAGE
 from txlog.engine.plan.lookup import live_topic
 from txlog.engine.plan.participants import check_available
+from txlog.engine.plan.policies import is_compaction_due
 from txlog.engine.plan.reading.dispatch import NO_MATTER, plan, visible_end
 from txlog.engine.plan.reading.newest import PLACED, fetched, in_ledgers, in_log, newest
 from txlog.engine.plan.reading.ranges import start_of
@@ -48,6 +49,8 @@ from txlog.engine.store.store import Store
 from txlog.engine.upkeep.checkpoint.seal import compare_rows
 from txlog.engine.view.paths import ledger_dir, sealed_path
 from txlog.engine.view.view import View
+from txlog.errors import Corruption, PartitionUnavailable, TopicNotFound
+from txlog.ids import TopicName
 from txlog.startup import compute as pc
 
 
@@ -97,6 +100,33 @@ def compact_topic(
         return False
     finally:
         view.close()
+
+
+def compact_due(store: Store) -> int:
+    """Compact each topic past its threshold; returns how many got other files.
+
+    One that cannot be compacted is noted, and its turn comes again; it does not keep the others.
+    raises: StoreFull, DiskFailed
+    """
+
+    def due(view: View) -> list[tuple[int, str]]:
+        return [
+            (topic.number, topic.name)
+            for topic in view.catalog.topics.values()
+            if is_compaction_due(view, store.settings, topic)
+        ]
+
+    count = 0
+    for number, name in store.read(due):
+        try:
+            count += compact_topic(store, number, TopicCompactReport())
+        except TopicNotFound:  # deleted meanwhile
+            continue
+        except (PartitionUnavailable, Corruption) as error:
+            line = f"{TopicName.parse(name).short} is not compacted by key: {error}"
+            if line not in store.reports:
+                store.note(line)
+    return count
 
 
 def compacted_bytes(view: View, partitions: list[int]) -> int:
