@@ -7,6 +7,7 @@ scan can read them all. A file may lack columns: an absent column reads as null.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Final
 
 import pyarrow as pa
@@ -46,6 +47,22 @@ _FIXED: Final = frozenset([pa.int8(), pa.int32(), pa.int64(), INSTANT])
 FEW_ROWS: Final = 1024  # below it, sharing costs more than it saves
 
 
+def constant(value: object, kind: pa.DataType, total: int) -> pa.Array:
+    """A column that has one value in every row; short ones share the memory of one."""
+    if total > FEW_ROWS:
+        return pa.nulls(total, kind) if value is None else _repeated(value, kind, total)
+    return _few(value, kind).slice(0, total)
+
+
+@lru_cache(maxsize=32)
+def _few(value: object, kind: pa.DataType) -> pa.Array:
+    return pa.nulls(FEW_ROWS, kind) if value is None else _repeated(value, kind, FEW_ROWS)
+
+
+def _repeated(value: object, kind: pa.DataType, total: int) -> pa.Array:
+    return pa.repeat(pa.scalar(value, kind), total)
+
+
 def nulls_of(total: int) -> Callable[[pa.DataType], pa.Array]:
     """The function that makes null columns with this many rows, which share their memory.
 
@@ -54,7 +71,9 @@ def nulls_of(total: int) -> Callable[[pa.DataType], pa.Array]:
     shared: list[pa.Buffer] = []
 
     def nulls(kind: pa.DataType) -> pa.Array:
-        if total < FEW_ROWS or not (kind in _FIXED or kind in _VARIABLE):
+        if total < FEW_ROWS:
+            return constant(None, kind, total)
+        if not (kind in _FIXED or kind in _VARIABLE):
             return pa.nulls(total, kind)
         if not shared:
             shared.append(pa.nulls(total + 1, pa.int64()).buffers()[1])

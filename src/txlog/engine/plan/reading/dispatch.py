@@ -24,6 +24,7 @@ from txlog.engine.model.schema import INSTANT, PROPERTY_MAP
 from txlog.engine.model.tail import repeat_runs
 from txlog.engine.plan.reading.batch_bytes import BatchBytes
 from txlog.engine.plan.reading.skip_sets import Skip, entries_left, indexes_left, runs_left
+from txlog.engine.storage.columns import constant
 from txlog.engine.view.files import Request
 from txlog.engine.view.view import View
 from txlog.settings import RECEIVE_BYTES_MAX
@@ -314,18 +315,17 @@ def received(
         total += piece.rows
         ends.append(total)
     assert stored.num_rows == total
-    offset = pa.arange(0, total)
     if all(piece.marker is None for piece in pieces):
         entry = (
             pa.arange(bases[0], bases[0] + total)
             if len(pieces) == 1
-            else pc.add(offset, repeat_runs(bases, ends, pa.int64()))
+            else pc.add(pa.arange(0, total), repeat_runs(bases, ends, pa.int64()))
         )
-        index: pa.Array = pa.nulls(total, pa.int32())
+        index: pa.Array = constant(None, pa.int32(), total)
         visible = stored.column("publish_time")
-        state: pa.Array = pa.nulls(total, pa.string())
+        state: pa.Array = constant(None, pa.string(), total)
     else:
-        number = pc.add(offset, repeat_runs(bases, ends, pa.int64()))
+        number = pc.add(pa.arange(0, total), repeat_runs(bases, ends, pa.int64()))
         fixed = [None if p.marker is None else p.entry for p in pieces]
         entry = pc.coalesce(repeat_runs(fixed, ends, pa.int64()), number)
         inner = [None if p.marker is None else True for p in pieces]
@@ -335,9 +335,11 @@ def received(
         visible = pc.coalesce(repeat_runs(times, ends, INSTANT), stored.column("publish_time"))
         state = pc.if_else(is_inner, _COMMITTED, _NO_STATE)
     columns = {
-        "topic": pa.repeat(pa.scalar(topic, pa.string()), total),
-        "partition": pa.repeat(pa.scalar(partition_number, pa.int32()), total),
-        "ledger": repeat_runs([piece.ledger for piece in pieces], ends, pa.int64()),
+        "topic": constant(topic, pa.string(), total),
+        "partition": constant(partition_number, pa.int32(), total),
+        "ledger": constant(pieces[0].ledger, pa.int64(), total)
+        if len(pieces) == 1
+        else repeat_runs([piece.ledger for piece in pieces], ends, pa.int64()),
         "entry": entry,
         "index": index,
         "visible_time": visible,
@@ -353,9 +355,9 @@ def _counts(
     redelivered: dict[tuple[int, int, int], int] | None, pieces: list[Piece], total: int
 ) -> pa.Array:
     if redelivered is None:
-        return pa.nulls(total, pa.int32())
+        return constant(None, pa.int32(), total)
     if not redelivered:
-        return pa.repeat(pa.scalar(0, pa.int32()), total)
+        return constant(0, pa.int32(), total)
     out: list[int] = []
     for piece in pieces:
         for step in range(piece.rows):
