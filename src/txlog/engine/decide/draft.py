@@ -93,18 +93,19 @@ class Draft:
         return end
 
     def _open_end(self, partition: int, role: str) -> tuple[int, int]:
-        state = self.view.topic(partition) if role == "p" else self.view.buffer(partition)
-        if not state.ledgers:
+        view = self.view
+        ledgers = (view.topic(partition) if role == "p" else view.buffer(partition)).ledgers
+        if not ledgers:
             return self.roll(partition, role, 0)
-        last = state.ledgers[-1]
-        limits = self.settings
+        last, limits = ledgers[-1], self.settings
+        ledger, entries = last.ledger, last.entries
         if (
-            last.entries >= limits.ledger_entries_max
+            entries >= limits.ledger_entries_max
             or last.payload_bytes >= limits.ledger_bytes_max
             or self.now_ms - last.opened_ms >= limits.ledger_age_max_ms
-        ) and self.holds_rows(partition, role, last.ledger, last.entries):
-            return self.roll(partition, role, last.ledger)
-        return (last.ledger, last.entries)
+        ) and self.holds_rows(partition, role, ledger, entries):
+            return self.roll(partition, role, ledger)
+        return (ledger, entries)
 
     def open_partition(self, partition: int) -> None:
         """Give a partition that this frame makes its first ledger."""

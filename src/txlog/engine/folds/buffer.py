@@ -396,7 +396,8 @@ def _move(one: Held | Marker, lsn: int, moves: Moves, ledger: int, size: int) ->
 
 def find_held(state: Buffer, coordinator: int, sequence: int) -> Held | None:
     """What an open transaction has in this sidecar."""
-    return state.held.get(coordinator, {}).get(sequence)
+    of_coordinator = state.held.get(coordinator)
+    return None if of_coordinator is None else of_coordinator.get(sequence)
 
 
 def marker_of(

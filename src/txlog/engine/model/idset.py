@@ -26,6 +26,8 @@ class IdSet:
         self.inner: dict[tuple[int, int], BitMap] = {}
 
     def __bool__(self) -> bool:
+        if not self.entries and not self.inner:  # mostly
+            return False
         return any(self.entries.values()) or any(self.inner.values())
 
     def __contains__(self, one: Id) -> bool:

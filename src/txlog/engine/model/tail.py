@@ -16,6 +16,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
@@ -261,19 +262,18 @@ class Tail:
     def note(self, raw: RawFrame, ops: list[Op]) -> None:
         """Index the rows of a frame."""
         ref: FrameRef | None = None
+        runs, made = self.runs, _RUNS
         for op in ops:
-            run_of = _RUNS.get(type(op))
+            run_of = made.get(type(op))
             if run_of is None:
                 continue
             if ref is None:
                 ref = _ref(raw)
-            run = run_of(op, ref)
             ledger: int = op.ledger  # type: ignore[union-attr]  # each of _RUNS has one
-            runs = self.runs.get(ledger)
-            if runs is None:
-                self.runs[ledger] = [run]
-            else:
-                runs.append(run)
+            of_ledger = runs.get(ledger)
+            if of_ledger is None:
+                of_ledger = runs[ledger] = []
+            of_ledger.append(run_of(op, ref))
 
     def pack(self, raw: RawFrame) -> None:
         """Take over the checked rows of a frame that is noted already."""
@@ -394,7 +394,8 @@ class Tail:
         users = self.user_tables(slices)
         user = users[0] if len(users) == 1 else pa.concat_tables(users, promote_options="default")
         stops = _stops(slices)
-        total, begins, ends = stops[-1], [0, *stops[:-1]], pa.array(stops, pa.int32())
+        total, begins = stops[-1], [0, *stops[:-1]]
+        ends = pa.array(stops, pa.int32()) if len(stops) > 1 else None
         runs = [run for run, _, _ in slices]
         txns: list[tuple[int, int] | None] | None = None
         made: list[pa.Array | pa.ChunkedArray] = []
@@ -417,7 +418,12 @@ class Tail:
                 made.append(repeat_runs(_CONSTANT[name](runs), stops, kind, ends))
             else:
                 made.append(nulls(kind))
-        return pa.Table.from_arrays(made, schema=pa.schema([MESSAGE.field(n) for n in names]))
+        return pa.Table.from_arrays(made, schema=_schema_of(tuple(names)))
+
+
+@lru_cache(maxsize=64)
+def _schema_of(names: tuple[str, ...]) -> pa.Schema:
+    return pa.schema([MESSAGE.field(name) for name in names])
 
 
 def _by_frame(slices: list[Slice]) -> Iterator[tuple[TailRun, list[Span]]]:

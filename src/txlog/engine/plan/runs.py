@@ -6,6 +6,8 @@ table.
 
 from __future__ import annotations
 
+from operator import attrgetter
+
 import pyarrow as pa
 
 from txlog.engine.model.ops import Run
@@ -16,18 +18,19 @@ from txlog.startup import compute as pc
 _ZERO, _ONE = pa.scalar(0, pa.int32()), pa.scalar(1, pa.int32())
 _STAY, _STEP = pa.scalar(0, pa.int64()), pa.scalar(1, pa.int64())
 FEW_ROWS = 64
+_ENTRY, _REST = attrgetter("entry"), attrgetter("ledger", "index")
 
 
 def runs_of_ids(ids: list[MessageId]) -> list[Run]:
     """Message ids as runs, sorted, an id twice counted once."""
     first = ids[0] if ids else None
-    if first is not None and first.index == 0:
-        ledger, entry = first.ledger, first.entry
-        for at, one in enumerate(ids):  # consecutive plain messages, most of the time
-            if one.index or one.entry != entry + at or one.ledger != ledger:
-                break
-        else:
-            return [(ledger, entry, entry + len(ids) - 1, 0, 0)]
+    if first is not None and first.index == 0 and type(first.entry) is int:
+        ledger, stop = first.ledger, first.entry + len(ids)
+        # consecutive plain messages, most of the time; compared without a loop of Python
+        if [*map(_ENTRY, ids)] == [*range(first.entry, stop)] and {*map(_REST, ids)} == {
+            (ledger, 0)
+        }:
+            return [(ledger, first.entry, stop - 1, 0, 0)]
     return merged({(i.ledger, i.entry, i.index) for i in ids})
 
 

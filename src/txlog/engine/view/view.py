@@ -15,7 +15,7 @@ import struct
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 
 import pyarrow as pa
 
@@ -91,7 +91,20 @@ class _Folds(Mapping[str, Fold]):
 # --- dumps -----------------------------------------------------------------------------------
 
 FOLDS = _Folds()
-_TAKES: dict[type, dict[str, Take]] = {}  # by op and kind of fold: what applies it
+
+
+class _Takes(dict[str, Take]):
+    """What applies an op of one type, by kind of fold; looked up when it is first needed."""
+
+    def __init__(self, op: type) -> None:
+        self._op = op
+
+    def __missing__(self, kind: str) -> Take:
+        take = self[kind] = FOLDS[kind].take(self._op)
+        return take
+
+
+_TAKES = {op: _Takes(op) for op in get_args(Op)}
 STATE_HEAD = struct.Struct("<8s8s")
 STATE_MAGIC = b"TXLOGSTA"
 
@@ -329,35 +342,34 @@ class View:
     def take_ops(self, lsn: int, time_ms: int, ops: list[Op]) -> None:
         """Let the folds take ops of a frame."""
         waiting = 0  # transactions that this frame decides and does not complete
-        loaded, changed = self._loaded, self._changed
+        state_of, changed = self._loaded.get, self._changed
         for op in ops:
             kind = type(op)
-            takes = _TAKES.get(kind)
-            if takes is None:
-                takes = _TAKES[kind] = {}
             if kind in NOTED:
                 waiting += self._note(op)
+            takes = _TAKES[kind]
             for key in op.components():
                 if key is FILES:
                     self.files.name(lsn, op)
                     continue
                 changed[key] = lsn
+                state = state_of(key)
+                if state is None:
+                    self._keep(key, lsn, time_ms, op)
+                else:
+                    takes[key[0]](state, lsn, time_ms, op)
                 if key[0] == "delayed":
                     self._delays.add(key[1])
-                state = loaded.get(key)
-                if state is not None:
-                    take = takes.get(key[0])
-                    if take is None:
-                        take = takes[key[0]] = FOLDS[key[0]].take(kind)
-                    take(state, lsn, time_ms, op)
-                    continue
-                items = self._waiting.get(key)
-                if items is None:
-                    self._waiting[key] = [(lsn, time_ms, op)]
-                else:
-                    items.append((lsn, time_ms, op))
         if waiting > 0:
             self._deadline = ("", 0)  # what waits may continue: the next sweep looks
+
+    def _keep(self, key: Component, lsn: int, time_ms: int, op: Op) -> None:
+        """Keep an op for a fold that nobody has used yet."""
+        items = self._waiting.get(key)
+        if items is None:
+            self._waiting[key] = [(lsn, time_ms, op)]
+        else:
+            items.append((lsn, time_ms, op))
 
     def _note(self, op: Op) -> int:
         """What the view itself takes from an op; 1: a transaction waits more, -1: one less."""

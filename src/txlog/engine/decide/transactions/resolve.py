@@ -20,7 +20,6 @@ import msgspec
 from txlog.clock import Instant
 from txlog.engine.decide.draft import Decision, Draft
 from txlog.engine.folds import buffer as buffers
-from txlog.engine.folds.buffer import Held
 from txlog.engine.folds.coordinator import (
     ABORTED,
     ABORTING,
@@ -173,7 +172,7 @@ def _commit_body(
                 held.count,
                 held.payload_bytes,
                 delayed=held.delayed,
-                watermarks=_watermarks(draft.view, partition, held, pair),
+                watermarks=_watermarks(draft.view, partition, pair) if held.watermarks else [],
             ),
             BufferCommitted(partition, *pair, side_ledger, side_entry, ledger, entry),
         )
@@ -185,9 +184,9 @@ def _commit_body(
     return body, markers
 
 
-def _watermarks(view: View, partition: int, held: Held, pair: tuple[int, int]) -> list[Effect]:
+def _watermarks(view: View, partition: int, pair: tuple[int, int]) -> list[Effect]:
     """The net effect of the transaction's watermark rows in a partition."""
-    return view.watermark(partition).effects_of(*pair) if held.watermarks else []
+    return view.watermark(partition).effects_of(*pair)
 
 
 def _abort_body(draft: Draft, txn: Txn, found: Participants) -> list[Op]:
