@@ -139,6 +139,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     ttl_ms: int = UNLIMITED
     # a topic is compacted by key once so many bytes have come since; a policy as well; -1: never
     compaction_threshold_bytes: int = UNLIMITED
+    # whether a producer or subscriber that names a missing topic makes it, and with how many
+    # partitions
+    allow_auto_topic_creation: bool = False
+    default_num_partitions: int = 1
     # how long, and in how many bytes of each log, changes of keys, cursors and the catalog stay as
     # rows; of older ones the newest of each stays. 0: no rows at all, -1: no bound
     change_retention_ms: int = 7 * DAY_MS
@@ -229,12 +233,18 @@ BOUNDS: Final[dict[str, tuple[int, int]]] = {
     "retention_bytes": (UNLIMITED, INSTANT_MS_MAX),
     "ttl_ms": (UNLIMITED, INSTANT_MS_MAX),
     "compaction_threshold_bytes": (UNLIMITED, INSTANT_MS_MAX),
+    "default_num_partitions": (1, PARTITIONS_MAX),
     "change_retention_ms": (UNLIMITED, INSTANT_MS_MAX),
     "change_retention_bytes": (UNLIMITED, _WORD_MAX),
 }
 WATERMARK_POLICIES: Final = tuple(name for name in BOUNDS if name.startswith("watermark_"))
 # settings that are yes or no; 0 and 1 are accepted too
-SWITCHES: Final = ("delayed_delivery_active", "deliver_at_time_strict", "retention_acked")
+SWITCHES: Final = (
+    "delayed_delivery_active",
+    "deliver_at_time_strict",
+    "retention_acked",
+    "allow_auto_topic_creation",
+)
 # settings that are shares, above 0 and at most 1
 SHARES: Final = ("sidecar_garbage_ratio",)
 

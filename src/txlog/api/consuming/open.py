@@ -11,6 +11,7 @@ from txlog.api.consuming.in_memory import NonDurableConsumer
 from txlog.api.consuming.many_topics import MultiTopicsConsumer, Topics
 from txlog.api.reading.reader import Reader, range_from
 from txlog.api.reading.watermark_session import WatermarkListener, check_listener
+from txlog.api.sending.first_use import topic_in_use
 from txlog.engine.decide.topics import create as admin
 from txlog.engine.decide.topics.policies import Policies
 from txlog.engine.plan.lookup import topic as find_topic
@@ -68,6 +69,7 @@ def open_consumer(
 
     def open_one(name: str, is_later: bool) -> Consumer:
         if create:
+            topic_in_use(store, TopicName.parse(name, allow_partition=True))
             create_subscription(
                 store,
                 name,
@@ -135,6 +137,7 @@ def _non_durable(
     watermarks = options.get("enable_watermarking", False)
     check_listener(listener, watermarks)
     name = check_name("subscription", subscription)
+    topic_in_use(store, TopicName.parse(topics, allow_partition=True))
     chosen = None if partitions is None else list(partitions)
     reader = Reader(store, topics, range_from(start), chosen, isolation or "committed")
     policy = options.get("batch_receive_policy")

@@ -6,6 +6,7 @@ watermarks.
 Contents:
 
     bulk                Bulk: a batch of any size, written by any number of processes, stored once
+    first_use           a missing topic is made by who names it, where the store allows that
     future              SendFuture: the answer of a message that was sent without waiting
     large               a value of any length: a file of chunks, then one frame that names it
     message_builder     MessageBuilder: a message put together step by step

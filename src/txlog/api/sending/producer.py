@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple, SupportsIndex, TypeVar, overload
 import pyarrow as pa
 
 from txlog.api.sending import large, message_builder, outbox
+from txlog.api.sending.first_use import topic_in_use
 from txlog.api.sending.receipt import BatchReceipt, Stretch
 from txlog.api.sending.router import ROUND_ROBIN, Router
 from txlog.api.sending.watermark_builder import Asserting, WatermarkBuilder
@@ -28,7 +29,6 @@ from txlog.engine.decide.sending.deliver_at import AFTER, AT
 from txlog.engine.decide.transactions.sweep import Uses
 from txlog.engine.folds.catalog import Topic, numbers
 from txlog.engine.plan.lookup import live_topic
-from txlog.engine.plan.lookup import topic as find_topic
 from txlog.engine.plan.route import COLUMNS, Routed, route
 from txlog.engine.store.store import Store
 from txlog.engine.upkeep.delayed.buckets import tend_due
@@ -199,7 +199,7 @@ class Producer:
         self.chunking = chunking
         self.topic = TopicName.parse(topic, allow_partition=True)
         self._name = None if name is None else check_name("producer", name)
-        found = store.read(lambda view: find_topic(view, self.topic))
+        found = topic_in_use(store, self.topic)
         self._number = found.number
         self._partitions = found.partitions
         self._router = router or Router(None, ROUND_ROBIN, self._short(), self._name or "")

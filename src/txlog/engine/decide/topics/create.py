@@ -20,6 +20,7 @@ from txlog.engine.model.ops import (
     TopicCreated,
 )
 from txlog.engine.plan.lookup import subscription as find_subscription
+from txlog.engine.plan.lookup import topic as find_topic
 from txlog.engine.plan.reading.ranges import partition_of, resolve_bound
 from txlog.engine.plan.reading.uncommitted import check_isolation
 from txlog.engine.view.view import View
@@ -94,6 +95,18 @@ def create_topic(
         draft.open_partition(number)
     draft.ops += policy_ops(catalog.next_topic, policies)
     return draft.decision(True, sync=True)
+
+
+def first_use(view: View, settings: Settings, now: Instant, name: TopicName) -> Decision:
+    """Decide to make a topic that is missing, if the store allows that; answers the topic.
+
+    raises: TopicNotFound: it does not, or the name is of a partition, or differs in case only
+    """
+    is_new = name.full.casefold() not in view.catalog.by_name and name.partition is None
+    if not (is_new and settings.allow_auto_topic_creation):
+        return Decision([], answer=find_topic(view, name))
+    partitions = settings.default_num_partitions
+    return create_topic(view, settings, now, name, partitions, if_not_exists=True)
 
 
 def set_policies(view: View, topic: Topic, policies: Mapping[str, int | None]) -> Decision:
