@@ -35,7 +35,8 @@ The exit code of an error is its TXL code without the last two digits. README, t
     │  ├─ NoResources              504 no descriptors or memory
     │  ├─ ConsumerBusy             505
     │  ├─ PartitionUnavailable     506
-    │  └─ ProducerQueueIsFull      507 wait for an answer of what was sent before
+    │  ├─ ProducerQueueIsFull      507 wait for an answer of what was sent before
+    │  └─ ProducerBusy             508
     ├─ IntegrityError          6   verify, restore
     │  ├─ Corruption               601 file; 602 journal; 604 components disagree
     │  │  └─ MissingFile           601 a file that is named but absent
@@ -54,8 +55,8 @@ The exit code of an error is its TXL code without the last two digits. README, t
        └─ MissingExtra             107 an extra or Java is not installed
 
 Pulsar twins: InvalidTxnStatus, TransactionConflict, TransactionTimedOut (an InvalidTxnStatus),
-ProducerFenced, ProducerQueueIsFull (PulsarClientException there), ConsumerBusy, and NotAllowed have
-the same names there; ExpiredTransaction is the transaction-key PIP's.
+ProducerFenced, ProducerBusy, ProducerQueueIsFull (PulsarClientException there), ConsumerBusy, and
+NotAllowed have the same names there; ExpiredTransaction is the transaction-key PIP's.
 """
 
 from __future__ import annotations
@@ -305,6 +306,13 @@ class PartitionUnavailable(TryAgain):
 
     codes: Codes = (506,)
     kind = "unavailable"
+
+
+class ProducerBusy(TryAgain):
+    """Another process has the topic to itself: it has an exclusive producer."""
+
+    codes: Codes = (508,)
+    kind = "busy"
 
 
 class ProducerQueueIsFull(TryAgain):

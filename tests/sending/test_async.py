@@ -353,7 +353,7 @@ def test_an_error_that_nobody_was_told_of_is_raised_once(bench: Bench) -> None:
 
 
 def _flush(producer: Producer) -> None:
-    producer._outbox()._sender.settle(None)  # type: ignore[union-attr]
+    producer._sends[0]()._sender.settle(None)  # type: ignore[union-attr]
 
 
 def test_a_fenced_producer_fails_all_and_others_go_on(bench: Bench) -> None:

@@ -26,6 +26,7 @@ from txlog.api.client import Client as Synchronous
 from txlog.api.consuming.many_topics import Topics
 from txlog.api.consuming.open import ConsumerOptions
 from txlog.api.open import open_store
+from txlog.api.reading.pause import until_told
 from txlog.api.sending.outbox import ProducerOptions
 from txlog.api.sending.router import Choose
 from txlog.clock import Clock
@@ -51,6 +52,7 @@ class SendingOptions(ProducerOptions, total=False):
 
     message_router: Choose | None
     message_routing_mode: str
+    access_mode: str
 
 
 class SubscriptionOptions(TypedDict, total=False):
@@ -121,15 +123,25 @@ class Client(Handle[Synchronous]):
         A message waits for no others, unless batching_max_publish_delay_ms says so.
         """
         options.setdefault("batching_max_publish_delay_ms", 0)
-        make = partial(
-            self._sync.producer,
+        begin = partial(
+            self._sync._producer,
             topic,
             name,
             chunking=chunking,
             idle_on_close=idle_on_close,
             **options,
         )
-        return self._opening(make, Producer)
+
+        async def open() -> Producer:
+            opening = await self._worker.run(begin)
+            if opening.waits:  # the thread is not held up
+                made = await self._waits.until(opening.look, None, until_told, _close)
+            else:
+                made = await self._worker.run(opening.make, _close)
+            assert made is not None
+            return Producer(made, self._worker, self._waits)
+
+        return Opening(open)
 
     def consumer(
         self, topic: str | Topics, subscription: str, **options: Unpack[Options]
@@ -208,6 +220,10 @@ class Client(Handle[Synchronous]):
         trace: TracebackType | None,
     ) -> None:
         await self.close()
+
+
+def _close(handle: Any) -> None:
+    handle.close()
 
 
 def open(

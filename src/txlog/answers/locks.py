@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from txlog.engine.storage.journal.flusher import FLUSH_LOCK
-from txlog.engine.store.liveness import WRITE_LOCK, consumer_lock
+from txlog.engine.store.liveness import CONSUMERS_DIR, WRITE_LOCK, consumer_lock
 from txlog.engine.store.pins import pins
 from txlog.engine.store.store import MAINTENANCE_PATH, Store
 from txlog.engine.view.view import View
@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 def locks(view: View, store: Store) -> list[LockRow]:
     """Every lock: {name, path, held, pid, command, since_time, subscription}.
 
-    A consumer's lock is listed while the catalog has the consumer, and held while that lives.
+    That of an exclusive producer is named producer, by topic and epoch. A consumer's lock is listed
+    while the catalog has the consumer, and held while that lives.
     """
     out = [
         _row(store, "write", WRITE_LOCK, None, None),
@@ -26,6 +27,8 @@ def locks(view: View, store: Store) -> list[LockRow]:
         _row(store, "maintenance", MAINTENANCE_PATH, None, None),
     ]
     out += [_row(store, "pin", path, None, None) for path in pins(store.disk)]
+    seats = sorted(name for name in store.disk.listdir(CONSUMERS_DIR) if "-" in name)
+    out += [_row(store, "producer", f"{CONSUMERS_DIR}/{name}", None, None) for name in seats]
     for _, one in sorted(view.catalog.consumers.items()):
         held = view.catalog.subscriptions[one.subscription]
         out.append(_row(store, "consumer", consumer_lock(one.number), held.name, one.since_ms))

@@ -28,14 +28,16 @@ from txlog.api.reading import table_view as table_views
 from txlog.api.reading.pause import Waiting, until, until_told
 from txlog.api.sending import bulk as bulks
 from txlog.api.sending import outbox
+from txlog.api.sending.access import Opening
 from txlog.api.sending.producer import Producer
 from txlog.api.sending.router import ROUND_ROBIN, Router, seed_of
 from txlog.api.topics import subscription as subscription_handle
 from txlog.api.topics import topic as topic_handle
 from txlog.api.transactions import end, transaction
 from txlog.api.transactions import transaction as transaction_handle
-from txlog.arguments import checked
+from txlog.arguments import checked, explained
 from txlog.engine.decide.sending import adopt
+from txlog.engine.decide.sending.exclusive import SHARED
 from txlog.engine.decide.topics import create as admin
 from txlog.engine.decide.transactions import end as end_txn
 from txlog.engine.decide.transactions import enter
@@ -68,6 +70,7 @@ if TYPE_CHECKING:
     from txlog.api.reading.reader import Reader
     from txlog.api.reading.table_view import TableView
     from txlog.api.reading.watermark_session import WatermarkListener
+    from txlog.api.sending.access import Access
     from txlog.api.sending.bulk import Bulk
     from txlog.api.sending.outbox import Outbox, ProducerOptions
     from txlog.api.sending.router import Choose
@@ -118,7 +121,7 @@ class Client(RelationReader):
 
     __slots__ = (
         "_checkpoints",
-        "_consumers",
+        "_handles",
         "_listeners",
         "_outbox",
         "_parts",
@@ -139,7 +142,9 @@ class Client(RelationReader):
         self._listeners: Callable[[], Listeners] = partial(
             _once, self._parts, "listeners", lambda: listening.Listeners(store)
         )
-        self._consumers: WeakSet[Consumer | MultiTopicsConsumer | NonDurableConsumer] = WeakSet()
+        self._handles: WeakSet[Consumer | MultiTopicsConsumer | NonDurableConsumer | Access] = (
+            WeakSet()
+        )
 
     @property
     def settings(self) -> Settings:
@@ -192,9 +197,9 @@ class Client(RelationReader):
             if sent is not None:
                 sent.close()
         finally:
-            for consumer in list(self._consumers):
+            for handle in list(self._handles):
                 with suppress(TxlogError):  # its peers consider it dead
-                    consumer.close()
+                    handle.close()
             with suppress(AlreadyClosed):  # closed by another thread, or the parent's
                 self._checkpoints.close(self._store)
                 if self._store.has_written:  # a reader changes nothing
@@ -390,6 +395,7 @@ class Client(RelationReader):
         idle_on_close: bool = False,
         message_router: Choose | None = None,
         message_routing_mode: str = ROUND_ROBIN,
+        access_mode: str = SHARED,
         **options: Unpack[ProducerOptions],
     ) -> Producer:
         """A producer; a name makes sends idempotent, chunking lets messages be large.
@@ -397,6 +403,8 @@ class Client(RelationReader):
         message_router: given a message and the number of partitions, says the partition of each
                        that names none; called in the thread that sends
         message_routing_mode: without a key "round-robin", or all to one: "single-partition"
+        access_mode:   "exclusive": the only one of the topic, else ProducerBusy while there is one;
+                       "exclusive-with-fencing" takes over, "wait-for-exclusive" waits for its turn
         idle_on_close: consumers stop waiting for its watermarks when it is closed
         For send_async, by Pulsar's names; what is queued is sent at the first of these:
         batching_max_publish_delay_ms:      its oldest message is this old (1)
@@ -405,18 +413,50 @@ class Client(RelationReader):
         max_pending_messages:               as many may wait for their answers (50,000), and
         block_if_queue_full:                then a call waits, else it raises ProducerQueueIsFull
         """
-        batching = outbox.batching_of(options) if options else None
-        seed = seed_of(name, self._store.disk.pid())
-        return Producer(
-            self._store,
+        return self._producer(
             topic,
             name,
-            outbox=self._outbox,
             chunking=chunking,
             idle_on_close=idle_on_close,
-            batching=batching,
-            router=Router(message_router, message_routing_mode, topic, seed),
-        )
+            message_router=message_router,
+            message_routing_mode=message_routing_mode,
+            access_mode=access_mode,
+            **options,
+        ).wait()
+
+    @explained
+    def _producer(
+        self,
+        topic: str,
+        name: str | None = None,
+        *,
+        chunking: bool = False,
+        idle_on_close: bool = False,
+        message_router: Choose | None = None,
+        message_routing_mode: str = ROUND_ROBIN,
+        access_mode: str = SHARED,
+        **options: Unpack[ProducerOptions],
+    ) -> Opening[Producer]:
+        """A producer in the making."""
+        seed = seed_of(name, self._store.disk.pid())
+        router = Router(message_router, message_routing_mode, topic, seed)
+        sends = (self._outbox, outbox.batching_of(options))
+
+        def make() -> Producer:
+            made = Producer(
+                self._store,
+                topic,
+                name,
+                sends=sends,
+                chunking=chunking,
+                idle_on_close=idle_on_close,
+                router=router,
+                access_mode=access_mode,
+            )
+            self._handles.add(made.access)
+            return made
+
+        return Opening(self._store, topic, make, access_mode)
 
     @overload
     def consumer(
@@ -508,7 +548,7 @@ class Client(RelationReader):
         opened = subscribing.open_consumer(
             self._store, topic, subscription, options, listener, durable=durable, start=start
         )
-        self._consumers.add(opened)
+        self._handles.add(opened)
         if message_listener is not None:
             self._listeners().add(opened, message_listener)
         return opened

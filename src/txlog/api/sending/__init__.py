@@ -5,6 +5,7 @@ watermarks.
 
 Contents:
 
+    access              the place of one producer on its topic, shared or exclusive
     bulk                Bulk: a batch of any size, written by any number of processes, stored once
     first_use           a missing topic is made by who names it, where the store allows that
     future              SendFuture: the answer of a message that was sent without waiting

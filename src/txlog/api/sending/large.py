@@ -17,6 +17,7 @@ from typing import BinaryIO, TypeAlias
 
 import pyarrow as pa
 
+from txlog.api.sending.access import Target
 from txlog.api.sending.receipt import LargeReceipt
 from txlog.api.transactions.transaction import Transaction, in_transaction
 from txlog.engine.decide.sending import large
@@ -24,7 +25,7 @@ from txlog.engine.decide.sending.deliver_at import AFTER, AT
 from txlog.engine.decide.sending.large import Address, LargeOutcome, PublishedChunks
 from txlog.engine.decide.sending.producers import Named
 from txlog.engine.decide.transactions.sweep import Uses
-from txlog.engine.folds.catalog import Topic, numbers
+from txlog.engine.folds.catalog import numbers
 from txlog.engine.plan.lookup import live_topic
 from txlog.engine.plan.route import COLUMNS, PartitionSlice, check_delays, partition_of_key
 from txlog.engine.storage.chunks import ChunkFile, cut
@@ -107,7 +108,7 @@ def body_of(
 
 def send(
     store: Store,
-    topic: int,
+    topic: Target,
     to: Address,
     head: Mapping[str, object],
     body: Body,
@@ -115,7 +116,7 @@ def send(
 ) -> LargeReceipt:
     """Send a large message; durable when it returns, in a transaction with the commit.
 
-    topic: its number
+    topic: where it goes
     head:  key, properties, event_time, deliver_at, deliver_after, those that it has
     raises: as Producer.send; StoreFull, LimitExceeded: nothing of it stays
     """
@@ -150,22 +151,18 @@ def send(
     return LargeReceipt(to.partition, done, made.payload_bytes)
 
 
-def _topic(view: View, number: int) -> Topic:
-    return live_topic(view, number, "of this producer")
-
-
-def _path(view: View, topic: int, to: Address, ledger: int) -> str:
-    number = numbers(_topic(view, topic))[to.partition]
+def _path(view: View, topic: Target, to: Address, ledger: int) -> str:
+    number = numbers(live_topic(view, topic.number, "of this producer"))[to.partition]
     directory = ledger_dir(view.catalog, number, "s")
     return sealed_path(directory, ledger, view.manifest.generation)
 
 
 def _reserve(
-    store: Store, topic: int, to: Address, txn: Transaction | TxnId | None
+    store: Store, topic: Target, to: Address, txn: Transaction | TxnId | None
 ) -> LargeOutcome:
     if txn is None:
         answer = store.write(
-            lambda view, now: large.reserve(view, store.settings, now, _topic(view, topic), to)
+            lambda view, now: large.reserve(view, store.settings, now, topic.find(view), to)
         )
     else:
         uid = store.disk.owner()[0]
@@ -173,22 +170,22 @@ def _reserve(
             store,
             txn,
             lambda view, now, use: large.reserve_in_txn(
-                view, store.settings, now, uid, _topic(view, topic), to, use
+                view, store.settings, now, uid, topic.find(view), to, use
             ),
-            _uses(topic, to),
+            _uses(topic.number, to),
         )
     assert isinstance(answer, LargeOutcome)
     return answer
 
 
 def _append(
-    store: Store, topic: int, to: Address, made: PublishedChunks, txn: Transaction | TxnId | None
+    store: Store, topic: Target, to: Address, made: PublishedChunks, txn: Transaction | TxnId | None
 ) -> LargeOutcome:
     owner = store.disk.owner()
     if txn is None:
         answer = store.write(
             lambda view, now: large.append(
-                view, store.settings, now, _topic(view, topic), to, made, owner
+                view, store.settings, now, topic.find(view), to, made, owner
             )
         )
     else:
@@ -196,9 +193,9 @@ def _append(
             store,
             txn,
             lambda view, now, use: large.append_in_txn(
-                view, store.settings, now, owner[0], _topic(view, topic), to, made, use
+                view, store.settings, now, owner[0], topic.find(view), to, made, use
             ),
-            _uses(topic, to),
+            _uses(topic.number, to),
         )
     assert isinstance(answer, LargeOutcome)
     return answer

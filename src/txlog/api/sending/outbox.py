@@ -46,6 +46,7 @@ from txlog.errors import (
     InvalidMessage,
     NoResources,
     NotAllowed,
+    ProducerBusy,
     ProducerFenced,
     ProducerQueueIsFull,
     TopicNotFound,
@@ -84,7 +85,7 @@ INT64 = range(-(1 << 63), 1 << 63)
 FAILED_MAX = 1_000
 OPEN, CLOSING, ENDED = range(3)
 # What refuses all that a producer has queued, not one message of it.
-_OF_ALL = (ProducerFenced, TopicNotFound)
+_OF_ALL = (ProducerBusy, ProducerFenced, TopicNotFound)
 # What says that rows cannot be encoded or routed.
 _OF_ROWS = (*produce.REFUSALS, pa.ArrowException, TypeError, ValueError, OverflowError)
 

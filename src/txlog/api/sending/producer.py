@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple, SupportsIndex, TypeVar, overload
 import pyarrow as pa
 
 from txlog.api.sending import large, message_builder, outbox
+from txlog.api.sending.access import Access
 from txlog.api.sending.first_use import topic_in_use
 from txlog.api.sending.receipt import BatchReceipt, Stretch
 from txlog.api.sending.router import ROUND_ROBIN, Router
@@ -26,6 +27,7 @@ from txlog.engine.decide.draft import Decision
 from txlog.engine.decide.sending import producers
 from txlog.engine.decide.sending import send as produce
 from txlog.engine.decide.sending.deliver_at import AFTER, AT
+from txlog.engine.decide.sending.exclusive import SHARED
 from txlog.engine.decide.transactions.sweep import Uses
 from txlog.engine.folds.catalog import Topic, numbers
 from txlog.engine.plan.lookup import live_topic
@@ -164,17 +166,17 @@ class Producer:
     """
 
     __slots__ = (
+        "_access",
         "_asserting",
-        "_batching",
         "_idle_on_close",
         "_is_closed",
         "_lane",
         "_name",
         "_named",
         "_number",
-        "_outbox",
         "_partitions",
         "_router",
+        "_sends",
         "_store",
         "chunking",
         "topic",
@@ -186,15 +188,14 @@ class Producer:
         topic: str,
         name: str | None,
         *,
-        outbox: Callable[[], Outbox],
+        sends: tuple[Callable[[], Outbox], Batching],
         chunking: bool = False,
         idle_on_close: bool = False,
-        batching: Batching | None = None,
         router: Router | None = None,
+        access_mode: str = SHARED,
     ) -> None:
         self._store = store
-        self._outbox = outbox
-        self._batching = batching
+        self._sends = sends
         self._lane: Lane | None = None
         self.chunking = chunking
         self.topic = TopicName.parse(topic, allow_partition=True)
@@ -204,9 +205,15 @@ class Producer:
         self._partitions = found.partitions
         self._router = router or Router(None, ROUND_ROBIN, self._short(), self._name or "")
         self._named: Named | None = None
-        if self._name is not None:
-            self._named = self._take_over(self._name)
-        self._asserting = Asserting(store, self.topic, self._number, self._name, self._named)
+        self._access = Access(store, self._number, self._short(), access_mode)
+        try:
+            if self._name is not None:
+                self._named = self._take_over(self._name)
+        except BaseException:  # nobody else can free the seat
+            self._access.close()
+            raise
+        target = self._access.target
+        self._asserting = Asserting(store, self.topic, target, self._name, self._named)
         self._idle_on_close = idle_on_close
         self._is_closed = False
 
@@ -227,6 +234,11 @@ class Producer:
     def producer_name(self) -> str | None:
         """The name, None for a producer without deduplication."""
         return self._name
+
+    @property
+    def access(self) -> Access:
+        """Its place on the topic, for the client that closes it."""
+        return self._access
 
     def last_sequence_id(self) -> int:
         """The highest sequence stored under this producer's name in any partition; -1: none."""
@@ -308,7 +320,7 @@ class Producer:
                     )
                 turn = self._router.next()
                 to = large.address(self._partitions, turn, key, partition, self._named, sequence_id)
-                receipt = large.send(self._store, self._number, to, head, body, txn)
+                receipt = large.send(self._store, self._access.target, to, head, body, txn)
                 if txn is not None:
                     self._asserting.note(txn, event_time)
                 return receipt
@@ -428,13 +440,13 @@ class Producer:
 
     def _queue(self) -> Lane:
         """The queue of what is sent without waiting, made by the first message."""
-        batching = outbox.Batching() if self._batching is None else self._batching
+        make, batching = self._sends
 
         def route(rows: pa.RecordBatch) -> produce.Batch:
             routing = self._route(rows)
             return lambda view: produce.Outgoing(*self._routed(view, routing), self._named)
 
-        sent = self._outbox()
+        sent = make()
         made = sent.lane(batching, route)
         with sent.lock:
             if self._lane is None:  # another thread may have been faster
@@ -561,9 +573,9 @@ class Producer:
     def _routed(self, view: View, routing: _Routing) -> tuple[Topic, Routed]:
         """The topic, and the rows over the partitions it has: under the lock a key has one place.
 
-        raises: TopicNotFound when it was deleted
+        raises: TopicNotFound when it was deleted; ProducerFenced, ProducerBusy
         """
-        topic = live_topic(view, self._number, self._short())
+        topic = self._access.topic(view)
         self._partitions = topic.partitions
         return topic, routing.over(topic.partitions)
 
@@ -605,7 +617,9 @@ class Producer:
         if self._is_closed:
             return
         has_pending = self._lane is not None and self._lane.has_pending
-        if (self._idle_on_close or has_pending) and self._store.put_off(self.close):
+        if (self._idle_on_close or has_pending or self._access.epoch) and self._store.put_off(
+            self.close
+        ):
             return
         try:
             if self._lane is not None:
@@ -615,6 +629,7 @@ class Producer:
                 self.new_watermark().mark_idle().send()
         finally:
             self._is_closed = True
+            self._access.close()
 
     def _check_open(self) -> None:
         if self._is_closed:

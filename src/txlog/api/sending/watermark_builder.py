@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from txlog.api.sending.access import Target
 from txlog.api.transactions import transaction
 from txlog.arguments import checked
 from txlog.clock import Instant
@@ -86,6 +87,7 @@ class Asserting:
     """
 
     __slots__ = (
+        "_find",
         "_least",
         "_named",
         "_number",
@@ -98,9 +100,15 @@ class Asserting:
     )
 
     def __init__(
-        self, store: Store, topic: TopicName, number: int, name: str | None, named: Named | None
+        self,
+        store: Store,
+        topic: TopicName,
+        target: Target,
+        name: str | None,
+        named: Named | None,
     ) -> None:
-        self._store, self._number, self._named = store, number, named
+        self._store, self._named = store, named
+        self._number, self._find = target
         self._short = topic.topic.short
         self.name = name or UNNAMED
         self._least: dict[Transaction | TxnId, int] = {}
@@ -202,7 +210,7 @@ class Asserting:
         if txn is None:
             answer = store.write(
                 lambda view, now: watermark.assert_watermark(
-                    view, store.settings, now, self._live(view), what, named
+                    view, store.settings, now, self._find(view), what, named
                 )
             )
         else:
@@ -210,7 +218,7 @@ class Asserting:
 
             def decide(view: View, now: Instant, use: Use) -> Decision:
                 return watermark.assert_in_txn(
-                    view, store.settings, now, uid, self._live(view), what, named, use
+                    view, store.settings, now, uid, self._find(view), what, named, use
                 )
 
             answer = transaction.in_transaction(store, txn, decide, Uses())

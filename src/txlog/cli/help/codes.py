@@ -274,6 +274,14 @@ CODES: Final[dict[int, Code]] = {
         "Wait for an answer, or open the producer with `block_if_queue_full=True`.",
         "txlog bench",
     ),
+    508: Code(
+        "the topic has an exclusive producer",
+        "A producer with access_mode exclusive has the topic to itself until it closes or its "
+        "process ends; what others send meanwhile is not stored.",
+        "Wait for it, or open the producer with wait-for-exclusive, or take over with "
+        "exclusive-with-fencing.",
+        "txlog admin locks",
+    ),
     601: Code(
         "a file is damaged or missing",
         "Bytes are not what was written: the checksum differs, or the file is not there. The "

@@ -27,9 +27,22 @@ def consumer_lock(number: int) -> str:
     return f"{CONSUMERS_DIR}/{number}.lock"
 
 
+def seat_lock(topic: int, epoch: int) -> str:
+    """The lock file of an exclusive producer of a topic; held by one process, once."""
+    return f"{CONSUMERS_DIR}/{topic}-{epoch}.lock"
+
+
 def dead_consumers(disk: Disk, numbers: Iterable[int]) -> list[int]:
     """Those whose lock nobody holds: they are dead, and stay so."""
     return [number for number in numbers if not is_held(disk, consumer_lock(number))]
+
+
+def holds_seat(disk: Disk, topic: int, epoch: int) -> bool:
+    """True while the exclusive producer of this epoch lives; asked under the write lock only.
+
+    To ask takes the lock for a moment, so that two who ask at once would see each other.
+    """
+    return is_held(disk, seat_lock(topic, epoch))
 
 
 def write_seen(file: File, seen: Seen) -> None:

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from txlog.clock import Instant
 from txlog.engine.decide.draft import Decision, Draft
+from txlog.engine.decide.sending.exclusive import SEAT
 from txlog.engine.folds.catalog import Topic, number_of
 from txlog.engine.folds.topic import LastSent
 from txlog.engine.model.ops import ProducerOpened, ProducersForgotten
@@ -78,5 +79,6 @@ def make_room(draft: Draft, number: int, name: str) -> None:
         return
     surplus = len(producers) + 1 - draft.settings.dedup_producers_max
     if surplus > 0:
-        oldest = nsmallest(surplus, producers, key=lambda one: producers[one].time_ms)
+        others = (one for one in producers if one != SEAT)
+        oldest = nsmallest(surplus, others, key=lambda one: producers[one].time_ms)
         draft.ops.append(ProducersForgotten(number, oldest))

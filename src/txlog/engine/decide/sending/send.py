@@ -34,6 +34,7 @@ from txlog.errors import (
     InvalidMessage,
     LimitExceeded,
     PartitionUnavailable,
+    ProducerBusy,
     ProducerFenced,
     TopicNotFound,
     TxlogError,
@@ -85,6 +86,7 @@ REFUSALS = (
     InvalidMessage,
     LimitExceeded,
     PartitionUnavailable,
+    ProducerBusy,
     ProducerFenced,
     TopicNotFound,
 )

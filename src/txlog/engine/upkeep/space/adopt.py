@@ -17,7 +17,10 @@ from contextlib import suppress
 
 import msgspec
 
+from txlog.clock import Instant
+from txlog.engine.decide.draft import Decision
 from txlog.engine.decide.sending import adopt as flow
+from txlog.engine.decide.sending import exclusive
 from txlog.engine.decide.sending.adopt import AGAIN, DONE, Adoption
 from txlog.engine.folds.catalog import number_of
 from txlog.engine.plan.clock_trust import trusted
@@ -27,6 +30,7 @@ from txlog.engine.storage.checked import check_size, checked_bytes
 from txlog.engine.storage.disk.protocol import Disk
 from txlog.engine.storage.segment import FileRef
 from txlog.engine.storage.segment_reader import SegmentReader
+from txlog.engine.store.liveness import holds_seat
 from txlog.engine.store.store import Store
 from txlog.engine.upkeep.checkpoint.checkpoint import maintenance
 from txlog.engine.upkeep.space.sweep import below_topics, names_in, unlink_unnamed
@@ -50,8 +54,8 @@ def adopt_files(
     returns: False when the batch was stored before
     raises: StoreLocked, Corruption (a file is not what its task wrote), NotAllowed (a file is gone,
             partitions were added, the batch is of another topic), TopicNotFound,
-            PartitionUnavailable, LimitExceeded, StoreFull, DiskFailed: nothing was done;
-            OutcomeUnknown
+            ProducerBusy, PartitionUnavailable, LimitExceeded, StoreFull, DiskFailed: nothing was
+            done; OutcomeUnknown
     """
     ordered = sorted(staged, key=lambda one: (one.partition, one.task, one.number))
     with maintenance(store, wait=True):
@@ -72,7 +76,14 @@ def _adopt(store: Store, topic: int, key: str, batch: int | str, staged: Sequenc
         _with_stage(lambda: _link(store.disk, staged, files))
         wanted = Adoption(topic, key, batch, staged, files)
         caller = store.disk.owner()
-        done = store.write(lambda view, now: flow.adopt(view, store.settings, now, caller, wanted))
+
+        def decide(view: View, now: Instant) -> Decision:
+            found = view.catalog.topics.get(topic)
+            if found is not None:  # a batch is like a shared producer
+                exclusive.check(view, found, 0, lambda epoch: holds_seat(store.disk, topic, epoch))
+            return flow.adopt(view, store.settings, now, caller, wanted)
+
+        done = store.write(decide)
     except OutcomeUnknown:
         raise  # the frame may name them
     except TxlogError:

@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import suppress
 
+from txlog.engine.decide.sending.exclusive import epoch_of
 from txlog.engine.folds.catalog import has_partition
 from txlog.engine.storage.disk.protocol import TEMPORARY_PREFIX, Disk
 from txlog.engine.storage.manifest import Manifest, changes_of, generations, read_manifest
@@ -181,15 +182,26 @@ def paths_of(manifest: Manifest) -> set[str]:
 
 
 def detached(disk: Disk, view: View) -> list[str]:
-    """The locks of consumers no longer attached, whose numbers nobody gets again."""
+    """The locks of consumers no longer attached, and of seats that were left.
+
+    Neither gets its number again.
+    """
     catalog = view.catalog
-    return [
-        f"{CONSUMERS_DIR}/{name}"
-        for name in disk.listdir(CONSUMERS_DIR)
-        if (number := name.removesuffix(".lock")).isdecimal()
-        and int(number) < catalog.next_consumer
-        and int(number) not in catalog.consumers
-    ]
+    out: list[str] = []
+    for name in disk.listdir(CONSUMERS_DIR):
+        stem = name.removesuffix(".lock")
+        topic, dash, epoch = stem.partition("-")
+        if stem.isdecimal():
+            number = int(stem)
+            is_gone = number < catalog.next_consumer and number not in catalog.consumers
+        elif dash and topic.isdecimal() and epoch.isdecimal():
+            found = catalog.topics.get(int(topic))
+            is_gone = found is None or int(epoch) < epoch_of(view, found)
+        else:
+            continue
+        if is_gone:
+            out.append(f"{CONSUMERS_DIR}/{name}")
+    return out
 
 
 def names_in(disk: Disk, path: str) -> list[str] | None:

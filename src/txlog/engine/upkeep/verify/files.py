@@ -236,7 +236,7 @@ _FIXED: Final = {
     "system": re.compile("transaction_log|__transaction_key|cursors|catalog"),
     "system/transaction_log": re.compile(r"\d{10}\.arrow"),
     **dict.fromkeys(DIRECTORIES.values(), _CHANGES),
-    "consumers": re.compile(r"\d+\.lock"),
+    "consumers": re.compile(r"\d+(-\d+)?\.lock"),
     "quarantine": re.compile(r"\d{20}-[0-9a-f]{8}\.tail|.*\.damaged"),
     "pins": re.compile(r"[0-9a-f]{16}\.lock"),
 }

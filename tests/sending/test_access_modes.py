@@ -1,0 +1,347 @@
+"""Exclusive producers: one writer a topic, across handles and processes, whatever kills it.
+
+The numbers are those of engine/decide/sending/exclusive.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from queue import Queue
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import txlog
+import txlog.aio
+from tests.source_tree import SOURCE
+from txlog import Client, Producer
+from txlog.api.reading.pause import Waiting
+from txlog.engine.decide.sending import exclusive
+from txlog.engine.store.liveness import CONSUMERS_DIR, seat_lock
+from txlog.errors import (
+    AlreadyClosed,
+    InvalidArgument,
+    ProducerBusy,
+    ProducerFenced,
+    ReadOnlyStore,
+)
+
+pytestmark = pytest.mark.usefixtures("quick_disk")
+EXCLUSIVE, FENCING, WAITING = exclusive.EXCLUSIVE, exclusive.FENCING, exclusive.WAITING
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> str:
+    made = str(tmp_path / "store")
+    txlog.init(made, free_bytes_min=0, durability="os", max_message_bytes=1000)
+    with txlog.open(made) as client:
+        client.create_topic("t", 2)
+    return made
+
+
+@pytest.fixture
+def client(path: str) -> Iterator[Client]:
+    with txlog.open(path) as made:
+        yield made
+
+
+@pytest.fixture
+def other(path: str) -> Iterator[Client]:
+    with txlog.open(path) as made:
+        yield made
+
+
+def values(client: Client) -> list[bytes]:
+    return sorted(message.value or b"" for message in client.reader("t"))
+
+
+def locks(path: str) -> set[str]:
+    return {name for name in os.listdir(f"{path}/{CONSUMERS_DIR}") if "-" in name}
+
+
+def dies(producer: Producer) -> None:
+    """As if its process was killed: the kernel frees its lock, and nothing is written."""
+    access = producer.access
+    assert access._lock is not None
+    access._lock.close()
+    access._lock = None
+
+
+def every_way(client: Client, producer: Producer) -> list[Callable[[], object]]:
+    """Whatever stores something through a producer."""
+
+    def in_txn(act: Callable[[Any], object]) -> None:
+        with client.transaction() as txn:
+            act(txn)
+
+    return [
+        lambda: producer.send(b"a"),
+        lambda: producer.send(b"b" * 3000),
+        lambda: producer.send_async(b"c").result(60),
+        lambda: producer.new_message().value(b"d").send(),
+        lambda: producer.new_watermark().event_time(5).send(),
+        lambda: in_txn(lambda txn: producer.send(b"e", txn=txn)),
+        lambda: in_txn(lambda txn: producer.send_async(b"f", txn=txn)),
+        lambda: in_txn(lambda txn: producer.send(b"g" * 3000, txn=txn)),
+        lambda: in_txn(lambda txn: producer.new_watermark(txn).event_time(5).send()),
+    ]
+
+
+def test_an_exclusive_producer_has_the_topic_to_itself(client: Client, other: Client) -> None:
+    """Rule 1: those that were open before can store nothing either, until it closes."""
+    before = other.producer("t", chunking=True)
+    before.send(b"before")
+    with client.producer("t", access_mode=EXCLUSIVE, chunking=True) as mine:
+        for mode in (EXCLUSIVE, "shared"):
+            for one in (client, other):
+                with pytest.raises(ProducerBusy, match="topic t has an exclusive producer"):
+                    one.producer("t", access_mode=mode)
+        for act in every_way(other, before):
+            with pytest.raises(ProducerBusy):
+                act()
+        assert values(client) == [b"before"]
+        for act in every_way(client, mine):
+            act()
+        assert len(values(client)) == 8
+    for act in every_way(other, before):
+        act()
+    assert len(values(client)) == 15
+    other.producer("t", access_mode=EXCLUSIVE)
+
+
+def test_who_takes_over_fences_the_one_before(client: Client, other: Client, path: str) -> None:
+    """Rules 1 and 2; the fenced one may close, which frees nothing."""
+    old = other.producer("t", access_mode=FENCING, chunking=True)
+    new = client.producer("t", access_mode=FENCING)
+    for act in every_way(other, old):
+        with pytest.raises(ProducerFenced, match="epoch 1 was followed by 3"):
+            act()
+    assert values(client) == []
+    old.close()
+    with pytest.raises(ProducerBusy):
+        other.producer("t", access_mode=EXCLUSIVE)
+    new.send(b"a")
+    client.close()  # closes what it has left open
+    with other.producer("t", access_mode=EXCLUSIVE) as next_one:
+        assert next_one.access.epoch == 5
+    assert locks(path) == set()
+
+
+def test_a_dead_holder_holds_nothing(client: Client, other: Client, path: str) -> None:
+    """Rule 3; shared ones need not ask again, and the next takes another epoch."""
+    shared = other.producer("t")
+    holder = client.producer("t", access_mode=EXCLUSIVE)
+    with pytest.raises(ProducerBusy):
+        shared.send(b"a")
+    dies(holder)
+    shared.send(b"b")
+    other.producer("t").send(b"c")
+    with other.producer("t", access_mode=EXCLUSIVE) as next_one:
+        assert next_one.access.epoch == 3 and locks(path) == {"1-3.lock"}
+        with pytest.raises(ProducerFenced):
+            holder.send(b"d")
+        with pytest.raises(ProducerBusy):
+            shared.send(b"e")
+    assert values(client) == [b"b", b"c"]
+
+
+@pytest.mark.parametrize("step", ["lock", "frame", "leave"])
+def test_an_interrupt_at_any_step_leaves_the_topic_free(
+    client: Client, other: Client, path: str, step: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the file and the frame, after the frame, and between leaving and the file."""
+    store = client._store
+    write, unlink = type(store).write, store.disk.unlink
+
+    def interrupted(*args: Any, **rest: Any) -> object:
+        if args[0] is not store:
+            return write(*args, **rest)
+        is_taking = bool(locks(path))
+        if step == "lock" and is_taking:
+            raise KeyboardInterrupt
+        answer = write(*args, **rest)
+        if step == "frame" and is_taking:
+            raise KeyboardInterrupt
+        return answer
+
+    if step == "leave":
+        producer = client.producer("t", access_mode=EXCLUSIVE)
+        access = producer.access
+        with monkeypatch.context() as patch:
+            patch.setattr("txlog.api.sending.access.seat_lock", lambda *_: 1 / 0)
+            with pytest.raises(ZeroDivisionError):
+                producer.close()
+        assert access._lock is None and unlink is not None
+    else:
+        with monkeypatch.context() as patch:
+            patch.setattr(type(store), "write", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                client.producer("t", access_mode=EXCLUSIVE)
+    assert locks(path) == {"1-1.lock"}
+    other.producer("t").send(b"a")
+    with other.producer("t", access_mode=EXCLUSIVE) as next_one:
+        assert next_one.access.epoch == (1 if step == "lock" else 3)
+    other.checkpoint()
+    assert locks(path) == set()
+    assert txlog.verify(path)["errors"] == 0
+
+
+def test_one_of_two_that_come_at_once_gets_it(
+    client: Client, other: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rule 2: the other looked before, and looks again."""
+    store, write = client._store, type(client._store).write
+    won: list[Producer] = []
+
+    def late(self: Any, *args: Any, **rest: Any) -> object:
+        answer = write(self, *args, **rest)
+        if self is store and not won:  # it has looked
+            won.append(other.producer("t", access_mode=EXCLUSIVE))
+        return answer
+
+    monkeypatch.setattr(type(store), "write", late)
+    with pytest.raises(ProducerBusy):
+        client.producer("t", access_mode=EXCLUSIVE)
+    won[0].send(b"a")
+
+
+@pytest.mark.parametrize("end", [Producer.close, dies])
+def test_who_waits_is_next(
+    client: Client,
+    other: Client,
+    end: Callable[[Producer], None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """After a close, and after a death, each told by the closing of a file."""
+    holder = client.producer("t", access_mode=WAITING)  # nobody is there: it does not wait
+    got: Queue[Producer] = Queue()
+    began = threading.Event()
+    pause = Waiting.pause
+
+    def paused(self: Waiting, until_s: float | None = None) -> None:
+        began.set()
+        pause(self, until_s)
+
+    monkeypatch.setattr(Waiting, "pause", paused)
+    thread = threading.Thread(target=lambda: got.put(other.producer("t", access_mode=WAITING)))
+    thread.start()
+    assert began.wait(60) and got.empty()
+    end(holder)
+    next_one = got.get(timeout=60)
+    thread.join()
+    with pytest.raises(ProducerFenced if end is dies else AlreadyClosed):
+        holder.send(b"a")
+    next_one.send(b"b")
+    assert values(client) == [b"b"]
+
+
+def test_a_task_that_waits_holds_up_nothing_and_leaves_nothing(client: Client, path: str) -> None:
+    holder = client.producer("t", access_mode=EXCLUSIVE)
+
+    async def main() -> None:
+        async with txlog.aio.open(path) as store:
+            waits = [
+                asyncio.ensure_future(_opened(store.producer("t", access_mode=WAITING)))
+                for _ in range(2)
+            ]
+            while len(store._waits._resting) < 2:
+                await asyncio.sleep(0)
+            assert [row["topic"] for row in await store.topics()] == ["t"]
+            waits[0].cancel()
+            await asyncio.wait(waits[:1])
+            holder.close()
+            producer = await waits[1]
+            await producer.send(b"a")
+            await producer.close()
+
+    async def _opened(opening: Any) -> Any:
+        return await opening
+
+    asyncio.run(main())
+    client.producer("t", access_mode=EXCLUSIVE).send(b"b")
+    assert values(client) == [b"a", b"b"]
+
+
+KILLED = """
+import sys, txlog
+client = txlog.open(sys.argv[1])
+producer = client.producer("t", access_mode="exclusive")
+producer.send(b"theirs")
+print("ready", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_sigkill_of_the_holder_frees_the_topic(client: Client, path: str) -> None:
+    environment = {**os.environ, "PYTHONPATH": str(SOURCE.parent)}
+    with subprocess.Popen(
+        [sys.executable, "-c", KILLED, path],
+        env=environment,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as holder:
+        assert holder.stdout is not None and holder.stdout.readline() == "ready\n"
+        with pytest.raises(ProducerBusy):
+            client.producer("t", access_mode=EXCLUSIVE)
+        got: Queue[Producer] = Queue()
+        thread = threading.Thread(target=lambda: got.put(client.producer("t", access_mode=WAITING)))
+        thread.start()
+        holder.send_signal(signal.SIGKILL)
+        producer = got.get(timeout=60)
+        thread.join()
+        producer.send(b"mine")
+        holder.communicate()
+    assert values(client) == [b"mine", b"theirs"]
+
+
+def test_a_bulk_batch_is_refused_like_a_shared_producer(client: Client, other: Client) -> None:
+    rows = pa.table({"value": [b"a", b"b"]})
+    with client.producer("t", access_mode=EXCLUSIVE):
+        bulk = other.bulk("t", key="nightly", batch=1)
+        staged = bulk.stage([rows])
+        with pytest.raises(ProducerBusy):
+            bulk.commit(staged)
+        [row] = [row for row in other.admin.locks() if row["name"] == "producer"]
+        assert (row["path"], row["held"], row["pid"]) == ("consumers/1-1.lock", True, os.getpid())
+    assert bulk.commit(staged)["messages"] == 2
+    assert not [row for row in other.admin.locks() if row["name"] == "producer"]
+
+
+def test_an_epoch_is_never_forgotten(client: Client, other: Client, path: str) -> None:
+    """Neither by names that are idle, nor by a checkpoint: an old holder would be the newest."""
+    client.admin.set_setting("dedup_producers_max", 1)
+    old = client.producer("t", access_mode=EXCLUSIVE)
+    for name in ("a", "b", "c"):
+        with client.producer("t", name, access_mode=FENCING) as named:
+            named.send(name.encode())
+    client.checkpoint()
+    with txlog.open(path) as later:
+        assert later.producer("t", access_mode=EXCLUSIVE).access.epoch == 9
+        with pytest.raises(ProducerFenced):
+            old.send(b"d")
+
+
+def test_what_cannot_be_is_refused(client: Client, path: str) -> None:
+    with pytest.raises(InvalidArgument, match="access_mode is 'alone', it must be one of shared"):
+        client.producer("t", access_mode="alone")
+    with pytest.raises(InvalidArgument):
+        client.producer("t", exclusive.SEAT)
+    holder = client.producer("t", access_mode=EXCLUSIVE)
+    with txlog.open(path, read_only=True) as reader:
+        reader.producer("t")
+        with pytest.raises(ReadOnlyStore):
+            reader.producer("t", access_mode=EXCLUSIVE)
+    client.admin.delete_topic("t")
+    holder.close()
+    client.create_topic("t")
+    client.producer("t", access_mode=EXCLUSIVE).send(b"a")
+    assert seat_lock(2, 1).rpartition("/")[2] in locks(path)
