@@ -11,7 +11,7 @@ import pytest
 from tests.engine_kit import Bench, begin, ids, say, send
 from txlog import TxnId
 from txlog.api import wait as conditions
-from txlog.api.reading.pause import POLL_SECONDS_MAX
+from txlog.api.reading.pause import POLL_SECONDS_MAX, until
 from txlog.api.reading.watermark_ground import Subscribed
 from txlog.api.reading.watermark_session import WatermarkSession
 from txlog.engine.store.wakeups import Wakeups
@@ -190,8 +190,9 @@ def test_nothing_is_asked_again_without_a_frame(
 
     nothing = [lambda: None] * 5
     meanwhile(monkeypatch, *nothing, lambda: send(bench.client, b"1"))
-    answer = conditions.wait(bench.client._store, [conditions.Condition("x", ask)], None)
-    assert answer["met"]
+    waiting = conditions.Wait(bench.client._store, [conditions.Condition("x", ask)])
+    assert until(bench.client._store, waiting.look, None, waiting.rest)
+    assert waiting.answer()["met"]
     assert len(asked) == 2
     assert asked[0] < asked[1]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack, cast
@@ -29,12 +29,15 @@ from txlog.api.open import open_store
 from txlog.api.reading.pause import until_told
 from txlog.api.sending.outbox import ProducerOptions
 from txlog.api.sending.router import Choose
+from txlog.api.transactions.end import has_ended
 from txlog.clock import Clock
-from txlog.ids import MessageId
+from txlog.ids import MessageId, TxnId
 from txlog.relation.positions import Where
 
 if TYPE_CHECKING:
     from txlog.rows.consuming import AcknowledgedIn
+    from txlog.rows.store import Waited
+    from txlog.rows.transactions import TransactionEnded
 
 T = TypeVar("T")
 H = TypeVar("H", bound=Closable[Any])
@@ -45,6 +48,16 @@ class Options(ConsumerOptions, total=False):
 
     durable: bool
     start: Where | None
+
+
+class Conditions(TypedDict, total=False):
+    """What `Client.wait` takes besides topics and time-out; see txlog.Client.wait."""
+
+    messages: int | None
+    watermark: int | None
+    subscription: str | None
+    backlogs: Mapping[str, int] | None
+    txns: Mapping[TxnId, str] | None
 
 
 class SendingOptions(ProducerOptions, total=False):
@@ -77,7 +90,6 @@ class Client(Handle[Synchronous]):
     subscriptions = awaited(Synchronous.subscriptions)
     status = awaited(Synchronous.status)
     checkpoint = awaited(Synchronous.checkpoint)
-    commit = awaited(Synchronous.commit)
     abort = awaited(Synchronous.abort)
     flush = awaited(Synchronous.flush)
 
@@ -105,9 +117,45 @@ class Client(Handle[Synchronous]):
             partial(self._sync.create_subscription, topic, name, **options)
         )
 
-    async def run(self, act: Callable[[Synchronous], T]) -> T:
-        """Run any calls of the synchronous client, in the thread of this one."""
-        return await self._worker.run(lambda: act(self._sync))
+    async def commit(self, txn_id: TxnId, wait_ms: int = 0) -> TransactionEnded:
+        """Commit by id; see txlog.Client.commit. It waits without holding up other calls."""
+        answer = await self._worker.run(partial(self._sync.commit, txn_id))
+        if answer["waiting_list"] and wait_ms > 0:
+            store = self._sync._store
+            await self._waits.until(lambda _: has_ended(store, txn_id), wait_ms, until_told)
+            answer = await self._worker.run(partial(self._sync.commit, txn_id))
+        return answer
+
+    async def wait(
+        self,
+        topics: Sequence[str] = (),
+        *,
+        timeout_ms: int | None = None,
+        **conditions: Unpack[Conditions],
+    ) -> Waited:
+        """Wait until all of these are true; see txlog.Client.wait."""
+        waiting = await self._worker.run(partial(self._sync._wait, topics, **conditions))
+        await self._waits.until(waiting.look, timeout_ms, waiting.rest)
+        return waiting.answer()
+
+    async def wait_for_change(self, seen_lsn: int, timeout_ms: int | None = 0) -> int:
+        """Wait until something after an LSN is durable; see txlog.Client.wait_for_change."""
+
+        def look(_: bool) -> int | None:
+            newest = self._sync.wait_for_change(seen_lsn)
+            return newest if newest > seen_lsn else None
+
+        found = await self._waits.until(look, timeout_ms, until_told)
+        return seen_lsn if found is None else found
+
+    async def run(self, act: Callable[[Synchronous], T], *, blocking: bool = False) -> T:
+        """Run any calls of the synchronous client, in the thread of this one.
+
+        blocking: they may wait for something: then they run in another thread, beside the calls of
+                  other tasks. If the task is cancelled, they end with what they wait for, or when
+                  the client closes, with AlreadyClosed
+        """
+        return await self._worker.run(lambda: act(self._sync), aside=blocking)
 
     def producer(
         self,

@@ -6,6 +6,9 @@ calls of one store handle run one at a time anyway, so one thread is enough for 
     task      ──run──▶ queue ──▶ worker thread: act ──▶ outcome ──▶ task
     cancelled          dropped                     undone
 
+An act that waits by itself would hold up all others, so it is told to run aside, in a thread of
+its own.
+
 A task may be cancelled while it waits. If its call has not begun, it never does. If it has,
 nothing can stop it half way: it runs to its end, and what it took for the task (a message, a
 handle) is given back in the same thread.
@@ -23,31 +26,39 @@ from txlog.errors import AlreadyClosed, TxlogError
 
 T = TypeVar("T")
 Undo = Callable[[T], object]
+ASIDE_MAX = 32  # acts that wait by themselves at once, each in a thread; the next wait for one
 
 
 class Worker:
     """One thread, which begins with the first call and ends with `close`."""
 
-    __slots__ = ("_is_closed", "_is_ours", "_pool", "_report")
+    __slots__ = ("_aside", "_is_closed", "_is_ours", "_pool", "_report")
 
     def __init__(self) -> None:
         self._pool = ThreadPoolExecutor(1, "txlog-aio")
+        self._aside: ThreadPoolExecutor | None = None  # of acts that wait by themselves
         self._is_ours: Callable[[], bool] = lambda: True
         self._is_closed = False
         self._report: Callable[[str], object] = str
 
     async def run(
-        self, act: Callable[[], T], undo: Undo[T] | None = None, *, keeps: bool = False
+        self,
+        act: Callable[[], T],
+        undo: Undo[T] | None = None,
+        *,
+        keeps: bool = False,
+        aside: bool = False,
     ) -> T:
         """Run an act in the thread, and return or raise what it does.
 
         undo:   gives back what the act returned, if the task is cancelled meanwhile
         keeps:  the act ends something: it runs even if the task is cancelled before it begins
+        aside:  it may wait for something: it runs in another thread, beside the other calls
         raises: AlreadyClosed, after close or in a forked child; CancelledError
         """
         self._check()
         job = _Job(act, self._given_back(undo))
-        future = self._pool.submit(job.run)
+        future = (self._beside() if aside else self._pool).submit(job.run)
         if keeps:
             return await asyncio.shield(asyncio.wrap_future(future))
         try:
@@ -62,6 +73,11 @@ class Worker:
         if not self._is_closed:
             self._pool.submit(self._given_back(lambda _: act()), None)
 
+    def _beside(self) -> ThreadPoolExecutor:
+        if self._aside is None:
+            self._aside = ThreadPoolExecutor(ASIDE_MAX, "txlog-aio-aside")
+        return self._aside
+
     async def close(self, last: Callable[[], object]) -> None:
         """Run a last call after all others; then the thread ends. A second close does nothing."""
         if self._is_closed:
@@ -75,6 +91,8 @@ class Worker:
         """Take no more calls; the thread ends with those it has."""
         self._is_closed = True
         self._pool.shutdown(wait=False)
+        if self._aside is not None:
+            self._aside.shutdown(wait=False, cancel_futures=True)
 
     def belong_to(self, pid: Callable[[], int], report: Callable[[str], object]) -> None:
         """Refuse calls in a forked child, which has no such thread.

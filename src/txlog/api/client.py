@@ -682,10 +682,24 @@ class Client(RelationReader):
         returns:   {met, elapsed_ms, condition_list}; met is False when time runs out, or at once if
                    a transaction has ended the other way
         """
+        waiting = self._wait(topics, messages, watermark, subscription, backlogs, txns)
+        until(self._store, waiting.look, timeout_ms, waiting.rest)
+        return waiting.answer()
+
+    @explained
+    def _wait(
+        self,
+        topics: Sequence[str] = (),
+        messages: int | None = None,
+        watermark: int | None = None,
+        subscription: str | None = None,
+        backlogs: Mapping[str, int] | None = None,
+        txns: Mapping[TxnId, str] | None = None,
+    ) -> conditions.Wait:
         wanted = conditions.conditions_of(
             topics, messages, watermark, subscription, backlogs or {}, txns or {}
         )
-        return conditions.wait(self._store, wanted, timeout_ms)
+        return conditions.Wait(self._store, wanted)
 
     # --- transactions ------------------------------------------------------------------------
 

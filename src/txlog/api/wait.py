@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from txlog.answers import watermarks
-from txlog.api.reading.pause import polled, until, until_told
+from txlog.api.reading.pause import polled, until_told
 from txlog.engine.folds.catalog import Subscription, Topic, number_of
 from txlog.engine.plan import lookup
 from txlog.engine.plan.ack_sets import backlog
@@ -59,38 +59,45 @@ class Condition:
     is_told: bool = True
 
 
-def wait(store: Store, conditions: Sequence[Condition], timeout_ms: int | None) -> Waited:
-    """Wait until all conditions hold at once.
+class Wait:
+    """A wait until all conditions hold at once: `look` until it is True, then `answer`."""
 
-    returns: {met, elapsed_ms, condition_list: [{name, met, value}]}
-    raises:  what the questions raise: it does not wait for a missing name
-    """
-    if not conditions:
-        raise InvalidArgument("there is nothing to wait for")
-    began = time.monotonic()
-    asked: tuple[int, list[Found]] = (-1, [])
+    __slots__ = ("_asked", "_began", "_conditions", "_store")
 
-    def ask(view: View) -> tuple[int, list[Found]]:
-        if view.lsn == asked[0]:
-            return asked
-        return view.lsn, [condition.ask(view, store) for condition in conditions]
+    def __init__(self, store: Store, conditions: Sequence[Condition]) -> None:
+        if not conditions:
+            raise InvalidArgument("there is nothing to wait for")
+        self._store, self._conditions = store, conditions
+        self._began = time.monotonic()
+        self._asked: tuple[int, list[Found]] = (-1, [])
 
-    def over(_: bool) -> bool | None:
-        nonlocal asked
-        asked = store.ask(ask)
-        is_over = all(one.met for one in asked[1]) or any(one.hopeless for one in asked[1])
-        return is_over or None
+    def look(self, is_thorough: bool) -> bool | None:
+        """True when it is over: all hold, or one never will. Raises what the questions raise."""
+        self._asked = self._store.ask(self._ask)
+        found = self._asked[1]
+        return all(one.met for one in found) or any(one.hopeless for one in found) or None
 
-    is_told = all(condition.is_told for condition in conditions)
-    until(store, over, timeout_ms, until_told if is_told else polled)
-    return {
-        "met": all(one.met for one in asked[1]),
-        "elapsed_ms": int((time.monotonic() - began) * 1000),
-        "condition_list": [
-            {"name": condition.name, "met": one.met, "value": one.value}
-            for condition, one in zip(conditions, asked[1], strict=True)
-        ],
-    }
+    def rest(self, pause: float) -> float:
+        """How long to rest without news."""
+        is_told = all(condition.is_told for condition in self._conditions)
+        return until_told(pause) if is_told else polled(pause)
+
+    def _ask(self, view: View) -> tuple[int, list[Found]]:
+        if view.lsn == self._asked[0]:
+            return self._asked
+        return view.lsn, [condition.ask(view, self._store) for condition in self._conditions]
+
+    def answer(self) -> Waited:
+        """{met, elapsed_ms, condition_list: [{name, met, value}]}, as of the last look."""
+        found = self._asked[1]
+        return {
+            "met": all(one.met for one in found),
+            "elapsed_ms": int((time.monotonic() - self._began) * 1000),
+            "condition_list": [
+                {"name": condition.name, "met": one.met, "value": one.value}
+                for condition, one in zip(self._conditions, found, strict=True)
+            ],
+        }
 
 
 def has_messages(topic: str, count: int) -> Condition:

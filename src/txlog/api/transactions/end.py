@@ -48,12 +48,17 @@ def unknown_end(txn_id: TxnId, error: OutcomeUnknown) -> OutcomeUnknown:
 
 def await_end(store: Store, txn_id: TxnId, wait_ms: int) -> None:
     """Wait, without a lock, until a transaction has ended or time runs out."""
+    until(store, lambda _: has_ended(store, txn_id), wait_ms)
 
-    def has_ended(view: View) -> bool | None:
+
+def has_ended(store: Store, txn_id: TxnId) -> bool | None:
+    """True once it has; None before."""
+
+    def look(view: View) -> bool | None:
         ended_ms = find_transaction(view, txn_id, store.settings.coordinators).ended_ms
         return ended_ms != 0 or None
 
-    until(store, lambda _: store.read(has_ended), wait_ms)
+    return store.read(look)
 
 
 def expire(store: Store) -> Expired:
