@@ -118,8 +118,9 @@ CODES: Final[dict[int, Code]] = {
     ),
     301: Code(
         "no store",
-        "There is no txlog.toml where -S or TXLOG_STORE says, nor from here upwards.",
-        "Make one, change to its directory, or name it.",
+        "There is no txlog.toml where -S or TXLOG_STORE says, nor from here upwards; or the store"
+        " was removed, moved away or replaced while a program had it open.",
+        "Make one, change to its directory, or name it; open it again.",
         "txlog init /data/shop",
     ),
     302: Code(

@@ -117,6 +117,7 @@ Contents:
     liveness   who holds a lock file now, by the kernel's word
     mutex      one call at a time in a process, whatever ends the call
     pins       files that a running reader needs stay
+    presence   whether the store's name still leads to what is open
     space      room on the disk, and the reserve that lets cleaning finish
     store      Store: a view that follows the journal, the write path, group commit among threads
     sweeper    whether the sweep before a call has anything to look for

@@ -49,8 +49,9 @@ from txlog.engine.store.appender import (
     interrupted,
 )
 from txlog.engine.store.counters import BucketOps
-from txlog.engine.store.identity import FORMAT, IDENTITY_PATH, Identity, raise_format
+from txlog.engine.store.identity import FORMAT, Identity, raise_format
 from txlog.engine.store.mutex import Mutex
+from txlog.engine.store.presence import need_there
 from txlog.engine.store.sweeper import Sweeper, is_sweep_due
 from txlog.engine.store.wakeups import Wakeups
 from txlog.engine.view.view import View
@@ -61,7 +62,6 @@ from txlog.errors import (
     OutcomeUnknown,
     ReadOnlyStore,
     StoreFull,
-    StoreNotFound,
     TryAgain,
     TxlogError,
 )
@@ -208,10 +208,21 @@ class Store:
         self.reports.append(report)
 
     def need_there(self) -> None:
-        """Raise StoreNotFound if the store was removed meanwhile: nothing more will come."""
-        if not self.disk.exists(IDENTITY_PATH):
-            path = self.disk.description
-            raise StoreNotFound(f"the store {path} was removed", path=path)
+        """Raise StoreNotFound if the store was removed, moved away or replaced meanwhile."""
+        need_there(self.disk, self.identity)
+
+    def _need_witness(self) -> None:
+        """As need_there, within a call, at the cost of a look at one name."""
+        need_there(self.disk, self.identity, file=self._view.journal.witness.file)
+
+    def _need_journal(self) -> None:
+        """The same for a writer, of the file it stands in."""
+        journal = self._view.journal
+        if journal.witness.file is None:  # it is gone, or the view was closed and none came after
+            self.need_there()
+        else:
+            file = journal.current
+            need_there(self.disk, self.identity, file.name.path, file.file)
 
     @property
     def wakeups(self) -> Wakeups:
@@ -309,6 +320,8 @@ class Store:
 
     def _refresh(self) -> int:
         self._need_open()
+        if not self.dry_run:
+            self._need_witness()
         if not self._is_whole():
             self._reload()
         if not self.dry_run:  # what it decided so far is nowhere else
@@ -657,6 +670,8 @@ class Store:
             # R13: with the write lock the frames go to a new file, and are durable there
             self._under_lock(partial(self._catch_up, self.clock.now()))
         self._view.journal.check_kept(place)
+        if sync:  # it took long enough for the store to go meanwhile
+            self._need_witness()
         if ahead:
             self._view.take(ahead)
         self._is_void = was_void
@@ -787,8 +802,12 @@ class Store:
             if not self._appender.release_reserve():
                 raise
             self._set_in_order(now)
+        except TxlogError:
+            self.need_there()  # of a store that is gone, no more is to be said
+            raise
 
     def _set_in_order(self, now: Instant) -> None:
+        self._need_journal()
         if self._is_void:
             self._appender.forget()
             self._reload()

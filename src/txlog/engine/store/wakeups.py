@@ -86,6 +86,7 @@ class Wakeups:
             (JOURNAL_DIR, "names"),  # the witness may come back
             (CONSUMERS_DIR, "closings"),
             (WITNESS_PATH, "writes"),
+            (".", "moves"),  # the store may be moved away
         )
         self._witness.close()
         self.is_told = all([watch.add(path, what) for path, what in wanted])

@@ -36,6 +36,8 @@ from txlog.engine.storage.disk.power_loss import (
 from txlog.engine.storage.disk.protocol import (
     GROUP_FILES,
     TEMPORARY_PREFIX,
+    Fate,
+    File,
     Stream,
     Told,
     as_views,
@@ -122,7 +124,7 @@ class MemoryFile:
     def __init__(self, disk: Process, node: Node, path: str, write: bool) -> None:
         self.path = path
         self._disk = disk
-        self._node = node
+        self.node = node
         self._can_write = write
         self._errors_seen = node.errors
         self._is_open = True
@@ -130,7 +132,7 @@ class MemoryFile:
     def pread(self, offset: int, length: int) -> bytes:
         self._need_open()
         self._disk.ask("pread", self.path, "read", offset=offset, length=length)
-        return bytes(self._node.data[offset : offset + length])
+        return bytes(self.node.data[offset : offset + length])
 
     def pwrite(self, offset: int, data: Buffer | Sequence[Buffer]) -> None:
         self._need_open()
@@ -144,7 +146,7 @@ class MemoryFile:
             if isinstance(error, OSError):
                 raise failure(error, "write", self.path) from error
             raise
-        room = self._disk.machine.free_bytes + len(self._node.data) - offset
+        room = self._disk.machine.free_bytes + len(self.node.data) - offset
         self._put(offset, joined[: max(room, 0)])
         if len(joined) > room:
             full = OSError(errno.ENOSPC, "No space left on device")
@@ -152,7 +154,7 @@ class MemoryFile:
 
     def datasync(self) -> None:
         self._need_open()
-        node = self._node
+        node = self.node
         try:
             self._disk.effect("datasync", self.path)
             with self._disk.machine.released:
@@ -169,7 +171,7 @@ class MemoryFile:
     def size(self) -> int:
         self._need_open()
         self._disk.ask("size", self.path, "look at")
-        return len(self._node.data)
+        return len(self.node.data)
 
     def close(self) -> None:
         self._is_open = False
@@ -181,9 +183,9 @@ class MemoryFile:
     def _put(self, offset: int, data: bytes) -> None:
         machine = self._disk.machine
         with machine.released:
-            before = len(self._node.data)
-            self._node.write(offset, data, machine.tick())
-            machine.free_bytes -= len(self._node.data) - before
+            before = len(self.node.data)
+            self.node.write(offset, data, machine.tick())
+            machine.free_bytes -= len(self.node.data) - before
             machine.released.notify_all()
 
 
@@ -416,6 +418,13 @@ class MemoryDisk:
         node.data, node.is_shared, node.old, node.pending = bytearray(data), False, {}, []
 
     # the protocol
+
+    def leads_to(self, path: str, file: File) -> bool:
+        assert isinstance(file, MemoryFile)
+        return self.find(path) is file.node
+
+    def fate(self) -> Fate:
+        return "there"
 
     def files_kept(self) -> int:
         return FILES_KEPT

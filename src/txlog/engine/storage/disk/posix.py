@@ -37,6 +37,8 @@ from txlog.engine.storage.disk.locks import Identity, PosixLock, find_holder, id
 from txlog.engine.storage.disk.protocol import (
     GROUP_FILES,
     TEMPORARY_PREFIX,
+    Fate,
+    File,
     IgnoringFailure,
     Stream,
     as_views,
@@ -71,7 +73,16 @@ VECTOR_MAX = 1024  # buffers Linux takes in one pwritev (IOV_MAX)
 class PosixFile(Handle):
     """`File` on a descriptor; one system call each where all goes well."""
 
-    __slots__ = ()
+    __slots__ = ("_inode",)
+
+    def inode(self) -> tuple[int, int]:
+        """Return device and inode, which no other file has while this one is open."""
+        try:
+            return self._inode
+        except AttributeError:
+            at = self.stat()
+            self._inode: tuple[int, int] = (at.st_dev, at.st_ino)
+            return self._inode
 
     def pread(self, offset: int, length: int) -> bytes:
         try:
@@ -208,6 +219,7 @@ class PosixDisk:
         self._root = Handle(fd, root)
         at = os.fstat(fd)
         self.description = os.path.abspath(root)
+        self._name = _name_of(root, self.description, at)
         self._is_shared = shared_group is not None or at.st_mode & 0o2070 == 0o2070
         self._owners = (at.st_uid, os.geteuid(), 0)
         self.read_only = read_only or not os.access(
@@ -222,6 +234,32 @@ class PosixDisk:
             self._root.close()
             reason = f"{root} {'is foreign' if is_foreign else 'can be written by everybody'}"
             raise NotAllowed(reason, hint="open it read-only, or fix its owner and mode", path=root)
+
+    def leads_to(self, path: str, file: File) -> bool:
+        if self._name is None:
+            return True
+        assert isinstance(file, PosixFile)
+        try:
+            at = os.lstat(f"{self._name}/{path}")
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        except OSError as error:  # for instance, a directory above may not be searched any more
+            number_of(error)
+            return True
+        return (at.st_dev, at.st_ino) == file.inode()
+
+    def fate(self) -> Fate:
+        own = self._root.stat()
+        if self._name is None:
+            return "there" if own.st_nlink else "removed"
+        try:
+            at = os.stat(self._name)
+        except (FileNotFoundError, NotADirectoryError):
+            return "moved" if own.st_nlink else "removed"
+        except OSError as error:
+            number_of(error)
+            return "there" if own.st_nlink else "removed"
+        return "there" if os.path.samestat(at, own) else "replaced"
 
     def files_kept(self) -> int:
         return _kept_max()
@@ -583,6 +621,20 @@ def open_root(path: str) -> int:
         raise StoreNotFound(f"{path} is not a directory", path=path) from error
     except OSError as error:
         raise failure(error, "open", path) from error
+
+
+def _name_of(root: str, description: str, at: os.stat_result) -> str | None:
+    """The path that leads to an open root from everywhere; None when there is none.
+
+    A path with `..` after a link leads elsewhere once it is made absolute.
+    """
+    for name in (description, os.path.realpath(root)):
+        try:
+            if os.path.samestat(os.stat(name), at):
+                return name
+        except OSError as error:
+            number_of(error)
+    return None
 
 
 def descriptor_limit() -> int:

@@ -112,7 +112,8 @@ class LockFile(Protocol):
         """Return pid and command line of the holder, None when free or unknown. Takes no lock."""
 
 
-Told: TypeAlias = Literal["writes", "names", "closings"]
+Told: TypeAlias = Literal["writes", "names", "closings", "moves"]
+Fate: TypeAlias = Literal["there", "removed", "moved", "replaced"]
 
 
 class Watch(Protocol):
@@ -125,7 +126,8 @@ class Watch(Protocol):
         """Tell of a path from now on; False if that is impossible.
 
         what: "writes" to a file, and its end; "names" that come to a directory; "closings": a file
-              in a directory was closed that was open for writing, or removed, or `announce`
+              in a directory was closed that was open for writing, or removed, or `announce`;
+              "moves" of a directory, and its end
         Needed again after what the name leads to was replaced, and harmless otherwise.
         """
 
@@ -155,6 +157,17 @@ class Disk(Protocol):
     @property
     def description(self) -> str:
         """The path of the root, for display."""
+
+    def leads_to(self, path: str, file: File) -> bool:
+        """Whether a path leads to an open file, by the name that the store was opened with.
+
+        True where that cannot be told.
+        """
+
+    def fate(self) -> Fate:
+        """Return what became of the store's directory: whether its name leads to it, and if not
+        why; "there" where that cannot be told.
+        """
 
     def files_kept(self) -> int:
         """Return how many files a user of the disk may keep open besides those in use."""

@@ -27,6 +27,7 @@ _MASKS: dict[Told, int] = {
     "writes": _MODIFY | _ATTRIB | _DELETE_SELF | _MOVE_SELF | _NO_LINKS,
     "names": _CREATE | _MOVED_TO | _DELETE_SELF | _NO_LINKS,
     "closings": _CLOSE_WRITE | _DELETE | _ATTRIB | _DELETE_SELF | _NO_LINKS,
+    "moves": _MOVE_SELF | _DELETE_SELF,
 }
 _EVENT = struct.Struct("iIII")  # watch, what, cookie, length of the name
 _READ_BYTES = 1 << 16

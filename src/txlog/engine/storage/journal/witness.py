@@ -126,6 +126,11 @@ class Witness:
             self._file = self._disk.open(WITNESS_PATH, write=self._can_write)
         return self._file
 
+    @property
+    def file(self) -> File | None:
+        """The open file, if there is one."""
+        return self._file
+
     def read(self) -> Witnessed | None:
         """The newest good record; None when both are bad or the file is gone."""
         file = self._open()

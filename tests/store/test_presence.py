@@ -1,0 +1,238 @@
+"""Tests of store.presence: nothing is acknowledged into files that no name leads to."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+import txlog
+from txlog import Client, Message
+from txlog.engine.storage.disk.posix import PosixDisk, PosixFile
+from txlog.errors import OutcomeUnknown, StoreNotFound, TxlogError
+
+pytestmark = pytest.mark.usefixtures("quick_disk")
+
+
+def made(path: Path, value: bytes = b"old") -> None:
+    """A store with one message."""
+    txlog.init(str(path), free_bytes_min=0)
+    with txlog.open(str(path)) as client:
+        client.create_topic("t")
+        client.producer("t").send(value)
+
+
+def removed(path: Path) -> None:
+    shutil.rmtree(path)
+
+
+def moved(path: Path) -> None:
+    path.rename(path.with_name("elsewhere"))
+
+
+def made_anew(path: Path) -> None:
+    moved(path)
+    made(path, b"new")
+
+
+def restored(path: Path) -> None:
+    """A copy in its place: the same store as before, in another directory."""
+    copy = path.with_name("copy")
+    shutil.copytree(path, copy)
+    shutil.rmtree(path)
+    copy.rename(path)
+
+
+def emptied(path: Path) -> None:
+    for one in path.iterdir():
+        shutil.rmtree(one) if one.is_dir() else one.unlink()
+
+
+def made_anew_inside(path: Path) -> None:
+    emptied(path)
+    made(path, b"new")
+
+
+def restored_inside(path: Path) -> None:
+    """File by file, as rsync does: the same directories, the same store."""
+    for one in [*path.rglob("*")]:
+        if one.is_file():
+            other = one.with_name("other")
+            shutil.copy2(one, other)
+            other.replace(one)
+
+
+FATES: list[tuple[Callable[[Path], None], str]] = [
+    (removed, "was removed"),
+    (moved, "was moved away"),
+    (made_anew, "its name leads to another directory"),
+    (restored, "its name leads to another directory"),
+    (emptied, "was removed"),
+    (made_anew_inside, "another store was made"),
+    (restored_inside, "its files are others"),
+]
+USES: list[Callable[[Client], object]] = [
+    lambda client: client.producer("t").send(b"lost"),
+    lambda client: client.transaction().commit(),
+    lambda client: client.create_topic("u"),
+    lambda client: list(client.read("t")),
+    lambda client: client.wait_for_change(1 << 40, timeout_ms=None),
+]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    made(tmp_path / "store")
+    return tmp_path / "store"
+
+
+@pytest.fixture
+def client(path: Path) -> Iterator[Client]:
+    """A client that has sent, so that its handle has everything open and settled."""
+    client = txlog.open(str(path))
+    client.producer("t").send(b"before")
+    yield client
+    with suppress(TxlogError):
+        client.close()
+
+
+@pytest.mark.parametrize(("fate", "said"), FATES, ids=lambda one: getattr(one, "__name__", ""))
+def test_a_store_that_is_gone_is_noticed(
+    path: Path, client: Client, fate: Callable[[Path], None], said: str
+) -> None:
+    """Kills: a send that is acknowledged into deleted files, a wait that never ends."""
+    fate(path)
+    for use in USES:
+        with pytest.raises(StoreNotFound, match=said) as caught:
+            use(client)
+        assert caught.value.code == 301
+        assert caught.value.hint
+    if path.exists() and fate is not emptied:
+        with txlog.open(str(path)) as other:
+            assert b"lost" not in [one.value for one in other.reader("t")]
+
+
+def test_a_reader_and_a_consumer_notice_it_too(path: Path, client: Client) -> None:
+    """Kills: old messages delivered as if nothing had happened."""
+    reader = client.reader("t")
+    client.create_subscription("t", "s")
+    consumer = client.consumer("t", "s")
+    assert isinstance(reader.read_next(), Message)
+    moved(path)
+    with pytest.raises(StoreNotFound, match="moved away"):
+        [reader.read_next(timeout_ms=None) for _ in range(3)]
+    with pytest.raises(StoreNotFound, match="moved away"):
+        consumer.receive(timeout_ms=None)
+
+
+def test_a_store_that_comes_back_is_used_as_before(path: Path, client: Client) -> None:
+    """A refused call has done nothing, and the handle is as it was."""
+    moved(path)
+    for _ in range(2):
+        with pytest.raises(StoreNotFound):
+            client.producer("t").send(b"refused")
+    path.with_name("elsewhere").rename(path)
+    client.producer("t").send(b"again")
+    assert [one.value for one in client.reader("t")] == [b"old", b"before", b"again"]
+
+
+def test_a_journal_that_was_removed_is_noticed(path: Path, client: Client) -> None:
+    """Kills: a writer that compares directories only."""
+    for one in (path / "journal").glob("*.journal"):
+        one.unlink()
+    with pytest.raises(StoreNotFound, match="has lost its file journal/"):
+        client.producer("t").send(b"lost")
+
+
+def test_what_checkpoints_remove_is_no_reason_to_refuse(path: Path, client: Client) -> None:
+    """Kills: a handle that stands in an old journal file, or has no witness, and is refused."""
+    with txlog.open(str(path)) as other:
+        for number in range(3):
+            other.producer("t").send(b"%d" % number)
+            other.checkpoint(roll_all=True)
+    assert len(list(client.read("t"))) >= 1
+    client.producer("t").send(b"after")
+    (path / "journal" / "witness").unlink()
+    client.producer("t").send(b"last")
+    values = [one.value for one in client.reader("t")]
+    assert values == [b"old", b"before", b"0", b"1", b"2", b"after", b"last"]
+
+
+def test_a_store_that_goes_while_it_is_flushed_is_in_doubt(
+    path: Path, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kills: a call acknowledged because it looked before it wrote only."""
+    flush = PosixFile.datasync
+
+    def gone(file: PosixFile) -> None:
+        flush(file)
+        moved(path)
+
+    monkeypatch.setattr(PosixFile, "datasync", gone)
+    with pytest.raises(OutcomeUnknown, match="was moved away"):
+        client.producer("t").send(b"in the moved store")
+
+
+def test_a_link_that_leads_to_another_store_now(tmp_path: Path, path: Path) -> None:
+    made(tmp_path / "other")
+    link = tmp_path / "current"
+    link.symlink_to(path)
+    with txlog.open(str(link)) as client:
+        client.producer("t").send(b"by the link")
+        link.unlink()
+        link.symlink_to(tmp_path / "other")
+        with pytest.raises(StoreNotFound, match="replaced"):
+            client.producer("t").send(b"lost")
+
+
+def test_paths_that_become_others_when_made_absolute(tmp_path: Path, path: Path) -> None:
+    """Kills: a store refused because `link/..` is not what it looks like."""
+    (tmp_path / "deep" / "er").mkdir(parents=True)
+    (tmp_path / "link").symlink_to(tmp_path / "deep" / "er")
+    path.rename(tmp_path / "deep" / "store")
+    with txlog.open(f"{tmp_path}/link/../store") as client:
+        client.producer("t").send(b"x")
+        removed(tmp_path / "deep" / "store")
+        with pytest.raises(StoreNotFound, match="was removed"):
+            client.producer("t").send(b"lost")
+
+
+def test_where_files_have_no_steady_numbers_nobody_is_refused(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some file systems number a file anew each time it is looked up."""
+    monkeypatch.setattr(PosixDisk, "leads_to", lambda disk, path, file: False)
+    client.producer("t").send(b"x")
+    assert len([*client.reader("t")]) == 3
+
+
+def test_a_name_that_cannot_be_looked_at_says_nothing(
+    path: Path, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that has given up rights may not search the directories above any more."""
+    stat = os.stat
+
+    def refusing(name: object, **others: object) -> os.stat_result:
+        if str(name).startswith(str(path)):
+            raise PermissionError(13, "Permission denied")
+        return stat(name, **others)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(os, "stat", refusing)
+    monkeypatch.setattr(os, "lstat", lambda name: refusing(name, follow_symlinks=False))
+    client.producer("t").send(b"x")
+    assert len([*client.reader("t")]) == 3
+
+
+def test_a_wait_wakes_when_the_store_is_moved(path: Path, client: Client) -> None:
+    """Kills: a consumer that waits an hour in a store that is elsewhere."""
+    wakeups = client._store.wakeups
+    if not wakeups.begin():
+        pytest.skip("this machine does not tell of changes")
+    seen = wakeups.count
+    assert not wakeups.wait(seen, 0)
+    moved(path)
+    assert wakeups.wait(seen, 60)
