@@ -34,7 +34,7 @@ def test_examples_print_what_they_should(
                 orders.send(value, key=key, txn=txn)
     text = (ROOT / "docs" / "analytics.md").read_text(encoding="utf-8")
     blocks = re.findall(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
-    assert len(blocks) == 4
+    assert len(blocks) == 5
     code = "".join(blocks)
     for name in ("shop", "checkpoint"):  # Spark's processes began elsewhere
         code = re.sub(rf"(?<=[\"'=]){name}(?=[\"',])", str(tmp_path / name), code)
@@ -42,7 +42,8 @@ def test_examples_print_what_they_should(
         exec(code, {})
     finally:
         spark.catalog.dropTempView("lines")
-    assert capsys.readouterr().out == "ben 1\nana 2\n3\n3\n3 False\n3 True\n"
+        spark.sql("DROP DATABASE IF EXISTS txlog CASCADE")
+    assert capsys.readouterr().out == "ben 1\nana 2\n3\n3\n3\n3 False\n3 True\n"
     with txlog.open("shop") as client:
         found = sorted(message.value or b"" for message in client.reader("invoices"))
     assert found == [b"invoice for 1 lamp", b"invoice for 1 spoon", b"invoice for 3 cups"]

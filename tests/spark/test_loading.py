@@ -20,7 +20,7 @@ from txlog import Client
 from txlog.engine.model.schema import INSTANT, MESSAGE
 from txlog.errors import InvalidArgument, InvalidMessage
 from txlog.settings import INSTANT_MS_MAX
-from txlog.spark import bulk_load, read, small_files
+from txlog.spark import bulk_load, read, sink
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("quick_disk")]
 COUNT = 400
@@ -257,7 +257,7 @@ def test_tasks_have_files_of_their_own_when_these_are_large(
         F.col("id").alias("value"), (F.col("id") % 17).alias("key")
     )
     assert bulk_load(frame, client.path, "t", txn_key="k", batch_id="1")["files"] == 2
-    monkeypatch.setattr(small_files, "SMALL_BYTES", 1)
+    monkeypatch.setattr(sink, "SMALL_BYTES", 1)
     assert bulk_load(frame, client.path, "t", txn_key="k", batch_id="2")["files"] == 6
     for one in held(client, "t"):
         assert one["partition"] == crc32(one["key"]) % 2

@@ -17,10 +17,10 @@ Contents:
     rows          columns of a data frame as columns of messages
     session       starting a Spark session
     sink          writing: what a job or stream writes is stored once
-    small_files   the warning about batches of needlessly small files
     source        reading batches: tasks on the driver, rows in the workers
     streaming     reading streams: offsets on the driver, rows in the workers
     submit        running elsewhere: a zip of txlog, and properties
+    tables        `register`: topics as tables of the catalog, for SQL without a path
     upkeep        what Spark computes for maintenance
     warm_up       the program whose loaded classes `archive` keeps
 """
@@ -38,13 +38,14 @@ if TYPE_CHECKING:
     from txlog.spark.reading import read as read
     from txlog.spark.reading import release as release
     from txlog.spark.session import session as session
+    from txlog.spark.tables import register as register
 
 _HOMES = {
     "Spark": "engine", "bulk_load": "loading", "prepare": "archive", "read": "reading",
-    "release": "reading", "session": "session",
+    "register": "tables", "release": "reading", "session": "session",
 }  # fmt: skip
 
-__all__ = ["bulk_load", "prepare", "read", "release", "session"]
+__all__ = ["bulk_load", "prepare", "read", "register", "release", "session"]
 
 
 def __getattr__(name: str) -> Any:

@@ -27,8 +27,7 @@ from txlog.api.open import open_store
 from txlog.api.sending.bulk import stage
 from txlog.engine.plan.staging import ROWS_AT_ONCE, Staged, StagePlan
 from txlog.errors import InvalidArgument, InvalidMessage, LimitExceeded, TxlogError
-from txlog.spark import small_files
-from txlog.spark.sink import conformed
+from txlog.spark import sink
 
 if TYPE_CHECKING:
     from txlog.rows.sending import BulkStored
@@ -91,7 +90,7 @@ def bulk_load(
         with suppress(TxlogError), open_store(store) as client:  # the rest is removed by age
             client._bulk_of(plan).abort()
         raise
-    said = small_files.said_of_small(staged, "bring the rows to fewer tasks, or shuffle them")
+    said = sink.said_of_small(staged, "bring the rows to fewer tasks, or shuffle them")
     if said is not None:
         warnings.warn(said, RuntimeWarning, stacklevel=2)
     return answer
@@ -118,7 +117,7 @@ class _Task:
         waiting: list[pa.RecordBatch] = []
         rows = 0
         for item in items:
-            batch = conformed(pa.ipc.read_record_batch(pa.py_buffer(item), self._schema))
+            batch = sink.conformed(pa.ipc.read_record_batch(pa.py_buffer(item), self._schema))
             waiting.append(batch)
             rows += batch.num_rows
             if rows >= ROWS_AT_ONCE // 2:
@@ -174,7 +173,7 @@ def _is_small(frame: DataFrame, count: int) -> bool:
         least = frame.sparkSession.sparkContext.defaultParallelism
         tasks = max(least, -(-size // _TASK_BYTES))
     files = tasks * count if {"key", "partition"} & {*frame.columns} else tasks
-    return files > count and size < files * small_files.SMALL_BYTES
+    return files > count and size < files * sink.SMALL_BYTES
 
 
 def _cast(frame: DataFrame, name: str) -> Column:

@@ -1,4 +1,4 @@
-"""Owns the options of the data source `txlog` for reading, as text, and their checks.
+"""Owns the options of the data source `txlog`, as text, and their checks.
 
 path                 the store, also as `load(path)`
 topic                `orders`, or one partition of it, `orders/2`
@@ -11,15 +11,21 @@ skipUnavailable      true: leave out unavailable partitions instead of failing; 
 pushdown             once: filters leave out files and row groups, and the frame is for one query;
                      never, the default; batches only. It also needs
                      spark.sql.python.filterPushdown.enabled, which `txlog.spark.session` sets
+columns              `key,value`: only these columns, in this order; Spark reads all there are
 startingPosition     a bound: where a stream without a checkpoint begins
 subscription         a stream reports its progress to it, so that retention waits
 maxRowsPerTrigger, maxBytesPerTrigger   limits of a stream's batches
 failOnDataLoss       false: a stream continues where messages were trimmed before it read them
+
+Bounds are also `earliest` and `latest`. Options of the source `kafka` that mean the same are taken:
+subscribe (of one topic), startingOffsets, endingOffsets, maxOffsetsPerTrigger; the error for
+another one says what it is called here. A view is read and written with the same options, so
+those that only name a batch are no error in reading.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from typing import NamedTuple, TypeVar
 
@@ -29,9 +35,12 @@ from txlog.errors import InvalidArgument
 from txlog.ids import check_name
 from txlog.ranges import START, Bound, Range, parse_bound, parse_size
 from txlog.relation.spans import Wanted
+from txlog.suggest import suggestion
 
 T = TypeVar("T")
-_BOTH = ("path", "topic")
+NO_OPTIONS = "of a table created with a list of columns Spark keeps no options: leave out the list"
+_POSITIONS = {"earliest": "start", "latest": "end"}
+_BOTH = ("path", "topic", "columns")
 _BATCH = (
     "start", "end", "atLsn", "isolation", "includeOpen", "includeTail", "skipUnavailable",
     "pushdown",
@@ -43,6 +52,46 @@ _STREAM = (
     "maxBytesPerTrigger",
     "failOnDataLoss",
 )
+SINK = ("path", "topic", "txnKey", "batchId")
+STREAM_SINK = ("path", "topic", "txnAppId", "checkpointLocation")
+_OF_CALLS = {
+    "reader": (*_BOTH, *_BATCH),
+    "streamReader": (*_BOTH, *_STREAM),
+    "writer": SINK,
+    "streamWriter": STREAM_SINK,
+}
+OF_TABLES = sorted({name for names in _OF_CALLS.values() for name in names})
+# Names of the sinks that a reader passes over: those of a table or view name its batches.
+_NAMING = frozenset(name.lower() for name in (*SINK, *STREAM_SINK))
+# Of the source `kafka`: the same under another name, in a batch and in a stream.
+_SAME_IN_BATCH = {"subscribe": "topic", "startingoffsets": "start", "endingoffsets": "end"}
+_SAME_IN_STREAM = {
+    "subscribe": "topic",
+    "startingoffsets": "startingPosition",
+    "maxoffsetspertrigger": "maxRowsPerTrigger",
+}
+# What an option of the source `kafka` is here.
+_KAFKA = {
+    "assign": "topic 'orders/2' is one partition of orders",
+    "subscribepattern": "a frame is of one topic; txlog.spark.read takes a list of them",
+    "startingtimestamp": "start '@TIME' in a batch, startingPosition '@TIME' in a stream",
+    "startingoffsetsbytimestamp": "start '@TIME' in a batch, startingPosition '@TIME' in a stream",
+    "endingtimestamp": "end '@TIME'",
+    "endingoffsetsbytimestamp": "end '@TIME'",
+    "groupidprefix": "subscription: what retention and backlogs go by",
+    "kafka.group.id": "subscription: what retention and backlogs go by",
+    "kafka.bootstrap.servers": "there is no server: path is the directory of the store",
+    "includeheaders": "headers are the column properties",
+    "minpartitions": "a task reads about 64 MB of files",
+    "endingoffsets": "a stream has no end; reading a batch has",
+    "maxoffsetspertrigger": "maxRowsPerTrigger, for reading a stream",
+}
+_ELSEWHERE = {
+    **dict.fromkeys([name.lower() for name in _BATCH], "it is for reading a batch"),
+    **dict.fromkeys([name.lower() for name in _STREAM], "it is for reading a stream"),
+    **dict.fromkeys(["txnkey", "batchid"], "it is for writing a batch"),
+    "txnappid": "it is for writing a stream",
+}
 
 
 class BatchOptions(NamedTuple):
@@ -74,11 +123,8 @@ def batch_options(options: Mapping[str, str]) -> BatchOptions:
     """The options of a batch. Raises InvalidArgument."""
     given = _Given(options, (*_BOTH, *_BATCH), "a batch")
     now_ms = SystemClock().now().wall_ms
-    start, end = (given.text(name, None) for name in ("start", "end"))
-    wanted = Range(
-        START if start is None else parse_bound(start, now_ms),
-        None if end is None else parse_bound(end, now_ms),
-    )
+    start, end = given.bound("start", now_ms), given.bound("end", now_ms)
+    wanted = Range(START if start is None else start, end)
     return BatchOptions(
         given.need("path"),
         given.need("topic"),
@@ -97,10 +143,8 @@ def stream_options(options: Mapping[str, str]) -> StreamOptions:
     subscription = given.text("subscription", None)
     if subscription is not None:
         check_name("subscription", subscription)
-    starting = given.text("startingPosition", None)
-    if starting is not None:
-        bound = parse_bound(starting, SystemClock().now().wall_ms)
-    else:
+    bound = given.bound("startingPosition", SystemClock().now().wall_ms)
+    if bound is None:
         bound = START if subscription is None else Bound("sub", subscription)
     size = given.text("maxBytesPerTrigger", None)
     return StreamOptions(
@@ -114,6 +158,20 @@ def stream_options(options: Mapping[str, str]) -> StreamOptions:
     )
 
 
+def some_columns(names: str, known: str) -> str:
+    """Those of the columns that are wanted, as `NAME TYPE, …`. Raises InvalidArgument."""
+    kinds = dict(column.split(" ", 1) for column in known.split(", "))
+    wanted = [name.strip() for name in names.split(",")]
+    for name in wanted:
+        if name not in kinds:
+            raise InvalidArgument(
+                f"a message has no column {name}", hint=suggestion(name, kinds, ", ".join(kinds))
+            )
+    if len({*wanted}) < len(wanted):
+        raise InvalidArgument(f"the option columns is {names!r}, it has a name twice")
+    return ", ".join(f"{name} {kinds[name]}" for name in wanted)
+
+
 def _prunes(text: str) -> bool:
     """Whether filters may leave files out."""
     if text.lower() not in ("once", "never", "false"):
@@ -124,19 +182,65 @@ def _prunes(text: str) -> bool:
     return text.lower() == "once"
 
 
+def of_call(options: Mapping[str, str], call: str) -> dict[str, str]:
+    """Those options of a table that a call of the data source takes."""
+    known = {name.lower() for name in _OF_CALLS[call]}
+    return {name: value for name, value in options.items() if name.lower() in known}
+
+
+def check_known(options: Iterable[str], known: Iterable[str], what: str) -> None:
+    """Raise InvalidArgument for an option without a meaning here: none is ignored."""
+    names = {name.lower(): name for name in known}
+    for name in map(str.lower, options):
+        if name in names:
+            continue
+        near = get_close_matches(name, names, 1)
+        hint = _KAFKA.get(name) or _ELSEWHERE.get(name)
+        if hint is None and name.startswith("kafka."):
+            hint = "there is no client to configure: leave it out"
+        if hint is None:
+            hint = f"did you mean {names[near[0]]}?" if near else ", ".join(names.values())
+        raise InvalidArgument(f"{what} of txlog has no option {name}", hint=hint)
+
+
 class _Given:
     """Options as text; one without a meaning here is an error, not ignored."""
 
     def __init__(self, options: Mapping[str, str], known: tuple[str, ...], what: str) -> None:
         self._values = {str(name).lower(): str(value) for name, value in options.items()}
-        names = {name.lower(): name for name in known}
-        for name in self._values:
-            if name not in names:
-                near = get_close_matches(name, names, 1)
+        self._take_kafka(_SAME_IN_BATCH if "start" in known else _SAME_IN_STREAM)
+        given = [name for name in self._values if name not in _NAMING]
+        check_known(given, known, what)
+
+    def _take_kafka(self, same: Mapping[str, str]) -> None:
+        """Give options of the source `kafka` that mean the same the names they have here."""
+        values = self._values
+        for name, own in same.items():
+            found = values.pop(name, None)
+            if found is None:
+                continue
+            if own.lower() in values:
+                raise InvalidArgument(f"the options {name} and {own} are the same")
+            if name == "subscribe" and "," in found:
                 raise InvalidArgument(
-                    f"{what} of txlog has no option {name}",
-                    hint=f"{names[near[0]]}?" if near else ", ".join(known),
+                    "the option subscribe names several topics, a frame has one",
+                    hint="union the frames; for batches, txlog.spark.read takes a list",
                 )
+            if name.endswith("offsets") and found.lower() not in _POSITIONS:
+                raise InvalidArgument(
+                    f"the option {name} is {found!r}: there are no offsets, a position is L:E",
+                    hint=f"earliest or latest, or {own} with a bound: L:E, @TIME, -N",
+                )
+            values[own.lower()] = found
+        if same is _SAME_IN_BATCH and values.get("failondataloss", "").lower() == "true":
+            del values["failondataloss"]  # a batch leaves out nothing unasked
+
+    def bound(self, name: str, now_ms: int) -> Bound | None:
+        """A position, also `earliest` and `latest`."""
+        found = self._values.get(name.lower())
+        if found is None:
+            return None
+        return parse_bound(_POSITIONS.get(found.lower(), found), now_ms)
 
     def text(self, name: str, default: T) -> str | T:
         return self._values.get(name.lower(), default)
@@ -144,7 +248,7 @@ class _Given:
     def need(self, name: str) -> str:
         found = self._values.get(name.lower())
         if not found:
-            raise InvalidArgument(f"the option {name} is missing")
+            raise InvalidArgument(f"the option {name} is missing", hint=NO_OPTIONS)
         return found
 
     def flag(self, name: str, default: bool) -> bool:

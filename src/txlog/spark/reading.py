@@ -28,7 +28,7 @@ from txlog.engine.storage.remote import is_remote, local_path
 from txlog.errors import InvalidArgument, SnapshotExpired
 from txlog.ranges import START, Bound, Range, parse_bound
 from txlog.relation.positions import Where, bound_of
-from txlog.relation.relation import Content, Relation, Source, adopted_lsns
+from txlog.relation.relation import ALL, Content, Relation, Source, adopted_lsns
 from txlog.relation.scans import scans_of
 from txlog.relation.spans import Span, Wanted
 from txlog.spark.remote import remote_frame
@@ -103,17 +103,30 @@ def read(
     topics = [topic] if isinstance(topic, str) else list(topic)
     if not topics:
         raise InvalidArgument("no topic was given", code=203)
+    found = frames(
+        spark, store, topics, wanted, isolation=isolation, skip_unavailable=skip_unavailable
+    )
+    return reduce(DataFrame.unionByName, found)
+
+
+def frames(
+    spark: SparkSession,
+    store: str,
+    topics: Sequence[str],
+    wanted: Wanted | None = None,
+    *,
+    isolation: str = "committed",
+    skip_unavailable: bool = False,
+) -> list[DataFrame]:
+    """The messages of each topic as of one LSN; otherwise as `read`."""
     with opened(store) as client:
         for _ in range(_TRIES):
             contents = client._content_of_each(
-                topics, wanted, skip_unavailable=skip_unavailable, isolation=isolation
+                topics, wanted or ALL, skip_unavailable=skip_unavailable, isolation=isolation
             )
             pin = client._pin(files_of(contents))
             try:
-                frame = reduce(
-                    DataFrame.unionByName,
-                    [_Plan(spark, client.path, one, isolation).frame() for one in contents],
-                )
+                found = [_Plan(spark, client.path, one, isolation).frame() for one in contents]
             except BaseException as error:  # a pin without an owner would keep files
                 if pin is not None:
                     pin.close()
@@ -124,7 +137,7 @@ def read(
                 _PINS.setdefault(spark, []).append(weakref.finalize(spark, pin.close))
             for content in contents:
                 _warn(content.relation)
-            return frame
+            return found
     raise SnapshotExpired("the store moved on faster than it could be read")
 
 
@@ -142,12 +155,12 @@ def _warn(relation: Relation) -> None:
     topic, markers = relation.topic, relation.markers.num_rows
     if relation.unavailable:
         away = ", ".join(map(str, relation.unavailable))
-        warnings.warn(f"{topic}: left out unavailable partitions: {away}", stacklevel=3)
+        warnings.warn(f"{topic}: left out unavailable partitions: {away}", stacklevel=4)
     if markers > _MARKERS_MANY:
         warnings.warn(
             f"{topic}: {markers} markers are joined with their rows; "
             f"`txlog admin compact {topic}` avoids that",
-            stacklevel=3,
+            stacklevel=4,
         )
 
 

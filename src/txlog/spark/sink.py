@@ -4,7 +4,8 @@
     task     stages a file for each partition in the store's directory; a second attempt its own
     driver   commit: one frame with the files of the attempts that Spark counts, or none
 
-A job is named by txnKey and batchId, a stream by txnAppId, or else Spark's id of the query, and by
+A job is named by txnKey and batchId; an INSERT into a table need not be, and its name is forgotten
+when it is stored. A stream is named by txnAppId, or else Spark's id of the query, and by
 Spark's number of the micro-batch. Spark also calls `abort` when `commit` raised after the frame:
 abort looks for the batch first, and takes nothing back. Both run in a process that Spark starts for
 them, so a warning is a line in its log, which goes to the standard error of the driver.
@@ -15,6 +16,7 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -40,9 +42,11 @@ from txlog.api.sending.bulk import Bulk, stage
 from txlog.engine.decide.sending.adopt import check_token
 from txlog.engine.plan.route import COLUMNS
 from txlog.engine.plan.staging import Staged, StagePlan
-from txlog.errors import InvalidArgument
+from txlog.errors import InvalidArgument, TxlogError
 from txlog.ids import TopicName
-from txlog.spark.small_files import said_of_small
+from txlog.spark.datasource import NAMES, kept_by, plain
+from txlog.spark.options import NO_OPTIONS, SINK, STREAM_SINK, check_known
+from txlog.suggest import suggestion
 
 _BYTES: Final = (BinaryType, StringType)
 # What Spark may pass for a column; by name, and all but value may be missing.
@@ -51,9 +55,13 @@ _TYPES: Final[dict[str, tuple[type[DataType], ...]]] = {
     "deliver_at": (TimestampType,), "deliver_after": (IntegralType,),
     "sequence_id": (IntegralType,), "partition": (IntegralType,),
 }  # fmt: skip
+# The key of INSERT statements that name no batch, before the number of the topic.
+_INSERT: Final = "spark insert"
 _QUERY_ID: Final = "sql.streaming.queryId"
 TAG_CHARS: Final = 16
 _LOG: Final = logging.getLogger(__name__)
+SMALL_BYTES: Final = 4 << 20
+"""A file below this costs a reader more to open than to read."""
 
 
 @dataclass(frozen=True)
@@ -65,24 +73,38 @@ class Written(WriterCommitMessage):
     query: str = ""
 
 
+@plain
 class BatchSink(DataSourceArrowWriter):
     """A batch; made on the driver, and sent to the tasks."""
 
-    def __init__(self, plan: StagePlan, *, is_stored: bool) -> None:
+    def __init__(
+        self,
+        plan: StagePlan,
+        of_store: Sequence[str] = (),
+        *,
+        is_stored: bool = False,
+        is_named: bool = True,
+    ) -> None:
         self._plan = plan
+        self._of_store = of_store
         self._is_stored = is_stored
+        self._is_named = is_named
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
         """Stage the rows of one task."""
         if self._is_stored:
             return Written([])
-        return Written(stage(self._plan, map(conformed, iterator), _task()))
+        rows = (conformed(_inserted(batch, self._of_store)) for batch in iterator)
+        return Written(stage(self._plan, rows, _task()))
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Store what the tasks staged, by one frame."""
         staged = _staged(messages)
         with open_store(self._plan.store) as client:
             client._bulk_of(self._plan).commit(staged)
+            if not self._is_named:
+                with suppress(TxlogError):  # nobody can repeat it: there is nothing to remember
+                    client.admin.delete_transaction_key(self._plan.key)
         _warn(self._plan, staged, "use txlog.spark.bulk_load")
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
@@ -91,6 +113,7 @@ class BatchSink(DataSourceArrowWriter):
             client._bulk_of(self._plan).abort()
 
 
+@plain
 class StreamSink(DataSourceStreamArrowWriter):
     """A micro-batch; made once for its tasks, and again elsewhere for its end."""
 
@@ -134,20 +157,28 @@ class StreamSink(DataSourceStreamArrowWriter):
 
 def batch_sink(options: Mapping[str, str], schema: StructType, overwrite: bool) -> BatchSink:
     """The sink of a job. Raises InvalidArgument and what Client.bulk raises."""
-    _check_options(options, ("path", "topic", "txnKey", "batchId"), "a batch", overwrite)
-    path, topic, key, batch = (
-        _need(options, name) for name in ("path", "topic", "txnKey", "batchId")
-    )
-    check_columns(schema)
+    _check_options(options, (*SINK, "columns"), "a batch", overwrite)
+    path, topic = _need(options, "path"), _need(options, "topic")
+    of_store = _of_store(schema)
+    check_columns(schema, of_store)
     with open_store(path) as client:
+        if kept_by(schema) and "txnKey" not in options and "batchId" not in options:
+            plan = client._plan_stage(topic)
+            job = plan.directory.rpartition("/")[2]
+            return BatchSink(plan.named(f"{_INSERT} {plan.number}", job), of_store, is_named=False)
+        key, batch = _need(options, "txnKey"), _need(options, "batchId")
         bulk = client.bulk(topic, key=key, batch=batch)
-        return BatchSink(bulk.plan, is_stored=bulk.stored is not None)
+        return BatchSink(bulk.plan, of_store, is_stored=bulk.stored is not None)
 
 
 def stream_sink(options: Mapping[str, str], schema: StructType, overwrite: bool) -> StreamSink:
     """The sink of a micro-batch. Raises InvalidArgument and what Client.plan_stage raises."""
-    known = ("path", "topic", "txnAppId", "checkpointLocation")
-    _check_options(options, known, "a stream", overwrite)
+    _check_options(options, STREAM_SINK, "a stream", overwrite)
+    if "path" not in options:
+        raise InvalidArgument(
+            "the option path is missing",
+            hint="toTable passes none of the table's options: set path and topic in writeStream",
+        )
     app, where = options.get("txnAppId"), options.get("checkpointLocation")
     check_columns(schema)
     if app is not None:
@@ -160,13 +191,25 @@ def stream_sink(options: Mapping[str, str], schema: StructType, overwrite: bool)
         return StreamSink(options, client._plan_stage(_need(options, "topic"), tag))
 
 
-def check_columns(schema: StructType) -> None:
+def _of_store(schema: StructType) -> list[str]:
+    """The columns of an INSERT that are the store's to give: rows have nothing there."""
+    names = schema.fieldNames()
+    is_insert = bool(kept_by(schema)) or names == NAMES
+    return [name for name in names if is_insert and name in NAMES and name not in _TYPES]
+
+
+def check_columns(schema: StructType, of_store: Sequence[str] = ()) -> None:
     """Raise InvalidArgument for columns that messages do not have."""
     for field in schema.fields:
+        if field.name in of_store:
+            continue
         wanted = _TYPES.get(field.name)
         if wanted is None:
             raise InvalidArgument(
-                f"a message has no column {field.name}", hint=f"the columns are {', '.join(_TYPES)}"
+                f"a message has no column {field.name}"
+                if field.name not in NAMES
+                else f"the column {field.name} is given by the store",
+                hint=suggestion(field.name, _TYPES, f"the columns are {', '.join(_TYPES)}"),
             )
         if not isinstance(field.dataType, wanted):
             raise InvalidArgument(
@@ -180,10 +223,7 @@ def check_columns(schema: StructType) -> None:
 def _check_options(
     options: Mapping[str, str], known: Sequence[str], what: str, overwrite: bool
 ) -> None:
-    lowered = {name.lower() for name in known}
-    for name in options:
-        if name.lower() not in lowered:
-            raise InvalidArgument(f"{what} of txlog has no option {name}", hint=", ".join(known))
+    check_known(options, known, what)
     if overwrite:
         raise InvalidArgument("a topic cannot be overwritten", hint="mode append")
 
@@ -191,11 +231,25 @@ def _check_options(
 def _need(options: Mapping[str, str], name: str) -> str:
     found = options.get(name)
     if not found:
-        hint = None
+        hint = NO_OPTIONS
         if name in ("txnKey", "batchId"):
             hint = "txnKey and batchId name the batch: a repeat is stored only once"
         raise InvalidArgument(f"the option {name} is missing", hint=hint)
     return found
+
+
+def _inserted(rows: pa.RecordBatch, of_store: Sequence[str]) -> pa.RecordBatch:
+    """Rows of an INSERT without what it leaves to the store: where, when and by whom they are."""
+    for name in of_store:
+        if rows.column(name).null_count < rows.num_rows:
+            raise InvalidArgument(
+                f"the column {name} is given by the store",
+                hint="name the columns: INSERT INTO TABLE (key, value) SELECT key, value FROM …",
+            )
+    left = [*of_store]
+    if "partition" in (rows.schema.names if left else ()):
+        left += ["partition"] * (rows.column("partition").null_count == rows.num_rows)
+    return rows.drop_columns(left) if left else rows
 
 
 def conformed(rows: pa.RecordBatch) -> pa.RecordBatch:
@@ -223,3 +277,15 @@ def _warn(plan: StagePlan, staged: Sequence[Staged], remedy: str) -> None:
     said = said_of_small(staged, f"coalesce(n) the rows before writing them, or {remedy}")
     if said is not None:
         _LOG.warning("txlog: topic %s: %s", TopicName.parse(plan.topic).short, said)
+
+
+def said_of_small(staged: Sequence[Staged], remedy: str) -> str | None:
+    """The warning if files are small and a partition has several of them, else None."""
+    small = [one for one in staged if one.file.bytes < SMALL_BYTES]
+    partitions = {one.partition for one in small}
+    if len(small) <= len(partitions):
+        return None
+    return (
+        f"{len(small)} of {len(staged)} files of this batch are below {SMALL_BYTES >> 20} MiB,"
+        f" for {len(partitions)} partition{'s' * (len(partitions) > 1)}: {remedy}"
+    )

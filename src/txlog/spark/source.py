@@ -32,8 +32,9 @@ from txlog.engine.storage.disk.posix import PosixDisk
 from txlog.engine.storage.remote import is_far
 from txlog.errors import InvalidArgument
 from txlog.relation.scans import UNCOMMITTED, Ends, Scan, grouped, read_scan, scans_of
-from txlog.spark.datasource import SCHEMA
+from txlog.spark.datasource import SCHEMA, first_line, plain
 from txlog.spark.options import BatchOptions, batch_options
+from txlog.suggest import suggestion
 
 BATCH_ROWS: Final = 25_000  # 10,000 and 100,000 are slower
 _TYPES: Final = dict(column.split(" ", 1) for column in f"{SCHEMA}, txn_state string".split(", "))
@@ -68,8 +69,12 @@ def shares_of(store: str, scans: Sequence[Scan], wanted: Ends) -> list[Share]:
 
 def read_share(share: Share | None, schema: StructType) -> Iterator[pa.RecordBatch]:
     """The messages of a share, as Spark wants them; for no share Spark passes None."""
-    if share is None:
-        return
+    if share is not None:
+        with first_line():
+            yield from _read_share(share, schema)
+
+
+def _read_share(share: Share, schema: StructType) -> Iterator[pa.RecordBatch]:
     wanted = to_arrow_schema(schema, timezone="UTC")
     needs_store = any(one.ref is not None and not is_far(one.ref.path) for one in share.scans)
     disk = PosixDisk(share.store, read_only=True) if needs_store else None
@@ -93,7 +98,8 @@ def check_schema(schema: StructType) -> StructType:
     for field in schema.fields:
         if field.name not in UNCOMMITTED.names:
             raise InvalidArgument(
-                f"a message has no column {field.name}", hint=", ".join(UNCOMMITTED.names)
+                f"a message has no column {field.name}",
+                hint=suggestion(field.name, UNCOMMITTED.names, ", ".join(UNCOMMITTED.names)),
             )
         found = field.dataType.simpleString()
         if found != _TYPES[field.name]:
@@ -101,6 +107,7 @@ def check_schema(schema: StructType) -> StructType:
     return schema
 
 
+@plain
 class BatchReader(DataSourceReader):
     """Reads what a topic has; prunes only by options."""
 

@@ -47,6 +47,7 @@ from txlog.relation.progress import (
 from txlog.relation.relation import Relation
 from txlog.relation.scans import scans_of
 from txlog.relation.spans import Span, Wanted
+from txlog.spark.datasource import plain
 from txlog.spark.options import StreamOptions, stream_options
 from txlog.spark.session import opened
 from txlog.spark.source import Share, check_schema, read_share, shares_of
@@ -62,6 +63,7 @@ def reader(options: Mapping[str, str], schema: StructType) -> DataSourceStreamRe
     return StreamReader(stream_options(options), schema)
 
 
+@plain
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads what arrives in a topic, in batches that are the same whenever they are read."""
 
