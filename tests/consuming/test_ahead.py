@@ -336,11 +336,16 @@ def test_a_time_out_begins_when_the_application_gets_the_message(bench: Bench) -
         assert drained(one) == [(4, 1)]
 
 
-def test_a_consumer_that_hangs_is_passed_by(bench: Bench) -> None:
-    """Another one takes over what it got and what it has not seen; only what it got counts."""
+@pytest.mark.parametrize("together", [False, True])
+def test_a_consumer_that_hangs_is_passed_by(bench: Bench, together: bool) -> None:
+    """Another one takes over what it got and what it has not seen; only what it got counts.
+
+    together: both are of one handle, and know each other without the lock files
+    """
     numbered(bench.client, 7)
-    one = bench.another().consumer("t", "s", type="shared", ack_timeout_ms=1000)
-    two = bench.another().consumer("t", "s")
+    there = bench.another()
+    one = there.consumer("t", "s", type="shared", ack_timeout_ms=1000)
+    two = (there if together else bench.another()).consumer("t", "s")
     assert values_of(one, 5) == [0, 1, 2, 3, 4]
     bench.clock.advance(999)
     assert drained(two) == []

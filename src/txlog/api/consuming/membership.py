@@ -2,8 +2,9 @@
 
 A consumer is alive while it holds the flock on consumers/<id>.lock, which the kernel frees however
 it dies. Age and process numbers count for nothing: a stopped process is alive, and a killed one is
-noticed at the next look. The same file says how far its application has come in what was taken
-ahead. Source: spec/transactions 9.1.
+noticed at the next look. Nobody asks the kernel about consumers of the same handle, which are known
+here: a hundred of them would ask about each other. The same file says how far its application has
+come in what was taken ahead. Source: spec/transactions 9.1.
 """
 
 from __future__ import annotations
@@ -50,7 +51,17 @@ LOOK_SECONDS = 0.1  # how often a busy consumer checks its peers; an idle one do
 class Membership:
     """One consumer's place in the registry of the catalog; `number` is its id, `kind` its type."""
 
-    __slots__ = ("_last_look", "_lock", "_note", "_store", "kind", "number", "subscription")
+    __slots__ = (
+        "__weakref__",
+        "_last_look",
+        "_lock",
+        "_note",
+        "_store",
+        "due_ms",
+        "kind",
+        "number",
+        "subscription",
+    )
 
     def __init__(
         self,
@@ -66,7 +77,9 @@ class Membership:
         self._last_look = 0.0
         self._note: File | None = None
         self.number, self.kind = 0, ""
+        self.due_ms = 0  # as noted last
         self._lock: LockFile | None = self._attach(subscription, topic, name, kind, priority)
+        store.members[self.number] = self
 
     @property
     def is_open(self) -> bool:
@@ -86,7 +99,7 @@ class Membership:
         wrong = subscription.type
         for _ in range(ATTACH_TRIES_MAX):
             known, chosen = self._store.read(self._look)
-            dead = dead_consumers(disk, known)
+            dead = self._dead(known)
             mine = disk.lock_file(consumer_lock(chosen))
             if not mine.try_acquire():  # another one is joining with this id
                 mine.close()
@@ -107,7 +120,7 @@ class Membership:
                 return mine
             if isinstance(joined, tuple):
                 wrong, alive = joined
-                if len(dead_consumers(disk, alive)) < len(alive):
+                if self._dead(alive):
                     continue  # one died since; the next try removes it
                 break
         how = "exclusive and has" if kind in (None, wrong) else f"{wrong}, not {kind}, and has"
@@ -117,6 +130,17 @@ class Membership:
             topic=topic,
             subscription=subscription.name,
         )
+
+    def _here(self, number: int) -> Membership | None:
+        """A consumer of this handle that has its lock."""
+        found: Membership | None = self._store.members.get(number)
+        lock = None if found is None else found._lock
+        return found if lock is not None and lock.is_open else None
+
+    def _dead(self, numbers: Sequence[int]) -> list[int]:
+        """Those of some consumers that are dead; the kernel is asked about those elsewhere."""
+        elsewhere = [one for one in numbers if self._here(one) is None]
+        return dead_consumers(self._store.disk, elsewhere)
 
     def _look(self, view: View) -> tuple[list[int], int]:
         known = consumers_of(view.catalog, self.subscription)
@@ -138,6 +162,7 @@ class Membership:
         """Note how far the application gets with its next message."""
         assert self._note is not None
         write_seen(self._note, seen)
+        self.due_ms = seen.due_ms
 
     def _joining(self, dead: list[int], asked: ConsumerAttached) -> Decide:
         """Answers the type, None (again: another one joined), or (type, who lives) when busy."""
@@ -175,7 +200,7 @@ class Membership:
         self._last_look = moment
         known, _ = self._store.read(self._look, fresh=False)
         disk = self._store.disk
-        dead = dead_consumers(disk, (one for one in known if one != self.number))
+        dead = self._dead([one for one in known if one != self.number])
         late = [
             one for one in known if one not in dead and one != self.number and self._is_late(one)
         ]
@@ -199,7 +224,8 @@ class Membership:
 
     def _is_late(self, number: int) -> bool:
         """True when the time-out of what a consumer delivered last is over: it may hang there."""
-        due_ms = read_seen(self._store.disk, number).due_ms
+        here = self._here(number)
+        due_ms = read_seen(self._store.disk, number).due_ms if here is None else here.due_ms
         return 0 < due_ms <= self._store.clock.now().boot_ms
 
     def take_back(self, dead: Sequence[int] = (), late: Sequence[int] = ()) -> None:

@@ -23,7 +23,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
+from weakref import WeakValueDictionary
 
 from txlog.clock import Clock, Instant
 from txlog.engine.decide.draft import Decision, Draft
@@ -111,6 +112,7 @@ class Store:
         "has_changed",
         "identity",
         "lock_timeout_asked_ms",
+        "members",
         "recovered_ms",
         "reports",
         "settings",
@@ -144,6 +146,8 @@ class Store:
         self.bucket_ops = BucketOps()
         self.has_changed = False  # by a call; a sweep that a look began does not count
         self.upkeep: Upkeep | None = None
+        # the consumers of this handle by number, as long as anybody has them
+        self.members: WeakValueDictionary[int, Any] = WeakValueDictionary()
         self._queue: deque[list[Call]] = deque()
         self._leading: list[list[Call]] = []  # what the leader took, or is about to take
         self._section = Section(disk, liveness.WRITE_LOCK, self.note)

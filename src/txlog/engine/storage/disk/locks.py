@@ -77,7 +77,7 @@ def naps(timeout_ms: int) -> Iterator[float]:
 class PosixLock:
     """`LockFile` by flock; one system call for a free lock that was taken before."""
 
-    __slots__ = ("_descriptor", "_getpid", "_is_current", "_pid", "_site", "path")
+    __slots__ = ("_descriptor", "_getpid", "_is_current", "_pid", "_site", "is_open", "path")
 
     def __init__(self, descriptor: Descriptor, site: LockSite, getpid: Callable[[], int]) -> None:
         self.path = site.path
@@ -86,6 +86,7 @@ class PosixLock:
         self._getpid = getpid
         self._pid = getpid()
         self._is_current = False
+        self.is_open = True
 
     def acquire(self, timeout_ms: int, meanwhile: Callable[[], bool] | None = None) -> bool:
         if self.try_acquire():
@@ -110,6 +111,7 @@ class PosixLock:
         self._descriptor.unlock()
 
     def close(self) -> None:
+        self.is_open = False
         self._descriptor.close()
 
     def holder(self) -> tuple[int, str] | None:

@@ -196,7 +196,7 @@ class MemoryLock:
         self.path = path
         self.disk = disk
         self._node = node
-        self._is_open = True
+        self.is_open = True
 
     def acquire(self, timeout_ms: int, meanwhile: Callable[[], bool] | None = None) -> bool:
         machine = self.disk.machine
@@ -213,7 +213,7 @@ class MemoryLock:
         return True
 
     def try_acquire(self) -> bool:
-        if not self._is_open:
+        if not self.is_open:
             raise AlreadyClosed(f"the lock {self.path} is closed", path=self.path)
         self.disk.effect_mapped("lock", self.path)
         machine = self.disk.machine
@@ -227,13 +227,13 @@ class MemoryLock:
             return True
 
     def release(self) -> None:
-        if not self._is_open:
+        if not self.is_open:
             return
         self.disk.effect_mapped("unlock", self.path)
         self.let_go()
 
     def close(self) -> None:
-        self._is_open = False
+        self.is_open = False
         self.let_go()
 
     def holder(self) -> tuple[int, str] | None:

@@ -90,7 +90,11 @@ class LockFile(Protocol):
 
     One handle is one holder: two handles exclude each other, also within a process. A handle must
     not be acquired twice without a release between.
+
+    is_open: until `close`; a lock that was taken for good is held as long
     """
+
+    is_open: bool
 
     def acquire(self, timeout_ms: int, meanwhile: Callable[[], bool] | None = None) -> bool:
         """Take the lock, waiting up to timeout_ms; StoreLocked names the holder.

@@ -1,0 +1,93 @@
+"""Who of the consumers of a subscription lives, and what it costs to know."""
+
+from __future__ import annotations
+
+import gc
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.engine_kit import Bench
+from txlog.engine.store import liveness
+from txlog.errors import ConsumerBusy
+
+pytestmark = pytest.mark.usefixtures("quick_disk")
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    """A store with a topic and a shared subscription."""
+    made = Bench(tmp_path / "store", coordinators=1)
+    made.client.create_topic("t")
+    made.client.create_subscription("t", "s", type="shared")
+    return made
+
+
+@pytest.fixture
+def looks(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The lock files of consumers that the kernel is asked about, or that are read."""
+    found = list[str]()
+    held, seen = liveness.is_held, liveness.read_seen
+
+    def is_held(disk: Any, path: str) -> bool:
+        found.append(path)
+        return held(disk, path)
+
+    def read_seen(disk: Any, number: int) -> Any:
+        found.append(liveness.consumer_lock(number))
+        return seen(disk, number)
+
+    monkeypatch.setattr(liveness, "is_held", is_held)
+    monkeypatch.setattr("txlog.api.consuming.membership.read_seen", read_seen)
+    return found
+
+
+def test_consumers_of_one_handle_do_not_ask_about_each_other(
+    bench: Bench, looks: list[str]
+) -> None:
+    """With those elsewhere: once each; a hundred would be ten thousand files a turn."""
+    elsewhere = bench.another().consumer("t", "s")
+    here = [bench.client.consumer("t", "s") for _ in range(20)]
+    assert len(looks) == 20  # each looked for the one elsewhere as it joined
+    looks.clear()
+    for consumer in here:
+        assert consumer.receive(0) is None
+    path = liveness.consumer_lock(elsewhere._member.number)
+    assert set(looks) == {path}
+    assert len(looks) <= 2 * 2 * len(here)  # twice a turn: whether it lives, and hangs
+    looks.clear()
+    assert elsewhere.receive(0) is None
+    assert set(looks) == {liveness.consumer_lock(one._member.number) for one in here}
+
+
+def test_a_consumer_that_nobody_has_any_more_is_dead_to_its_neighbours(bench: Bench) -> None:
+    """Not closed: its lock went with it, and what it held comes again."""
+    bench.client.producer("t").send(b"x")
+    first, second = bench.client.consumer("t", "s"), bench.client.consumer("t", "s")
+    assert first.receive(0) is not None
+    assert second.receive(0) is None
+    del first
+    gc.collect()
+    message = second.receive(0)
+    assert message is not None and message.value == b"x"
+
+
+def test_who_is_refused_has_tried_once(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench.client.create_subscription("t", "only", type="exclusive")
+    other = bench.another()
+    holder = other.consumer("t", "only")
+    tries, write = 0, bench.client._store.write
+
+    def counted(*given: Any, **more: Any) -> Any:
+        nonlocal tries
+        tries += 1
+        return write(*given, **more)
+
+    monkeypatch.setattr(type(bench.client._store), "write", lambda self, *a, **k: counted(*a, **k))
+    with pytest.raises(ConsumerBusy):
+        bench.client.consumer("t", "only")
+    assert tries == 1
+    monkeypatch.undo()
+    holder.close()
+    bench.client.consumer("t", "only").close()
