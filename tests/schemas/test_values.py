@@ -108,3 +108,22 @@ def test_a_json_value_that_is_no_record_is_told_by_field(
     with pytest.raises(InvalidMessage) as raised:
         values.decode_one(schema, column[1].as_py())
     assert str(raised.value) == found
+
+
+@pytest.mark.parametrize("bytes_max", [1 << 20, 40])
+def test_rows_are_counted_over_blocks_and_chunks(
+    bytes_max: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(values, "_ROWS_MAX", 3)
+    monkeypatch.setattr(values, "_BYTES_MAX", bytes_max)
+    text = '{"type": "record", "name": "R", "fields": [{"name": "a", "type": "int"}]}'
+    schema = Schema.parse("json", text)
+    data = [None if n % 5 == 4 else b'{"a": %d}' % n for n in range(11)]
+    column = pa.array(data, pa.binary())
+    wanted = [None if n % 5 == 4 else {"a": n} for n in range(11)]
+    assert values.decode(schema, column).to_pylist() == wanted
+    found = values.encode(schema, values.decode(schema, column))
+    assert values.decode(schema, found).to_pylist() == wanted
+    bad = [b"x" if n in (3, 10) else one for n, one in enumerate(data)]
+    chunked = pa.chunked_array([bad[:4], bad[4:4], bad[4:]], pa.binary())
+    assert [row for row, _ in values.invalid(schema, chunked)] == [3, 10]

@@ -134,7 +134,7 @@ def _text(value: pa.Scalar) -> str:
     try:
         text = repr(value.as_py())
     except (ValueError, OverflowError):  # an instant that Python cannot show
-        text = str(value)
+        text = str(value.value)
     return text if len(text) <= 60 else f"{text[:60]}…"
 
 

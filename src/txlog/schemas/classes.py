@@ -17,10 +17,11 @@ import operator
 import re
 import struct
 import sys
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from decimal import Decimal
 from enum import Enum
 from functools import lru_cache
+from itertools import repeat
 from typing import Any, Final, TypeAlias, TypeVar
 from uuid import UUID
 
@@ -486,28 +487,50 @@ def _whole(type: Type, value: Any) -> int | None:
 
 
 def natural(type: Type, value: Plain, form: Form) -> Plain:
-    """What the caller gets for a plain value: as Arrow's `as_py`, a map as a dict."""
+    """What the caller gets for a plain value: as Arrow's `as_py`, a map as a dict.
+
+    raises: Misfit: the value is none of its type, as bytes of Avro may have it
+    """
     if value is None:
         return None
     if type.kind == "record":
-        return {
-            one.name: natural(one.type, items[0], form)
-            for one, items in zip(type.fields, form.columns_of(type, [value]), strict=True)
-        }
-    if type.items is not None:
-        items = type.items
-        if type.kind == "array":
-            return [natural(items, one, form) for one in value]
-        return {name: natural(items, one, form) for name, one in value.items()}
+        given = [items[0] for items in form.columns_of(type, [value])]
+        names = [one.name for one in type.fields]
+        types = [one.type for one in type.fields]
+        return dict(zip(names, _each(names, types, given, form), strict=True))
+    if type.kind == "array":
+        return _each([f"[{n}]" for n in range(len(value))], repeat(type.items), value, form)
+    if type.kind == "map":
+        found = _each(repeat("{}"), repeat(type.items), value.values(), form)
+        return dict(zip(value, found, strict=True))
+    return _natural_leaf(type, value, form)
+
+
+def _each(
+    names: Iterable[str], types: Iterable[Any], given: Iterable[Any], form: Form
+) -> list[Any]:
+    found = []
+    for name, type, one in zip(names, types, given):  # noqa: B905
+        try:
+            found.append(natural(type, one, form))
+        except Misfit as error:
+            raise error.below(name) from error
+    return found
+
+
+def _natural_leaf(type: Type, value: Any, form: Form) -> Any:
     if type.logical == "decimal":
         return form.decimal(type, value)
     if type.limits is not None:
         low, high = type.limits
         if not low <= value <= high:
-            raise Misfit("", f"has {value}, where there must be {type.words}")
+            raise Misfit("", f"is {value}, it must be {type.words}")
+        return _natural_instant(type.logical, value)
     if type.kind == "float":
         return struct.unpack("<f", struct.pack("<f", value))[0]
-    return _natural_instant(type.logical, value)
+    if type.logical == "uuid" and UUID_TEXT.match(value) is None:
+        raise Misfit("", f"is no UUID, it must be {type.words}")
+    return value
 
 
 def _natural_instant(logical: str, value: Any) -> Any:

@@ -43,8 +43,17 @@ class Misfit(Exception):
     """
 
     def __init__(self, path: str, what: str, row: int | None = None) -> None:
-        super().__init__(f"{path or 'the value'} {what}")
-        self.row = row
+        super().__init__(path, what)
+        self.path, self.what, self.row = path, what, row
+
+    def __str__(self) -> str:
+        return f"{self.path or 'the value'} {self.what}"
+
+    def below(self, name: str) -> Misfit:
+        """The same, told by who knows the field, or the place [n], that the value is in."""
+        point = "." if self.path and self.path[0] not in "[{" else ""
+        self.path = f"{name}{point}{self.path}"
+        return self
 
 
 def column(type: Type, values: Sequence[Any], parts: Parts, path: str = "") -> pa.Array:

@@ -27,6 +27,8 @@ from txlog.schemas.schema import DEPTH_MAX, FLOAT_MAX, UUID, Schema, Type, decim
 
 # Deeper than any record, and so shallow that every caller can read what any writer has checked.
 _NESTING_MAX: Final = DEPTH_MAX + 68
+_STRING: Final = re.compile(rb'"(?:[^"\\]|\\.)*"')
+_BRACKETS: Final = bytes.maketrans(b"{}", b"[]")
 _ELSE: Final = bytes(set(range(256)) - set(b"[]{}"))
 _EXPECTED: Final = re.compile(
     r"Expected `(?P<wanted>[^`]*)`(?P<limit>[^,]*?)(?:, got `(?P<got>\w+)`)?"
@@ -60,7 +62,7 @@ class Form(Parts, Protocol):
         ...
 
     def decimal(self, type: Type, plain: Plain) -> Decimal:
-        """The reverse."""
+        """The reverse; raises Misfit."""
         ...
 
 
@@ -172,24 +174,15 @@ class JsonForm:
 
 
 def is_deep(data: bytes) -> bool:
-    """True if JSON nests deeper than every reader can follow."""
+    """True if valid JSON nests deeper than every reader can follow."""
     if len(data) <= _NESTING_MAX:
         return False
-    signs = data.translate(None, _ELSE)
-    if len(signs) <= _NESTING_MAX:
+    if len(data.translate(None, _ELSE)) <= _NESTING_MAX:
         return False
-    for _ in range(_NESTING_MAX):  # each round takes the innermost pairs away
-        shorter = signs.replace(b"[]", b"").replace(b"{}", b"")
-        if not shorter:
-            return False
-        if len(shorter) == len(signs):
-            break
-        signs = shorter
-    depth = deepest = 0  # what is left, or what looked like it, may stand in strings
-    for sign in re.findall(rb'"(?:[^"\\]|\\.)*"|[\[\]{}]', data):
-        depth += (sign in b"[{") - (sign in b"]}")
-        deepest = max(deepest, depth)
-    return deepest > _NESTING_MAX
+    signs = _STRING.sub(b"", data).translate(_BRACKETS, _ELSE)
+    for _ in range(_NESTING_MAX):  # each round takes the innermost pairs away, a level
+        signs = signs.replace(b"[]", b"")
+    return bool(signs)
 
 
 def _class_of(record: Type) -> type[msgspec.Struct]:
@@ -345,7 +338,10 @@ class AvroForm:
 
     def decimal(self, type: Type, plain: Plain) -> Decimal:
         """The reverse."""
-        return decimal_of(int.from_bytes(plain, "big", signed=True), type.scale)
+        whole = int.from_bytes(plain, "big", signed=True)
+        if abs(whole) >= 10**type.precision:
+            raise Misfit("", f"has too many digits, it must be {type.words}")
+        return decimal_of(whole, type.scale)
 
 
 @cache

@@ -31,7 +31,7 @@ _WIDER: Final = {
 
 
 class Cast(msgspec.Struct, frozen=True):
-    """The value as another type of Arrow; every value fits."""
+    """The value as another type of Arrow; every value fits, a large long as the nearest double."""
 
     type: pa.DataType
 
@@ -209,7 +209,7 @@ def _apply(change: Change | None, array: pa.Array) -> pa.Array:
     if isinstance(change, Record):
         return _record(change.steps, array)
     if isinstance(change, Cast):
-        return array.cast(change.type)
+        return array.cast(change.type, safe=False)  # a large long is the nearest double
     if isinstance(change, Symbols):
         is_known = pc.is_in(array, pa.array(change.known))
         known = pc.if_else(is_known, array, change.default)
@@ -236,7 +236,7 @@ def _changed(change: Change | None, value: Any) -> Any:
             for one in change.steps
         }
     if isinstance(change, Cast):
-        return pa.scalar(value).cast(change.type).as_py()
+        return pa.scalar(value).cast(change.type, safe=False).as_py()
     if isinstance(change, Symbols):
         return value if value in change.known else change.default
     if isinstance(change, Items):

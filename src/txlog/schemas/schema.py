@@ -321,7 +321,7 @@ def _ordered(node: Any) -> Any:
         if name in out:
             out[name] = _ordered(out[name])
     if "fields" in out:
-        out["fields"] = [_ordered(one) for one in out["fields"]]
+        out["fields"] = [{"name": one["name"]} | _ordered(one) for one in out["fields"]]
     return out | {name: item for name, item in node.items() if name not in out}
 
 
@@ -366,7 +366,7 @@ class _Reading:
         if kind in ("array", "map"):
             member = "items" if kind == "array" else "values"
             if member not in node:
-                raise _wrong(path, f"{kind} without {member}")
+                raise _wrong(path, f"is {kind} without {member}")
             inner = path + ("[]" if kind == "array" else "{}")
             items = self.type(node[member], inner, namespace, depth + 1)
             return Type(kind=kind, items=items)

@@ -27,7 +27,7 @@ from txlog.schemas.schema import Schema
 
 T = TypeVar("T")
 # Rows that are Python objects at a time: as many as stay in the cache of a processor.
-_ROWS_MAX: Final = 2_048
+_ROWS_MAX: Final = 1_024
 _BYTES_MAX: Final = 32 << 20
 
 
@@ -162,7 +162,7 @@ def _invalid_rows(
         if one is None:
             continue
         try:
-            column(schema.record, [form.read(one)], form)
-        except (Misfit, OverflowError, pa.ArrowException) as error:
+            natural(schema.record, form.read(one), form)
+        except Misfit as error:
             found.append((start + n, str(error)))
     return found

@@ -1,0 +1,276 @@
+"""Owns random schemas, random records of them, and what a record is by other means than ours.
+
+The means are Python's json with the digits of each number kept, and fastavro with the definition as
+it stands.
+"""
+
+from __future__ import annotations
+
+import base64
+import datetime as dt
+import io
+import json
+import struct
+from decimal import Decimal
+from random import Random
+from typing import Any
+from uuid import UUID
+
+import fastavro
+
+from txlog.schemas.schema import Field, Schema, Type
+
+LEAVES: list[Any] = [
+    *("boolean", "int", "long", "float", "double", "bytes", "string"),
+    {"type": "int", "logicalType": "date"},
+    {"type": "int", "logicalType": "time-millis"},
+    {"type": "long", "logicalType": "time-micros"},
+    {"type": "long", "logicalType": "timestamp-millis"},
+    {"type": "long", "logicalType": "timestamp-micros"},
+    {"type": "long", "logicalType": "local-timestamp-millis"},
+    {"type": "long", "logicalType": "local-timestamp-micros"},
+    {"type": "bytes", "logicalType": "decimal", "precision": 38, "scale": 10},
+    {"type": "bytes", "logicalType": "decimal", "precision": 4, "scale": 4},
+    {"type": "bytes", "logicalType": "decimal", "precision": 9},
+    {"type": "string", "logicalType": "uuid"},
+]
+TEXTS = [
+    "",
+    "a",
+    "\x00",
+    "\u20ac",
+    "\U0001f6eb",
+    '"\\/\b\f\n\r\t',
+    "\x7f\x80",
+    "null",
+    "{}",
+    "[" * 120,
+]
+WORD = ["a", "b", "from", "__init__", "f0", "x_1", "Class", "None"]
+
+
+def random_schema(random: Random, type: str) -> Schema:
+    """A schema of some fields of any kind."""
+    return Schema.parse(type, json.dumps(_record(random, 3, [0])))
+
+
+def _record(random: Random, depth: int, count: list[int]) -> dict[str, Any]:
+    count[0] += 1
+    name = f"R{count[0]}"
+    fields = []
+    for word in random.sample(WORD, random.randint(1, 5)):
+        type = _type(random, depth, count)
+        if random.random() < 0.4:
+            type = ["null", type] if random.random() < 0.7 else [type, "null"]
+        field = {"name": word, "type": type}
+        if isinstance(type, list) and type[0] == "null" and random.random() < 0.5:
+            field["default"] = None
+        elif type in ("int", "long", ["int", "null"]):
+            field["default"] = random.randint(-5, 5)
+        elif type == "string" and random.random() < 0.5:
+            field["default"] = random.choice(TEXTS)
+        fields.append(field)
+    return {"type": "record", "name": name, "fields": fields}
+
+
+def _type(random: Random, depth: int, count: list[int]) -> Any:
+    pick = random.random()
+    if depth and pick < 0.45:
+        inner = _type(random, depth - 1, count)
+        inner = ["null", inner] if random.random() < 0.3 else inner
+        if pick < 0.15:
+            return {"type": "array", "items": inner}
+        if pick < 0.3:
+            return {"type": "map", "values": inner}
+        return _record(random, depth - 1, count)
+    count[0] += 1
+    if pick < 0.5:
+        return {"type": "enum", "name": f"E{count[0]}", "symbols": ["A", "B", "C"]}
+    if pick < 0.55:
+        return {"type": "fixed", "name": f"F{count[0]}", "size": 3}
+    return random.choice(LEAVES)
+
+
+def random_value(random: Random, type: Type) -> Any:
+    """A value as `decode_one` gives it."""
+    if type.nullable and random.random() < 0.3:
+        return None
+    if type.kind == "record":
+        return {one.name: random_value(random, one.type) for one in type.fields}
+    if type.items is not None:
+        items = type.items
+        made = [random_value(random, items) for _ in range(random.randint(0, 3))]
+        if type.kind == "array":
+            return made
+        return {random.choice(TEXTS) + str(n): one for n, one in enumerate(made)}
+    if type.logical == "decimal":
+        whole = random.choice([0, 1, -1, 10**type.precision - 1, -(10**type.precision) + 1])
+        return Decimal(f"{whole}e-{type.scale}")
+    if type.limits is not None:
+        low, high = type.limits
+        near = [low, high, 0 if low <= 0 <= high else low, random.randint(low, high)]
+        return as_natural(type, random.choice(near))
+    return random_leaf(random, type)
+
+
+def random_leaf(random: Random, type: Type) -> Any:
+    """A value of a type that is no integer."""
+    if type.kind in ("float", "double"):
+        digits = [0.0, -0.0, 0.1, 1.0, 5e-324, 2.2250738585072014e-308, 1.7976931348623157e308]
+        code = "<f" if type.kind == "float" else "<d"
+        some: float = random.choice([*digits[: 4 if code == "<f" else None], random.gauss(0, 1e6)])
+        return struct.unpack(code, struct.pack(code, some))[0]
+    if type.kind in ("bytes", "fixed"):
+        return random.randbytes(type.size or random.randint(0, 9))
+    if type.kind == "boolean":
+        return random.random() < 0.5
+    if type.kind == "enum":
+        return random.choice(type.symbols)
+    if type.logical == "uuid":
+        return str(UUID(int=random.getrandbits(128)))
+    return random.choice(TEXTS)
+
+
+def as_natural(type: Type, whole: int) -> Any:
+    """An integer as the date, time or instant that it means."""
+    if not type.logical:
+        return whole
+    if type.logical == "date":
+        return dt.date.fromordinal(719163 + whole)
+    start = dt.datetime(1970, 1, 1)  # noqa: DTZ001
+    micros = whole if type.logical.endswith("micros") else whole * 1000
+    moment = start + dt.timedelta(microseconds=micros)
+    if type.logical.startswith("time-"):
+        return moment.time()
+    return moment if type.logical.startswith("local-") else moment.replace(tzinfo=dt.UTC)
+
+
+class Wrong(Exception):
+    """What the oracle calls no record."""
+
+
+def by_other_means(schema: Schema, data: bytes) -> Any:
+    """The record of a value, without txlog; raises Wrong."""
+    if schema.type == "avro":
+        file = io.BytesIO(data)
+        found = fastavro.schemaless_reader(file, json.loads(schema.definition), None)
+        return _shown(schema.record, found)
+    try:
+        text = data.decode()
+        given = json.loads(
+            text, parse_float=_Point, parse_constant=_no_constant, object_pairs_hook=dict
+        )
+    except (ValueError, RecursionError) as error:
+        raise Wrong(str(error)) from error
+    return _from_json(schema.record, given)
+
+
+class _Point(str):
+    """A number with a point or an exponent."""
+
+
+def _no_constant(word: str) -> Any:
+    raise ValueError(word)
+
+
+def _need(holds: bool) -> None:
+    if not holds:
+        raise Wrong
+
+
+def _shown(type: Type, value: Any) -> Any:
+    if type.kind == "record" and value is not None:
+        return {one.name: _shown(one.type, value[one.name]) for one in type.fields}
+    if type.items is not None and value is not None:
+        if type.kind == "array":
+            return [_shown(type.items, one) for one in value]
+        return {name: _shown(type.items, one) for name, one in value.items()}
+    return str(value) if isinstance(value, UUID) else value
+
+
+def _from_json(type: Type, value: Any) -> Any:
+    if value is None and type.nullable:
+        return None
+    if type.kind == "record":
+        _need(isinstance(value, dict))
+        return {one.name: _member(one, value) for one in type.fields}
+    if type.items is not None:
+        _need(isinstance(value, list if type.kind == "array" else dict))
+        if type.kind == "array":
+            return [_from_json(type.items, one) for one in value]
+        return {name: _from_json(type.items, one) for name, one in value.items()}
+    if type.limits is not None:
+        low, high = type.limits
+        _need(isinstance(value, int) and not isinstance(value, bool))
+        _need(low <= value <= high)
+        return as_natural(type, value)
+    return _leaf_from_json(type, value)
+
+
+def _leaf_from_json(type: Type, value: Any) -> Any:
+    if type.kind == "boolean":
+        _need(isinstance(value, bool))
+        return value
+    if type.kind in ("float", "double"):
+        _need(isinstance(value, int | _Point) and not isinstance(value, bool))
+        return _float(type, float(value))
+    _need(isinstance(value, str) and not isinstance(value, _Point))
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise Wrong from error
+    if type.logical == "decimal":
+        digits = value.removeprefix("-")
+        whole, point, rest = digits.partition(".")
+        _need(whole.isascii() and whole.isdigit() and (not point or rest.isdigit()))
+        _need(rest.isascii() and len(rest) <= type.scale)
+        room = type.precision - type.scale
+        _need(len(whole) <= room if room else whole == "0")
+        return Decimal(f"{value}{'' if rest or point else '.'}{'0' * (type.scale - len(rest))}")
+    if type.kind in ("bytes", "fixed"):
+        try:
+            data = base64.b64decode(value, validate=True)
+        except ValueError as error:
+            raise Wrong from error
+        _need(type.kind == "bytes" or len(data) == type.size)
+        return data
+    if type.kind == "enum":
+        _need(value in type.symbols)
+    if type.logical == "uuid":
+        parts = [len(one) for one in value.split("-")]
+        _need(parts == [8, 4, 4, 4, 12])
+        _need(all(one in "0123456789abcdefABCDEF-" for one in value))
+    return value
+
+
+def _float(type: Type, value: float) -> float:
+    if type.kind == "double":
+        _need(abs(value) <= 1.7976931348623157e308)
+        return value
+    try:
+        found: float = struct.unpack("<f", struct.pack("<f", value))[0]
+        return found
+    except OverflowError as error:
+        raise Wrong from error
+
+
+def _member(field: Field, given: dict[str, Any]) -> Any:
+    if field.name in given:
+        return _from_json(field.type, given[field.name])
+    _need(field.has_default or field.type.nullable)
+    return field.default
+
+
+def spoiled(random: Random, value: Any) -> Any:
+    """JSON with one thing changed somewhere."""
+    if isinstance(value, dict) and value and random.random() < 0.8:
+        name = random.choice(list(value))
+        if random.random() < 0.2:
+            return {key: one for key, one in value.items() if key != name}
+        return value | {name: spoiled(random, value[name])}
+    if isinstance(value, list) and value and random.random() < 0.8:
+        n = random.randrange(len(value))
+        return [*value[:n], spoiled(random, value[n]), *value[n + 1 :]]
+    numbers = [0, -1, 1 << 31, -(1 << 31), (1 << 63) - 1, 1 << 63, 1 << 70, 1.5, 1e39, 1e300]
+    texts = ["", "x", "A", "aGk=", "aGk", "YWJj", "1.5", "-0.00010", "123456789", "1e5", "0"]
+    return random.choice([*numbers, *texts, None, True, [], {}, [None], {"a": 1}])

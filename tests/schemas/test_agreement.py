@@ -1,0 +1,207 @@
+"""Random schemas: a value is the same by every way to read it, ours and others."""
+
+from __future__ import annotations
+
+import json
+import math
+from random import Random
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from tests.schemas.random_records import (
+    Wrong,
+    by_other_means,
+    random_schema,
+    random_value,
+    spoiled,
+)
+from tests.tiers import graded
+from txlog.errors import InvalidMessage
+from txlog.schemas import forms, values
+from txlog.schemas.schema import Schema
+
+SEEDS = graded(range(300), 12)
+TYPES = ("json", "avro")
+
+
+def same(one: object, other: object) -> bool:
+    """Equal to the sign of zero, and NaN to itself."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        return list(one) == list(other) and all(same(one[name], other[name]) for name in one)
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(same, one, other))
+    if isinstance(one, float) and isinstance(other, float):
+        is_one = math.copysign(1, one) == math.copysign(1, other) and one == other
+        return is_one or (math.isnan(one) and math.isnan(other))
+    return type(one) is type(other) and one == other
+
+
+def shown(records: pa.Array) -> list[Any]:
+    found: list[Any] = records.to_pylist(maps_as_pydicts="strict")
+    return found
+
+
+@pytest.mark.parametrize("type", TYPES)
+@pytest.mark.parametrize("seed", SEEDS)
+def test_what_is_encoded_is_decoded_by_every_way(type: str, seed: int) -> None:
+    random = Random(f"{seed} {type}")
+    schema = random_schema(random, type)
+    records = [random_value(random, schema.record) for _ in range(8)]
+    data = [values.encode_one(schema, one) for one in records]
+    column = pa.array([*data, None, *data], pa.binary()).slice(1)
+    assert values.invalid(schema, column) == []
+    found = values.decode(schema, column)
+    assert found.type == schema.arrow
+    found.validate(full=True)
+    assert same(shown(found), [*records, None, *records][1:]), schema.definition
+    for one, value in zip(records, data, strict=True):
+        assert same(values.decode_one(schema, value), one), schema.definition
+        assert same(by_other_means(schema, value), one), (schema.definition, value)
+    again = values.encode(schema, found)
+    assert again.equals(column)
+    chunked = pa.chunked_array([column.slice(0, 5), column.slice(5, 0), column.slice(5)])
+    assert values.decode(schema, chunked).combine_chunks().equals(found)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_json_is_a_record_if_others_say_so(seed: int) -> None:
+    """Kills a lax reader: 1.7 for an integer, a trailing comma, a missing field."""
+    random = Random(f"{seed} spoiled")
+    schema = random_schema(random, "json")
+    data = []
+    for _ in range(40):
+        record = json.loads(values.encode_one(schema, random_value(random, schema.record)))
+        text = json.dumps(spoiled(random, record), ensure_ascii=random.random() < 0.5)
+        data.append(damaged(random, text.encode()) if random.random() < 0.3 else text.encode())
+    check(schema, data)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_damaged_avro_is_told_and_what_is_not_told_can_be_read(seed: int) -> None:
+    random = Random(f"{seed} avro")
+    schema = random_schema(random, "avro")
+    whole = [values.encode_one(schema, random_value(random, schema.record)) for _ in range(40)]
+    data = [damaged(random, one) for one in whole]
+    told = dict(values.invalid(schema, pa.array(data, pa.binary())))
+    good = [one for row, one in enumerate(data) if row not in told]
+    found = shown(values.decode(schema, pa.array(good, pa.binary())))
+    assert same(found, [values.decode_one(schema, one) for one in good])
+    for row, reason in told.items():
+        with pytest.raises(InvalidMessage) as raised:
+            values.decode_one(schema, data[row])
+        assert str(raised.value) == reason
+
+
+def check(schema: Schema, data: list[bytes]) -> None:
+    told = dict(values.invalid(schema, pa.array(data, pa.binary())))
+    wanted: list[Any] = []
+    for row, one in enumerate(data):
+        try:
+            record = by_other_means(schema, one)
+        except Wrong:
+            assert row in told, (schema.definition, one)
+        else:
+            assert row not in told, (schema.definition, one, told[row])
+            wanted.append(record)
+    good = [one for row, one in enumerate(data) if row not in told]
+    found = shown(values.decode(schema, pa.array(good, pa.binary())))
+    assert same(found, wanted), schema.definition
+
+
+def damaged(random: Random, data: bytes) -> bytes:
+    """Bytes with one cut out, changed or put in, or cut off."""
+    place = random.randrange(len(data) + 1)
+    new = random.choice(b'\x00\x01\x7f\x80\xff{}[],:"\\ \n.-0e')
+    return random.choice(
+        [
+            data[:place] + data[place + 1 :],
+            data[:place] + bytes([new]) + data[place + 1 :],
+            data[:place] + bytes([new]) + data[place:],
+            data[:place],
+            data + bytes([new]),
+        ]
+    )
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *('{"a": 1,}', '{"a": 01}', '{"a": 1}}', '{"a": 1} {"a": 1}', '{"a": +1}', "{'a': 1}"),
+        *('{"a": 1.0}', '{"a": 1e2}', '{"a": NaN}', '{"a": 1, "x": NaN}', '{"a": 1, "x": [1,]}'),
+        *(
+            '{"a": 1, "x": "\\ud800"}',
+            '{"a": 1, "x": "\\q"}',
+            '{"a": 1, "a": "x"}',
+            "",
+            " ",
+            "null",
+        ),
+        *("[]", '"a"', '\ufeff{"a": 1}', '{"a": true}', '{"a": "1"}', "{}", '{"A": 1}', '{"a": 1'),
+        '{"a": 1, "x": ' + "[" * 100 + "]" * 100 + "}",
+    ],
+)
+def test_what_looks_like_a_record_and_is_none(text: str) -> None:
+    schema = Schema.parse("json", ONE)
+    column = pa.array([text.encode()], pa.binary())
+    assert [row for row, _ in values.invalid(schema, column)] == [0]
+
+
+ONE = '{"type": "record", "name": "R", "fields": [{"name": "a", "type": "int"}]}'
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *(' {"a":\n1 } ', '{"a": 1, "a": 2}', '{"\\u0061": -0}', '{"a": 1, "x": 1e999}'),
+        *('{"a": 1, "x": "[{"}', '{"a": 1, "x": {"a": [null, false]}}'),
+        '{"a": 1, "x": ' + "[" * 99 + "]" * 99 + "}",
+        '{"a": 1, "x": "' + "[" * 500 + '"}',
+        '{"a": 1, "x": [' + "[]," * 500 + '"]["]}',
+    ],
+)
+def test_what_looks_like_none_and_is_a_record(text: str) -> None:
+    schema = Schema.parse("json", ONE)
+    column = pa.array([text.encode()], pa.binary())
+    assert values.invalid(schema, column) == []
+    assert shown(values.decode(schema, column)) == [
+        json.loads(text) and {"a": json.loads(text)["a"]}
+    ]
+
+
+def test_values_with_newlines_are_not_taken_for_several() -> None:
+    """Kills: reading many at once as lines, where one value may be two lines and two may be one."""
+    schema = Schema.parse("json", ONE)
+    data = [b'{"a": 1}\n{"a": 2}', b'{"a":', b" 3}", b'\n{"a": 4}\n', b"\n"]
+    assert [row for row, _ in values.invalid(schema, pa.array(data, pa.binary()))] == [0, 1, 2, 4]
+
+
+def test_bytes_that_are_not_utf8_are_told_even_where_no_field_is() -> None:
+    schema = Schema.parse("json", ONE)
+    data = [b'{"a": 1, "\xff": 2}', b'{"a": 1, "x": "\xed\xa0\x80"}']
+    told = values.invalid(schema, pa.array(data, pa.binary()))
+    assert told == [
+        (0, "the value is not UTF-8 from byte 10 on"),
+        (1, "the value is not UTF-8 from byte 15 on"),
+    ]
+
+
+@pytest.mark.parametrize(
+    "text", ["[" * 5 + "]" * 5, '{"a":' * 50 + "1" + "}" * 50, "[{}, [[]], []]"]
+)
+@pytest.mark.parametrize("levels", [99, 100, 101])
+def test_nesting_is_counted_exactly(text: str, levels: int) -> None:
+    """Kills a count that takes brackets in strings, or siblings, for levels."""
+    own = max(
+        text[:n].count("[") + text[:n].count("{") - text[:n].count("]") - text[:n].count("}")
+        for n in range(len(text) + 1)
+    )
+    around = levels - own
+    data = "[" * around + text + "]" * around
+    noisy = '["' + "[" * 200 + '",' + data[1:] if around else data
+    assert forms.is_deep(data.encode()) == (levels > 100)
+    assert forms.is_deep(noisy.encode()) == (levels > 100)
+    hidden = '["]\\"",' * (levels - 1) + "[]" + ',"["]' * (levels - 1)
+    json.loads(hidden)
+    assert forms.is_deep(hidden.encode()) == (levels > 100)

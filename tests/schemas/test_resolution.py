@@ -1,0 +1,259 @@
+"""Versions: what can read what, and old records as records of the newest version."""
+
+from __future__ import annotations
+
+import json
+from random import Random
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from tests.schemas.random_records import random_schema, random_value
+from tests.tiers import graded
+from txlog.errors import InvalidArgument, InvalidMessage
+from txlog.schemas import compatibility, resolution, values
+from txlog.schemas.compatibility import can_read, check, strategy_of
+from txlog.schemas.schema import Schema
+
+
+def of(*fields: Any, type: str = "json", name: str = "R") -> Schema:
+    return Schema.parse(type, json.dumps({"type": "record", "name": name, "fields": list(fields)}))
+
+
+def field(type: Any, name: str = "a", **more: Any) -> dict[str, Any]:
+    return {"name": name, "type": type} | more
+
+
+def array(items: Any) -> dict[str, Any]:
+    return {"type": "array", "items": items}
+
+
+def record(*fields: Any, name: str = "S") -> dict[str, Any]:
+    return {"type": "record", "name": name, "fields": list(fields)}
+
+
+def enum(*symbols: str, **more: Any) -> dict[str, Any]:
+    return {"type": "enum", "name": "E", "symbols": list(symbols)} | more
+
+
+def decimal(precision: int, scale: int) -> dict[str, Any]:
+    return {"type": "bytes", "logicalType": "decimal", "precision": precision, "scale": scale}
+
+
+MILLIS = {"type": "long", "logicalType": "timestamp-millis"}
+MICROS = {"type": "long", "logicalType": "timestamp-micros"}
+UUID = {"type": "string", "logicalType": "uuid"}
+# What was written, the type that reads it, and a value before and after.
+READABLE: list[tuple[Any, Any, Any, Any]] = [
+    ("int", "int", 7, 7),
+    ("int", "long", 7, 7),
+    ("int", "float", 7, 7.0),
+    ("int", "double", 7, 7.0),
+    ("long", "double", 7, 7.0),
+    ("float", "double", 0.5, 0.5),
+    ("int", ["null", "long"], 7, 7),
+    (["null", "int"], ["long", "null"], None, None),
+    ("string", "bytes", "\u20ac", "\u20ac".encode()),
+    (UUID, "string", f"{0:08}-0000-0000-0000-{0:012}", f"{0:08}-0000-0000-0000-{0:012}"),
+    (enum("A", "B"), enum("B", "A", "C"), "A", "A"),
+    (enum("A", "B"), enum("B", "C", default="C"), "A", "C"),
+    (enum("A", "B"), enum("B", "C", default="C"), "B", "B"),
+    (array("int"), array(["null", "long"]), [1, 2], [1, 2]),
+    ({"type": "map", "values": "int"}, {"type": "map", "values": "double"}, {"x": 1}, {"x": 1.0}),
+    (record(field("int")), record(field("long"), name="T"), {"a": 1}, {"a": 1}),
+    (
+        array(record(field("int"), field("int", "gone"))),
+        array(record(field("string", "new", default="x"), field("long"))),
+        [{"a": 1, "gone": 2}],
+        [{"new": "x", "a": 1}],
+    ),
+    (record(field("int")), record(field("int", "b", aliases=["a"])), {"a": 1}, {"b": 1}),
+]
+UNREADABLE: list[tuple[Any, Any, str]] = [
+    ("long", "int", "a was long, which does not become int"),
+    ("double", "float", "a was double, which does not become float"),
+    ("bytes", "string", "a was bytes, which does not become string"),
+    ("string", UUID, "a was string, which does not become uuid"),
+    ("long", MILLIS, "a was long, which does not become timestamp-millis"),
+    (MILLIS, MICROS, "a was timestamp-millis, which does not become timestamp-micros"),
+    (MILLIS, "double", "a was timestamp-millis, which does not become double"),
+    (["null", "int"], "int", "a may be null in what was written"),
+    (enum("A", "B"), enum("B"), "a has lost the symbol A"),
+    (decimal(9, 2), decimal(9, 3), "a was decimal128(9, 2)"),
+    (decimal(9, 2), decimal(8, 2), "a was decimal128(9, 2)"),
+    (array("string"), array("int"), "a[] was string"),
+    (array("int"), "int", "a was array"),
+    (array(record(field("int"))), array(record(field("int", "b"))), "a[].b is new and has no"),
+    ({"type": "map", "values": ["null", "int"]}, {"type": "map", "values": "int"}, "a{} may be"),
+]
+
+
+@pytest.mark.parametrize("type", ["json", "avro"])
+@pytest.mark.parametrize(("old", "new", "before", "after"), READABLE, ids=range(len(READABLE)))
+def test_an_older_record_becomes_one_of_the_newest(
+    type: str, old: Any, new: Any, before: Any, after: Any
+) -> None:
+    written, newest = of(field(old), type=type), of(field(new), type=type)
+    assert can_read(newest, written) is None
+    data = values.encode_one(written, {"a": before})
+    column = pa.array([data, None, data], pa.binary())
+    found = values.decode(written, column, as_of=newest)
+    assert found.type == newest.arrow
+    found.validate(full=True)
+    assert found.to_pylist(maps_as_pydicts="strict") == [{"a": after}, None, {"a": after}]
+    assert values.decode_one(written, data, as_of=newest) == {"a": after}
+
+
+@pytest.mark.parametrize(("old", "new", "reason"), UNREADABLE, ids=range(len(UNREADABLE)))
+def test_what_cannot_be_read_is_null_and_told_by_field(old: Any, new: Any, reason: str) -> None:
+    written, newest = of(field(old)), of(field(new))
+    found = can_read(newest, written)
+    assert found is not None
+    assert found.startswith(reason)
+    assert resolution.plan(written, newest) is None
+    nulls = resolution.resolved(pa.nulls(3, written.arrow), written, newest)
+    assert nulls.equals(pa.nulls(3, newest.arrow))
+    with pytest.raises(InvalidMessage, match="of a version that the newest cannot read"):
+        resolved_one(written, newest)
+
+
+def resolved_one(written: Schema, newest: Schema) -> None:
+    value = random_value(Random(1), written.record)
+    values.decode_one(written, values.encode_one(written, value), as_of=newest)
+
+
+def test_a_plan_is_in_the_order_of_the_newest() -> None:
+    written = of(field("int"), field("string", "gone"), field("int", "old"))
+    newest = of(
+        field("string", "new", default="x"),
+        field("long"),
+        field(["null", "int"], "c", default=None),
+        field("int", "renamed", aliases=["old"]),
+    )
+    found = resolution.plan(written, newest)
+    assert found is not None
+    assert [(one.name, one.source, one.default.as_py(), one.change) for one in found] == [
+        ("new", None, "x", None),
+        ("a", "a", None, resolution.Cast(pa.int64())),
+        ("c", None, None, None),
+        ("renamed", "old", None, None),
+    ]
+    assert resolution.plan(written, of(field("int"), field("int", "fresh"))) is None
+
+
+def test_defaults_of_any_type_stand_in_for_a_new_field() -> None:
+    written = of(field("int"))
+    newest = of(
+        field(decimal(9, 2), "price", default="\u0001\u0000"),
+        field(MILLIS, "at", default=1000),
+        field(array("int"), "list", default=[1, 2]),
+        field({"type": "map", "values": "int"}, "map", default={"x": 1}),
+        field(record(field("string", "s", default="y"), field("bytes", "b")), "r",
+              default={"b": "\u00ff"}),
+    )  # fmt: skip
+    data = values.encode_one(written, {"a": 1})
+    found = values.decode(written, pa.array([data], pa.binary()), as_of=newest)
+    assert found.to_pylist(maps_as_pydicts="strict") == [
+        values.decode_one(written, data, as_of=newest)
+    ]
+    own = values.decode_one(newest, values.encode_one(newest, {}))
+    assert values.decode_one(newest, b"{}") == own
+    assert own == values.decode_one(written, data, as_of=newest)
+    assert (str(own["price"]), own["at"].isoformat(), own["r"]) == (
+        "2.56",
+        "1970-01-01T00:00:01+00:00",
+        {"s": "y", "b": b"\xff"},
+    )
+
+
+@pytest.mark.parametrize("seed", graded(range(300), 10))
+def test_columns_and_single_records_are_resolved_alike(seed: int) -> None:
+    """Random versions, each a change of the one before, and slices of columns of theirs."""
+    random = Random(seed)
+    written = random_schema(random, "json")
+    node = json.loads(written.definition)
+    newest = Schema.parse("json", json.dumps(_changed(random, node)))
+    if can_read(newest, written) is not None:
+        pytest.fail(f"{can_read(newest, written)}: {written.definition} {newest.definition}")
+    records = [random_value(random, written.record) for _ in range(7)]
+    data = [values.encode_one(written, one) for one in records]
+    column = values.decode(written, pa.array([None, *data, None, *data], pa.binary())).slice(1, 12)
+    found = resolution.resolved(column, written, newest)
+    found.validate(full=True)
+    alone = [values.decode_one(written, one, as_of=newest) for one in data]
+    assert found.to_pylist(maps_as_pydicts="strict") == [*alone, None, *alone][:12]
+
+
+def _changed(random: Random, node: Any) -> Any:
+    """A definition that can read what the given one wrote."""
+    if isinstance(node, list):
+        return [_changed(random, one) for one in node]
+    if isinstance(node, str):
+        wider = {"int": ["long", "double"], "long": ["double"], "float": ["double"]}
+        return random.choice([node, *wider.get(node, []), *(["bytes"] * (node == "string"))])
+    if node["type"] == "record":
+        fields = [dict(one) for one in node["fields"] if random.random() < 0.8]
+        for one in fields:
+            one["type"] = _changed(random, one["type"])
+            one.pop("default", None)
+            if not isinstance(one["type"], list) and random.random() < 0.3:
+                one["type"] = ["null", one["type"]]
+            if random.random() < 0.2:
+                one["aliases"] = [one["name"]]
+                one["name"] = f"{one['name']}_renamed"
+        fields.insert(random.randint(0, len(fields)), field("string", "added", default="x"))
+        return node | {"fields": fields}
+    member = {"array": "items", "map": "values"}.get(node["type"])
+    return node | {member: _changed(random, node[member])} if member else node
+
+
+V1 = of(field("int"))
+MORE = of(field("int"), field("string", "b", default=""))
+LESS = of(field("string", "b", default=""))
+NEEDS = of(field("int"), field("string", "b"))
+WIDER = of(field("long"))
+
+
+@pytest.mark.parametrize(
+    ("strategy", "allowed"),
+    [
+        ("NONE", [True, True, True, True]),
+        ("BACKWARD", [True, True, False, True]),
+        ("FORWARD", [True, False, True, False]),
+        ("FULL", [True, False, False, False]),
+        ("ALWAYS_INCOMPATIBLE", [False, False, False, False]),
+    ],
+)
+def test_a_strategy_says_what_may_follow(strategy: str, allowed: list[bool]) -> None:
+    """BACKWARD: new readers first. FORWARD: new writers first."""
+    found = [check(strategy, one, [V1]) for one in (MORE, LESS, NEEDS, WIDER)]
+    assert [one is None for one in found] == allowed
+    assert check(strategy, V1, []) is None
+
+
+def test_transitive_looks_at_all_versions() -> None:
+    """a was there, went, and comes again as another type: fine for the last version only."""
+    other = of(field("string", "a", default=""), field("string", "b", default=""))
+    assert check("BACKWARD", other, [V1, LESS]) is None
+    assert check("FULL_TRANSITIVE", other, [V1, LESS]) == (
+        "it cannot read what is there (FULL_TRANSITIVE): a was int, which does not become string"
+    )
+    assert check("FORWARD_TRANSITIVE", LESS, [V1]) == (
+        "readers of an older version cannot read it (FORWARD_TRANSITIVE): "
+        "a is new and has no default"
+    )
+
+
+def test_a_topic_keeps_its_type() -> None:
+    avro = of(field("int"), type="avro")
+    assert check("BACKWARD", avro, [V1]) == "its type is avro, before it was json"
+    assert check("NONE", avro, [V1]) is None
+
+
+def test_strategies_are_known_by_pulsars_names() -> None:
+    assert strategy_of("backward-transitive") == compatibility.BACKWARD_TRANSITIVE
+    assert strategy_of("ALWAYS_COMPATIBLE") == compatibility.NONE
+    with pytest.raises(InvalidArgument) as raised:
+        strategy_of("BACKWRD")
+    assert raised.value.hint == "did you mean BACKWARD?"
