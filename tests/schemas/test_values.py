@@ -127,3 +127,12 @@ def test_rows_are_counted_over_blocks_and_chunks(
     bad = [b"x" if n in (3, 10) else one for n, one in enumerate(data)]
     chunked = pa.chunked_array([bad[:4], bad[4:4], bad[4:]], pa.binary())
     assert [row for row, _ in values.invalid(schema, chunked)] == [3, 10]
+
+
+@pytest.mark.parametrize("kind", ["json", "avro"])
+def test_what_is_decoded_unchecked_and_is_no_record_is_told_by_row(kind: str) -> None:
+    """A damaged value is an error of ours, whoever reads it."""
+    schema = Schema.parse(kind, json.dumps(WIDE))
+    good = values.encode_one(schema, RECORD)
+    with pytest.raises(InvalidMessage, match=r"^row 2: "):
+        values.decode(schema, pa.array([good, None, b"\xff", good], pa.binary()))

@@ -52,6 +52,7 @@ def decode(
 
     values: binary; chunks give chunks
     as_of:  the schema whose records they shall be; all null if it cannot read them
+    raises: InvalidMessage: a value that is no record after all, with its row
     """
     if isinstance(values, pa.ChunkedArray):
         wanted = (as_of or schema).arrow
@@ -60,12 +61,13 @@ def decode(
         )
     form = form_of(schema)
     made = []
-    for _, block in _blocks(values):
-        records = form.read_valid([one for one in block if one is not None])
-        if len(records) < len(block):
-            rows = iter(records)
-            records = [None if one is None else next(rows) for one in block]
-        made.append(column(schema.record, records, form))
+    for start, block in _blocks(values):
+        try:
+            made.append(_column(schema, form, block))
+        except Exception:  # of msgspec, fastavro or Arrow; it was no record, and is told as one
+            for row, reason in _invalid_rows(schema, form, start, block):
+                raise InvalidMessage(f"row {row}: {reason}") from None
+            raise
     array = pa.concat_arrays(made) if made else pa.array([], schema.arrow)
     return array if as_of is None else resolved(array, schema, as_of)
 
@@ -141,6 +143,14 @@ def _blocks(values: pa.Array | pa.ChunkedArray) -> Iterator[tuple[int, list[byte
             for first in range(0, len(block), step):
                 yield row + first, block.slice(first, step).to_pylist()
             row += len(block)
+
+
+def _column(schema: Schema, form: Form, block: list[bytes | None]) -> pa.StructArray:
+    records = form.read_valid([one for one in block if one is not None])
+    if len(records) < len(block):
+        rows = iter(records)
+        records = [None if one is None else next(rows) for one in block]
+    return column(schema.record, records, form)
 
 
 def _all_valid(schema: Schema, form: Form, values: list[bytes]) -> bool:
