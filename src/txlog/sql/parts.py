@@ -2,14 +2,13 @@
 
 To DuckDB it is a dataset of pyarrow: it asks for a scanner, and says which columns and which rows
 a query wants. Files that have none of them are not opened, and those that have are read one after
-the other, every byte checked, so what is in memory is a part, however much the topics hold.
+the other, every byte checked, so what is in memory is a piece of a part, however much there is.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from itertools import accumulate
 from typing import Final, TypeAlias
 
 import pyarrow as pa
@@ -18,6 +17,7 @@ import pyarrow.fs
 
 from txlog.engine.model.schema import MESSAGE
 from txlog.engine.storage.disk.protocol import File
+from txlog.engine.storage.segment import piece_rows
 from txlog.engine.storage.segment_reader import SegmentReader
 from txlog.errors import TxlogError
 from txlog.relation.relation import Content, Source
@@ -116,17 +116,15 @@ class Parts(ds.Dataset):  # type: ignore[misc]
 
 
 def _groups(reader: SegmentReader, source: Source, wanted: pa.Schema) -> Iterator[pa.Table]:
-    """The rows of a part that are wanted, group by group."""
+    """The rows of a part that are wanted, some at a time."""
     ref, names = source.ref, [name for name in MESSAGE.names if name in wanted.names]
     low, high = 0, ref.rows
     if source.within is not None:
         low, high = source.within.entries(ref.ledger, ref.last + 1)
         low, high = max(low - ref.first, 0), high - ref.first
-    begin = 0
-    for end in accumulate(rows for rows, *_ in ref.groups):
-        if max(low, begin) < min(high, end):
-            yield bounded(reader.rows(max(low, begin), min(high, end), names or ["kind"]))
-        begin = end
+    step = piece_rows(ref.rows, ref.bytes)
+    for begin in range(low, high, step):
+        yield bounded(reader.rows(begin, min(begin + step, high), names or ["kind"]))
 
 
 def parts_for(session: Session, contents: Sequence[Content], open: Open) -> dict[str, Parts]:
