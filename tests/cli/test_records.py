@@ -166,3 +166,38 @@ def test_late_says_what_the_consumer_said() -> None:
         rows = table({}).append_column("is_late", pa.array([late]))
         data = Records("json", None, look=LOOK).encode(rows)
         assert json.loads(data)["late"] is late
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        "lines", "raw", "%v", "%k:%v\\n", "%h", "%o %x\\n", "%x{index} %x{state}",
+        "%d%d{event}%d{deliver}",
+        "%d{visible}", "%t/%p %q %P %i\\n", "%V %K %T %H", "%o{index}",
+        "%d{rfc3339} %k{hex} %v{json}",
+    ],
+)  # fmt: skip
+def test_a_format_says_which_columns_it_is_made_of(form: str) -> None:
+    """With only those the bytes are the same; those that a reader makes itself are there anyway."""
+    rows = table(
+        {"key": b"k", "value": b"v", "properties": [("a", "b")], "event_time": 5, "deliver_at": 6},
+        {"value": b"w", "index": 2, "txn_most": 1 << 48, "txn_least": 7, "txn_state": "committed"},
+        {"key": b"", "producer": "p", "sequence_id": 3, "publish_time": 9, "visible_time": 10},
+    )
+    records = Records(form, None, look=LOOK)
+    asked = records.columns()
+    assert asked is not None
+    made = {"topic", "partition", "ledger", "entry", "index", "visible_time", "txn_state"}
+    fewer = pa.table(
+        [
+            rows[name] if name in made.union(asked) else pa.nulls(len(rows), rows[name].type)
+            for name in rows.column_names
+        ],
+        schema=SCHEMA,
+    )
+    assert records.encode(fewer) == Records(form, None, look=LOOK).encode(rows)
+
+
+def test_records_of_all_fields_are_made_of_all_columns() -> None:
+    assert Records("json", None, look=LOOK).columns() is None
+    assert Records("%r", None, look=LOOK, beside=lambda rows: {}).columns() is None

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pickle
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import FrozenInstanceError, replace
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -236,3 +237,43 @@ def test_messages_are_made_without_their_constructor(
     with pytest.raises(FrozenInstanceError):
         made[0].value = b"x"  # type: ignore[misc]
     assert pickle.loads(pickle.dumps(made[0])) == made[0]
+
+
+@pytest.mark.parametrize(
+    ("form", "read"),
+    [("lines", {"value", "deliver_at"}), ("%k:%v\\n", {"key", "value", "deliver_at"})],
+)
+def test_consume_reads_the_columns_of_its_format(
+    bench: Bench,
+    form: str,
+    read: set[str],
+    monkeypatch: pytest.MonkeyPatch,
+    capfdbinary: pytest.CaptureFixture[bytes],
+) -> None:
+    expected = mixed(bench, 5)
+    names: set[str] = set()
+    rows = Files.rows
+
+    def noted(self: Files, requests: Any, wanted: Sequence[str]) -> list[pa.Table]:
+        names.update(wanted)
+        return rows(self, requests, wanted)
+
+    monkeypatch.setattr(Files, "rows", noted)
+    assert main(["-S", bench.path, "consume", "t", "-f", form]) == 0
+    written = capfdbinary.readouterr().out
+    assert names == read
+    line = b"%s\n" if form == "lines" else b":%s\n"
+    assert written == b"".join(line % value for value in expected)
+
+
+def test_only_the_columns_asked_for_have_values(bench: Bench) -> None:
+    expected = mixed(bench, 6)
+    for asked in ([], ["value"], ["key", "publish_time"], ["topic", "ledger"]):
+        rows = pa.concat_tables(list(bench.client.read("t", columns=asked)))
+        whole = pa.concat_tables(list(bench.client.read("t")))
+        assert len(rows) == len(expected)
+        for name in ("topic", "ledger", "entry", "index", *asked):
+            assert rows[name].equals(whole[name])
+        assert (rows["value"].null_count == 0) == ("value" in asked)
+    with pytest.raises(InvalidArgument, match="no column valu"):
+        next(bench.client.read("t", columns=["valu"]))

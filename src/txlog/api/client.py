@@ -604,6 +604,7 @@ class Client(RelationReader):
         batch_messages: int = READ_MESSAGES,
         isolation: str = "committed",
         follow: bool = False,
+        columns: Sequence[str] | None = None,
     ) -> Iterator[pa.Table]:
         """Messages of a range of one or more topics as RECEIVED tables, all as of one moment.
 
@@ -613,6 +614,8 @@ class Client(RelationReader):
         isolation: as in reader
         follow:    continue forever, from moment to moment: each transaction is whole in one of
                    them; a table without rows if there is nothing new
+        columns:   read only these of what messages have stored (key, value, properties, times,
+                   producer, …): the others may be null
         raises:    TopicNotFound, InvalidArgument; Corruption: after what can be read;
                    SnapshotExpired: messages of that moment were trimmed before they were read
         """
@@ -624,7 +627,7 @@ class Client(RelationReader):
         if follow and not wanted.is_endless:
             raise InvalidArgument("follow never ends, but the range has an end", code=203)
         topics = [topic] if isinstance(topic, str) else list(topic)
-        reader = readers.Readers(self._store, topics, wanted, partitions, isolation)
+        reader = readers.Readers(self._store, topics, wanted, partitions, isolation, columns)
         left = limit
         while left is None or left > 0:
             table = reader.receive_batch(

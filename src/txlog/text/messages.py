@@ -48,9 +48,11 @@ class Messages:
         self._beside = beside or {}
         self._widen = columns.widened(table)
         self._made: dict[str, Column] = {}
+        self.asked: set[str] = set()  # columns that something was made of
 
     def stored(self, name: str) -> pa.Array | None:
         """A column as it is, None if there is none; of properties each name once."""
+        self.asked.add(name)
         if name in self._beside:
             return self._beside[name]
         if name not in self._table.column_names:

@@ -37,7 +37,14 @@ from txlog.engine.plan.lookup import topic as find_topic
 from txlog.engine.plan.participants import unavailable_error
 from txlog.engine.plan.reading.compacted import Left
 from txlog.engine.plan.reading.compacted import take as take_compacted
-from txlog.engine.plan.reading.dispatch import NO_MESSAGES, Plan, plan, received, requests_of
+from txlog.engine.plan.reading.dispatch import (
+    NO_MESSAGES,
+    RECEIVED,
+    Plan,
+    plan,
+    received,
+    requests_of,
+)
 from txlog.engine.plan.reading.ranges import (
     ReadRange,
     check_retained,
@@ -115,6 +122,7 @@ class Reader:
         "_turn",
         "_unread",
         "_wanted",
+        "columns",
         "is_led",
         "is_settled",
         "short",
@@ -163,6 +171,7 @@ class Reader:
         self._of_txn = wanted.txn
         self._is_bounded = not wanted.is_endless
         self.is_led = is_led
+        self.columns: Sequence[str] | None = None  # that are read of the log, the rest is null
         self.is_settled = False  # what may follow is outside the range, and so is damage there
         of_all = partitions is None and self.topic.partition is None
         self._grows = of_all and wanted.is_endless and (wanted.start.kind not in ("id", "after"))
@@ -409,7 +418,7 @@ class Reader:
             return self._preview(view, partition, number, limit)
         found = self._plan(view, partition, number, limit, wall)
         try:
-            table = received(view, self.short, partition, number, found.pieces)
+            table = self._rows(view, partition, number, found)
         except Corruption as error:
             if isinstance(error, MissingFile) and not is_gone:
                 raise
@@ -420,7 +429,7 @@ class Reader:
             found = self._plan(view, partition, number, limit, damage_wall(view, number, *damage))
             if not found.messages:
                 raise
-            table = received(view, self.short, partition, number, found.pieces)
+            table = self._rows(view, partition, number, found)
         if wall is not None and not found.messages and wall < self._stop(partition):
             raise damage_error(view, number)
         self._places[partition] = found.after
@@ -428,6 +437,9 @@ class Reader:
             rows = self._preview(view, partition, number, limit - table.num_rows)
             return pa.concat_tables([table, rows]) if rows.num_rows else table
         return table
+
+    def _rows(self, view: View, partition: int, number: int, found: Plan) -> pa.Table:
+        return received(view, self.short, partition, number, found.pieces, names=self.columns)
 
     def _take_compacted(self, view: View, partition: int, limit: int) -> pa.Table:
         """The next compacted rows of a partition; after the last one the log is next."""
@@ -699,7 +711,12 @@ class Readers:
         wanted: Range,
         partitions: list[int] | None,
         isolation: str = "committed",
+        columns: Sequence[str] | None = None,
     ) -> None:
+        """columns: the stored ones that are read, the others are null; None: all."""
+        for name in columns or ():
+            if name not in RECEIVED.names:
+                raise InvalidArgument(f"messages have no column {name}", code=203)
         if not topics:
             raise InvalidArgument("no topic was given", code=203)
         self._store = store
@@ -710,6 +727,8 @@ class Readers:
         self._readers = [
             Reader(store, topic, wanted, partitions, isolation, is_led=True) for topic in topics
         ]
+        for reader in self._readers:
+            reader.columns = columns
         store.settle()
         self._begin(Reader.start)
 

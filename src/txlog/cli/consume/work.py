@@ -145,7 +145,17 @@ class Job:
             batch_messages=at_once,
             isolation=request.isolation or "committed",
             follow=follow,
+            columns=self._columns(),
         )
+
+    def _columns(self) -> list[str] | None:
+        """The columns that what is printed depends on; None: any."""
+        asked = None if self.has_filter() else self.records.columns()
+        if asked is None:
+            return None
+        if "visible_time" in asked:  # of a message without a transaction it is this
+            asked.append("publish_time")
+        return [*asked, "value", "deliver_at"]  # bytes are counted; delayed ones are left out
 
     def _at_once(self, left: int | None) -> int:
         """How many to read at once: no more than are wanted, unless some are left out."""

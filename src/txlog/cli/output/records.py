@@ -33,6 +33,22 @@ _BESIDE: Final = {
     "last_position": pa.string(), "transaction_key": pa.string(),
 }  # fmt: skip
 
+_NUMBER: Final = pa.array([1], pa.int64())
+# A message with a value in each column: what a format asks for does not depend on it.
+_SAMPLE: Final = pa.table(
+    {
+        "topic": ["t"], "partition": pa.array([0], pa.int32()), "ledger": _NUMBER,
+        "entry": _NUMBER, "index": pa.array([1], pa.int32()), "key": [b"k"], "value": [b"v"],
+        "properties": pa.array([[("a", "b")]], pa.map_(pa.string(), pa.string())),
+        **dict.fromkeys(
+            ("publish_time", "event_time", "deliver_at", "visible_time"),
+            _NUMBER.cast(pa.timestamp("ms", "UTC")),
+        ),
+        "producer": ["p"], "sequence_id": _NUMBER, "txn_most": _NUMBER, "txn_least": _NUMBER,
+        "txn_state": ["committed"], "redelivery_count": pa.array([1], pa.int32()),
+    }
+)  # fmt: skip
+
 # For a table what its messages themselves lack, by name.
 Beside = Callable[[pa.Table], Mapping[str, Sequence[object]]]
 
@@ -68,6 +84,16 @@ class Records:
         self._header = form in ("tsv", "csv")
         text = "%v\\n" if form == "lines" else form
         self._format = Format(text, watermarks=watermarks, stored=True) if "%" in text else None
+
+    def columns(self) -> list[str] | None:
+        """The columns of RECEIVED that the format is made of; None: it may be any."""
+        if self.form == "raw":
+            return ["value"]
+        if self._format is None or self._beside is not None:
+            return None
+        sample = Messages(_SAMPLE, {"watermark": _NUMBER, "number": _NUMBER})
+        self._format.lines(sample)
+        return sorted(sample.asked)
 
     def encode(self, table: pa.Table) -> bytes:
         """Return the messages of table, in order."""

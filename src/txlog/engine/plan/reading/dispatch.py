@@ -9,7 +9,7 @@ Source: spec/transactions 8.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import NamedTuple
@@ -24,7 +24,7 @@ from txlog.engine.model.schema import INSTANT, PROPERTY_MAP
 from txlog.engine.model.tail import repeat_runs
 from txlog.engine.plan.reading.batch_bytes import BatchBytes
 from txlog.engine.plan.reading.skip_sets import Skip, entries_left, indexes_left, runs_left
-from txlog.engine.storage.columns import constant
+from txlog.engine.storage.columns import conform, constant
 from txlog.engine.view.files import Request
 from txlog.engine.view.view import View
 from txlog.settings import RECEIVE_BYTES_MAX
@@ -59,6 +59,7 @@ _STORED = (
     "key", "value", "properties", "publish_time", "event_time", "deliver_at", "producer",
     "sequence_id", "txn_most", "txn_least",
 )  # fmt: skip
+_STORED_SCHEMA = pa.schema([RECEIVED.field(name) for name in _STORED])
 _NO_INDEX = pa.scalar(None, pa.int64())
 _WINDOW_LEAST, _WINDOW_MOST = 64, 1 << 16  # entries that a walk from the end looks at together
 _COMMITTED, _NO_STATE = pa.scalar("committed", pa.string()), pa.scalar(None, pa.string())
@@ -297,15 +298,16 @@ def received(
     partition: int,
     pieces: list[Piece],
     redelivered: dict[tuple[int, int, int], int] | None = None,
+    names: Sequence[str] | None = None,
 ) -> pa.Table:
     """The messages of a plan as RECEIVED, in order.
 
     redelivered: counts of the subscription, None for a reader
+    names:       the stored columns that are wanted, the others are null; None: all
     """
     if not pieces:
         return NO_MESSAGES
-    tables = view.rows(requests_of(pieces), _STORED)
-    stored = pa.concat_tables(tables) if len(tables) > 1 else tables[0]
+    stored = _stored(view, pieces, names)
     ends: list[int] = []
     total = 0
     bases: list[int] = []
@@ -349,6 +351,15 @@ def received(
     for name in _STORED:
         columns[name] = stored.column(name)
     return pa.Table.from_arrays([columns[name] for name in RECEIVED.names], schema=RECEIVED)
+
+
+def _stored(view: View, pieces: list[Piece], names: Sequence[str] | None) -> pa.Table:
+    """The rows of pieces as they are stored; what is not wanted is null."""
+    known: Sequence[str] = _STORED if names is None else [name for name in _STORED if name in names]
+    known = known or _STORED[3:4]  # one is needed to count rows
+    tables = view.rows(requests_of(pieces), known)
+    found = pa.concat_tables(tables) if len(tables) > 1 else tables[0]
+    return found if len(known) == len(_STORED) else conform(found, _STORED_SCHEMA)
 
 
 def _counts(
