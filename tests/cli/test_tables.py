@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from itertools import islice
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,6 +16,7 @@ from rich.text import Text
 import txlog
 from tests.terminal import shown
 from txlog.cli.commands import status
+from txlog.cli.output.output import Output
 from txlog.cli.terminal import screen as terminal
 from txlog.cli.terminal import tables
 
@@ -235,3 +237,21 @@ def test_text_is_never_markup_and_the_environment_changes_nothing(
         }  # fmt: skip
     monkeypatch.setattr("rich.console._is_jupyter", lambda: True)
     assert terminal.rendered("x", 40, False) == "x\n"
+
+
+@pytest.mark.parametrize("form", ["json", "ndjson", "tsv", "csv", "names", "table", "wide", "md"])
+@pytest.mark.parametrize("sizes", [[], [0], [1], [2, 0, 3], [0, 1, 1]])
+def test_a_listing_in_batches_is_the_listing(
+    form: str, sizes: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written: list[str] = []
+    monkeypatch.setattr(Output, "text", lambda self, text: written.append(text))
+    rows = [{"topic": "t", "key": f'a"{at},\t', "messages": at} for at in range(sum(sizes))]
+    left = iter(rows)
+    batches = [list(islice(left, size)) for size in sizes]
+    output = Output(form, ["topic", "key"], ["topic", "key", "messages"], PERSON)
+    output.rows(rows)
+    expected = "".join(written)
+    written.clear()
+    output.listing(batches)
+    assert "".join(written) == expected

@@ -33,6 +33,7 @@ _SCHEMA: Final = pa.schema(
         *((one.name, _INSTANT if pa.types.is_timestamp(one.type) else one.type) for one in MESSAGE),
     ]
 )
+BATCH_BYTES: Final = 256 << 10
 Open: TypeAlias = Callable[[str], File]
 
 
@@ -107,7 +108,8 @@ class Parts(ds.Dataset):  # type: ignore[misc]
                             else rows.column(field.name).cast(field.type)
                             for field in wanted
                         ]
-                        yield from pa.table(columns, schema=wanted).to_batches(BATCH_ROWS)
+                        table = pa.table(columns, schema=wanted)
+                        yield from table.to_batches(_batch_rows(table))
                 finally:
                     file.close()
         except TxlogError as error:
@@ -125,6 +127,12 @@ def _groups(reader: SegmentReader, source: Source, wanted: pa.Schema) -> Iterato
     step = piece_rows(ref.rows, ref.bytes)
     for begin in range(low, high, step):
         yield bounded(reader.rows(begin, min(begin + step, high), names or ["kind"]))
+
+
+def _batch_rows(table: pa.Table) -> int:
+    """How many rows a batch has: a scanner of Arrow keeps up to 64 of them ahead."""
+    fitting: int = BATCH_BYTES * table.num_rows // max(1, table.nbytes)
+    return max(1, min(BATCH_ROWS, fitting))
 
 
 def parts_for(session: Session, contents: Sequence[Content], open: Open) -> dict[str, Parts]:

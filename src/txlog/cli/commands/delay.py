@@ -6,7 +6,7 @@ carried out.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from txlog.cli.call.ask import confirm
@@ -27,6 +27,7 @@ Row = dict[str, Any]
 LIST_FIELDS: Final = "topic partition message_id deliver_at due_in_ms key size_bytes | txn"
 HISTOGRAM_FIELDS: Final = ["due_within_ms", "messages"]
 BAR_COLUMNS: Final = 40
+ROWS_AT_ONCE: Final = 10_000  # of a listing; of a million a row is a kilobyte
 Topic = Annotated[str, Argument(metavar="TOPIC", show_default=False)]
 Subscription = Annotated[
     str | None, Option("--subscription", "-s", metavar="SUB", help="not acknowledged there")
@@ -68,7 +69,7 @@ def list_delayed(
         _print_histogram(call, handle.histogram(subscription, before_ms))
         return
     encoded = None if key is None else key.encode("utf-8", "surrogateescape")
-    call.output.rows(_rows(call, handle, subscription, before_ms, limit, encoded))
+    call.output.listing(_batches(call, handle, subscription, before_ms, limit, encoded))
 
 
 @command(
@@ -97,7 +98,8 @@ def next_delayed(
     rows = [
         row
         for name in names
-        for row in _rows(call, client.topic(name), subscription, None, count, None)
+        for batch in _batches(call, client.topic(name), subscription, None, count, None)
+        for row in batch
     ]
     call.output.rows(sorted(rows, key=lambda row: int(row["deliver_at"]))[:count])
 
@@ -120,28 +122,30 @@ def buckets(call: Call, topic: Topic) -> None:
     call.output.rows(call.client().topic(topic).buckets())
 
 
-def _rows(
+def _batches(
     call: Call,
     handle: TopicHandle,
     subscription: str | None,
     before_ms: int | None,
     limit: int | None,
     key: bytes | None,
-) -> list[Row]:
+) -> Iterator[list[Row]]:
     now_ms = call.now_ms()
-    return [
-        {
-            "topic": handle.short,
-            "partition": row["partition"],
-            "message_id": _message_id(row),
-            "deliver_at": row["at"],
-            "due_in_ms": row["at"] - now_ms,
-            "key": _text(row["key"]),
-            "size_bytes": row["size_bytes"],
-            "txn": _transaction(row),
-        }
-        for row in _plain(handle.delayed(subscription, before_ms, limit, key=key))
-    ]
+    found = handle.delayed(subscription, before_ms, limit, key=key)
+    for at in range(0, found.num_rows, ROWS_AT_ONCE):
+        yield [
+            {
+                "topic": handle.short,
+                "partition": row["partition"],
+                "message_id": _message_id(row),
+                "deliver_at": row["at"],
+                "due_in_ms": row["at"] - now_ms,
+                "key": _text(row["key"]),
+                "size_bytes": row["size_bytes"],
+                "txn": _transaction(row),
+            }
+            for row in _plain(found.slice(at, ROWS_AT_ONCE))
+        ]
 
 
 def _plain(table: Any) -> list[Row]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, Protocol
 
 from txlog.cli.output import percent
@@ -104,6 +104,10 @@ def silence_stdout() -> None:
         pass  # there is no descriptor to silence
 
 
+# The forms in which a row does not depend on the others.
+_ROW_BY_ROW: Final = ("json", "ndjson", "tsv", "csv", "names")
+
+
 class _Flags(Protocol):
     format: str | None
     json: bool
@@ -166,6 +170,32 @@ class Output:
             self.text(delimited(self.form, names, [list(row.values()) for row in picked]))
         else:
             self.text(tables.table(names, picked, self.look, markdown=self.form == "md"))
+
+    def listing(self, batches: Iterable[Sequence[Mapping[str, object]]]) -> None:
+        """Print a listing that comes some rows at a time; only a table needs all before its first.
+
+        The same bytes as `rows` prints of all of them.
+        """
+        if self.form not in _ROW_BY_ROW:
+            self.rows([row for batch in batches for row in batch])
+            return
+        is_first, is_list = True, self.form == "json"
+        for batch in batches:
+            if not batch:
+                continue
+            if is_list:
+                picked = [fields.select(row, self._json_fields(row)) for row in batch]
+                self.text(("[" if is_first else ",") + tables.as_json(picked)[1:-1])
+            elif is_first or self.form not in ("tsv", "csv"):
+                self.rows(batch)
+            else:
+                cells = [list(fields.select(row, self.shown).values()) for row in batch]
+                self.text(delimited(self.form, None, cells))
+            is_first = False
+        if is_first:
+            self.rows([])
+        elif is_list:
+            self.text("]\n")
 
     def single(self, row: Mapping[str, object]) -> None:
         """Print one object: in a table format a list of field and value."""
@@ -280,13 +310,13 @@ def first_name(names: Sequence[str]) -> str:
     return "topic"
 
 
-def delimited(form: str, header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    """Return rows as tsv or csv with a header."""
+def delimited(form: str, header: Sequence[str] | None, rows: Sequence[Sequence[object]]) -> str:
+    """Return rows as tsv or csv, after a header if there is one."""
     if form == "tsv":
-        lines = ["\t".join(header)]
+        lines = [] if header is None else ["\t".join(header)]
         lines += ["\t".join(tsv_cell(tables.cell(value)) for value in row) for row in rows]
         return "".join(f"{line}\n" for line in lines)
-    lines = [",".join(map(csv_cell, header))]
+    lines = [] if header is None else [",".join(map(csv_cell, header))]
     lines += [",".join([csv_cell(tables.cell(value)) for value in row]) for row in rows]
     return "".join(f"{line or _CSV_EMPTY}\n" for line in lines)
 
