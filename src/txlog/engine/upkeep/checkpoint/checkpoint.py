@@ -13,9 +13,9 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from itertools import chain, pairwise
 from threading import current_thread, main_thread
+from typing import TYPE_CHECKING
 
 import msgspec
-import pyarrow as pa
 
 from txlog.engine.model.ops import decode_ops
 from txlog.engine.model.routes import Component
@@ -54,6 +54,9 @@ from txlog.engine.view.paths import Place, part_path, place_dir, place_of
 from txlog.engine.view.view import FOLDS, STATE_HEAD, STATE_MAGIC, Origin, View, dump_bytes, made
 from txlog.errors import Corruption, MissingFile, StoreFull, TxlogError
 from txlog.startup.crc32c import crc32c
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 # A state file is rewritten once less than this share of it is still named.
 STATE_LIVE_SHARE_MIN = 0.5
@@ -137,8 +140,7 @@ def checkpoint(store: Store, report: CheckpointReport, *, far: bool = False) -> 
         generation = next_generation(disk, old, directories_of(cut))
         dumps = write_state(view, cut, generation)  # first: its name burns the number (R3, R16)
         files = write_parts(view, cut, generation, report)
-        view.tail.drop_through(cut_lsn)
-        give_back()  # sealing, at the end, takes as much again
+        view.tail.drop_through(cut_lsn)  # sealing, at the end, takes as much again
         rows = history.table_of(items)
         log = history.publish(view, rows, generation, store.settings, sure_ms)
         told = changelog.publish(
@@ -258,12 +260,6 @@ def _read_frames(
                 elif kind in changes.TAKES:
                     changes.TAKES[kind](found, lsn, time_ms, op)
     return items, found
-
-
-def give_back() -> None:
-    """Return what is free to the system: buffers of megabytes leave gaps that nobody fills."""
-    pa.default_memory_pool().release_unused()
-    pa.system_memory_pool().release_unused()
 
 
 @contextmanager

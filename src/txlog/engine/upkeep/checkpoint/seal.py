@@ -24,7 +24,6 @@ from txlog.engine.storage.manifest import Manifest, generations
 from txlog.engine.storage.segment import GROUP_ROWS, FileRef, SegmentStream, piece_rows
 from txlog.engine.storage.segment_reader import SegmentReader, take_spans
 from txlog.engine.store.store import Store
-from txlog.engine.upkeep.checkpoint.checkpoint import give_back
 from txlog.engine.upkeep.checkpoint.quarantine import record_damage
 from txlog.engine.view.paths import ledger_dir, sealed_path
 from txlog.engine.view.view import View
@@ -77,7 +76,6 @@ def seal_ledgers(store: Store, manifest: Manifest) -> int:
             try:
                 sealed += _seal(store, view, number, partition, role, ledger, entries)
                 view.files.close()  # what is kept of open parts is as large as they are
-                give_back()
             except Corruption as error:
                 row = first_bad_row(view, ledger)
                 if row is None:
