@@ -69,6 +69,7 @@ FORMS = [
     pytest.param("a.csv", Columns("k", None, "t"), marks=SLOW),
     pytest.param("a.csv", Columns("k", "v"), marks=SLOW),
     pytest.param("a.ndjson", Columns("k", None, "t"), marks=SLOW),
+    ("a.csv", Columns("k", None, None, ("v", "t"))),
 ]
 
 

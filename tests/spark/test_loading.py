@@ -269,3 +269,34 @@ def test_tasks_have_files_of_their_own_when_these_are_large(
         bulk_load(
             frame, client.path, "t", txn_key="k", batch_id="5", order_by=["value"], shuffle=False
         )
+
+
+@pytest.mark.parametrize("column", ["value", "key"])
+def test_structs_are_refused_and_say_what_to_do(
+    spark: SparkSession, client: Client, column: str
+) -> None:
+    """Spark's own text of a struct, `{1, x}`, is nothing that anybody can read back."""
+    for sql in ("struct(1 AS n, 'x' AS s)", "array(1)", "map('a', 1)"):
+        frame = spark.sql(f"SELECT {sql} AS {column}" + ", 'v' AS value" * (column == "key"))
+        with pytest.raises(InvalidArgument, match=f"column {column} is ") as caught:
+            bulk_load(frame, client.path, "t", txn_key="k", batch_id="1")
+        assert caught.value.hint == f"to_json({column}) AS {column}"
+    assert client.bulk("t", key="k", batch="1").stored is None
+
+
+@pytest.mark.parametrize(
+    ("sql", "text"),
+    [
+        ("42", b"42"), ("-7L", b"-7"), ("1.50BD", b"1.50"), ("true", b"true"),
+        ("DATE'2026-11-23'", b"2026-11-23"), ("'\u00e9'", b"\xc3\xa9"), ("X'00ff'", b"\x00\xff"),
+    ],
+)  # fmt: skip
+def test_values_are_the_same_bytes_by_both_ways(
+    spark: SparkSession, client: Client, sql: str, text: bytes
+) -> None:
+    frame = spark.sql(f"SELECT {sql} AS value, {sql} AS key")
+    bulk_load(frame, client.path, "t", txn_key="k", batch_id="1")
+    given = {"topic": "t", "txnKey": "k", "batchId": "2"}
+    frame.write.format("txlog").mode("append").options(**given).save(client.path)
+    found = [(message.value, message.key) for message in client.reader("t")]
+    assert found == [(text, text)] * 2

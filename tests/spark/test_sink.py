@@ -71,6 +71,11 @@ def refused(frame: DataFrame, client: Client, **options: str) -> str:
     return str(caught.value)
 
 
+def test_struct_is_refused_in_the_first_line(spark: SparkSession, client: Client) -> None:
+    said = refused(spark.sql("SELECT struct(1 AS n) AS value"), client).splitlines()[0]
+    assert said.endswith("is struct<n:int>, it must be binary or text; to_json(value) AS value")
+
+
 class TestBatch:
     """df.write.format("txlog")."""
 

@@ -45,6 +45,14 @@ class Columns:
     values: tuple[str, ...] = ()
 
 
+def columns_of(key: str | None, values: str | None, event_time: str | None) -> Columns:
+    """What a command says; values: names with commas, one as it is, several as a JSON object."""
+    chosen = [one.strip() for one in (values or "").split(",") if one.strip()]
+    if len(chosen) == 1:
+        return Columns(key, chosen[0], event_time)
+    return Columns(key, None, event_time, tuple(chosen))
+
+
 @dataclass(frozen=True, slots=True)
 class Files:
     """The files of a source, in order of their paths."""

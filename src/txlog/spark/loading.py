@@ -21,7 +21,15 @@ from pyspark.serializers import NoOpSerializer
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import BinaryType, StringType
+from pyspark.sql.types import (
+    BinaryType,
+    BooleanType,
+    DateType,
+    NumericType,
+    StringType,
+    TimestampNTZType,
+    TimestampType,
+)
 
 from txlog.api.open import open_store
 from txlog.api.sending.bulk import stage
@@ -41,6 +49,7 @@ _CASTS: Final = {
     "properties": "map<string,string>", "event_time": "timestamp", "deliver_at": "timestamp",
     "deliver_after": "bigint", "sequence_id": "bigint", "partition": "int",
 }  # fmt: skip
+_OF_TEXT: Final = (NumericType, BooleanType, DateType, TimestampType, TimestampNTZType)
 _COLUMNS: Final = ("value", "key", *_CASTS)
 
 
@@ -58,8 +67,10 @@ def bulk_load(
     """Store a data frame as messages, once for this key and batch; the fields of Bulk.commit.
 
     frame:    value and, if present, key, properties, event_time, deliver_at, deliver_after,
-              sequence_id, partition; they are cast. Messages with a key go where a producer sends
-              them, those without where the row's own partition of the frame says
+              sequence_id, partition; they are cast. Of a key or value that is a number, boolean,
+              date or instant the bytes are those of CAST(… AS STRING). Messages with a key go
+              where a producer sends them, those without where the row's own partition of the
+              frame says
     order_by: the order of the messages in each partition; without it there is none
     shuffle:  bring the rows of a partition to one task before they are written, which makes one
               file of them; False: each task writes its own files. None: shuffle if files would be
@@ -177,11 +188,13 @@ def _is_small(frame: DataFrame, count: int) -> bool:
 
 
 def _cast(frame: DataFrame, name: str) -> Column:
-    """A column as the sink takes it; a number becomes the bytes of its text."""
+    """A column as the sink takes it; a number or instant becomes the bytes of its text."""
     column = F.col(name)
     if name in _CASTS:
         return column.cast(_CASTS[name])
     kind = frame.schema[name].dataType
     if isinstance(kind, BinaryType | StringType):
         return column.cast("binary")
+    if not isinstance(kind, _OF_TEXT):
+        raise sink.no_text(name, kind)
     return column.cast("string").cast("binary")

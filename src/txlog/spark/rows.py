@@ -32,14 +32,15 @@ def message_frame(spark: SparkSession, source: Files) -> DataFrame:
         return lines(spark, source).select(*out)
     frame = _read(spark, source)
     named = {"key": chosen.key, "value": chosen.value, "event_time": chosen.event_time}
-    for column in named.values():
+    for column in (*named.values(), *chosen.values):
         if column is not None and column not in frame.columns:
             raise InvalidArgument(
                 f"the source has no column {column}",
                 hint=f"it has {', '.join(frame.columns)[:200]}",
             )
-    whole = chosen.value is None and "value" not in frame.columns
-    row = F.to_json(F.struct(*map(_column, frame.columns)), {"ignoreNullFields": "false"})
+    whole = bool(chosen.values) or (chosen.value is None and "value" not in frame.columns)
+    members = chosen.values or frame.columns
+    row = F.to_json(F.struct(*map(_column, members)), {"ignoreNullFields": "false"})
     out = [row.cast("binary").alias("value")] if whole else []
     for name in ("value", "key", "event_time", *(() if whole else _OTHERS)):
         column = named.get(name) or (name if name in frame.columns else None)

@@ -28,8 +28,12 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 from pyspark.sql.types import (
+    AtomicType,
     BinaryType,
+    BooleanType,
     DataType,
+    DateType,
+    DecimalType,
     IntegralType,
     MapType,
     StringType,
@@ -48,7 +52,8 @@ from txlog.spark.datasource import NAMES, kept_by, plain
 from txlog.spark.options import NO_OPTIONS, SINK, STREAM_SINK, check_known
 from txlog.suggest import suggestion
 
-_BYTES: Final = (BinaryType, StringType)
+# Those whose text is the same wherever it is made; of a float or an instant it is not.
+_BYTES: Final = (BinaryType, StringType, IntegralType, BooleanType, DateType, DecimalType)
 # What Spark may pass for a column; by name, and all but value may be missing.
 _TYPES: Final[dict[str, tuple[type[DataType], ...]]] = {
     "value": _BYTES, "key": _BYTES, "properties": (MapType,), "event_time": (TimestampType,),
@@ -211,13 +216,23 @@ def check_columns(schema: StructType, of_store: Sequence[str] = ()) -> None:
                 else f"the column {field.name} is given by the store",
                 hint=suggestion(field.name, _TYPES, f"the columns are {', '.join(_TYPES)}"),
             )
+        if field.name in ("key", "value") and not isinstance(field.dataType, AtomicType):
+            raise no_text(field.name, field.dataType)
         if not isinstance(field.dataType, wanted):
             raise InvalidArgument(
                 f"column {field.name} is {field.dataType.simpleString()}",
                 hint="cast it, or use txlog.spark.bulk_load",
             )
     if "value" not in schema.fieldNames():
-        raise InvalidArgument("there is no column named value", hint="value is binary or string")
+        raise InvalidArgument("there is no column named value", hint="value is binary or text")
+
+
+def no_text(name: str, kind: DataType) -> InvalidArgument:
+    """The error for a key or value that nobody else would read back."""
+    return InvalidArgument(
+        f"column {name} is {kind.simpleString()[:100]}, it must be binary or text",
+        hint=f"to_json({name}) AS {name}",
+    )
 
 
 def _check_options(
@@ -254,13 +269,18 @@ def _inserted(rows: pa.RecordBatch, of_store: Sequence[str]) -> pa.RecordBatch:
 
 def conformed(rows: pa.RecordBatch) -> pa.RecordBatch:
     """Rows of Spark with the types of messages; instants are cut to milliseconds."""
-    arrays = [
-        column
-        if name not in COLUMNS or column.type == COLUMNS[name]
-        else column.cast(COLUMNS[name], safe=not pa.types.is_timestamp(column.type))
-        for name, column in zip(rows.schema.names, rows.columns, strict=True)
-    ]
+    pairs = zip(rows.schema.names, rows.columns, strict=True)
+    arrays = [_cast(column, COLUMNS.get(name, column.type)) for name, column in pairs]
     return pa.RecordBatch.from_arrays(arrays, names=rows.schema.names)
+
+
+def _cast(column: pa.Array, kind: pa.DataType) -> pa.Array:
+    if column.type == kind:
+        return column
+    of = column.type
+    if kind == pa.binary() and not (pa.types.is_binary(of) or pa.types.is_large_binary(of)):
+        column = column.cast(pa.string())
+    return column.cast(kind, safe=not pa.types.is_timestamp(of))
 
 
 def _task() -> int:

@@ -233,8 +233,14 @@ def bulk_load(
     key_column: Annotated[
         str | None, Option("--key-column", metavar="C", help="else the column key")
     ] = None,
-    value_column: Annotated[
-        str | None, Option("--value-column", metavar="C", help="else value, or the row as JSON")
+    value_columns: Annotated[
+        str | None,
+        Option(
+            "--value-columns",
+            "--value-column",
+            metavar="C,…",
+            help="one as it is, several as a JSON object; else value, or the row as JSON",
+        ),
     ] = None,
     event_time_column: Annotated[
         str | None, Option("--event-time-column", metavar="C", help="else event_time")
@@ -249,7 +255,7 @@ def bulk_load(
     the value of a message is the line. An integer event time is in milliseconds.
     """
     reading = importlib.import_module("txlog.jobs.loads")
-    columns = reading.Columns(key_column, value_column, event_time_column)
+    columns = reading.columns_of(key_column, value_columns, event_time_column)
     files = reading.files_of([source], form, columns)
     client = call.client(write=True)
     with engine_of(call, engine, master, conf) as chosen, Words(call) as told:

@@ -186,13 +186,7 @@ def import_(
     if not files:
         raise Usage("a file and the topic are needed", hint="txlog import FILE… TOPIC")
     reading = importlib.import_module("txlog.jobs.loads")
-    chosen = [one.strip() for one in (value_columns or "").split(",") if one.strip()]
-    columns = reading.Columns(
-        key_column,
-        chosen[0] if len(chosen) == 1 else None,
-        event_time_column,
-        tuple(chosen) if len(chosen) > 1 else (),
-    )
+    columns = reading.columns_of(key_column, value_columns, event_time_column)
     most = parse_size(max_decoded)
     source = reading.files_of(_spooled(call, files, form), form, columns, reading.OF_IMPORT)
     client = call.client(write=True)
