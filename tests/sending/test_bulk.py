@@ -258,6 +258,66 @@ class TestStoring:
         assert values(client, range=Range(kind="txn", txn=answer["txn"])) == [b"a", b"b"]
 
 
+class TestSmall:
+    """A small batch, such as those of streams: rows of the open ledgers, and no file."""
+
+    def test_batches_become_one_file_when_their_ledger_is_sealed(self, bench: Bench) -> None:
+        """Kills a file of each batch, which no compaction could merge: ids name ledgers."""
+        client = bench.client
+        client.create_topic("two", partitions=2)
+        for number in range(20):
+            bulk = client.bulk("two", key="k", batch=number)
+            at = pa.array([0, 1], pa.int32())
+            staged = bulk.stage([rows(b"a%d" % number, b"b%d" % number, partition=at)])
+            answer = bulk.commit(staged, rows_if_small=True)
+            assert (answer["already"], answer["messages"], answer["files"]) == (False, 2, 0)
+            again = client._bulk_of(bulk.plan).commit([], rows_if_small=True)
+            assert again == {**answer, "already": True}
+        assert files_below(bench, "topics/**/*.parquet") == []
+        client.checkpoint(roll_all=True)
+        assert len(files_below(bench, "topics/**/ledger-*.parquet")) == 2
+        assert values(client, topic="two/1") == [b"b%d" % number for number in range(20)]
+        assert not [row for row in audit(client, ["two"], Local())["check_list"] if not row["ok"]]
+
+    def test_rows_have_all_their_columns(self, bench: Bench) -> None:
+        client = bench.client
+        given = rows(
+            b"a", b"b",
+            key=pa.array([b"k", None], pa.binary()),
+            properties=pa.array([[("n", "1")], None], pa.map_(pa.string(), pa.string())),
+            event_time=pa.array([None, 5], pa.timestamp("ms", "UTC")),
+            sequence_id=pa.array([7, None], pa.int64()),
+        )  # fmt: skip
+        for batch, small in (("files", False), ("rows", True)):
+            bulk = client.bulk("t", key="k", batch=batch)
+            bulk.commit(bulk.stage([given]), rows_if_small=small)
+        names = ["key", "value", "properties", "event_time", "sequence_id", "producer"]
+        first, second = (
+            [{name: row[name] for name in names} for row in part]
+            for part in _halves(pa.concat_tables(client.read("t")).to_pylist())
+        )
+        assert first == second
+
+    def test_batch_that_another_stores_meanwhile(self, bench: Bench) -> None:
+        client = bench.client
+        bulk = client.bulk("t", key="k", batch=1)
+        staged = bulk.stage([rows(b"a")])
+        other = client._bulk_of(client._plan_stage("t").named("k", 1))
+        other.commit(other.stage([rows(b"b")]), rows_if_small=True)
+        assert bulk.commit(staged, rows_if_small=True)["already"]
+        assert values(client) == [b"b"] and stages(bench) == []
+
+    def test_large_batch_is_files(self, bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(adopt, "ROWS_MAX", 1)
+        bulk = bench.client.bulk("t", key="k", batch=1)
+        answer = bulk.commit(bulk.stage([rows(b"a", b"b")]), rows_if_small=True)
+        assert answer["files"] == 1 and values(bench.client) == [b"a", b"b"]
+
+
+def _halves(found: list[dict[str, object]]) -> tuple[list[dict[str, object]], ...]:
+    return found[: len(found) // 2], found[len(found) // 2 :]
+
+
 class TestRefusals:
     """What is refused does nothing."""
 

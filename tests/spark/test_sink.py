@@ -19,6 +19,7 @@ from pyspark.sql.types import StructType
 import txlog
 from txlog import Client
 from txlog.api.sending.bulk import stage
+from txlog.engine.upkeep.space import adopt
 from txlog.errors import InvalidArgument
 from txlog.spark import bulk_load
 from txlog.spark.datasource import TxlogSource
@@ -278,9 +279,22 @@ class TestSmallFiles:
             assert client.bulk("orders", key="k", batch=batch).stored is not None
             assert (said in caplog.text) if said else not caplog.text
 
-    def test_stream_warns_ever_more_seldom(
+    def test_stream_of_small_batches_makes_no_files(
         self, client: Client, caplog: pytest.LogCaptureFixture
     ) -> None:
+        for batch in range(10):
+            sink = StreamSink({"txnAppId": "app"}, client._plan_stage("orders"))
+            written = [Written(stage(sink._plan, [self.KEYED], n), sink._plan) for n in (0, 1)]
+            for _ in range(2):  # Spark brings a batch again if it does not know of its end
+                sink.commit(written, batch)
+        assert [*Path(client.path).glob("topics/**/*.parquet")] == []
+        assert sum(table.num_rows for table in client.read("orders")) == 20 * len(self.KEYED)
+        assert caplog.text == ""
+
+    def test_stream_warns_ever_more_seldom(
+        self, client: Client, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(adopt, "ROWS_MAX", 0)
         warned = []
         for batch in range(10):
             caplog.clear()

@@ -142,8 +142,11 @@ class StreamSink(DataSourceStreamArrowWriter):
             return
         staged = _staged(messages)
         with open_store(self._plan.store) as client:
-            self._bulk(client._bulk_of, written[0], batchId).commit(staged)
-        if not batchId & (batchId - 1):  # each commit is a process: it cannot know what was said
+            bulk = self._bulk(client._bulk_of, written[0], batchId)
+            answer = bulk.commit(staged, rows_if_small=True)
+        if answer.get("files") and not batchId & (
+            batchId - 1
+        ):  # each commit is a process: it cannot know what was said
             _warn(self._plan, staged, "make the batches larger")
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:

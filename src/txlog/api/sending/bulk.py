@@ -25,7 +25,13 @@ from txlog.engine.plan.policies import delay_policy
 from txlog.engine.plan.staging import Staged, StagePlan, Stager, job_name
 from txlog.engine.storage.disk.posix import PosixDisk
 from txlog.engine.store.store import Store
-from txlog.engine.upkeep.space.adopt import adopt_files, remove_job, remove_tagged, stage_dir
+from txlog.engine.upkeep.space.adopt import (
+    adopt_files,
+    append_rows,
+    remove_job,
+    remove_tagged,
+    stage_dir,
+)
 from txlog.engine.view.view import View
 from txlog.errors import InvalidArgument, OutcomeUnknown, TxlogError
 from txlog.ids import TopicName, TxnId, check_name
@@ -139,9 +145,11 @@ class Bulk:
             return []
         return _staged(Stager(self._store.disk, self.plan, task), rows)
 
-    def commit(self, staged: Sequence[Staged]) -> BulkStored:
+    def commit(self, staged: Sequence[Staged], *, rows_if_small: bool = False) -> BulkStored:
         """Store all of it, by one frame; durable when it returns. Without files nothing is stored.
 
+        rows_if_small: a batch of up to 20,000 messages and 1 MiB becomes rows of the open ledgers,
+                 not files of its own: `files` is 0, and its txn has no messages
         returns: {topic, key, batch, already, messages, size_bytes, files, lsn, time, txn,
                  partitions}; partitions: {partition, ledger (the first), messages}; of a number
                  below the last one only the first four are known
@@ -161,7 +169,11 @@ class Bulk:
         already = answer is not None
         if answer is None and staged:
             try:
-                already = not adopt_files(store, plan.number, self.key, self.batch, staged)
+                what = (store, plan.number, self.key, self.batch, staged)
+                done = None
+                if rows_if_small and plan.producer is None:
+                    done = append_rows(*what)
+                already = not (adopt_files(*what) if done is None else done)
             except OutcomeUnknown as error:
                 ours = OutcomeUnknown(error.message, hint="repeat it: it is stored once at most")
                 ours.fields = {**error.fields, "transaction_key": self.key}

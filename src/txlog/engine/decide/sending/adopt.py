@@ -2,6 +2,7 @@
 
     recorded   was this batch stored before? then that answer is given, and nothing happens
     reserve    an id for each file, in a durable frame; the files are linked under it
+    append     or one frame with the rows of a small batch: there are no files, nothing is reserved
     adopt      one frame: the key is connected, a transaction opened and committed, each file
                becomes a closed ledger after the open one, another is opened, the batch is noted
 
@@ -21,12 +22,13 @@ import pyarrow as pa
 from txlog.clock import Instant
 from txlog.engine.decide.draft import Decision, Draft
 from txlog.engine.decide.sending.deliver_at import Delays
+from txlog.engine.decide.sending.send import Outgoing, send_into
 from txlog.engine.decide.transactions.enter import NewTxn, open_txn
 from txlog.engine.decide.transactions.keys import check_key, connect_ops, find_owner, home
 from txlog.engine.decide.transactions.resolve import release_key
 from txlog.engine.folds import transaction_key as keys
 from txlog.engine.folds.catalog import Topic, number_of
-from txlog.engine.folds.coordinator import COMMITTED, COMMITTING, OPEN
+from txlog.engine.folds.coordinator import COMMITTED, COMMITTING, OPEN, Txn
 from txlog.engine.model.ops import (
     NEW_HOLDER,
     Adopted,
@@ -40,6 +42,7 @@ from txlog.engine.model.ops import (
 )
 from txlog.engine.plan.lookup import live_topic
 from txlog.engine.plan.participants import check_available
+from txlog.engine.plan.route import Routed
 from txlog.engine.plan.staging import Staged
 from txlog.engine.storage.segment import FileRef
 from txlog.engine.view.view import View
@@ -204,25 +207,46 @@ def _delays(
     return delays.refusal(), delays.warnings()
 
 
+def append(
+    view: View,
+    settings: Settings,
+    now: Instant,
+    caller: Owner,
+    wanted: Adoption,
+    routed: Routed,
+) -> Decision:
+    """Decide that the rows of a small batch are messages of the topic; durable before answered.
+
+    They are plain messages behind those that are there, in the same ledgers: a file of each small
+    batch would stay for as long as its messages. The transaction of the batch has nothing in it.
+    wanted:  without files
+    returns: DONE or BEFORE
+    raises:  as adopt
+    """
+    key, batch = wanted.key, wanted.batch
+    if recorded(view, settings, caller, wanted.topic, key, batch) is not None:
+        return Decision([], None, True, BEFORE)
+    topic = _checked(view, wanted.topic, wanted.staged)
+    draft = Draft(view, settings, now.wall_ms)
+    sent = send_into(draft, now, Outgoing(topic, routed, None), 0)
+    if isinstance(sent, Decision):
+        return sent
+    holder = find_owner(view, caller, None)
+    txn = _opened(draft, now, holder, wanted)
+    draft.ops.append(StatusUpdated(txn.coordinator, txn.sequence, OPEN, COMMITTING))
+    places = [(number_of(topic, one.partition), one.ledger, one.rows) for one in sent.stored]
+    _record(draft, now, holder, wanted, txn, places)
+    decision = draft.decision(DONE, sync=True)
+    decision.batch = sent.rows
+    return decision
+
+
 def _commit(
     draft: Draft, now: Instant, holder: Owner, wanted: Adoption, places: dict[int, tuple[int, int]]
 ) -> None:
     """Add the ops: the transaction, the files, its end, the record."""
-    key, batch = wanted.key, wanted.batch
-    connected, freed = connect_ops(draft, now, holder, key, NEW_HOLDER)
-    number, uid = connected.coordinator, holder[0]
-    known = keys.find(draft.view.keys(number), uid, key)
-    if isinstance(batch, str) and known is not None and len(known.names) >= NAMES_MAX:
-        raise LimitExceeded(
-            f"transaction key {key} has {NAMES_MAX} batches with a name",
-            hint="use another key, or number the batches",
-            limit=NAMES_MAX,
-            value=NAMES_MAX + 1,
-        )
-    new = NewTxn(holder, now, draft.settings.txn_timeout_default_ms, number)
-    txn = open_txn(draft, new, key=key, epoch=connected.epoch, freed=freed)
-    pair = (number, txn.sequence)
-    draft.ops.append(KeyBound(number, uid, key, connected.epoch, txn.sequence))
+    txn = _opened(draft, now, holder, wanted)
+    pair = (txn.coordinator, txn.sequence)
     draft.ops += [PartitionAdded(*pair, partition) for partition in sorted(places)]
     total = sum(messages for _, messages in places.values())
     rows = [(partition, *places[partition]) for partition in sorted(places)]
@@ -236,15 +260,46 @@ def _commit(
         last[partition] = file
     for partition, file in sorted(last.items()):
         draft.roll_behind(partition, (file.ledger, file.rows - 1))
-    draft.ops.append(StatusUpdated(*pair, COMMITTING, COMMITTED))
+    _record(draft, now, holder, wanted, txn, rows)
+
+
+def _opened(draft: Draft, now: Instant, holder: Owner, wanted: Adoption) -> Txn:
+    """Connect the key and open the transaction of the batch."""
+    key, batch = wanted.key, wanted.batch
+    connected, freed = connect_ops(draft, now, holder, key, NEW_HOLDER)
+    number, uid = connected.coordinator, holder[0]
+    known = keys.find(draft.view.keys(number), uid, key)
+    if isinstance(batch, str) and known is not None and len(known.names) >= NAMES_MAX:
+        raise LimitExceeded(
+            f"transaction key {key} has {NAMES_MAX} batches with a name",
+            hint="use another key, or number the batches",
+            limit=NAMES_MAX,
+            value=NAMES_MAX + 1,
+        )
+    new = NewTxn(holder, now, draft.settings.txn_timeout_default_ms, number)
+    txn = open_txn(draft, new, key=key, epoch=connected.epoch, freed=freed)
+    draft.ops.append(KeyBound(number, uid, key, connected.epoch, txn.sequence))
+    return txn
+
+
+def _record(
+    draft: Draft,
+    now: Instant,
+    holder: Owner,
+    wanted: Adoption,
+    txn: Txn,
+    places: list[tuple[int, int, int]],
+) -> None:
+    """End the transaction, which is committing, and note the batch."""
+    draft.ops.append(StatusUpdated(txn.coordinator, txn.sequence, COMMITTING, COMMITTED))
     release_key(draft, txn)
     answer = Batch(
         wanted.topic,
         txn.sequence,
-        total,
+        sum(messages for _, _, messages in places),
         sum(one.payload_bytes for one in wanted.staged),
         len(wanted.files),
         now.wall_ms,
-        rows,
+        places,
     )
-    draft.ops.append(BatchRecorded(number, uid, key, batch, answer))
+    draft.ops.append(BatchRecorded(txn.coordinator, holder[0], wanted.key, wanted.batch, answer))

@@ -100,7 +100,7 @@ def send(
     raises: ProducerFenced, PartitionUnavailable, InvalidMessage (also: a delay above the maximum)
     """
     draft = Draft(view, settings, now.wall_ms)
-    sent = _send(draft, now, Outgoing(topic, routed, named), 0)
+    sent = send_into(draft, now, Outgoing(topic, routed, named), 0)
     if isinstance(sent, Decision):
         return sent
     # even a duplicate is answered only once its original is durable
@@ -125,7 +125,7 @@ def send_together(
         before = draft.mark()
         try:
             outgoing = batch(view)
-            sent = _send(draft, now, outgoing, at)
+            sent = send_into(draft, now, outgoing, at)
         except REFUSALS as error:
             draft.back_to(before)
             answers.append(error)
@@ -144,14 +144,14 @@ def send_together(
     return Decision(draft.ops, _concatenated(pieces), True, answers)
 
 
-class _Sent(NamedTuple):
+class Sent(NamedTuple):
     """What became of each slice, and the rows to store."""
 
     stored: list[SliceReceipt]
     rows: pa.RecordBatch | None
 
 
-def _send(draft: Draft, now: Instant, outgoing: Outgoing, row_start: int) -> _Sent | Decision:
+def send_into(draft: Draft, now: Instant, outgoing: Outgoing, row_start: int) -> Sent | Decision:
     """Decide a plain send whose rows begin at a row of the frame; or the decision to refuse it."""
     topic, routed, named = outgoing
     view = draft.view
@@ -195,7 +195,7 @@ def _send(draft: Draft, now: Instant, outgoing: Outgoing, row_start: int) -> _Se
     if refusal is not None:
         return refusal
     draft.ops += delays.warnings()
-    return _Sent(stored, _joined(routed, pieces, at))
+    return Sent(stored, _joined(routed, pieces, at))
 
 
 def send_in_txn(

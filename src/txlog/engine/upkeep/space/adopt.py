@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 
 import msgspec
+import pyarrow as pa
 
 from txlog.clock import Instant
 from txlog.engine.decide.draft import Decision
@@ -23,8 +24,10 @@ from txlog.engine.decide.sending import adopt as flow
 from txlog.engine.decide.sending import exclusive
 from txlog.engine.decide.sending.adopt import AGAIN, DONE, Adoption
 from txlog.engine.folds.catalog import number_of
+from txlog.engine.model.schema import MESSAGE
 from txlog.engine.plan.clock_trust import trusted
 from txlog.engine.plan.lookup import live_topic
+from txlog.engine.plan.route import COLUMNS, route
 from txlog.engine.plan.staging import STAGE_DIR, Staged, is_tagged, job_time
 from txlog.engine.storage.checked import check_size, checked_bytes
 from txlog.engine.storage.disk.protocol import Disk
@@ -42,6 +45,9 @@ from txlog.errors import MissingFile, NotAllowed, OutcomeUnknown, TryAgain, Txlo
 CHECK_BYTES_MAX = 4 << 30
 # How often ids may become too low while their files are linked.
 TRIES_MAX = 20
+# A batch of rows up to this size is appended to the open ledgers; files of it would be small.
+ROWS_MAX = 20_000
+ROWS_BYTES_MAX = 1 << 20
 
 
 def adopt_files(
@@ -65,6 +71,51 @@ def adopt_files(
             if done != AGAIN:
                 return done == DONE
         raise TryAgain(f"the topic grew faster than {len(ordered)} files could be named")
+
+
+def append_rows(
+    store: Store, topic: int, key: str, batch: int | str, staged: Sequence[Staged]
+) -> bool | None:
+    """Make the rows of staged files messages of a topic, once for this key and batch; durable.
+
+    returns: False when the batch was stored before; None when it is too large for a frame of rows:
+             nothing was done
+    raises:  as adopt_files
+    """
+    if sum(one.payload_bytes + one.file.bytes for one in staged) > ROWS_BYTES_MAX:
+        return None
+    ordered = sorted(staged, key=lambda one: (one.partition, one.task, one.number))
+    tables: list[pa.Table] = []
+
+    def look() -> None:
+        tables.extend(_rows_of(store.disk, one) for one in ordered)
+
+    _with_stage(look)
+    rows = pa.concat_tables(tables, promote_options="default")
+    if rows.num_rows > ROWS_MAX or rows.nbytes > 2 * ROWS_BYTES_MAX:
+        return None
+    routed = route(rows, ordered[0].partitions, 0, store.settings.max_message_bytes)
+    wanted = Adoption(topic, key, batch, ordered, [])
+    caller = store.disk.owner()
+    done = store.write(
+        lambda view, now: flow.append(view, store.settings, now, caller, wanted, routed)
+    )
+    return done == DONE
+
+
+def _rows_of(disk: Disk, staged: Staged) -> pa.Table:
+    """The rows of a file as a producer would send them, checked against its checksums."""
+    file = disk.open(staged.file.path)
+    try:
+        reader = SegmentReader(file, staged.file)
+        reader.check()
+        names = [name for name in COLUMNS if name in MESSAGE.names]
+        rows = reader.rows(0, staged.file.rows, names)
+    finally:
+        file.close()
+    kept = [name for name in names if name == "value" or rows.column(name).null_count < len(rows)]
+    place = pa.repeat(pa.scalar(staged.partition, pa.int32()), rows.num_rows)
+    return rows.select(kept).append_column("partition", place)
 
 
 def _adopt(store: Store, topic: int, key: str, batch: int | str, staged: Sequence[Staged]) -> str:
