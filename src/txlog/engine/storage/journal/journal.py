@@ -805,15 +805,20 @@ class Journal:
 
     def _is_flushed(self, lsn: int) -> bool:
         witnessed = self.witness.read()
-        if witnessed is not None and self._flusher.is_of_boot(witnessed):
-            self.durable_lsn = max(self.durable_lsn, min(witnessed.durable_lsn, self.last_lsn))
+        if witnessed is None or not self._flusher.is_of_boot(witnessed):
+            return self.durable_lsn >= lsn
+        return self._knows(witnessed, lsn)
+
+    def _knows(self, witnessed: Witnessed, lsn: int) -> bool:
+        """Adopt what a record of this boot says is durable; returns whether that covers an LSN."""
+        self.durable_lsn = max(self.durable_lsn, min(witnessed.durable_lsn, self.last_lsn))
         return self.durable_lsn >= lsn
 
     def _flush(self, target: int, sync: bool) -> list[RawFrame] | None:
         """Under the flush lock; as flush."""
         witnessed = self.witness.last
         if witnessed is not None and self._flusher.is_of_boot(witnessed) and not self.lossy:
-            if self._is_flushed(target):
+            if self._knows(witnessed, target):
                 return []
             if is_flush_broken(witnessed):
                 return None
