@@ -16,7 +16,7 @@ import pytest
 
 from txlog.engine.storage.disk import posix
 from txlog.engine.storage.disk import posix as disk_module
-from txlog.engine.storage.disk.locks import find_holder
+from txlog.engine.storage.disk.locks import find_holder, naps
 from txlog.engine.storage.disk.posix import PosixDisk, create_root, filesystem
 from txlog.engine.storage.disk.protocol import TEMPORARY_PREFIX, LockFile
 from txlog.errors import (
@@ -656,3 +656,61 @@ def test_what_a_handler_raises_does_not_mean_that_a_lock_is_held(
         patched.setattr(fcntl, "flock", interrupted)
         other.try_acquire()
     assert other.try_acquire() is is_free
+
+
+class Napping:
+    """Time that passes only while somebody naps; notes (when, how long) of each nap."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 0.0
+        self.naps: list[tuple[float, float]] = []
+        self.then: Callable[[], object] = lambda: None
+        monkeypatch.setattr(time, "sleep", self._sleep)
+        monkeypatch.setattr(time, "monotonic", lambda: self.now)
+        monkeypatch.setattr(time, "perf_counter_ns", lambda: 512)  # a nap as long as it says
+
+    def _sleep(self, seconds: float) -> None:
+        self.naps.append((self.now, seconds))
+        self.now += seconds + 1e-6
+        self.then()
+
+    def between(self, start: float, stop: float) -> list[float]:
+        return [length for at, length in self.naps if start <= at < stop]
+
+
+def test_who_waited_longer_than_usual_naps_briefly_for_a_while(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Kills: naps that grow for ever, so that the longest wait is the last to end."""
+    napping = Napping(monkeypatch)
+    for _ in naps(1_000, usual_s=0.01):
+        pass
+    assert max(napping.between(0, 0.02)) > 0.9e-3
+    assert max(napping.between(0.021, 0.04)) < 0.2e-3
+    assert min(napping.between(0.041, 0.99)) > 0.9e-3  # it is held for long: look less often
+    assert napping.now == pytest.approx(1, abs=0.021)
+
+
+def test_a_lock_knows_how_long_waits_for_it_take(
+    root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    napping, disk = Napping(monkeypatch), PosixDisk(root)
+    holder, waits = disk.lock_file("lock"), disk.lock_file("lock")
+    until = 0.0
+
+    def release_in_time() -> None:
+        if napping.now >= until:
+            holder.release()
+
+    for _ in range(50):
+        assert holder.try_acquire()
+        until, napping.then = napping.now + 0.02, release_in_time
+        waits.acquire(60_000)
+        waits.release()
+    assert holder.try_acquire()
+    napping.naps.clear()
+    began, napping.then = napping.now, lambda: None
+    with pytest.raises(StoreLocked):
+        waits.acquire(200)
+    assert max(napping.between(began + 0.01, began + 0.035)) > 0.9e-3
+    assert max(napping.between(began + 0.045, began + 0.075)) < 0.2e-3

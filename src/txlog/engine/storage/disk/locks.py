@@ -4,9 +4,10 @@ flock belongs to the open file description (R24): the descriptor is the holder. 
 tries, naps and tries again. A thread that blocks in flock would be woken a little sooner, but it
 has to be started, cannot be called back, and costs more than the work it waits for: locks here are
 held for a tenth of a millisecond. The naps are of uneven length, so that no waiter always comes
-just too late, and they grow with the time waited. A lock file that was unlinked or replaced is not
-a lock: after a first lock, and after each wait, the name must still lead to the file that was
-locked (R26).
+just too late, and they grow with the time waited. Whoever has waited clearly longer than waits for
+this lock usually take naps briefly for a while, and so comes before the others. A lock file that
+was unlinked or replaced is not a lock: after a first lock, and after each wait, the name must still
+lead to the file that was locked (R26).
 
 An interrupt may end any step here. `release` asks nobody what was taken: after it, no descriptor
 that this handle ever had holds the lock.
@@ -60,24 +61,43 @@ class LockSite(Protocol):
 NAP_S = 50e-6  # the first; no shorter one is kept to by Linux
 NAP_MAX_S, NAP_LONG_S = 1e-3, 20e-3
 NAP_SHARE = 50  # after a long wait a nap is this part of it
+# Whoever has waited for so many usual waits, and at least so long, naps like this until twice that.
+NAP_NEXT_S, USUAL_WAITS, USUAL_MIN_S = 150e-6, 2.0, 3e-3
+USUAL_OF = 8  # waits that are averaged, about
 
 
-def naps(timeout_ms: int) -> Iterator[float]:
-    """Nap between two tries, until the time is over; yields the seconds since the first."""
+def naps(timeout_ms: int, usual_s: float = 0.0) -> Iterator[float]:
+    """Nap between two tries, until the time is over; yields the seconds since the first.
+
+    usual_s: how long waits for this lock have taken
+    """
+    next_s = max(USUAL_MIN_S, USUAL_WAITS * usual_s)
     began = time.monotonic()
     nap, waited, longest = NAP_S, 0.0, timeout_ms / 1000
     while waited < longest:
         uneven = 0.5 + (time.perf_counter_ns() & 1023) / 1023
         time.sleep(min(nap * uneven, longest - waited))
         waited = time.monotonic() - began
-        nap = min(max(min(1.5 * nap, NAP_MAX_S), waited / NAP_SHARE), NAP_LONG_S)
+        if next_s <= waited < 2 * next_s:
+            nap = NAP_NEXT_S
+        else:
+            nap = min(max(min(1.5 * nap, NAP_MAX_S), waited / NAP_SHARE), NAP_LONG_S)
         yield waited
 
 
 class PosixLock:
     """`LockFile` by flock; one system call for a free lock that was taken before."""
 
-    __slots__ = ("_descriptor", "_getpid", "_is_current", "_pid", "_site", "is_open", "path")
+    __slots__ = (
+        "_descriptor",
+        "_getpid",
+        "_is_current",
+        "_pid",
+        "_site",
+        "_usual_s",
+        "is_open",
+        "path",
+    )
 
     def __init__(self, descriptor: Descriptor, site: LockSite, getpid: Callable[[], int]) -> None:
         self.path = site.path
@@ -87,15 +107,17 @@ class PosixLock:
         self._pid = getpid()
         self._is_current = False
         self.is_open = True
+        self._usual_s = 0.0  # how long waits have taken
 
     def acquire(self, timeout_ms: int, meanwhile: Callable[[], bool] | None = None) -> bool:
         if self.try_acquire():
             return True
-        for _ in naps(timeout_ms):
+        for waited in naps(timeout_ms, self._usual_s):
             self._is_current = False
             if meanwhile is not None and meanwhile():
                 return False
             if self.try_acquire():
+                self._usual_s += (waited - self._usual_s) / USUAL_OF
                 return True
         raise locked(self.path, self.holder(), timeout_ms)
 
