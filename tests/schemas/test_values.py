@@ -136,3 +136,55 @@ def test_what_is_decoded_unchecked_and_is_no_record_is_told_by_row(kind: str) ->
     good = values.encode_one(schema, RECORD)
     with pytest.raises(InvalidMessage, match=r"^row 2: "):
         values.decode(schema, pa.array([good, None, b"\xff", good], pa.binary()))
+
+
+@pytest.mark.parametrize(
+    ("type", "written", "value", "reason"),
+    [
+        ("int", "long", 1 << 31, "a is 2147483648, it must be an integer of 32 bits"),
+        (
+            {"type": "int", "logicalType": "date"},
+            "int",
+            1 << 30,
+            "a is 1073741824, it must be days",
+        ),
+        ({"type": "int", "logicalType": "time-millis"}, "int", -1, "a is -1, it must be millisec"),
+        (
+            {"type": "long", "logicalType": "timestamp-micros"},
+            "long",
+            1 << 62,
+            "a is 4611686018427",
+        ),
+        (
+            {"type": "string", "logicalType": "uuid"},
+            "string",
+            "x",
+            "a is no UUID, it must be a UUID",
+        ),
+        (
+            {"type": "bytes", "logicalType": "decimal", "precision": 2},
+            "bytes",
+            b"\x64",
+            "a has too many digits, it must be a decimal number with up to 2 digits",
+        ),
+    ],
+)
+def test_a_value_of_avro_that_is_out_of_bounds_is_told(
+    type: Any, written: str, value: Any, reason: str
+) -> None:
+    """Avro's binary holds any integer, bytes or text where a smaller set is meant."""
+    schema, twin = (
+        Schema.parse(
+            "avro",
+            json.dumps({"type": "record", "name": "R", "fields": [{"name": "a", "type": one}]}),
+        )
+        for one in (type, written)
+    )
+    data = values.encode_one(twin, {"a": value})
+    [(row, found)] = values.invalid(schema, pa.array([None, data], pa.binary()))
+    assert (row, found.startswith(reason)) == (1, True), found
+    with pytest.raises(InvalidMessage) as raised:
+        values.decode_one(schema, data)
+    assert str(raised.value) == found
+    with pytest.raises(InvalidMessage, match=r"^row 1: a "):
+        values.decode(schema, pa.array([None, data], pa.binary()))
