@@ -18,6 +18,7 @@ import pytest
 from scripts import ready
 from tests.engine_kit import START_MS, Bench, ids, pending, say, send, send_txn, values
 from txlog import Client, MessageId, Range
+from txlog.api.sending.bulk import stage
 from txlog.engine.decide.sending import adopt as flow
 from txlog.engine.plan.watermarks.value import WatermarkGenerator
 from txlog.engine.storage.segment import GROUP_ROWS
@@ -348,7 +349,57 @@ class TestRefusals:
         for batch in (5, 6, 1, "x"):
             with pytest.raises(NotAllowed, match="has stored batch"):
                 load(client, batch, b"b", topic="u")
+        load(client, "monday", b"a", key="named")
+        with pytest.raises(NotAllowed, match="has stored batch monday in t"):
+            load(client, "tuesday", b"b", topic="u", key="named")
         assert values(client, "u") == []
+
+    def test_key_of_another_checkpoint(self, bench: Bench) -> None:
+        """Its numbers begin at 0 again: kills batches that are taken for stored ones in silence."""
+
+        def stream(query: str, batch: int | str, value: bytes, key: str = "app") -> bool:
+            plan = bench.client.bulk("t", key=key, batch=batch).plan.named(key, batch, query)
+            bulk = bench.client._bulk_of(plan)
+            return bulk.commit(bulk.stage([rows(value)]))["already"]
+
+        assert not stream("one", 0, b"a")
+        assert stream("one", 0, b"a")
+        assert not stream("one", 1, b"b")
+        for batch in (0, 1, 2, "0"):
+            with pytest.raises(NotAllowed, match="up to 1 of another checkpoint"):
+                stream("two", batch, b"c")
+        assert not stream("one", 2, b"d")
+        assert not stream("two", 0, b"e", "new")
+        assert not stream("one", "x", b"f", "named")
+        with pytest.raises(NotAllowed, match="has stored batches of another checkpoint"):
+            stream("two", "x", b"g", "named")
+        assert values(bench.client) == [b"a", b"b", b"d", b"e", b"f"]
+
+    def test_key_of_an_older_version_takes_the_query_that_goes_on(self, bench: Bench) -> None:
+        """Without a record of whose it is, only the last batch can come again."""
+        client = bench.client
+
+        def stream(query: str, batch: int) -> bool:
+            plan = client.bulk("t", key="k", batch=batch).plan.named("k", batch, query)
+            bulk = client._bulk_of(plan)
+            return bulk.commit(bulk.stage([rows(b"x")]))["already"]
+
+        for batch in (0, 1):
+            load(client, batch, b"a")
+        with pytest.raises(NotAllowed, match="another checkpoint"):
+            stream("new", 0)
+        assert stream("old", 1)
+        assert not stream("old", 2)
+        with pytest.raises(NotAllowed, match="another checkpoint"):
+            stream("new", 3)
+
+    def test_abort_of_a_refused_batch_removes_its_files(self, bench: Bench) -> None:
+        load(bench.client, 1, b"a")
+        plan = bench.client.bulk("t", key="k", batch=0).plan.named("k", 0, "new")
+        bulk = bench.client._bulk_of(plan)
+        stage(plan, [rows(b"b")])
+        assert bulk.abort() is None  # Spark shows why it was refused only if this does not fail
+        assert not Path(bench.client.path, plan.directory).exists()
 
     def test_partition_that_is_away(self, bench: Bench) -> None:
         client = bench.client

@@ -257,6 +257,40 @@ class TestStream:
         assert held(client) == sorted([*range(COUNT), *range(COUNT - 10, COUNT)])
         assert stages(client) == []
 
+    def test_name_belongs_to_one_checkpoint(
+        self, spark: SparkSession, client: Client, tmp_path: Path
+    ) -> None:
+        """Kills: batches of a new checkpoint that are taken for those stored under the name."""
+        client.create_topic("other", partitions=2)
+
+        def load(rows: DataFrame, number: int) -> None:
+            rows = rows.select("value", "key")
+            bulk_load(rows, client.path, "other", txn_key="each", batch_id=str(number))
+
+        def run(checkpoint: str, *, by_function: bool) -> None:
+            for number in range(2):
+                write(orders(spark, 3), client, topic="in", txnKey="in", batchId=f"{number}")
+            frame = spark.readStream.format("txlog").option("topic", "in").load(client.path)
+            writer = frame.select("value", "key").writeStream.trigger(availableNow=True)
+            writer = writer.option("checkpointLocation", str(tmp_path / checkpoint))
+            if by_function:
+                query = writer.foreachBatch(load).start()
+            else:
+                writer = writer.format("txlog").options(topic="orders", txnAppId="app")
+                query = writer.start(client.path)
+            query.awaitTermination()
+
+        client.create_topic("in")
+        for topic, by_function in (("orders", False), ("other", True)):
+            run(f"first {topic}", by_function=by_function)
+            run(f"first {topic}", by_function=by_function)
+            before = len(list(client.reader(topic)))
+            assert before == 6
+            with pytest.raises(Exception, match="of another checkpoint"):
+                run(f"second {topic}", by_function=by_function)
+            assert len(list(client.reader(topic))) == before
+        assert stages(client) == []
+
 
 class TestSmallFiles:
     """Both sinks say when a batch has small files that it need not have."""

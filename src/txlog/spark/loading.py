@@ -76,6 +76,7 @@ def bulk_load(
               file of them; False: each task writes its own files. None: shuffle if files would be
               small otherwise, or with order_by, which needs it
     producer: a name for the messages; then sequence_id is refused
+    txn_key:  in a function of `foreachBatch`, a key for each checkpoint: one of another is refused
     raises:   InvalidArgument, InvalidMessage, TopicNotFound, NotAllowed; an error of the job as
               Spark's. Warns about needlessly small files
     """
@@ -88,7 +89,8 @@ def bulk_load(
     if order_by and shuffle is False:
         raise InvalidArgument("an order needs all rows of a partition in one task: shuffle")
     with open_store(store) as client:
-        bulk = client.bulk(topic, key=txn_key, batch=batch_id, producer=producer)
+        made = client.bulk(topic, key=txn_key, batch=batch_id, producer=producer)
+        bulk = client._bulk_of(made.plan.named(txn_key, batch_id, _query(frame)))
         known = bulk.stored
         if known is not None:
             return known
@@ -154,6 +156,11 @@ def _staged(rows: DataFrame, plan: StagePlan) -> list[Staged]:
             raise answer
         staged += answer
     return staged
+
+
+def _query(frame: DataFrame) -> str:
+    """The id of the query that calls us from `foreachBatch`, "" elsewhere."""
+    return frame.sparkSession.sparkContext.getLocalProperty(sink.QUERY_ID) or ""
 
 
 def _arranged(

@@ -6,9 +6,11 @@
 
 A job is named by txnKey and batchId; an INSERT into a table need not be, and its name is forgotten
 when it is stored. A stream is named by txnAppId, or else Spark's id of the query, and by
-Spark's number of the micro-batch. Spark also calls `abort` when `commit` raised after the frame:
-abort looks for the batch first, and takes nothing back. Both run in a process that Spark starts for
-them, so a warning is a line in its log, which goes to the standard error of the driver.
+Spark's number of the micro-batch. That id is in the checkpoint, and the first batch under a
+txnAppId records it: batches of another checkpoint have the same numbers, so they are refused. Spark
+also calls `abort` when `commit` raised after the frame: abort looks for the batch first, and takes
+nothing back. Both run in a process that Spark starts for them, so a warning is a line in its log,
+which goes to the standard error of the driver.
 """
 
 from __future__ import annotations
@@ -62,7 +64,7 @@ _TYPES: Final[dict[str, tuple[type[DataType], ...]]] = {
 }  # fmt: skip
 # The key of INSERT statements that name no batch, before the number of the topic.
 _INSERT: Final = "spark insert"
-_QUERY_ID: Final = "sql.streaming.queryId"
+QUERY_ID: Final = "sql.streaming.queryId"
 TAG_CHARS: Final = 16
 _LOG: Final = logging.getLogger(__name__)
 SMALL_BYTES: Final = 4 << 20
@@ -129,7 +131,7 @@ class StreamSink(DataSourceStreamArrowWriter):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
         """Stage the rows of one task."""
         context = TaskContext.get()
-        query = None if context is None else context.getLocalProperty(_QUERY_ID)
+        query = None if context is None else context.getLocalProperty(QUERY_ID)
         if self._app is None and not query:
             raise InvalidArgument("the query has no id", hint="set the option txnAppId")
         staged = stage(self._plan, map(conformed, iterator), _task())
@@ -160,7 +162,8 @@ class StreamSink(DataSourceStreamArrowWriter):
 
     def _bulk(self, bulk_of: Callable[[StagePlan], Bulk], written: Written, batch: int) -> Bulk:
         assert written.plan is not None
-        return bulk_of(written.plan.named(self._app or written.query, batch))
+        whose = written.query if self._app else ""
+        return bulk_of(written.plan.named(self._app or written.query, batch, whose))
 
 
 def batch_sink(options: Mapping[str, str], schema: StructType, overwrite: bool) -> BatchSink:

@@ -33,7 +33,7 @@ from txlog.engine.upkeep.space.adopt import (
     stage_dir,
 )
 from txlog.engine.view.view import View
-from txlog.errors import InvalidArgument, OutcomeUnknown, TxlogError
+from txlog.errors import InvalidArgument, NotAllowed, OutcomeUnknown, TxlogError
 from txlog.ids import TopicName, TxnId, check_name
 
 if TYPE_CHECKING:
@@ -134,7 +134,7 @@ class Bulk:
     def stored(self) -> BulkStored | None:
         """The answer of the commit that stored this batch, None: it is not stored.
 
-        raises: NotAllowed (the key has stored batches of another topic)
+        raises: NotAllowed (the key has stored batches of another topic or another stream)
         """
         self._store.settle()
         return self._store.read(self._find)
@@ -169,7 +169,7 @@ class Bulk:
         already = answer is not None
         if answer is None and staged:
             try:
-                what = (store, plan.number, self.key, self.batch, staged)
+                what = (store, plan.number, self.key, self.batch, staged, plan.query)
                 done = None
                 if rows_if_small and plan.producer is None:
                     done = append_rows(*what)
@@ -196,9 +196,12 @@ class Bulk:
 
     def abort(self) -> BulkStored | None:
         """Remove what was staged; the answer of the commit if the batch is stored all the same."""
-        found = self.stored
-        self._clear()
-        return found
+        try:
+            return self.stored
+        except NotAllowed:  # what is stored under the key is of another topic or stream
+            return None
+        finally:
+            self._clear()
 
     def _clear(self) -> None:
         with suppress(TxlogError):  # a checkpoint removes what stays, by its age
@@ -210,7 +213,9 @@ class Bulk:
         store, plan = self._store, self.plan
         live_topic(view, plan.number, TopicName.parse(plan.topic).short)
         caller = store.disk.owner()
-        found = recorded(view, store.settings, caller, plan.number, self.key, self.batch)
+        found = recorded(
+            view, store.settings, caller, plan.number, self.key, self.batch, plan.query
+        )
         return None if found is None else self._shown(view, found)
 
     def _head(self, *, already: bool) -> BulkStored:

@@ -40,6 +40,7 @@ class StagePlan(msgspec.Struct, frozen=True):
     fixed_delay_ms: the policy of the topic; 0: messages are delivered as they say
     tag:            in the name of the directory: jobs of one stream have the same
     producer:       whose name every row has
+    query:          of a stream: its id, which is that of its checkpoint
     """
 
     store: str
@@ -54,10 +55,11 @@ class StagePlan(msgspec.Struct, frozen=True):
     fixed_delay_ms: int = 0
     tag: str = ""
     producer: str | None = None
+    query: str = ""
 
-    def named(self, key: str, batch: int | str) -> StagePlan:
+    def named(self, key: str, batch: int | str, query: str = "") -> StagePlan:
         """The same for a batch that was not known when the files were planned."""
-        return msgspec.structs.replace(self, key=key, batch=batch)
+        return msgspec.structs.replace(self, key=key, batch=batch, query=query)
 
 
 class Staged(msgspec.Struct, frozen=True):

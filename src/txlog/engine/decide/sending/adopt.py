@@ -53,6 +53,7 @@ from txlog.settings import Settings
 NAMES_MAX = 10_000
 NAME_BYTES_MAX = 1_024
 DONE, BEFORE, AGAIN = "done", "before", "again"
+QUERY = "query:"  # begins the name under which a key records whose it is
 Owner = tuple[int, str]
 
 
@@ -71,7 +72,7 @@ class Recorded:
 class Adoption:
     """What to adopt: files in the order of their ledgers, with their final names.
 
-    topic: its number
+    topic: its number; query: of a stream, the id of its checkpoint
     """
 
     topic: int
@@ -79,6 +80,7 @@ class Adoption:
     batch: int | str
     staged: Sequence[Staged]
     files: Sequence[FileRef]
+    query: str = ""
 
 
 def check_token(key: str, batch: int | str) -> None:
@@ -99,29 +101,63 @@ def check_token(key: str, batch: int | str) -> None:
 
 
 def recorded(
-    view: View, settings: Settings, caller: Owner, topic: int, key: str, batch: int | str
+    view: View,
+    settings: Settings,
+    caller: Owner,
+    topic: int,
+    key: str,
+    batch: int | str,
+    query: str = "",
 ) -> Recorded | None:
     """The batch if it was stored under this key and for this topic.
 
-    raises: NotAllowed: it was stored for another topic
+    query:  of a stream: its id; a key that has batches of one is for that one
+    raises: NotAllowed: the key is that of another topic, or of another stream
     """
     uid, _ = find_owner(view, caller, None)
     number = home(view, settings, uid, key)
     known = keys.find(view.keys(number), uid, key)
     if known is None:
         return None
+    _check_key(view, known, topic, key, batch)
+    if query:
+        _check_query(known, key, batch, query)
     if isinstance(batch, str):
         found = known.names.get(batch)
-        if found is None:
-            return None
-        _check_topic(view, found, topic, key, batch)
-        return Recorded(number, found)
-    if known.last is None:
-        return None
-    _check_topic(view, known.last, topic, key, known.batch)
-    if batch > known.batch:
+        return None if found is None else Recorded(number, found)
+    if known.last is None or batch > known.batch:
         return None
     return Recorded(number, known.last if batch == known.batch else None)
+
+
+def _check_key(view: View, known: keys.Key, topic: int, key: str, batch: int | str) -> None:
+    """A key is for one topic; older versions let names be of several, which go on as they are."""
+    if known.last is not None:
+        _check_topic(view, known.last, topic, key, known.batch)
+    if isinstance(batch, str) and batch in known.names:
+        _check_topic(view, known.names[batch], topic, key, batch)
+    elif all(found.topic != topic for found in known.names.values()):
+        for name, found in known.names.items():
+            if found.topic in view.catalog.topics:
+                _check_topic(view, found, topic, key, name.removeprefix(QUERY))
+
+
+def _check_query(known: keys.Key, key: str, batch: int | str, query: str) -> None:
+    """The numbers of a new checkpoint begin at 0: they would be taken for those stored before."""
+    owners = [name for name in known.names if name.startswith(QUERY)]
+    last = known.batch
+    if owners:
+        is_ours = QUERY + query in owners
+    else:  # stored by an older version: a query repeats its last batch at most
+        is_ours = known.last is None or isinstance(batch, str) or batch >= last
+    if not is_ours:
+        what = f"batches up to {last}" if last >= 0 else "batches"
+        raise NotAllowed(
+            f"{key} has stored {what} of another checkpoint",
+            hint="start from that checkpoint; for a new one choose a new txnAppId or transaction"
+            " key, since its first batches would be taken for those",
+            transaction_key=key,
+        )
 
 
 def _check_topic(view: View, found: Batch, topic: int, key: str, batch: int | str) -> None:
@@ -162,7 +198,7 @@ def adopt(
              (unfinished transactions, names of batches)
     """
     key, batch = wanted.key, wanted.batch
-    if recorded(view, settings, caller, wanted.topic, key, batch) is not None:
+    if recorded(view, settings, caller, wanted.topic, key, batch, wanted.query) is not None:
         return Decision([], None, True, BEFORE)
     topic = _checked(view, wanted.topic, wanted.staged)
     places: dict[int, tuple[int, int]] = {}  # by partition: first ledger, messages
@@ -224,7 +260,7 @@ def append(
     raises:  as adopt
     """
     key, batch = wanted.key, wanted.batch
-    if recorded(view, settings, caller, wanted.topic, key, batch) is not None:
+    if recorded(view, settings, caller, wanted.topic, key, batch, wanted.query) is not None:
         return Decision([], None, True, BEFORE)
     topic = _checked(view, wanted.topic, wanted.staged)
     draft = Draft(view, settings, now.wall_ms)
@@ -302,4 +338,10 @@ def _record(
         now.wall_ms,
         places,
     )
-    draft.ops.append(BatchRecorded(txn.coordinator, holder[0], wanted.key, wanted.batch, answer))
+    number, uid = txn.coordinator, holder[0]
+    draft.ops.append(BatchRecorded(number, uid, wanted.key, wanted.batch, answer))
+    if wanted.query:
+        known = keys.find(draft.view.keys(number), uid, wanted.key)
+        whose = QUERY + wanted.query
+        if known is None or whose not in known.names:
+            draft.ops.append(BatchRecorded(number, uid, wanted.key, whose, answer))

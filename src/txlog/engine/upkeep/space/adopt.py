@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 
 import msgspec
 import pyarrow as pa
@@ -51,15 +52,21 @@ ROWS_BYTES_MAX = 1 << 20
 
 
 def adopt_files(
-    store: Store, topic: int, key: str, batch: int | str, staged: Sequence[Staged]
+    store: Store,
+    topic: int,
+    key: str,
+    batch: int | str,
+    staged: Sequence[Staged],
+    query: str = "",
 ) -> bool:
     """Make staged files messages of a topic, once for this key and batch; durable.
 
     topic:   its number
     staged:  each file once
+    query:   of a stream: its id
     returns: False when the batch was stored before
     raises: StoreLocked, Corruption (a file is not what its task wrote), NotAllowed (a file is gone,
-            partitions were added, the batch is of another topic), TopicNotFound,
+            partitions were added, the key is of another topic or stream), TopicNotFound,
             ProducerBusy, PartitionUnavailable, LimitExceeded, StoreFull, DiskFailed: nothing was
             done; OutcomeUnknown
     """
@@ -67,14 +74,19 @@ def adopt_files(
     with maintenance(store, wait=True):
         _with_stage(lambda: _check(store.disk, ordered))
         for _ in range(TRIES_MAX):
-            done = _adopt(store, topic, key, batch, ordered)
+            done = _adopt(store, Adoption(topic, key, batch, ordered, (), query))
             if done != AGAIN:
                 return done == DONE
         raise TryAgain(f"the topic grew faster than {len(ordered)} files could be named")
 
 
 def append_rows(
-    store: Store, topic: int, key: str, batch: int | str, staged: Sequence[Staged]
+    store: Store,
+    topic: int,
+    key: str,
+    batch: int | str,
+    staged: Sequence[Staged],
+    query: str = "",
 ) -> bool | None:
     """Make the rows of staged files messages of a topic, once for this key and batch; durable.
 
@@ -95,7 +107,7 @@ def append_rows(
     if rows.num_rows > ROWS_MAX or rows.nbytes > 2 * ROWS_BYTES_MAX:
         return None
     routed = route(rows, ordered[0].partitions, 0, store.settings.max_message_bytes)
-    wanted = Adoption(topic, key, batch, ordered, [])
+    wanted = Adoption(topic, key, batch, ordered, [], query)
     caller = store.disk.owner()
     done = store.write(
         lambda view, now: flow.append(view, store.settings, now, caller, wanted, routed)
@@ -118,14 +130,15 @@ def _rows_of(disk: Disk, staged: Staged) -> pa.Table:
     return rows.select(kept).append_column("partition", place)
 
 
-def _adopt(store: Store, topic: int, key: str, batch: int | str, staged: Sequence[Staged]) -> str:
+def _adopt(store: Store, asked: Adoption) -> str:
+    topic, staged = asked.topic, asked.staged
     ledgers = store.write(lambda view, now: flow.reserve(view, topic, staged))
     assert isinstance(ledgers, list)
     files = store.read(lambda view: _named(view, topic, staged, ledgers))
     done: object = AGAIN
     try:
         _with_stage(lambda: _link(store.disk, staged, files))
-        wanted = Adoption(topic, key, batch, staged, files)
+        wanted = replace(asked, files=files)
         caller = store.disk.owner()
 
         def decide(view: View, now: Instant) -> Decision:
