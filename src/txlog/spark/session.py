@@ -25,7 +25,14 @@ from txlog.api.open import open_store
 from txlog.errors import InvalidArgument, NotAllowed, ReadOnlyStore
 from txlog.spark.archive import QUIET, archive_path, option_to_use
 from txlog.spark.datasource import TxlogSource
-from txlog.spark.java import bundled_java, cache_directory, environment_for, find_java
+from txlog.spark.java import (
+    MODULE,
+    bundled_java,
+    cache_directory,
+    environment_for,
+    find_java,
+    logging_options,
+)
 from txlog.spark.submit import DEFAULTS
 
 JAVA_OPTIONS = "spark.driver.extraJavaOptions"
@@ -75,13 +82,16 @@ def _session(
     settings = _complete(given)
     java = find_java(os.environ, bundled_java())
     cache = cache_directory(os.environ)
+    asked = settings.get(JAVA_OPTIONS, "")
+    options = logging_options(os.environ, cache, asked)
     if fast_start:
-        options = [*SHORT_JOB]
+        options += SHORT_JOB
         archive = archive_path(cache, java, pyspark.__version__)
         if archive is not None and archive.is_file():
             options += [QUIET, option_to_use(java, archive)]
-        settings[JAVA_OPTIONS] = " ".join([*options, settings.get(JAVA_OPTIONS, "")]).strip()
-    with _environment(_for_child(settings["spark.master"], environment_for(java, cache))):
+    settings[JAVA_OPTIONS] = " ".join([*options, asked]).strip()
+    home = environment_for(java, cache, keeps_module=MODULE in asked)
+    with _environment(_for_child(settings["spark.master"], home)):
         return _built(settings)
 
 

@@ -21,6 +21,8 @@ from txlog.spark.java import cache_directory, publish
 DEFAULTS: Final = {
     "spark.sql.session.timeZone": "UTC",
     "spark.ui.showConsoleProgress": "false",
+    # Rows go to and from pandas as Arrow columns.
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
     # With it the data source txlog gets filters, if it asks for them.
     "spark.sql.python.filterPushdown.enabled": "true",
     # Without it Spark takes most flipped bits as data.
