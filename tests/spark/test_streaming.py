@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 import random
+import shutil
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -35,7 +36,13 @@ from tests.sql.test_querying import STEPS, History
 from tests.sql.test_scanning import read
 from txlog import Client, MessageId
 from txlog.engine.model.schema import INSTANT
-from txlog.errors import InvalidArgument, MessageNotFound, SubscriptionNotFound, TxlogError
+from txlog.errors import (
+    InvalidArgument,
+    MessageNotFound,
+    StoreNotFound,
+    SubscriptionNotFound,
+    TxlogError,
+)
 from txlog.ranges import Bound, Range
 from txlog.spark.streaming import Offset, StreamReader, reader
 
@@ -346,7 +353,7 @@ def test_partition_that_is_added_is_read_from_its_first_message(client: Client) 
     assert values(stream.next()) == {b"new"}
     assert stream.next() is None
     assert only.next() is None
-    assert set(stream.start) - {"since"} == {"0", "1", "2"}
+    assert set(stream.start) - {"since", "store"} == {"0", "1", "2"}
 
 
 def test_available_now_ends_with_what_was_there(client: Client) -> None:
@@ -362,6 +369,67 @@ def test_available_now_ends_with_what_was_there(client: Client) -> None:
     again.start = stream.start
     assert values(again.next()) == {b"later"}
     assert again.reader.reportLatestOffset().keys() == {"0", "1", "2"}
+
+
+def test_available_now_ends_at_one_lsn_while_others_write(client: Client) -> None:
+    """Kills: a run that takes one partition of a transaction that was committed meanwhile."""
+
+    def commit() -> None:
+        with client.transaction() as txn:
+            for partition in (0, 1):
+                client.producer("orders").send(b"x", partition=partition, txn=txn)
+
+    for _ in range(3):
+        commit()
+    stream = Stream(client.path)
+    stream.reader.prepareForTriggerAvailableNow()
+    last = client.wait_for_change(0)
+    seen: list[Row] = []
+    while True:
+        commit()
+        rows = stream.next(ReadMaxRows(2))
+        if rows is None:
+            break
+        seen += rows
+    assert len(seen) == 6
+    assert max(row["lsn"] for row in seen) <= last
+    assert all(count == 2 for count in Counter(row["lsn"] for row in seen).values())
+    stream.reader.stop()
+
+
+def test_checkpoint_of_a_store_that_was_replaced_is_refused(client: Client, tmp_path: Path) -> None:
+    """A new store counts from the beginning again: kills a stream that skips its messages."""
+    path = Path(client.path)
+    client.producer("orders").send_batch(pa.table({"value": [b"old"] * 3}))
+    older = tmp_path / "older"
+    shutil.copytree(path, older)
+    client.producer("orders").send_batch(pa.table({"value": [b"old"] * 3, "partition": [0] * 3}))
+    stream = Stream(client.path)
+    start = stream.start
+    assert len(stream.next() or []) == 6
+    path.rename(tmp_path / "away")
+    with pytest.raises(StoreNotFound, match="moved away"):
+        stream.next()
+    older.rename(path)
+    again = Stream(str(path))
+    again.start = stream.start
+    with pytest.raises(MessageNotFound, match=r"the store is older than the checkpoint"):
+        again.next()
+    path.rename(older)
+    txlog.init(str(path), free_bytes_min=0)
+    with txlog.open(str(path)) as other:
+        other.create_topic("orders", partitions=2)
+        other.producer("orders").send(b"new", partition=0)
+    anew = Stream(str(path))
+    for offset in (start, stream.start):
+        with pytest.raises(StoreNotFound, match="of another store"):
+            anew.reader.latestOffset(offset, ALL)
+    with pytest.raises(StoreNotFound, match="of another store"):
+        anew.reader.partitions(start, stream.start)
+    unnamed = {name: place for name, place in anew.start.items() if name != "store"}
+    assert values(anew.between(unnamed, travelled(anew.reader.latestOffset(unnamed, ALL)))) == {
+        b"new"
+    }
 
 
 def test_trimmed_messages_are_an_error_or_a_warning(client: Client) -> None:

@@ -3,7 +3,8 @@
 An offset is `{"0": "L:E", "1": "L:E"}`: for each partition, the first position not yet read. The
 very first one also has `initial`; the end of the batch that begins there says in `since` where that
 was, because a batch that is repeated must not begin where the log ends by then. A partition that an
-offset does not name was added later, and begins with its first message.
+offset does not name was added later, and begins with its first message. `store` is the id of the
+store, as another one that is made in its place counts its ledgers from the beginning again.
 
 Spark keeps a reader in a process of the driver as long as the query runs; it also pickles it for
 the workers, where only `read` is used.
@@ -28,10 +29,11 @@ from pyspark.sql.types import StructType
 
 from txlog.api.client import Client
 from txlog.engine.folds.catalog import Topic, number_of
+from txlog.engine.model.ops import Mark
 from txlog.engine.plan.lookup import topic as find_topic
 from txlog.engine.store.pins import Pin
 from txlog.engine.view.view import View
-from txlog.errors import InvalidArgument, MessageNotFound, SnapshotExpired
+from txlog.errors import InvalidArgument, MessageNotFound, SnapshotExpired, StoreNotFound
 from txlog.ids import TopicName
 from txlog.relation.progress import (
     Places,
@@ -56,6 +58,7 @@ _TRIES: Final = 5
 Offset = dict[str, Any]
 _INITIAL = "initial"
 _SINCE = "since"
+_STORE = "store"
 
 
 def reader(options: Mapping[str, str], schema: StructType) -> DataSourceStreamReader:
@@ -91,7 +94,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             topic, indexes = self._topic(view)
             return first_places(view, topic, indexes, self._options.starting)
 
-        return {**_text(self._client._ask(look)), _INITIAL: True}
+        return {**_text(self._client._ask(look)), _STORE: self._client.uuid, _INITIAL: True}
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """The limits maxRowsPerTrigger and maxBytesPerTrigger; Spark takes one, we know both."""
@@ -106,8 +109,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Where the next batch ends; start itself when there is nothing to read.
 
         raises: MessageNotFound when messages after start were trimmed; with failOnDataLoss false it
-                only warns
+                only warns; when start is behind the end of the log; StoreNotFound when it is of
+                another store, or the store has gone
         """
+        self._check_store(start)
         rows_max, bytes_max = self._limits(limit)
 
         def look(view: View) -> tuple[Places, Places] | None:
@@ -125,7 +130,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if found is None:
             return start
         places, ends = found
-        return {**_text(ends), **({_SINCE: _text(places)} if start.get(_INITIAL) else {})}
+        since = {_SINCE: _text(places)} if start.get(_INITIAL) else {}
+        return {**_text(ends), _STORE: self._client.uuid, **since}
 
     def reportLatestOffset(self) -> Offset:
         """Where the log ends now."""
@@ -142,6 +148,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """
         if end.get(_INITIAL):
             return []
+        self._check_store(end)
         begins = _places(end.get(_SINCE, start) if start.get(_INITIAL) else start)
         ends = _places(end)
 
@@ -231,6 +238,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             out[index] = known.get(index, first)
             if index not in known:
                 continue
+            self._check_passed(view, topic, index, known[index])
             try:
                 check_there(view, topic, {index: known[index]})
             except MessageNotFound as error:
@@ -239,6 +247,32 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 warnings.warn(f"{error}; the stream continues after them", stacklevel=2)
                 out[index] = first
         return out
+
+    def _check_store(self, offset: Offset) -> None:
+        """Raise StoreNotFound for an offset of another store; older versions did not say which."""
+        if offset.get(_STORE, self._client.uuid) != self._client.uuid:
+            path = self._client.path
+            raise StoreNotFound(
+                f"the checkpoint is of another store than the one at {path}, which was replaced",
+                hint="bring the store back, or start with a new checkpoint",
+                path=path,
+            )
+
+    def _check_passed(self, view: View, topic: Topic, index: int, place: Mark) -> None:
+        """Raise MessageNotFound where a stream has read more than there is.
+
+        It would wait until as much was written again, and never see that.
+        """
+        end = last_places(view, topic, [index])[index]
+        if place > end:
+            short = self._name.topic.short
+            raise MessageNotFound(
+                f"{short}/{index} ends at {end[0]}:{end[1]}, and the stream has read up to"
+                f" {place[0]}:{place[1]}: the store is older than the checkpoint",
+                hint="bring the newer store back, or start with a new checkpoint",
+                topic=short,
+                partition=index,
+            )
 
     # --- in a worker -------------------------------------------------------------------------
 
