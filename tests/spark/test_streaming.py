@@ -44,6 +44,7 @@ from txlog.errors import (
     TxlogError,
 )
 from txlog.ranges import Bound, Range
+from txlog.spark import source
 from txlog.spark.streaming import Offset, StreamReader, reader
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
@@ -371,6 +372,48 @@ def test_available_now_ends_with_what_was_there(client: Client) -> None:
     assert again.reader.reportLatestOffset().keys() == {"0", "1", "2"}
 
 
+def test_watermark_of_the_topic_marks_late_rows(client: Client) -> None:
+    """It is that of the place where the batch begins, also when the batch is read again."""
+    schema = StructType().add("event_time", TimestampType()).add("watermark", TimestampType())
+    watermarks = client.topic("orders").watermarks
+
+    def sent(seconds: int, partition: int) -> None:
+        client.producer("orders").send(b"x", event_time=seconds * 1000, partition=partition)
+
+    def seen(rows: list[Row]) -> list[tuple[float, float | None]]:
+        pairs = [(row["event_time"], row["watermark"]) for row in rows]
+        return sorted((one.timestamp(), two and two.timestamp()) for one, two in pairs)
+
+    stream = Stream(client.path, schema=schema)
+    sent(50, 0)
+    begun = stream.start
+    assert seen(stream.next() or []) == [(50, None)]
+    first = stream.start
+    watermarks.set(100_000, "w")
+    sent(60, 0)
+    sent(120, 1)
+    assert seen(stream.next() or []) == [(60, None), (120, None)]
+    second = stream.start
+    watermarks.set(200_000, "w")
+    sent(150, 1)
+    assert seen(stream.next() or []) == [(150, 100)]
+    third = stream.start
+    sent(150, 0)
+    assert seen(stream.next() or []) == [(150, 200)]  # late
+    assert seen(stream.between(second, third)) == [(150, 100)]
+    assert seen(stream.between(begun, first)) == [(50, None)]
+    watermarks.idle("w")
+    sent(1, 0)
+    stream.next()
+    sent(2, 0)
+    assert seen(stream.next() or []) == [(2, None)]
+    only = Stream(client.path, schema=StructType().add("watermark", TimestampType()))
+    assert only.next() == [{"watermark": None}] * 7
+    with pytest.raises(InvalidArgument, match="no column watermark"):
+        source.reader({"path": client.path, "topic": "orders"}, schema)
+    stream.reader.stop()
+
+
 def test_available_now_ends_at_one_lsn_while_others_write(client: Client) -> None:
     """Kills: a run that takes one partition of a transaction that was committed meanwhile."""
 
@@ -578,7 +621,9 @@ def test_watermark_of_spark_drops_nothing_of_a_limited_stream(
     query = (
         spark.readStream.format("txlog")
         .options(topic="orders", maxRowsPerTrigger=150)
+        .schema("event_time timestamp, watermark timestamp")
         .load(client.path)
+        .where("watermark IS NULL OR event_time >= watermark")
         .withWatermark("event_time", "10 minutes")
         .groupBy(F.window("event_time", "1 hour"))
         .count()

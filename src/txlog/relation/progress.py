@@ -21,6 +21,7 @@ from txlog.engine.folds.topic import LedgerEnd
 from txlog.engine.model.ops import Mark
 from txlog.engine.model.schema import KIND_DATA, TXN_COMMIT
 from txlog.engine.plan.reading.ranges import check_retained, end_of, start_of, stop_after
+from txlog.engine.plan.watermarks.value import WatermarkGenerator
 from txlog.engine.view.view import View
 from txlog.errors import MessageNotFound
 from txlog.ids import MessageId, TopicName
@@ -30,6 +31,7 @@ from txlog.startup import compute as pc
 
 Places = dict[int, Mark]  # by partition: the first position that is not read
 _STEP: Final = 16_384  # rows read together
+INSTANT_SHOWN_MAX: Final = 253_402_300_799_999  # the last of year 9999
 _ROWS: Final = pa.schema(
     [
         ("lsn", pa.int64()),
@@ -165,6 +167,22 @@ def _after(taken: pa.Table, places: Mapping[int, Mark]) -> Places:
     for row in after.to_pylist():
         out[row["partition"]] = (row["ledger_last"], row["entry_last"] + 1, 0)
     return out
+
+
+def watermark_at(view: View, topic: Topic, places: Mapping[int, Mark]) -> int | None:
+    """The watermark of a topic where its partitions stand at these places.
+
+    That is the least of its active partitions; None without one, or while one is unknown. It is the
+    same whenever it is asked. At most the last that Spark can show.
+    """
+    found = []
+    for index, (ledger, entry, _) in places.items():
+        generator = WatermarkGenerator(number_of(topic, index))
+        generator.seek(view, (ledger, entry - 1))
+        found.append(generator)
+    values = [one.get_watermark() for one in found if one.status != "idle"]
+    known = [value for value in values if value is not None]
+    return min([*known, INSTANT_SHOWN_MAX]) if known and len(known) == len(values) else None
 
 
 def last_before(view: View, number: int, place: Mark) -> MessageId | None:

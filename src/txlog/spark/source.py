@@ -37,7 +37,9 @@ from txlog.spark.options import BatchOptions, batch_options
 from txlog.suggest import suggestion
 
 BATCH_ROWS: Final = 25_000  # 10,000 and 100,000 are slower
-_TYPES: Final = dict(column.split(" ", 1) for column in f"{SCHEMA}, txn_state string".split(", "))
+WATERMARK: Final = "watermark"  # a column of streams, for those who ask for it
+_COLUMNS: Final = f"{SCHEMA}, txn_state string, {WATERMARK} timestamp"
+_TYPES: Final = dict(column.split(" ", 1) for column in _COLUMNS.split(", "))
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND: Final = timedelta(milliseconds=1)
 # Columns whose lowest and highest value is known for ledgers, files or row groups.
@@ -48,12 +50,18 @@ PRUNED: Final = frozenset(
 
 
 class Share(InputPartition):
-    """What one task reads: scans of a store, perhaps with bounds on what is wanted."""
+    """What one task reads: scans of a store, perhaps with bounds on what is wanted.
 
-    def __init__(self, store: str, scans: list[Scan], wanted: Ends) -> None:
+    watermark_ms: of a stream's batch, the same in all its rows
+    """
+
+    def __init__(
+        self, store: str, scans: list[Scan], wanted: Ends, watermark_ms: int | None = None
+    ) -> None:
         self.store = store
         self.scans = scans
         self.wanted = wanted
+        self.watermark_ms = watermark_ms
 
 
 def reader(options: Mapping[str, str], schema: StructType) -> DataSourceReader:
@@ -62,9 +70,11 @@ def reader(options: Mapping[str, str], schema: StructType) -> DataSourceReader:
     return PruningReader(known, schema) if known.prunes else BatchReader(known, schema)
 
 
-def shares_of(store: str, scans: Sequence[Scan], wanted: Ends) -> list[Share]:
+def shares_of(
+    store: str, scans: Sequence[Scan], wanted: Ends, watermark_ms: int | None = None
+) -> list[Share]:
     """A share for each task."""
-    return [Share(store, group, wanted) for group in grouped(scans)]
+    return [Share(store, group, wanted, watermark_ms) for group in grouped(scans)]
 
 
 def read_share(share: Share | None, schema: StructType) -> Iterator[pa.RecordBatch]:
@@ -76,15 +86,19 @@ def read_share(share: Share | None, schema: StructType) -> Iterator[pa.RecordBat
 
 def _read_share(share: Share, schema: StructType) -> Iterator[pa.RecordBatch]:
     wanted = to_arrow_schema(schema, timezone="UTC")
+    names = [name for name in schema.fieldNames() if name != WATERMARK]
     needs_store = any(one.ref is not None and not is_far(one.ref.path) for one in share.scans)
     disk = PosixDisk(share.store, read_only=True) if needs_store else None
     try:
         for scan in share.scans:
-            for table in read_scan(disk, scan, schema.fieldNames(), share.wanted):
+            for table in read_scan(disk, scan, names or ["partition"], share.wanted):
+                said = pa.scalar(share.watermark_ms, pa.timestamp("ms", "UTC"))
                 # Spark checks only the first batch: each must have exactly these types.
                 columns = [
-                    column.cast(kind)
-                    for column, kind in zip(table.columns, wanted.types, strict=True)
+                    pa.repeat(said, len(table)).cast(field.type)
+                    if field.name == WATERMARK
+                    else table.column(field.name).cast(field.type)
+                    for field in wanted
                 ]
                 whole = pa.Table.from_arrays(columns, schema=wanted).combine_chunks()
                 yield from whole.to_batches(max_chunksize=BATCH_ROWS)
@@ -93,13 +107,14 @@ def _read_share(share: Share, schema: StructType) -> Iterator[pa.RecordBatch]:
             disk.close()
 
 
-def check_schema(schema: StructType) -> StructType:
-    """Some of the columns, with their types. Raises InvalidArgument."""
+def check_schema(schema: StructType, more: Sequence[str] = ()) -> StructType:
+    """Some of the columns, and of more, with their types. Raises InvalidArgument."""
+    known = [*UNCOMMITTED.names, *more]
     for field in schema.fields:
-        if field.name not in UNCOMMITTED.names:
+        if field.name not in known:
             raise InvalidArgument(
                 f"a message has no column {field.name}",
-                hint=suggestion(field.name, UNCOMMITTED.names, ", ".join(UNCOMMITTED.names)),
+                hint=suggestion(field.name, known, ", ".join(known)),
             )
         found = field.dataType.simpleString()
         if found != _TYPES[field.name]:

@@ -45,6 +45,7 @@ from txlog.relation.progress import (
     last_before,
     last_places,
     next_places,
+    watermark_at,
 )
 from txlog.relation.relation import Relation
 from txlog.relation.scans import scans_of
@@ -52,7 +53,7 @@ from txlog.relation.spans import Span, Wanted
 from txlog.spark.datasource import plain
 from txlog.spark.options import StreamOptions, stream_options
 from txlog.spark.session import opened
-from txlog.spark.source import Share, check_schema, read_share, shares_of
+from txlog.spark.source import WATERMARK, Share, check_schema, read_share, shares_of
 
 _TRIES: Final = 5
 Offset = dict[str, Any]
@@ -73,7 +74,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: StreamOptions, schema: StructType) -> None:
         self._options = options
         self._name = TopicName.parse(options.topic, allow_partition=True)
-        self._schema = check_schema(schema)
+        self._schema = check_schema(schema, [WATERMARK])
         self._opened: Client | None = None
         self._pin: Pin | None = None
         self._target: Places | None = None
@@ -152,16 +153,19 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         begins = _places(end.get(_SINCE, start) if start.get(_INITIAL) else start)
         ends = _places(end)
 
-        def look(view: View) -> dict[int, Span]:
+        def look(view: View) -> tuple[dict[int, Span], int | None]:
             topic, _ = self._topic(view)
             there = self._there(view, topic, list(ends), begins)
-            return {index: Span(there[index], stop) for index, stop in ends.items()}
+            spans = {index: Span(there[index], stop) for index, stop in ends.items()}
+            is_asked = WATERMARK in self._schema.fieldNames()
+            return spans, watermark_at(view, topic, there) if is_asked else None
 
-        spans = self._client._ask(look)
+        spans, watermark_ms = self._client._ask(look)
         wanted = {index: span for index, span in spans.items() if not span.is_empty}
         if not wanted:
             return []
-        return list(shares_of(self._client.path, scans_of(self._pinned(wanted)), {}))
+        scans = scans_of(self._pinned(wanted))
+        return list(shares_of(self._client.path, scans, {}, watermark_ms))
 
     def _pinned(self, spans: dict[int, Span]) -> Relation:
         """The relation of a batch; its files are pinned."""
