@@ -79,6 +79,8 @@ if TYPE_CHECKING:
     from txlog.ids import TxnId as TxnId
     from txlog.ranges import Bound as Bound
     from txlog.ranges import Range as Range
+    from txlog.schemas.classes import schema_of as schema_of
+    from txlog.schemas.schema import Schema as Schema
     from txlog.settings import Settings as Settings
 
 __version__ = "0.2.0"
@@ -101,6 +103,8 @@ _HOMES = {
     "Producer": "api.sending.producer",
     "Reader": "api.reading.reader",
     "TableView": "api.reading.table_view",
+    "Schema": "schemas.schema",
+    "schema_of": "schemas.classes",
     "Settings": "settings",
     "Transaction": "api.transactions.transaction",
     "TransactionBuilder": "api.transactions.transaction",
@@ -118,9 +122,9 @@ _HOMES = {
 __all__ = [
     "Admin", "BatchReceivePolicy", "Bound", "Client", "Consumer", "Message", "MessageBuilder",
     "MessageId", "MultiTopicsConsumer", "NonDurableConsumer", "Position", "Producer", "Range",
-    "Reader", "Settings", "TableView", "TopicName", "Transaction", "TransactionBuilder", "TxnId",
-    "WatermarkBuilder", "WatermarkId", "__version__", "init", "messages", "open",
-    "doctor", "repair", "verify",
+    "Reader", "Schema", "Settings", "TableView", "TopicName", "Transaction", "TransactionBuilder",
+    "TxnId", "WatermarkBuilder", "WatermarkId", "__version__", "init", "messages", "open",
+    "doctor", "repair", "schema_of", "verify",
 ]  # fmt: skip
 
 

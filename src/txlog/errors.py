@@ -27,7 +27,8 @@ The exit code of an error is its TXL code without the last two digits. README, t
     │  │  └─ ProducerFenced        405 fenced: stop
     │  ├─ TransactionConflict      407 the transaction was aborted: begin again
     │  ├─ StillInUse               408 name --force
-    │  └─ ReadOnlyStore            409
+    │  ├─ ReadOnlyStore            409
+    │  └─ IncompatibleSchema       410
     ├─ TryAgain                5   wait, repeat
     │  ├─ StoreLocked              501, with pid and command
     │  ├─ StoreFull                503 nothing was written
@@ -55,8 +56,9 @@ The exit code of an error is its TXL code without the last two digits. README, t
        └─ MissingExtra             107 an extra or Java is not installed
 
 Pulsar twins: InvalidTxnStatus, TransactionConflict, TransactionTimedOut (an InvalidTxnStatus),
-ProducerFenced, ProducerBusy, ProducerQueueIsFull (PulsarClientException there), ConsumerBusy, and
-NotAllowed have the same names there; ExpiredTransaction is the transaction-key PIP's.
+ProducerFenced, ProducerBusy, ProducerQueueIsFull and IncompatibleSchema (PulsarClientException
+there), ConsumerBusy, and NotAllowed have the same names there; ExpiredTransaction is the
+transaction-key PIP's.
 """
 
 from __future__ import annotations
@@ -260,6 +262,12 @@ class ReadOnlyStore(WrongState):
 
     codes: Codes = (409,)
     kind = "not-allowed"
+
+
+class IncompatibleSchema(WrongState):
+    """A schema that may not follow those that the topic has."""
+
+    codes: Codes = (410,)
 
 
 class TryAgain(TxlogError):

@@ -32,6 +32,7 @@ RECEIVE_BYTES_MAX: Final = 64 * MIB
 KEY_BYTES_MAX: Final = 64 * KIB
 PROPERTIES_MAX: Final = 1_000
 TXN_MESSAGES_MAX: Final = 1_000_000
+SCHEMAS_MAX: Final = 1_000
 QUEUE_SIZE: Final = 1_000  # messages that a consumer takes ahead, by default
 # What a producer has queued without waiting, by default; and in bytes, which is also what a frame
 # of several producers has at most before one more is added.
@@ -49,8 +50,25 @@ DURABILITIES: Final = ("sync", "os")
 TTL_FROM: Final = ("publish", "deliver_at")
 # of a policy of retention: whatever the namespace or the store say, there is no bound
 UNLIMITED: Final = -1
+# Pulsar's strategies; what a new schema must be able to do with those before it
+SCHEMA_COMPATIBILITIES: Final = (
+    "none",
+    "backward",
+    "backward_transitive",
+    "forward",
+    "forward_transitive",
+    "full",
+    "full_transitive",
+)
+# a value that does not fit the schema is refused, stored and counted, or not looked at
+SCHEMA_VALIDATIONS: Final = ("enforce", "record", "off")
 # settings with a choice of words
-CHOICES: Final = {"durability": DURABILITIES, "ttl_from": TTL_FROM}
+CHOICES: Final = {
+    "durability": DURABILITIES,
+    "ttl_from": TTL_FROM,
+    "schema_compatibility": SCHEMA_COMPATIBILITIES,
+    "schema_validation": SCHEMA_VALIDATIONS,
+}
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -147,6 +165,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     # rows; of older ones the newest of each stays. 0: no rows at all, -1: no bound
     change_retention_ms: int = 7 * DAY_MS
     change_retention_bytes: int = 64 * MIB
+    # schemas of topics (plan/records); policies of topics as well
+    schema_compatibility: str = "full"
+    schema_validation: str = "enforce"
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, object]) -> Settings:

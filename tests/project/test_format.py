@@ -85,6 +85,7 @@ def test_the_columns_are_those_of_the_schema() -> None:
     for names, kind in row.findall(TEXT):
         found += [(name, kind) for name in re.findall(r"\w+", names)]
     types = [(field.name, str(field.type)) for field in segment.SEALED]
+    types += [("schema_version", "int32"), ("record", "struct")]
     assert [(name, kind.split(" (")[0]) for name, kind in types] == found
 
 

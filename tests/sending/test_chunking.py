@@ -111,7 +111,7 @@ def test_a_value_from_anywhere_is_the_same_message(bench: Bench, source: object)
     if callable(source):
         source = source()
     receipt = client.producer("t", chunking=True).send(
-        source,  # type: ignore[arg-type]
+        source,
         key=b"k",
         properties={"a": "b", "c": ""},
         event_time=5,

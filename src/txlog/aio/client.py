@@ -66,6 +66,7 @@ class SendingOptions(ProducerOptions, total=False):
     message_router: Choose | None
     message_routing_mode: str
     access_mode: str
+    schema: object
 
 
 class SubscriptionOptions(TypedDict, total=False):
@@ -103,10 +104,19 @@ class Client(Handle[Synchronous]):
         partitions: int = 1,
         *,
         if_not_exists: bool = False,
+        schema: object = None,
+        schema_type: str = "json",
         **policies: int | None,
     ) -> bool:
         """Create a topic; see txlog.Client.create_topic."""
-        act = partial(self._sync.create_topic, name, partitions, if_not_exists=if_not_exists)
+        act = partial(
+            self._sync.create_topic,
+            name,
+            partitions,
+            if_not_exists=if_not_exists,
+            schema=schema,
+            schema_type=schema_type,
+        )
         return await self._worker.run(partial(act, **policies))
 
     async def create_subscription(

@@ -374,7 +374,7 @@ class Reader(Closable[Reading]):
         sync = self._sync
         if self._kept:
             row = self._some(1)
-            return next(iter(messages(row))), row
+            return next(iter(messages(row, sync._decoder))), row
         message = sync.read_next()
         if message is None:
             return None

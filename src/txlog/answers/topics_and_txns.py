@@ -17,7 +17,7 @@ from txlog.engine.decide.transactions.end import EndAnswer
 from txlog.engine.decide.transactions.resolve import unrecorded_markers
 from txlog.engine.folds import buffer as buffers
 from txlog.engine.folds import catalog as catalogs
-from txlog.engine.folds.catalog import Subscription, Topic, numbers
+from txlog.engine.folds.catalog import Subscription, Topic, numbers, schema_of
 from txlog.engine.folds.coordinator import ABORTING, COMMITTING, OPEN, Txn
 from txlog.engine.folds.topic import Topic as TopicState
 from txlog.engine.plan import clock_trust, lookup
@@ -143,6 +143,8 @@ def topic(view: View, found: Topic, store: Store) -> TopicDescription:
     return {
         **_topic_row(view, found, counts),
         "policies": own_policies(view, found),
+        "schema_version": None if (newest := schema_of(found)) is None else newest.version,
+        "mismatched": sum(view.topic(number).mismatched for number in numbers(found)),
         "subscription_list": [
             {
                 "subscription": one.name,

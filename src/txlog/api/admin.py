@@ -26,6 +26,7 @@ from txlog.engine.decide.topics.deletion import DeletedTopic, delete_topic
 from txlog.engine.decide.topics.policies import (
     DELAYED,
     RETENTION,
+    SCHEMA,
     WATERMARK,
     Scope,
     ScopedPolicies,
@@ -786,6 +787,42 @@ class Admin:
     ) -> PoliciesChanged:
         """Inherit these policies again, all if none is named; as set_watermark_policies."""
         return _remove(self._store, WATERMARK, topic, namespace, names)
+
+    # --- policies: schemas -------------------------------------------------------------------
+
+    def set_schema_policies(
+        self,
+        topic: str | None = None,
+        namespace: str | None = None,
+        *,
+        compatibility: str | None = None,
+        validation: str | None = None,
+    ) -> PoliciesChanged:
+        """Set how schemas of topics change, and what is checked: topic, namespace, else store.
+
+        compatibility: what a new schema must do with those before it, by Pulsar's names: "none",
+                    "backward" (read what the last one wrote), "forward" (be read by it), "full"
+                    (both); with "_transitive", with all of them
+        validation: a value that does not fit is refused ("enforce"), stored and counted ("record"),
+                    or not looked at ("off")
+        None:       unchanged; a topic inherits from its namespace, which inherits from the store
+        returns:    {topic, namespace, policies, origins, changed}, what applies from now on
+        raises:     TopicNotFound, InvalidArgument
+        """
+        given = {"compatibility": compatibility, "validation": validation}
+        return _change(self._store, SCHEMA, topic, namespace, given)
+
+    def get_schema_policies(
+        self, topic: str | None = None, namespace: str | None = None
+    ) -> Policies:
+        """What applies, and whether topic, namespace or store says so; as set_schema_policies."""
+        return _get(self._store, SCHEMA, topic, namespace)
+
+    def remove_schema_policies(
+        self, names: Collection[str] = (), topic: str | None = None, namespace: str | None = None
+    ) -> PoliciesChanged:
+        """Inherit these policies again, all if none is named; as set_schema_policies."""
+        return _remove(self._store, SCHEMA, topic, namespace, names)
 
 
 def _row(view: View, one: Finding) -> HangingTransaction:

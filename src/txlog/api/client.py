@@ -56,6 +56,7 @@ from txlog.errors import AlreadyClosed, InvalidArgument, OutcomeUnknown, TxlogEr
 from txlog.ids import MessageId, TopicName, TxnId
 from txlog.ranges import END, Range
 from txlog.relation.reader import RelationReader
+from txlog.schemas import classes
 from txlog.settings import QUEUE_SIZE, Settings
 
 if TYPE_CHECKING:
@@ -227,13 +228,23 @@ class Client(RelationReader):
     # --- topics and subscriptions ------------------------------------------------------------
 
     def create_topic(
-        self, name: str, partitions: int = 1, *, if_not_exists: bool = False, **policies: int | None
+        self,
+        name: str,
+        partitions: int = 1,
+        *,
+        if_not_exists: bool = False,
+        schema: object = None,
+        schema_type: str = "json",
+        **policies: int | None,
     ) -> bool:
         """Create a topic; returns whether it was created. Raises AlreadyExists, InvalidArgument.
 
+        schema:   what its values are records of: a dataclass, msgspec.Struct or pydantic model, a
+                  pyarrow.Schema, or a txlog.Schema; schema_type: json or avro, how they are written
         policies: as those of set_policies
         """
         topic = TopicName.parse(name)
+        of_values = None if schema is None else classes.schema_of(schema, schema_type)
         created = self._store.write(
             lambda view, now: admin.create_topic(
                 view,
@@ -243,6 +254,7 @@ class Client(RelationReader):
                 partitions,
                 if_not_exists=if_not_exists,
                 policies=policies,
+                schema=of_values,
             )
         )
         return bool(created)
@@ -396,6 +408,7 @@ class Client(RelationReader):
         message_router: Choose | None = None,
         message_routing_mode: str = ROUND_ROBIN,
         access_mode: str = SHARED,
+        schema: object = None,
         **options: Unpack[ProducerOptions],
     ) -> Producer:
         """A producer; a name makes sends idempotent, chunking lets messages be large.
@@ -406,6 +419,9 @@ class Client(RelationReader):
         access_mode:   "exclusive": the only one of the topic, else ProducerBusy while there is one;
                        "exclusive-with-fencing" takes over, "wait-for-exclusive" waits for its turn
         idle_on_close: consumers stop waiting for its watermarks when it is closed
+        schema:        what its values are records of, as create_topic takes it; added to the topic
+                       if it lacks it. Without it the newest schema of the topic is meant. For
+                       values of Avro: txlog.schema_of(Flight, "avro")
         For send_async, by Pulsar's names; what is queued is sent at the first of these:
         batching_max_publish_delay_ms:      its oldest message is this old (1)
         batching_max_messages:              there are this many (1,000)
@@ -421,6 +437,7 @@ class Client(RelationReader):
             message_router=message_router,
             message_routing_mode=message_routing_mode,
             access_mode=access_mode,
+            schema=schema,
             **options,
         ).wait()
 
@@ -435,9 +452,11 @@ class Client(RelationReader):
         message_router: Choose | None = None,
         message_routing_mode: str = ROUND_ROBIN,
         access_mode: str = SHARED,
+        schema: object = None,
         **options: Unpack[ProducerOptions],
     ) -> Opening[Producer]:
         """A producer in the making."""
+        written = None if schema is None else classes.schema_of(schema)
         seed = seed_of(name, self._store.disk.pid())
         router = Router(message_router, message_routing_mode, topic, seed)
         sends = (self._outbox, outbox.batching_of(options))
@@ -454,6 +473,8 @@ class Client(RelationReader):
                 access_mode=access_mode,
             )
             self._handles.add(made.access)
+            if written is not None:
+                made._write(self.topic(topic).schemas.add(written))
             return made
 
         return Opening(self._store, topic, make, access_mode)

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 _USER: Final = (
     "key", "value", "properties", "publish_time", "event_time", "deliver_at", "producer",
-    "sequence_id",
+    "sequence_id", "schema_version",
 )  # fmt: skip
 _STORED: Final = ("kind", "entry", "lsn", "txn_index", *_USER)
 _TXN: Final = ("txn_most", "txn_least")
@@ -166,6 +166,7 @@ def relation(
         spans=spans,
         hidden=_hidden(view, topic, wanted, there, isolation, everything=everything),
         everything=everything,
+        schemas=tuple(topic.schemas),
     )
 
 

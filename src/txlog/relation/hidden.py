@@ -23,7 +23,7 @@ from txlog.startup import compute as pc
 
 _READ: Final = (
     "txn_index", "key", "value", "properties", "publish_time", "event_time",
-    "deliver_at", "producer", "sequence_id", "kind", "txn_most", "txn_least",
+    "deliver_at", "producer", "sequence_id", "schema_version", "kind", "txn_most", "txn_least",
 )  # fmt: skip
 # How a row is stored, besides its contents: its transaction, and which row of a ledger it is.
 STORED: Final = (

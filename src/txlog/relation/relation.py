@@ -27,7 +27,9 @@ from typing import Final
 
 import pyarrow as pa
 
+from txlog.engine.folds.catalog import SchemaVersion
 from txlog.engine.model.schema import INSTANT, PROPERTY_MAP
+from txlog.engine.plan.records import schema_in
 from txlog.engine.storage.segment import FileRef
 from txlog.relation.spans import Span, Wanted
 
@@ -48,6 +50,7 @@ COMMITTED: Final = pa.schema(
         ("producer", pa.string()),
         ("sequence_id", pa.int64()),
         ("lsn", pa.int64()),
+        ("schema_version", pa.int32()),
     ]
 )
 LARGE: Final = pa.schema(
@@ -95,6 +98,7 @@ class Relation:
                   span cuts
     hidden:       messages of open and aborted transactions, as hidden.HIDDEN; none with isolation
                   committed
+    schemas:      every schema that the topic has or had; with one, messages have a column `record`
     everything:   tail, large and hidden have the columns hidden.STORED; tail and hidden have
                   rows of all kinds
     compacted:    files of compacted rows, if they were asked for; compacted_rows: those of files
@@ -120,6 +124,19 @@ class Relation:
     everything: bool
     compacted: Sequence[Source] = ()
     compacted_rows: pa.Table | None = None
+    schemas: Sequence[SchemaVersion] = ()
+
+    @property
+    def record(self) -> int:
+        """The version whose type `record` has; 0: there is no such column."""
+        newest = self.schemas[-1] if self.schemas else None
+        return 0 if newest is None or newest.deleted else newest.version
+
+    @property
+    def record_type(self) -> pa.StructType:
+        """The type of `record`, which there is."""
+        kind: pa.StructType = schema_in(self.schemas[self.record - 1]).arrow
+        return kind
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ import pyarrow as pa
 from txlog.engine.model.schema import KIND_DATA, MESSAGE
 from txlog.engine.storage.disk.protocol import Disk
 from txlog.engine.storage.remote import is_remote, located, open_far, open_file
-from txlog.engine.storage.segment import arrow_module
+from txlog.engine.storage.segment import RECORD, arrow_module
 from txlog.engine.storage.segment_reader import SegmentReader
 from txlog.relation.checks import fits
 from txlog.relation.hidden import STORED
@@ -30,8 +30,13 @@ FILENAME = pa.field("filename", pa.string())
 _DATA: Final = pa.scalar(KIND_DATA, pa.int8())
 
 
-def dataset_of(sources: Sequence[Source], name: Callable[[Source], str]) -> object:
-    """The rows of files, and the column `filename` with what `name` says for each."""
+def dataset_of(
+    sources: Sequence[Source], name: Callable[[Source], str], record: pa.DataType | None = None
+) -> object:
+    """The rows of files, and the column `filename` with what `name` says for each.
+
+    record: the type of the column `record`, which then is there, too
+    """
     ds = arrow_module("pyarrow.dataset")
     options = ds.ParquetFragmentScanOptions(page_checksum_verification=True)
     form = ds.ParquetFileFormat(default_fragment_scan_options=options)
@@ -40,7 +45,8 @@ def dataset_of(sources: Sequence[Source], name: Callable[[Source], str]) -> obje
         filesystem, path = located(source.ref.path)
         at = ds.field(FILENAME.name) == name(source)
         fragments.append(form.make_fragment(path, filesystem, partition_expression=at))
-    return ds.FileSystemDataset(fragments, MESSAGE.append(FILENAME), form)
+    columns = MESSAGE if record is None else MESSAGE.append(pa.field(RECORD, record))
+    return ds.FileSystemDataset(fragments, columns.append(FILENAME), form)
 
 
 def without_far(content: Content, disk: Disk) -> Content:

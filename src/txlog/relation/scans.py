@@ -15,11 +15,13 @@ from typing import Final, Literal
 
 import pyarrow as pa
 
+from txlog.engine.folds.catalog import SchemaVersion
 from txlog.engine.model.schema import INSTANT, KIND_DATA, MESSAGE, PROPERTY_MAP
+from txlog.engine.plan.records import records_as, records_of_file, schema_in
 from txlog.engine.storage.chunks import reassembled
 from txlog.engine.storage.disk.protocol import Disk, File
 from txlog.engine.storage.remote import open_file
-from txlog.engine.storage.segment import FileRef
+from txlog.engine.storage.segment import RECORD, FileRef
 from txlog.engine.storage.segment_reader import SegmentReader
 from txlog.errors import MissingFile, SnapshotExpired
 from txlog.relation.relation import Relation, Source
@@ -64,7 +66,7 @@ _FROM: Final[dict[str, dict[str, Sequence[str]]]] = {
 }
 _MADE: Final = {
     "topic": (), "partition": (), "message_id": ("ledger", "entry", "txn_index"),
-    "size_bytes": ("value",), "txn_state": ("txn_index",),
+    "size_bytes": ("value",), "txn_state": ("txn_index",), RECORD: ("value", "schema_version"),
 }  # fmt: skip
 _TXN: Final = ("txn_most", "txn_least")
 _OF_MARKERS: Final = [*_TXN, "marker_ledger", "marker_entry", "visible_time", "lsn"]
@@ -86,6 +88,7 @@ class Scan:
     rows:        Arrow IPC: the messages themselves, the markers of a `joined` file, or a large
                  message without its value
     bytes:       roughly what is read
+    schemas:     those of the topic, if it is typed: then there is a column `record`
     """
 
     topic: str
@@ -97,6 +100,7 @@ class Scan:
     within: Span | None
     rows: bytes
     bytes: int
+    schemas: Sequence[SchemaVersion] = ()
 
 
 def scans_of(relation: Relation, wanted: Ends | None = None) -> list[Scan]:
@@ -139,6 +143,8 @@ def read_scan(
     disk: Disk | None, scan: Scan, names: Sequence[str], wanted: Ends | None = None
 ) -> Iterator[pa.Table]:
     """The messages of a scan with these columns of UNCOMMITTED, a few rows at a time, in order.
+
+    Of a typed topic there is `record`, too.
 
     disk:   may be None if no file is in the store
     wanted: by column; row groups that hold nothing of it are left out
@@ -190,6 +196,7 @@ class _Cutting:
         self.scans: list[Scan] = []
         self.size = SCAN_BYTES
         self._relation = relation
+        self._schemas = tuple(relation.schemas) if relation.record else ()
         self._wanted = wanted
         self._markers: dict[int, pa.Table] = {}
 
@@ -218,7 +225,18 @@ class _Cutting:
                 start, stop = max(low - ref.first, 0), min(high - ref.first, ref.rows)
         for low, high, size in self._cut(ref, start, stop):
             self.scans.append(
-                Scan(relation.topic, source.partition, rule, ref, low, high, within, rows, size)
+                Scan(
+                    relation.topic,
+                    source.partition,
+                    rule,
+                    ref,
+                    low,
+                    high,
+                    within,
+                    rows,
+                    size,
+                    self._schemas,
+                )
             )
 
     def add_large(self, source: Source) -> None:
@@ -237,6 +255,7 @@ class _Cutting:
                     None,
                     _bytes(relation.large.slice(at, 1)),
                     source.ref.bytes,
+                    self._schemas,
                 )
             )
 
@@ -248,8 +267,9 @@ class _Cutting:
         step = -(-rows.num_rows // count)
         for start in range(0, rows.num_rows, step):
             data = _bytes(rows.slice(start, step))
+            topic, size = self._relation.topic, len(data)
             self.scans.append(
-                Scan(self._relation.topic, -1, "rows", None, 0, step, None, data, len(data))
+                Scan(topic, -1, "rows", None, 0, step, None, data, size, self._schemas)
             )
 
     def _cut(self, ref: FileRef, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
@@ -306,6 +326,8 @@ def _read_rows(file: File, scan: Scan, names: Sequence[str], wanted: Ends) -> It
         if start >= stop or not _may_have(reader, number, scan, wanted):
             continue
         table = reader.rows(start, stop, stored)
+        if RECORD in names and scan.ref.record:
+            table = table.append_column(RECORD, _records(scan, reader.records(start, stop)))
         if not scan.ref.is_messages_only:
             is_data = pc.equal(table.column("kind"), _DATA)
             if not pc.all(is_data).as_py():
@@ -364,7 +386,9 @@ def _stored(scan: Scan, names: Collection[str]) -> list[str]:
     """The stored columns needed to make these."""
     is_sifted = scan.ref is None or not scan.ref.is_messages_only
     needed = {"kind"} if is_sifted else {"entry"}  # without a column there is no row count
-    asked = {source for name in names for source in _MADE.get(name, (name,))}
+    is_there = scan.ref is not None and scan.ref.record > 0
+    made = [name for name in names if name != RECORD or not is_there]
+    asked = {source for name in made for source in _MADE.get(name, (name,))}
     if scan.within is not None:
         asked.update(_PLACE)
     for name in asked:
@@ -372,6 +396,12 @@ def _stored(scan: Scan, names: Collection[str]) -> list[str]:
     if scan.rule == "joined":
         needed.update(_TXN)
     return [name for name in MESSAGE.names if name in needed]
+
+
+def _records(scan: Scan, column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """The column `record` of a file as messages have it."""
+    assert scan.ref is not None
+    return records_of_file(scan.schemas, scan.ref.record, len(scan.schemas), column)
 
 
 def _may_have(reader: SegmentReader, number: int, scan: Scan, wanted: Ends) -> bool:
@@ -404,6 +434,9 @@ def _large(file: File, scan: Scan, names: Sequence[str]) -> pa.Table:
         of = {name: row.column(name)[0].as_py() for name in ("bytes", "crc")}
         _, value = reassembled(file, scan.ref, of["bytes"], of["crc"])
         row = row.append_column("value", value)
+    if RECORD in names:  # it was never checked
+        kind = schema_in(scan.schemas[-1]).arrow
+        row = row.append_column(RECORD, pa.nulls(1, kind))
     return _shown(scan, row.append_column("size_bytes", size), names)
 
 
@@ -422,12 +455,17 @@ def _shown(scan: Scan, rows: pa.Table, names: Sequence[str]) -> pa.Table:
         elif name == "txn_state":
             in_txn = rows.column("txn_index").is_valid()
             columns.append(pc.if_else(in_txn, _COMMITTED, _NO_STATE))
+        elif name == RECORD:
+            columns.append(records_as(scan.schemas, len(scan.schemas), rows))
         else:
             assert name == "size_bytes"
             size = pc.binary_length(rows.column("value")).cast(pa.int64())
             columns.append(pc.coalesce(size, _EMPTY))
-    schema = pa.schema([UNCOMMITTED.field(name) for name in names])
-    return pa.Table.from_arrays(columns, schema=schema)
+    fields = [
+        pa.field(name, column.type) if name == RECORD else UNCOMMITTED.field(name)
+        for name, column in zip(names, columns, strict=True)
+    ]
+    return pa.Table.from_arrays(columns, schema=pa.schema(fields))
 
 
 def _ids(ledger: pa.ChunkedArray, entry: pa.ChunkedArray, index: pa.ChunkedArray) -> pa.Array:

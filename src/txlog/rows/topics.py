@@ -53,6 +53,8 @@ class TopicDescription(TopicRow):
     """Of `Client.describe_topic`."""
 
     policies: dict[str, int | str | None]
+    schema_version: int | None
+    mismatched: int
     subscription_list: list[TopicSubscription]
     partition_list: list[TopicPartition]
 
@@ -65,6 +67,19 @@ class Throughput(TypedDict):
     messages: int
     size_bytes: int
     transactions: int
+
+
+class SchemaRow(TypedDict):
+    """Of `TopicSchemas.list`; definition: an Avro record as JSON."""
+
+    topic: str
+    version: int
+    type: str
+    fields: list[str]
+    fingerprint: str
+    created_time: int
+    deleted: bool
+    definition: str
 
 
 class TopicUpdated(TypedDict):

@@ -8,6 +8,7 @@ Contents:
     messages         a Relation written as SQL
     parts            Parts: the rows of open parts, read as DuckDB asks for them
     query            which relations a query names, the views that show them, its rows
+    records          records of typed topics as SQL: their type, and older ones as newer
     segments         the files of a topic: their columns, row groups and rows
     spark_script     `views --spark`: a script for PySpark without txlog
     this             `this`: what an inspected thing is to SQL

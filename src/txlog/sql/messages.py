@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
+from txlog.engine.folds.catalog import SchemaVersion
 from txlog.engine.model.schema import (
     KIND_DATA,
     TXN_ABORT,
@@ -22,10 +23,13 @@ from txlog.engine.model.schema import (
     W_SET,
     W_SNAPSHOT,
 )
+from txlog.engine.plan.records import records_as, schema_in
 from txlog.engine.storage.remote import is_remote, local_path, without_options
+from txlog.engine.storage.segment import RECORD
 from txlog.relation.hidden import HIDDEN
 from txlog.relation.relation import COMMITTED, Content, Source, adopted_lsns
 from txlog.relation.remote_rows import dataset_of, numbered_rows
+from txlog.sql.records import record_of, type_of
 
 if TYPE_CHECKING:
     from txlog.sql.parts import Parts
@@ -39,8 +43,6 @@ TOPIC: Final = (
     r" 'topics/([^/]+/[^/]+/[^/]+)/partition=\d+/(_\w+/)?[^/]+$', 1)), '^public/default/', '')"
 )
 _LEDGER_OF_PATH: Final = LEDGER.replace("(filename", "(path").replace("parquet$", r"parquet(\?|$)")
-_NAMED: Final = f"partition, ledger, entry, txn_index, {USER}"
-_ALL: Final = f"{_NAMED}, visible_time, producer, sequence_id, lsn"
 _STORED: Final = "kind, txn_most, txn_least, stored_ledger, stored_entry"
 _STATE: Final = "CASE WHEN txn_index IS NOT NULL THEN 'committed' END AS txn_state"
 # No rows, but the name and type of every column.
@@ -54,7 +56,7 @@ _NOTHING: Final = (
 )
 _PLACE: Final = ("lsn", "partition", "ledger", "entry", "txn_index")  # what is newer
 _NO_ROWS: Final = COMMITTED.empty_table()
-_OPEN: Final = {"p": "txlog_partition_open", "s": "txlog_sidecar_open"}
+_OPEN: Final = {"p": "partition_open", "s": "sidecar_open"}
 _ROW: Final = "file_row_number"
 _IS_DATA: Final = f"kind = {KIND_DATA}"
 _KINDS: Final = {
@@ -78,8 +80,10 @@ class Messages:
         "_is_one",
         "_large",
         "_path",
+        "_prefix",
         "_sifted",
         "_topic",
+        "_typed",
         "_unclean",
         "_whole",
         "everything",
@@ -91,11 +95,19 @@ class Messages:
         contents: Sequence[Content],
         path: Callable[[Source], str],
         parts: Mapping[str, Parts] | None = None,
+        *,
+        prefix: str = "txlog",
+        is_typed: bool = False,
     ) -> None:
-        """parts: the open parts, by role, if their rows are wanted and not in the contents."""
+        """parts: the open parts, by role, if their rows are wanted and not in the contents.
+
+        prefix:   of the names of tables; is_typed: with the column `record` of the one topic
+        """
         self._contents = contents
         self._path = path
+        self._prefix = prefix
         relations = [content.relation for content in contents]
+        self._typed = relations[0] if is_typed else None
         self.everything = all(relation.everything for relation in relations)
         self._is_one = len(contents) == 1
         self._topic = text(relations[0].topic) if self._is_one else TOPIC
@@ -110,19 +122,48 @@ class Messages:
         self._unclean = [source for relation in relations for source in relation.unclean]
         self._large = [source for relation in relations for source in relation.large_files]
         self._compacted = [source for relation in relations for source in relation.compacted]
-        parts = parts or {}
-        self.tables: dict[str, Any] = {  # Arrow tables and datasets
-            **{_OPEN[role]: found for role, found in parts.items() if found.num_rows},
-            "txlog_tail": self._joined([relation.tail for relation in relations]),
-            "txlog_markers": self._joined([relation.markers for relation in relations]),
-            "txlog_large": self._joined([relation.large for relation in relations]),
-            "txlog_hidden": self._joined([relation.hidden for relation in relations]),
-            "txlog_partition_parts": self._joined([of.partition_parts for of in contents]),
-            "txlog_sidecar_parts": self._joined([of.sidecar_parts for of in contents]),
+        self.tables = self._tables(parts or {})
+
+    @property
+    def _user(self) -> str:
+        """What a producer said of a message."""
+        return USER if self._typed is None else f"{USER}, {RECORD}"
+
+    @property
+    def _named(self) -> str:
+        return f"partition, ledger, entry, txn_index, {self._user}"
+
+    @property
+    def _all(self) -> str:
+        return f"{self._named}, visible_time, producer, sequence_id, lsn"
+
+    @property
+    def _record(self) -> int:
+        """The version whose type `record` has; 0: there is no such column."""
+        return 0 if self._typed is None else self._typed.record
+
+    @property
+    def _schemas(self) -> tuple[SchemaVersion, ...]:
+        return () if self._typed is None else tuple(self._typed.schemas)
+
+    def _tables(self, parts: Mapping[str, Parts]) -> dict[str, Any]:
+        """What must be registered: Arrow tables and datasets."""
+        relations, contents = [content.relation for content in self._contents], self._contents
+        tables: dict[str, Any] = {
+            **{self._of(_OPEN[role]): found for role, found in parts.items() if found.num_rows},
+            self._of("tail"): self._joined([relation.tail for relation in relations]),
+            self._of("markers"): self._joined([relation.markers for relation in relations]),
+            self._of("large"): self._joined([relation.large for relation in relations]),
+            self._of("hidden"): self._joined([relation.hidden for relation in relations]),
+            self._of("partition_parts"): self._joined([of.partition_parts for of in contents]),
+            self._of("sidecar_parts"): self._joined([of.sidecar_parts for of in contents]),
         }
         if any(relation.compacted_rows is not None for relation in relations):
             rows = [relation.compacted_rows or _NO_ROWS for relation in relations]
-            self.tables["txlog_compacted"] = self._joined(rows)
+            tables[self._of("compacted")] = self._joined(rows)
+        if self._typed is not None:
+            for name in ("tail", "large", "hidden", "partition_parts", "sidecar_parts"):
+                tables[self._of(name)] = self._with_records(tables[self._of(name)])
 
         for kind, sources in (
             ("direct", self._direct if self.everything else []),
@@ -132,11 +173,40 @@ class Messages:
             ("large", self._large),
             ("compacted", self._compacted),
         ):
-            remote = [source for source in sources if is_remote(source.ref.path)]
-            if remote:
-                is_numbered = self.everything and kind not in ("large", "compacted")
-                made = numbered_rows if is_numbered else dataset_of
-                self.tables[f"txlog_remote_{kind}"] = made(remote, path)
+            for version, alike in self._by_record(sources):
+                remote = [source for source in alike if is_remote(source.ref.path)]
+                if remote:
+                    tables[self._remote(kind, version)] = (
+                        numbered_rows(remote, self._path)
+                        if self.everything and kind not in ("large", "compacted")
+                        else dataset_of(remote, self._path, self._type_in(version))
+                    )
+        return tables
+
+    def _of(self, name: str) -> str:
+        """The name of one of its tables."""
+        return f"{self._prefix}_{name}"
+
+    def _remote(self, kind: str, version: int) -> str:
+        return self._of(f"remote_{kind}_{version}" if version else f"remote_{kind}")
+
+    def _type_in(self, version: int) -> pa.DataType | None:
+        """The type of `record` in files of a version."""
+        return schema_in(self._schemas[version - 1]).arrow if version else None
+
+    def _by_record(self, sources: Sequence[Source]) -> list[tuple[int, list[Source]]]:
+        """Files by the version whose type their column `record` has; all alike if none is asked."""
+        found: dict[int, list[Source]] = {}
+        for source in sources:
+            found.setdefault(source.ref.record if self._record else 0, []).append(source)
+        return sorted(found.items())
+
+    def _with_records(self, table: pa.Table) -> pa.Table:
+        """Rows with the column `record`; one without values has none."""
+        if "value" in table.column_names:
+            return table.append_column(RECORD, records_as(self._schemas, self._record, table))
+        kind = self._contents[0].relation.record_type
+        return table.append_column(RECORD, pa.nulls(table.num_rows, kind))
 
     def _joined(self, tables: list[pa.Table]) -> pa.Table:
         """The tables of the topics as one, with a column for the topic if there are several."""
@@ -153,7 +223,7 @@ class Messages:
 
     def committed(self) -> str:
         """Committed messages."""
-        return _columns(self._visible(everything=False))
+        return self._columns(self._visible(everything=False))
 
     def newest(self) -> str:
         """Of each key the newest message, if it has a value; `messages` is a view by now.
@@ -162,37 +232,36 @@ class Messages:
         partitions the higher LSN is newer, as for a table view.
         """
         branches = [
-            f"SELECT topic, {_ALL} FROM messages WHERE key IS NOT NULL AND ledger IS NOT NULL"
+            f"SELECT topic, {self._all} FROM messages WHERE key IS NOT NULL AND ledger IS NOT NULL"
         ]
         if self._compacted:
             branches.append(
                 f"SELECT {self._topic} AS topic, {PARTITION}, marker_ledger, marker_entry,"
-                f" txn_index, {USER}, coalesce(visible_time, publish_time), producer, sequence_id,"
-                f" lsn FROM {self._rows('compacted', self._compacted)}"
+                f" txn_index, {self._user}, coalesce(visible_time, publish_time), producer,"
+                f" sequence_id, lsn FROM {self._rows('compacted', self._compacted)}"
             )
-        if "txlog_compacted" in self.tables:
-            branches.append(f"SELECT {self._at()}, {_ALL} FROM txlog_compacted")
+        if (table := self._of("compacted")) in self.tables:
+            branches.append(f"SELECT {self._at()}, {self._all} FROM {table}")
         order = ", ".join(f"{name} DESC" for name in _PLACE)
         newest = (
             f"(SELECT * FROM ({' UNION ALL '.join(branches)})"
             f" QUALIFY row_number() OVER (PARTITION BY topic, key ORDER BY {order}) = 1)"
         )
-        return f"{_columns(newest)} WHERE value IS NOT NULL"
+        return f"{self._columns(newest)} WHERE value IS NOT NULL"
 
     def plain(self, *, uncommitted: bool) -> str:
         """The columns that the others are computed from, for a file that replaces tables."""
         select = f"FROM {self._visible(everything=False)}"
         if not uncommitted:
             return select
-        rows = f"SELECT {self._at()}, {_ALL}, txn_state FROM txlog_hidden WHERE kind = {KIND_DATA}"
-        return f"SELECT *, {_STATE} {select} UNION ALL {rows}"
+        return f"SELECT *, {_STATE} {select} UNION ALL {self._hidden()}"
 
     def of_files(self, complete: Sequence[str], *, uncommitted: bool) -> str:
         """What is in Parquet files, with markers as `markers_of_files` has them.
 
         complete: files with what is not in them, with the columns of `plain`
         """
-        branches = [_NOTHING]
+        branches = [self._nothing()]
         branches += self._of_direct()
         if self._unclean and self._of_partitions():
             branches.append(self._of_unclean())
@@ -201,8 +270,18 @@ class Messages:
         if complete:
             paths = ", ".join(text(unglobbed(path)) for path in complete)
             more = ", txn_state" if uncommitted else ""
-            branches.append(f"SELECT topic, {_ALL}{more} FROM read_parquet([{paths}])")
-        return _columns(f"({' UNION ALL '.join(branches)})", "txn_state" if uncommitted else None)
+            branches.append(f"SELECT topic, {self._all}{more} FROM read_parquet([{paths}])")
+        return self._columns(
+            f"({' UNION ALL '.join(branches)})", "txn_state" if uncommitted else None
+        )
+
+    def _nothing(self) -> str:
+        """No rows, but the name and type of every column."""
+        if not self._record:
+            return _NOTHING
+        kind = type_of(self._contents[0].relation.record_type)
+        visible = "NULL::TIMESTAMPTZ AS visible_time"
+        return _NOTHING.replace(visible, f"NULL::{kind} AS {RECORD}, {visible}")
 
     def markers_of_files(self) -> str | None:
         """The markers in sealed files of partitions, as `txlog_markers`; None: there are none."""
@@ -219,11 +298,15 @@ class Messages:
 
     def uncommitted(self) -> str:
         """The same with txn_state, and with messages of open and aborted transactions."""
-        select = _columns(self._visible(everything=False), _STATE)
-        if not self.tables["txlog_hidden"].num_rows:
+        select = self._columns(self._visible(everything=False), _STATE)
+        if not self.tables[self._of("hidden")].num_rows:
             return select
-        rows = f"SELECT {self._at()}, {_ALL}, txn_state FROM txlog_hidden WHERE kind = {KIND_DATA}"
-        return f"{select} UNION ALL {_columns(f'({rows})', 'txn_state')}"
+        return f"{select} UNION ALL {self._columns(f'({self._hidden()})', 'txn_state')}"
+
+    def _hidden(self) -> str:
+        """The messages that are not visible."""
+        rows = f"FROM {self._of('hidden')} WHERE {_IS_DATA}"
+        return f"SELECT {self._at()}, {self._all}, txn_state {rows}"
 
     def all(self) -> str:
         """Rows of all kinds, with what became of them and where they are stored."""
@@ -235,9 +318,9 @@ class Messages:
             " stored_ledger, stored_entry"
         )
         state = f"CASE WHEN txn_index IS NOT NULL OR kind = {TXN_COMMIT} THEN 'committed' END"
-        visible = _columns(self._visible(everything=True), more.format(state=state))
-        rows = f"SELECT {self._at()}, {_ALL}, txn_state, {_STORED} FROM txlog_hidden"
-        return f"{visible} UNION ALL {_columns(f'({rows})', more.format(state='txn_state'))}"
+        visible = self._columns(self._visible(everything=True), more.format(state=state))
+        rows = f"SELECT {self._at()}, {self._all}, txn_state, {_STORED} FROM {self._of('hidden')}"
+        return f"{visible} UNION ALL {self._columns(f'({rows})', more.format(state='txn_state'))}"
 
     def _lsn(self) -> str:
         """The LSN of a row of `direct`: that of its ledger if the file was adopted."""
@@ -256,27 +339,28 @@ class Messages:
         lying = ", kind, txn_most, txn_least, {ledger}, {row}" if everything else ""
         data = "" if everything else f" WHERE kind = {KIND_DATA}"
         only = data if self.everything else ""  # otherwise a tail holds only messages
-        branches = [f"SELECT {self._at()}, {_ALL}{stored} FROM txlog_tail{only}"]
+        branches = [f"SELECT {self._at()}, {self._all}{stored} FROM {self._of('tail')}{only}"]
         branches += self._of_direct(lying)
         if self._unclean:
             branches.append(self._of_unclean(lying))
         branches += [
-            f"SELECT {self._at()}, {_NAMED}, publish_time, producer, sequence_id, lsn"
+            f"SELECT {self._at()}, {self._named}, publish_time, producer, sequence_id, lsn"
             f"{lying.format(ledger='ledger', row='entry')} FROM {table}{data}"
-            for table in self._with_rows("txlog_partition_parts", _OPEN["p"])
+            for table in self._with_rows("partition_parts", _OPEN["p"])
         ]
         lies = lying.replace(" ", " r.").format(ledger="ledger", row="entry")
-        for table in self._with_rows("txlog_sidecar_parts", _OPEN["s"]):
+        for table in self._with_rows("sidecar_parts", _OPEN["s"]):
             branches.append(self._marked(table, lies))
         if self._large:
             branches.append(
-                f"SELECT {self._at()}, {_ALL}{stored} FROM txlog_large"
+                f"SELECT {self._at()}, {self._all}{stored} FROM {self._of('large')}"
                 f" LEFT JOIN ({self._chunks()}) ON {_LEDGER_OF_PATH} = large_ledger"
             )
         return f"({' UNION ALL '.join(branches)})"
 
     def _with_rows(self, *names: str) -> list[str]:
-        return [name for name in names if name in self.tables and self.tables[name].num_rows]
+        known = map(self._of, names)
+        return [name for name in known if name in self.tables and self.tables[name].num_rows]
 
     def _of_direct(self, lying: str = "") -> list[str]:
         """Rows taken as they are; lying: how they are stored, and then rows of all kinds."""
@@ -285,7 +369,7 @@ class Messages:
             groups = [("direct", self._direct, "")]
         return [
             f"SELECT {self._topic}, {PARTITION}, coalesce(marker_ledger, {LEDGER}),"
-            f" coalesce(marker_entry, entry), txn_index, {USER},"
+            f" coalesce(marker_entry, entry), txn_index, {self._user},"
             f" coalesce(visible_time, publish_time), producer, sequence_id, {self._lsn()}"
             f"{lying.format(ledger=LEDGER, row=_ROW)}"
             f" FROM {self._rows(kind, sources, numbered=bool(lying))}{data}"
@@ -305,12 +389,12 @@ class Messages:
 
     def _marked(self, rows: str, lying: str) -> str:
         """Rows joined with their markers."""
-        user = ", ".join(f"r.{column}" for column in USER.split(", "))
+        user = ", ".join(f"r.{column}" for column in self._user.split(", "))
         topic, same = (self._topic, "") if self._is_one else ("r.topic", "m.topic = r.topic AND ")
         return (
             f"SELECT {topic}, r.partition, m.marker_ledger, m.marker_entry, r.txn_index, {user},"
             f" m.visible_time, r.producer, r.sequence_id, m.lsn{lying}"
-            f" FROM {rows} AS r JOIN txlog_markers AS m ON {same}m.partition = r.partition"
+            f" FROM {rows} AS r JOIN {self._of('markers')} AS m ON {same}m.partition = r.partition"
             f" AND m.txn_most = r.txn_most AND m.txn_least = r.txn_least WHERE r.kind = {KIND_DATA}"
         )
 
@@ -325,18 +409,41 @@ class Messages:
     def _rows(self, kind: str, sources: list[Source], *, numbered: bool = False) -> str:
         """The rows of files, with their names."""
         found: list[str] = []
-        near = [source for source in sources if not is_remote(source.ref.path)]
-        if near:
-            paths = ", ".join(text(unglobbed(self._path(source))) for source in near)
-            more = ", file_row_number = true" if numbered else ""
-            found.append(
-                f"read_parquet([{paths}], filename = true, hive_partitioning = false{more})"
-            )
-        if f"txlog_remote_{kind}" in self.tables:
-            found.append(f"txlog_remote_{kind}")
+        for version, alike in self._by_record(sources):
+            near = [source for source in alike if not is_remote(source.ref.path)]
+            if near:
+                paths = ", ".join(text(unglobbed(self._path(source))) for source in near)
+                more = ", file_row_number = true" if numbered else ""
+                read = f"read_parquet([{paths}], filename = true, hive_partitioning = false{more})"
+                found.append(self._of_version(version, read))
+            if self._remote(kind, version) in self.tables:
+                found.append(self._of_version(version, self._remote(kind, version)))
         if len(found) == 1:
             return found[0]
-        return f"(FROM {found[0]} UNION ALL BY NAME FROM {found[1]})"
+        return f"(FROM {' UNION ALL BY NAME FROM '.join(found)})"
+
+    def _of_version(self, version: int, rows: str) -> str:
+        """The rows of files whose records are of a version."""
+        if version == self._record:
+            return rows
+        if not version:
+            kind = type_of(self._contents[0].relation.record_type)
+            return f"(SELECT *, NULL::{kind} AS {RECORD} FROM {rows})"
+        record = record_of(version, self._schemas, self._record, RECORD)
+        return f"(SELECT * REPLACE ({record} AS {RECORD}) FROM {rows})"
+
+    def _columns(self, source: str, more: str | None = None) -> str:
+        """The columns of `messages` from those of COMMITTED; what has no place has no id."""
+        is_message = ""
+        if more is not None and "stored_entry" in more:
+            is_message = f"kind = {KIND_DATA} AND "
+        return (
+            f"SELECT topic, partition, CASE WHEN {is_message}ledger IS NOT NULL"
+            " THEN concat(ledger, ':', entry, ':' || txn_index) END AS message_id,"
+            f" ledger, entry, txn_index, {self._user}, visible_time, producer, sequence_id, lsn,"
+            f" coalesce(octet_length(value), 0) AS size_bytes{f', {more}' if more else ''}"
+            f" FROM {source}"
+        )
 
 
 def files_of(contents: Sequence[Content]) -> Iterator[Source]:
@@ -373,15 +480,3 @@ def text(word: str) -> str:
 def unglobbed(path: str) -> str:
     """A path that does not act as a pattern."""
     return "".join(f"[{char}]" if char in "*?[" else char for char in path)
-
-
-def _columns(source: str, more: str | None = None) -> str:
-    """The columns of `messages` from those of COMMITTED; what has no place has no id."""
-    is_message = "" if more is None or "stored_entry" not in more else f"kind = {KIND_DATA} AND "
-    return (
-        f"SELECT topic, partition, CASE WHEN {is_message}ledger IS NOT NULL"
-        " THEN concat(ledger, ':', entry, ':' || txn_index) END AS message_id,"
-        f" ledger, entry, txn_index, {USER}, visible_time, producer, sequence_id, lsn,"
-        f" coalesce(octet_length(value), 0) AS size_bytes{f', {more}' if more else ''}"
-        f" FROM {source}"
-    )

@@ -16,11 +16,12 @@ import pyarrow.dataset as ds
 import pyarrow.fs
 
 from txlog.engine.model.schema import MESSAGE
+from txlog.engine.plan.records import records_as
 from txlog.engine.storage.disk.protocol import File
-from txlog.engine.storage.segment import piece_rows
+from txlog.engine.storage.segment import RECORD, piece_rows
 from txlog.engine.storage.segment_reader import SegmentReader
 from txlog.errors import TxlogError
-from txlog.relation.relation import Content, Source
+from txlog.relation.relation import Content, Relation, Source
 from txlog.sql.duck import BATCH_ROWS, Session, bounded
 
 # What DuckDB has for instants, so that those it has no room for can be without end (`bounded`).
@@ -43,6 +44,7 @@ class Parts(ds.Dataset):  # type: ignore[misc]
     sources: parts, each with the topic it is of; they stay where they are until the last scan
     open:    opens a file by its path
     note:    is told what ended a scan, as DuckDB says it in its own words
+    typed:   the relation of the topic, if there is to be a column `record`
     """
 
     def __init__(
@@ -50,8 +52,12 @@ class Parts(ds.Dataset):  # type: ignore[misc]
         sources: Sequence[tuple[str, Source]],
         open: Open,
         note: Callable[[TxlogError], object],
+        typed: Relation | None = None,
     ) -> None:
-        self._sources, self._open, self._note = sources, open, note
+        self._sources, self._open, self._note, self._typed = sources, open, note, typed
+        self._schema = _SCHEMA
+        if typed is not None:
+            self._schema = _SCHEMA.append(pa.field(RECORD, typed.record_type))
         self.num_rows = sum(source.ref.rows for _, source in sources)
         form, nowhere = ds.IpcFileFormat(), pa.fs.LocalFileSystem()
         self._places = ds.FileSystemDataset(  # by what they have in common; never opened
@@ -65,7 +71,7 @@ class Parts(ds.Dataset):  # type: ignore[misc]
                 )
                 for number, (topic, source) in enumerate(sources)
             ],
-            _SCHEMA,
+            self._schema,
             form,
             nowhere,
         )
@@ -73,16 +79,16 @@ class Parts(ds.Dataset):  # type: ignore[misc]
     @property
     def schema(self) -> pa.Schema:
         """Its columns, those first that cost least."""
-        return _SCHEMA
+        return self._schema
 
     def scanner(
         self, columns: list[str] | None = None, filter: ds.Expression | None = None, **_: object
     ) -> ds.Scanner:
         """What DuckDB reads: these columns of the rows that the filter lets through."""
-        words = set(_SCHEMA.names if columns is None else columns)
+        words = set(self._schema.names if columns is None else columns)
         if filter is not None:  # an expression does not say its columns; a text in it may be more
             words.update(re.findall(r"\w+", str(filter)))
-        wanted = pa.schema([field for field in _SCHEMA if field.name in words])
+        wanted = pa.schema([field for field in self._schema if field.name in words])
         kept = self._places.get_fragments(filter)
         sources = [self._sources[int(fragment.path)] for fragment in kept]
         batches = self._batches(sources, wanted)
@@ -97,7 +103,7 @@ class Parts(ds.Dataset):  # type: ignore[misc]
             for topic, source in sources:
                 file = self._open(source.ref.path)
                 try:
-                    for rows in _groups(SegmentReader(file, source.ref), source, wanted):
+                    for rows in self._groups(SegmentReader(file, source.ref), source, wanted):
                         known = {
                             "topic": topic, "partition": source.partition,
                             "ledger": source.ref.ledger,
@@ -116,17 +122,25 @@ class Parts(ds.Dataset):  # type: ignore[misc]
             self._note(error)
             raise
 
-
-def _groups(reader: SegmentReader, source: Source, wanted: pa.Schema) -> Iterator[pa.Table]:
-    """The rows of a part that are wanted, some at a time."""
-    ref, names = source.ref, [name for name in MESSAGE.names if name in wanted.names]
-    low, high = 0, ref.rows
-    if source.within is not None:
-        low, high = source.within.entries(ref.ledger, ref.last + 1)
-        low, high = max(low - ref.first, 0), high - ref.first
-    step = piece_rows(ref.rows, ref.bytes)
-    for begin in range(low, high, step):
-        yield bounded(reader.rows(begin, min(begin + step, high), names or ["kind"]))
+    def _groups(
+        self, reader: SegmentReader, source: Source, wanted: pa.Schema
+    ) -> Iterator[pa.Table]:
+        """The rows of a part that are wanted, some at a time."""
+        ref, read = source.ref, [name for name in MESSAGE.names if name in wanted.names]
+        if RECORD in wanted.names:
+            read += [name for name in ("value", "schema_version") if name not in read]
+        low, high = 0, ref.rows
+        if source.within is not None:
+            low, high = source.within.entries(ref.ledger, ref.last + 1)
+            low, high = max(low - ref.first, 0), high - ref.first
+        step = piece_rows(ref.rows, ref.bytes)
+        for begin in range(low, high, step):
+            rows = reader.rows(begin, min(begin + step, high), read or ["kind"])
+            if RECORD in wanted.names:
+                assert self._typed is not None
+                made = records_as(self._typed.schemas, self._typed.record, rows)
+                rows = rows.append_column(RECORD, made)
+            yield bounded(rows)
 
 
 def _batch_rows(table: pa.Table) -> int:
@@ -135,8 +149,14 @@ def _batch_rows(table: pa.Table) -> int:
     return max(1, min(BATCH_ROWS, fitting))
 
 
-def parts_for(session: Session, contents: Sequence[Content], open: Open) -> dict[str, Parts]:
-    """The open parts of topics, of their partitions (p) and sidecars (s), for one session."""
+def parts_for(
+    session: Session, contents: Sequence[Content], open: Open, *, is_typed: bool = False
+) -> dict[str, Parts]:
+    """The open parts of topics, of their partitions (p) and sidecars (s), for one session.
+
+    is_typed: with the column `record` of the one topic
+    """
+    typed = contents[0].relation if is_typed else None
     return {
         role: Parts(
             [
@@ -147,6 +167,7 @@ def parts_for(session: Session, contents: Sequence[Content], open: Open) -> dict
             ],
             open,
             session.failures.append,
+            typed,
         )
         for role in ("p", "s")
     }

@@ -214,7 +214,25 @@ class SqlQuery:
             only = "" if len(self._contents) == 1 else f" WHERE topic = {text(topic)}"
             for word in dict.fromkeys((content.name, topic)):
                 if word.casefold() in words - taken:
-                    yield f"CREATE TEMP VIEW {name(word)} AS FROM {_MESSAGES}{only}"
+                    rows = f"FROM {_MESSAGES}{only}"
+                    if content.relation.record:
+                        rows = self._typed(content, session)
+                    yield f"CREATE TEMP VIEW {name(word)} AS {rows}"
+
+    def _typed(self, content: Content, session: Session) -> str:
+        """The messages of a typed topic, with their records."""
+        parts = parts_for(session, [content], self._client.open, is_typed=True)
+        messages = Messages(
+            [content],
+            path_below(self._client.path),
+            parts,
+            prefix=f"txlog_of_{self._contents.index(content)}",
+            is_typed=True,
+        )
+        for table_name, table in messages.tables.items():
+            session.register(table_name, table)
+        is_all = self._isolation == "uncommitted"
+        return messages.uncommitted() if is_all else messages.committed()
 
     def _is_overtaken(self) -> bool:
         """A file of the snapshot no longer exists."""

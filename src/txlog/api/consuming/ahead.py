@@ -20,7 +20,7 @@ from heapq import heappop, heappush
 
 from txlog.api.consuming.membership import Membership
 from txlog.api.consuming.receive import Guard, Receiving
-from txlog.api.reading.message import Message, messages
+from txlog.api.reading.message import Decoder, Message, messages
 from txlog.api.reading.pause import REST_SECONDS_MAX
 from txlog.clock import Instant
 from txlog.engine.decide.consuming.lease import give_back_unseen, reap_ops
@@ -49,6 +49,7 @@ class Ahead:
         "_back",
         "_batches",
         "_can_note",
+        "_decoder",
         "_due_ms",
         "_fills",
         "_handed",
@@ -66,6 +67,7 @@ class Ahead:
 
     def __init__(self, store: Store, member: Membership, receiving: Receiving, most: int) -> None:
         self._store = store
+        self._decoder = Decoder(store)
         self._member = member
         self._receiving = receiving
         self._most = max(1, most)
@@ -120,7 +122,7 @@ class Ahead:
         if table.num_rows:
             self.said()
             self._batches = self._receiving.batches
-            self._queue.extend(messages(table))
+            self._queue.extend(messages(table, self._decoder))
             # from now on: how long a turn takes is not the application's pace either
             self._taken, self._is_drained = (table.num_rows, clock.now().boot_ms), False
         self._is_torn = False

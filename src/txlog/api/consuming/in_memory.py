@@ -18,7 +18,7 @@ import pyarrow as pa
 from txlog.api.consuming.acknowledge import Acknowledgeable, runs_of
 from txlog.api.consuming.batches import Batching, BatchReceivePolicy, receive_batch
 from txlog.api.consuming.listeners import Listening, needed
-from txlog.api.reading.message import Message, messages
+from txlog.api.reading.message import Decoder, Message, messages
 from txlog.api.reading.pause import REST_SECONDS_MAX, until
 from txlog.api.reading.reader import Reader
 from txlog.api.reading.watermark_ground import HandedOut
@@ -80,6 +80,7 @@ class NonDurableConsumer:
         "_batching",
         "_buffered",
         "_counts",
+        "_decoder",
         "_ground",
         "_hand",
         "_is_closed",
@@ -110,6 +111,7 @@ class NonDurableConsumer:
         check_listener(listener, enable_watermarking)
         self.name = subscription
         self._store, self._reader = store, reader
+        self._decoder = Decoder(store)
         self.short = self._reader.short
         self._buffered: deque[Message] = deque()
         self._previewed = NO_MESSAGES  # previews among these, and those handed out before them
@@ -202,16 +204,17 @@ class NonDurableConsumer:
         ground = self._ground
         if self._buffered and self._is_due():  # what came back goes first
             again = self._store.read(lambda view: self._given_back(view, AHEAD_MAX))
-            self._buffered.extendleft(reversed([one for table in again for one in messages(table)]))
+            back = [one for table in again for one in messages(table, self._decoder)]
+            self._buffered.extendleft(reversed(back))
         message = self._unacked_next()
         if message is None:
             table = self._poll(AHEAD_MAX)
             if table is not None:
-                self._buffered.extend(messages(table))
+                self._buffered.extend(messages(table, self._decoder))
                 self._previewed = table.filter(table.column("ledger").is_null())
             if ground is not None and self._buffered:
-                back = len(self._buffered) - self._new_rows
-                ground.read_ahead(islice(self._buffered, back, None))
+                later = len(self._buffered) - self._new_rows
+                ground.read_ahead(islice(self._buffered, later, None))
             message = self._unacked_next()
         if message is None:
             return None

@@ -6,15 +6,24 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, fields
 from functools import lru_cache
 from itertools import chain, repeat
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
 
 import pyarrow as pa
 
-from txlog.ids import MessageId, TxnId
+from txlog.engine.plan.lookup import topic as find_topic
+from txlog.engine.plan.records import schema_in
+from txlog.errors import InvalidArgument
+from txlog.ids import MessageId, TopicName, TxnId
+from txlog.schemas.values import decode_one
 
+if TYPE_CHECKING:
+    from txlog.engine.store.store import Store
+    from txlog.schemas.schema import Schema
+
+T = TypeVar("T")
 _BESIDE: Final = (
     "key properties publish_time event_time deliver_at producer sequence_id txn redelivery_count "
-    "is_late"
+    "is_late schema_version"
 ).split()
 _INT64: Final = pa.int64()
 _TOGETHER: Final = 1000  # rows whose messages are made at once
@@ -52,6 +61,8 @@ class Message:
     txn_state: str | None = None
     redelivery_count: int | None = None
     is_late: bool = False  # older than the last watermark when it was received
+    schema_version: int | None = None  # of the topic's schema that the value fits
+    _decoder: Decoder | None = field(default=None, compare=False)
 
     def __hash__(self) -> int:
         return hash((self.topic, self.partition, self.message_id, self.txn, self.value))
@@ -71,6 +82,59 @@ class Message:
     def data(self) -> bytes | None:
         """The payload, as in Pulsar's client."""
         return self.value
+
+    @overload
+    def decode(self) -> dict[str, object] | None: ...
+    @overload
+    def decode(self, kind: type[T]) -> T | None: ...
+    def decode(self, kind: type[T] | None = None) -> T | dict[str, object] | None:
+        """The record of the value, with the fields of the topic's newest schema; null stays None.
+
+        kind:   a dataclass, msgspec.Struct or pydantic model to make of it, else a dict
+        raises: InvalidArgument: the value is bytes, without a schema; it is not such a `kind`; or
+                the message comes from a pickle or from `txlog.messages`
+        """
+        if self.value is None:
+            return None
+        if self.schema_version is None:
+            raise InvalidArgument(
+                f"message {self.message_id} of {self.topic} has no schema: its value is bytes",
+                hint="read its value",
+            )
+        if self._decoder is None:
+            raise InvalidArgument(
+                f"message {self.message_id} does not know its store", hint="decode it when received"
+            )
+        written, newest = self._decoder.schemas(self.topic, self.schema_version)
+        if kind is None:
+            return decode_one(written, self.value, as_of=newest)
+        return decode_one(written, self.value, kind, as_of=newest)
+
+
+class Decoder:
+    """Decodes values of any topic of a store by their versions; from a pickle it cannot."""
+
+    __slots__ = ("_known", "_store")
+
+    def __init__(self, store: Store | None) -> None:
+        self._store = store
+        self._known: dict[tuple[str, int], tuple[Schema, Schema]] = {}
+
+    def __reduce__(self) -> tuple[type[Decoder], tuple[None]]:
+        return Decoder, (None,)
+
+    def schemas(self, topic: str, version: int) -> tuple[Schema, Schema]:
+        """The schema of a version of a topic, and the newest. Raises InvalidArgument."""
+        if self._store is None:
+            raise InvalidArgument(
+                "a message from a pickle does not know its store", hint="decode it when received"
+            )
+        known = self._known.get((topic, version))
+        if known is None:
+            found = self._store.ask(lambda view: find_topic(view, TopicName.parse(topic)).schemas)
+            known = schema_in(found[version - 1]), schema_in(found[-1])
+            self._known[topic, version] = known
+        return known
 
 
 def _short(value: bytes | None) -> str:
@@ -103,19 +167,21 @@ class _Draft:
             self.txn_state,
             self.redelivery_count,
             self.is_late,
+            self.schema_version,
+            self._decoder,
         ) = row
 
 
-def messages(table: pa.Table) -> Iterator[Message]:
-    """Yield a Message for each row of a received table, in order."""
+def messages(table: pa.Table, decoder: Decoder | None = None) -> Iterator[Message]:
+    """Yield a Message for each row of a received table, in order; decoder: for Message.decode."""
     if table.num_rows <= _TOGETHER:
-        yield from _made(table)
+        yield from _made(table, decoder)
         return
     for at in range(0, table.num_rows, _TOGETHER):
-        yield from _made(table.slice(at, _TOGETHER))
+        yield from _made(table.slice(at, _TOGETHER), decoder)
 
 
-def _made(table: pa.Table) -> list[Message]:
+def _made(table: pa.Table, decoder: Decoder | None) -> list[Message]:
     """The messages of some rows. The constructor of a frozen class would take six times as long."""
     index = (number or 0 for number in _items(table, "index"))
     places = zip(_items(table, "ledger"), _items(table, "entry"), index, strict=False)
@@ -126,6 +192,7 @@ def _made(table: pa.Table) -> list[Message]:
         "properties": (dict(pairs) if pairs else {} for pairs in _items(table, "properties")),
         "txn": map(_txn, halves),
         "is_late": map(bool, _items(table, "is_late")) if is_judged else repeat(False),
+        "_decoder": repeat(decoder),
     }
     rows = zip(
         *(columns.get(name) or _items(table, name) for name in _Draft.__slots__), strict=False

@@ -16,7 +16,7 @@ from types import TracebackType
 
 import pyarrow as pa
 
-from txlog.api.reading.message import Message, messages
+from txlog.api.reading.message import Decoder, Message, messages
 from txlog.api.reading.pause import REST_SECONDS_MAX, until
 from txlog.api.reading.watermark_ground import HandedOut
 from txlog.api.reading.watermark_session import (
@@ -102,6 +102,7 @@ class Reader:
         "_buffered",
         "_compacted",
         "_damage",
+        "_decoder",
         "_ends",
         "_ground",
         "_grows",
@@ -149,6 +150,7 @@ class Reader:
             )
         check_listener(listener, enable_watermarking)
         self._store = store
+        self._decoder = Decoder(store)
         self.topic = TopicName.parse(topic, allow_partition=True)
         self.short = self.topic.topic.short
         self._ahead = AHEAD_FIRST  # how many messages read_next reads at once
@@ -560,7 +562,7 @@ class Reader:
         if not self._buffered:
             self._unread = self.take(self._ahead)
             self._ahead = min(BATCH_MESSAGES, AHEAD_GROWTH * self._ahead)
-            self._buffered.extend(messages(self._unread))
+            self._buffered.extend(messages(self._unread, self._decoder))
             if ground is not None:
                 ground.read_ahead(self._buffered)
         message = self._buffered.popleft() if self._buffered else None

@@ -22,6 +22,7 @@ from txlog.engine.folds.catalog import has_partition, index_of, topic_of
 from txlog.engine.plan.lookup import live_topic
 from txlog.engine.plan.lookup import topic as find_topic
 from txlog.engine.plan.policies import delay_policy
+from txlog.engine.plan.records import typing_of
 from txlog.engine.plan.staging import Staged, StagePlan, Stager, job_name
 from txlog.engine.storage.disk.posix import PosixDisk
 from txlog.engine.store.store import Store
@@ -77,6 +78,7 @@ def planned(
             fixed,
             tag,
             producer,
+            typing=typing_of(view, store.settings, found) if found.schemas else None,
         )
 
     return store.read(look)

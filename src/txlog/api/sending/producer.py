@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from types import TracebackType
-from typing import TYPE_CHECKING, NamedTuple, SupportsIndex, TypeVar, overload
+from typing import TYPE_CHECKING, Any, NamedTuple, SupportsIndex, TypeVar, overload
 
 import pyarrow as pa
 
@@ -29,14 +29,17 @@ from txlog.engine.decide.sending import send as produce
 from txlog.engine.decide.sending.deliver_at import AFTER, AT
 from txlog.engine.decide.sending.exclusive import SHARED
 from txlog.engine.decide.transactions.sweep import Uses
-from txlog.engine.folds.catalog import Topic, numbers
+from txlog.engine.folds.catalog import SchemaVersion, Topic, numbers, schema_of
 from txlog.engine.plan.lookup import live_topic
+from txlog.engine.plan.records import ENFORCE, Typing, schema_in, stamped, typing_of
 from txlog.engine.plan.route import COLUMNS, Routed, route
 from txlog.engine.store.store import Store
 from txlog.engine.upkeep.delayed.buckets import tend_due
 from txlog.engine.view.view import View
-from txlog.errors import AlreadyClosed, InvalidArgument, TxlogError
+from txlog.errors import AlreadyClosed, InvalidArgument, InvalidMessage, TxlogError
 from txlog.ids import TopicName, TxnId, check_name
+from txlog.schemas import classes
+from txlog.schemas.values import encode_one
 from txlog.settings import KEY_BYTES_MAX, PROPERTIES_MAX
 
 if TYPE_CHECKING:
@@ -48,6 +51,7 @@ if TYPE_CHECKING:
     from txlog.api.transactions.transaction import DecideIn, Later, Transaction
     from txlog.engine.decide.sending.producers import Named
     from txlog.engine.decide.transactions.enter import Use
+    from txlog.schemas.classes import Record
 
 T = TypeVar("T")
 
@@ -105,23 +109,40 @@ def beside(
 # --- the producer ----------------------------------------------------------------------------
 
 
-class _Routing:
-    """Rows and where they go; routed again if the topic has more partitions by then."""
+class _Shape(NamedTuple):
+    """What rows depend on that a topic may change.
 
-    __slots__ = ("_data", "_most", "_turn", "partitions", "routed")
+    written: the schema of records that are sent; typing: what every value is checked against
+    version: of the schema that the producer writes; None: of the newest
+    """
+
+    partitions: int
+    written: SchemaVersion | None = None
+    typing: Typing | None = None
+    version: int | None = None
+
+
+class _Routing:
+    """Rows and where they go; made again if the topic has another shape by then."""
+
+    __slots__ = ("_data", "_most", "_turn", "routed", "shape")
 
     def __init__(
-        self, data: pa.Table | pa.RecordBatch, partitions: int, turn: int, most: int
+        self, data: pa.Table | pa.RecordBatch, shape: _Shape, turn: int, most: int
     ) -> None:
         self._data, self._turn, self._most = data, turn, most
-        self.partitions = partitions
-        self.routed: Routed = route(data, partitions, turn, most)
+        self.shape = shape
+        self.routed = self._made()
 
-    def over(self, partitions: int) -> Routed:
-        """The rows over so many partitions."""
-        if partitions != self.partitions:
-            self.routed = route(self._data, partitions, self._turn, self._most)
-            self.partitions = partitions
+    def _made(self) -> Routed:
+        routed = route(self._data, self.shape.partitions, self._turn, self._most)
+        return stamped(routed, self.shape.typing)
+
+    def over(self, shape: _Shape) -> Routed:
+        """The rows for a topic of this shape."""
+        if shape is not self.shape and shape != self.shape:
+            self.shape = shape
+            self.routed = self._made()
         return self.routed
 
 
@@ -174,9 +195,9 @@ class Producer:
         "_name",
         "_named",
         "_number",
-        "_partitions",
         "_router",
         "_sends",
+        "_shape",
         "_store",
         "chunking",
         "topic",
@@ -200,9 +221,9 @@ class Producer:
         self.chunking = chunking
         self.topic = TopicName.parse(topic, allow_partition=True)
         self._name = None if name is None else check_name("producer", name)
-        found = topic_in_use(store, self.topic)
-        self._number = found.number
-        self._partitions = found.partitions
+        self._number = topic_in_use(store, self.topic).number
+        self._shape = _Shape(0)
+        self._shape = store.read(self._look, fresh=False)
         self._router = router or Router(None, ROUND_ROBIN, self._short(), self._name or "")
         self._named: Named | None = None
         self._access = Access(store, self._number, self._short(), access_mode)
@@ -255,7 +276,7 @@ class Producer:
 
     def send(
         self,
-        value: Value | str | None,
+        value: Value | str | Record | None,
         *,
         key: bytes | str | None = None,
         properties: Mapping[str, str] | None = None,
@@ -268,7 +289,8 @@ class Producer:
     ) -> SendReceipt:
         """Send one message; durable when it returns, in a transaction with the commit.
 
-        value:                  bytes; with chunking also a binary file or an iterable of bytes,
+        value:                  bytes, or a record of the topic's schema: an object of its class, or
+                                a dict; with chunking also a binary file or an iterable of bytes,
                                 of which only a few chunks are in memory
         value, key:             a str becomes its UTF-8
         event_time:             ms since 1970 UTC
@@ -291,7 +313,7 @@ class Producer:
 
     def _send_one(
         self,
-        value: Value | str | None,
+        value: Value | str | Record | None,
         *,
         key: bytes | str | None = None,
         properties: Mapping[str, str] | None = None,
@@ -306,20 +328,23 @@ class Producer:
         self._check_open()
         if txn is None:
             self._settle()
-        value, key = as_bytes(value), as_bytes(key)
+        value = value if type(value) is bytes else self._bytes(value)
+        key = as_bytes(key)
         head = beside(key, properties, event_time, deliver_at, deliver_after)
         if self.chunking and value is not None:
             body = large.body_of(value, key, properties, self._store.settings)
             if isinstance(body, large.Body):
                 if self.topic.partition is not None:
                     partition = self.topic.partition
-                self._partitions = self._store.read(self._count)
+                self._shape = self._store.read(self._look)
+                self._check_large()
+                partitions = self._shape.partitions
                 if partition is None and self._router.is_own:
                     partition = self._router.of_message(
-                        self._partitions, None, key, properties, event_time, deliver_at, sequence_id
+                        partitions, None, key, properties, event_time, deliver_at, sequence_id
                     )
                 turn = self._router.next()
-                to = large.address(self._partitions, turn, key, partition, self._named, sequence_id)
+                to = large.address(partitions, turn, key, partition, self._named, sequence_id)
                 receipt = large.send(self._store, self._access.target, to, head, body, txn)
                 if txn is not None:
                     self._asserting.note(txn, event_time)
@@ -331,7 +356,7 @@ class Producer:
     @overload
     def send_async(
         self,
-        value: bytes | str | None,
+        value: bytes | str | Record | None,
         *,
         txn: None = None,
         key: bytes | str | None = None,
@@ -346,7 +371,7 @@ class Producer:
     @overload
     def send_async(
         self,
-        value: bytes | str | None,
+        value: bytes | str | Record | None,
         *,
         txn: Transaction,
         key: bytes | str | None = None,
@@ -360,7 +385,7 @@ class Producer:
 
     def send_async(
         self,
-        value: bytes | str | None,
+        value: bytes | str | Record | None,
         *,
         txn: Transaction | None = None,
         key: bytes | str | None = None,
@@ -396,14 +421,16 @@ class Producer:
         if self._router.is_own and partition is None and self.topic.partition is None:
             value, key = as_bytes(value), as_bytes(key)
             partition = self._router.of_message(
-                self._partitions, value, key, properties, event_time, deliver_at, sequence_id
+                self._shape.partitions, value, key, properties, event_time, deliver_at, sequence_id
             )
         if txn is None:
             self._check_open()
             lane = self._lane or self._queue()
             times = (event_time, deliver_at, deliver_after)
+            value = value if type(value) is bytes else self._bytes(value)
             return lane.put(value, key, properties, times, sequence_id, partition)
-        value, key = as_bytes(value), as_bytes(key)
+        value = value if type(value) is bytes else self._bytes(value)
+        key = as_bytes(key)
         is_plain = not properties and deliver_at is None and deliver_after is None
         if is_plain and partition is None and self._is_sound(value, key, event_time, sequence_id):
             self._check_open()
@@ -417,6 +444,8 @@ class Producer:
     def _is_sound(self, value: object, key: object, *numbers: object) -> bool:
         """True for a message that no routing refuses: it may be routed later, with others."""
         if type(value) is not bytes or self.topic.partition is not None:
+            return False
+        if self._shape.typing is not None:
             return False
         size = len(value)
         if key is not None:
@@ -559,16 +588,16 @@ class Producer:
             fixed = pa.repeat(pa.scalar(self.topic.partition, pa.int64()), data.num_rows)
             data = data.append_column("partition", fixed)
         elif self._router.is_own:
-            data = self._router.over(data, self._partitions)
+            data = self._router.over(data, self._shape.partitions)
         most, turn = self._store.settings.max_message_bytes, self._router.next()
         try:
-            return _Routing(data, self._partitions, turn, most)
-        except InvalidArgument:  # it may name a partition that was added
-            before = self._partitions
-            self._partitions = self._store.read(self._count)
-            if self._partitions == before:
+            return _Routing(data, self._shape, turn, most)
+        except (InvalidArgument, InvalidMessage):  # a partition was added, or another schema
+            before = self._shape
+            self._shape = self._store.read(self._look)
+            if self._shape == before:
                 raise
-            return _Routing(data, self._partitions, turn, most)
+            return _Routing(data, self._shape, turn, most)
 
     def _routed(self, view: View, routing: _Routing) -> tuple[Topic, Routed]:
         """The topic, and the rows over the partitions it has: under the lock a key has one place.
@@ -576,11 +605,51 @@ class Producer:
         raises: TopicNotFound when it was deleted; ProducerFenced, ProducerBusy
         """
         topic = self._access.topic(view)
-        self._partitions = topic.partitions
-        return topic, routing.over(topic.partitions)
+        self._shape = self._shape_of(view, topic)
+        return topic, routing.over(self._shape)
 
-    def _count(self, view: View) -> int:
-        return live_topic(view, self._number, self._short()).partitions
+    def _look(self, view: View) -> _Shape:
+        return self._shape_of(view, live_topic(view, self._number, self._short()))
+
+    def _shape_of(self, view: View, topic: Topic) -> _Shape:
+        if not topic.schemas:
+            known = self._shape
+            same = known.written is None and known.partitions == topic.partitions
+            return known if same else _Shape(topic.partitions)
+        version = self._shape.version
+        written = schema_of(topic) if version is None else topic.schemas[version - 1]
+        typing = typing_of(view, self._store.settings, topic, version)
+        return _Shape(topic.partitions, written, typing, version)
+
+    def _write(self, version: int) -> None:
+        """Write records of this version of the topic's schema; until then it is the newest."""
+        self._shape = self._shape._replace(version=version)
+        self._shape = self._store.read(self._look)
+
+    def _bytes(self, value: Any) -> Any:
+        """A value as it is sent: records are written by the schema. Raises InvalidMessage."""
+        if isinstance(value, str):
+            return value.encode()
+        if self._shape.written is None or not classes.is_record(value):
+            return value
+        try:
+            return encode_one(schema_in(self._shape.written), value)
+        except InvalidMessage:  # the topic may have another schema by now
+            before = self._shape.written
+            self._shape = self._store.read(self._look)
+            if self._shape.written in (before, None):
+                raise
+            return encode_one(schema_in(self._shape.written), value)
+
+    def _check_large(self) -> None:
+        """Refuse a message that is not in memory where each value must fit a schema."""
+        typing = self._shape.typing
+        if typing is not None and typing.mode == ENFORCE:
+            raise InvalidMessage(
+                f"a message in chunks cannot be checked against the schema of {typing.topic}",
+                hint="txlog policy schema set --validation record stores it unchecked",
+                topic=typing.topic,
+            )
 
     def _short(self) -> str:
         return self.topic.topic.short

@@ -3,6 +3,7 @@
 Contents:
 
     delayed_index   merging or rebuilding the index of a topic's delayed messages
+    schemas         TopicSchemas: the versions of what a topic's values are
     subscription    SubscriptionHandle
     throughput      messages, bytes and transactions that became visible, by time
     topic           TopicHandle: a topic's delayed messages, looked at and decided

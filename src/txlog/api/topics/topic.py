@@ -16,6 +16,7 @@ from txlog.answers import delayed as delayreport
 from txlog.answers.delayed import DelayCounts, buckets
 from txlog.api.sending.producer import as_bytes
 from txlog.api.topics import delayed_index
+from txlog.api.topics.schemas import TopicSchemas
 from txlog.api.topics.throughput import throughput
 from txlog.api.topics.watermarks import TopicWatermarks
 from txlog.arguments import checked
@@ -121,6 +122,11 @@ class TopicHandle:
     def watermarks(self) -> TopicWatermarks:
         """Its event-time watermarks: look at them, set a producer's, declare one idle."""
         return TopicWatermarks(self._store, self._asked)
+
+    @property
+    def schemas(self) -> TopicSchemas:
+        """The schemas of its values: list them, add one, delete them."""
+        return TopicSchemas(self._store, self._asked)
 
     # --- looking -----------------------------------------------------------------------------
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Mapping
-from typing import Annotated
+from typing import Annotated, Any
 
 from txlog.cli.call.ask import confirm
 from txlog.cli.call.call import Call
@@ -58,7 +58,7 @@ def create(
         "retention_ms": call.duration(retention),
         "retention_bytes": None if retention_bytes is None else parse_size(retention_bytes),
     }
-    policies = {policy: value for policy, value in given.items() if value is not None}
+    policies: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     client = call.client(write=True)
 
     def one(name: str) -> None:

@@ -6,7 +6,7 @@ Ledger: system/catalog. Ops
   IsolationSet, PartitionsAdded, TopicDeleted, SubscriptionPolicySet, SubscriptionDeleted,
   NamespacePolicySet, PlaceAdded, LossAccepted, ClockNoted,
   LedgerTrimmed (role s), Compacted (each large message is a ledger: their owners would stay),
-  PartitionCompacted (the ledgers of the compaction before go),
+  PartitionCompacted (the ledgers of the compaction before go), SchemaAdded, SchemasDeleted,
   TxnOpened (counts the transactions without a key, which go round robin over the coordinators).
 
 Invariants
@@ -43,6 +43,8 @@ from txlog.engine.model.ops import (
     PartitionsAdded,
     PlaceAdded,
     PolicySet,
+    SchemaAdded,
+    SchemasDeleted,
     SettingSet,
     SubscriptionCreated,
     SubscriptionDeleted,
@@ -60,6 +62,16 @@ NO_TOPIC = 1 << 62  # above every number
 K = TypeVar("K")
 
 
+class SchemaVersion(msgspec.Struct, array_like=True, frozen=True):
+    """A schema that a topic has or had: kind avro or json, definition an Avro record's text."""
+
+    version: int
+    kind: str
+    definition: str
+    time_ms: int
+    deleted: bool = False
+
+
 class Topic(msgspec.Struct, array_like=True):
     """A topic: name tenant/namespace/name.
 
@@ -67,6 +79,7 @@ class Topic(msgspec.Struct, array_like=True):
 
     partitions: how many there are, added ones included
     added:      (first number, partitions) of each extent that came after the first
+    schemas:    every version there was, rising; the numbers of deleted ones are not used again
     """
 
     number: int
@@ -76,6 +89,7 @@ class Topic(msgspec.Struct, array_like=True):
     created_ms: int
     subscriptions: list[int]
     added: list[tuple[int, int]] = []
+    schemas: list[SchemaVersion] = []
 
 
 class Subscription(msgspec.Struct, array_like=True):
@@ -161,8 +175,8 @@ def apply(state: Catalog, lsn: int, time_ms: int, op: Op) -> None:
         _ledgers(state, lsn, op)
     elif isinstance(op, PolicySet | NamespacePolicySet):
         _set_policy(state, op)
-    elif isinstance(op, TopicCreated):
-        _create_topic(state, lsn, time_ms, op)
+    elif isinstance(op, TopicCreated | SchemaAdded | SchemasDeleted):
+        _topic(state, lsn, time_ms, op)
     elif isinstance(op, SubscriptionCreated):
         state.subscriptions[op.subscription] = Subscription(
             op.subscription, op.topic, op.name, op.kind, op.isolation, time_ms
@@ -257,6 +271,23 @@ def _reshape(
     state.owners = {k: own for k, own in state.owners.items() if own[0] not in gone_ones}
     state.unavailable = {k: why for k, why in state.unavailable.items() if k not in gone_ones}
     state.policies.pop(op.topic, None)
+
+
+def _topic(
+    state: Catalog, lsn: int, time_ms: int, op: TopicCreated | SchemaAdded | SchemasDeleted
+) -> None:
+    """A topic comes, or what its values are changes."""
+    if isinstance(op, TopicCreated):
+        _create_topic(state, lsn, time_ms, op)
+        return
+    topic = state.topics[op.topic]
+    if isinstance(op, SchemasDeleted):
+        gone = msgspec.structs.replace
+        topic.schemas = [gone(one, deleted=True) for one in topic.schemas]
+        return
+    if op.version != len(topic.schemas) + 1:
+        raise broken("catalog", lsn, f"schema {op.version} of {topic.name} is not the next one")
+    topic.schemas = [*topic.schemas, SchemaVersion(op.version, op.kind, op.definition, time_ms)]
 
 
 def _set(
@@ -382,6 +413,12 @@ def policies_of(state: Catalog, topic: Topic) -> dict[str, int]:
         return own
     name = TopicName.parse(topic.name)
     return {**state.namespace_policies.get(f"{name.tenant}/{name.namespace}", {}), **own}
+
+
+def schema_of(topic: Topic) -> SchemaVersion | None:
+    """The newest schema of a topic; None: its values are bytes."""
+    newest = topic.schemas[-1] if topic.schemas else None
+    return None if newest is None or newest.deleted else newest
 
 
 def topic_of(state: Catalog, partition: int) -> Topic:

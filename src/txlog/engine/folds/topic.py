@@ -3,7 +3,7 @@
 Ledger: the partition. Ops
   LedgerRolled (old 0: the first ledger), LedgerSealed, LedgerTrimmed, Appended, CommitMarker,
   ProducerOpened, ProducersForgotten, Deduplicated, DelaysCounted, WatermarkSet,
-  WatermarkIdled, WatermarkSnapshot, Adopted, PartitionCompacted.
+  WatermarkIdled, WatermarkSnapshot, Adopted, PartitionCompacted, SchemaMismatched.
 
 Invariants
   1. Entries of a ledger are numbered from 0 without gaps; ledger ids of a partition rise.
@@ -35,6 +35,7 @@ from txlog.engine.model.ops import (
     PartitionCompacted,
     ProducerOpened,
     ProducersForgotten,
+    SchemaMismatched,
     WatermarkIdled,
     WatermarkSet,
     WatermarkSnapshot,
@@ -96,6 +97,7 @@ class Topic(msgspec.Struct, array_like=True):
     delays_refused: int = 0
     delays_beyond_ttl: int = 0
     compaction: Compaction | None = None
+    mismatched: int = 0  # messages that do not fit the schema
 
 
 def apply(state: Topic, lsn: int, time_ms: int, op: Op) -> None:
@@ -188,6 +190,10 @@ def _delays_counted(state: Topic, lsn: int, time_ms: int, op: DelaysCounted) -> 
     state.delays_beyond_ttl += op.beyond_ttl
 
 
+def _mismatched(state: Topic, lsn: int, time_ms: int, op: SchemaMismatched) -> None:
+    state.mismatched += op.messages
+
+
 def _compacted(state: Topic, lsn: int, time_ms: int, op: PartitionCompacted) -> None:
     known = state.compaction
     ledgers, horizon = ([], (0, -1)) if known is None else (known.ledgers, known.horizon)
@@ -259,6 +265,7 @@ _TAKES: dict[type, Callable[[Topic, int, int, Any], None]] = {
     Deduplicated: _named,
     DelaysCounted: _delays_counted,
     PartitionCompacted: _compacted,
+    SchemaMismatched: _mismatched,
     LedgerTrimmed: _take_ledger_trimmed,
     WatermarkSet: _take_watermark,
     WatermarkIdled: _take_watermark,

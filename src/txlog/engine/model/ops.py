@@ -214,6 +214,28 @@ class PolicySet(OfCatalog, tag="pol", frozen=True):
     value: int | None
 
 
+class SchemaAdded(OfCatalog, tag="scha", frozen=True):
+    """A topic has a schema of this version; kind avro or json, definition an Avro record's text."""
+
+    topic: int
+    version: int
+    kind: str
+    definition: str
+
+
+class SchemasDeleted(OfCatalog, tag="schd", frozen=True):
+    """A topic has no schema any more; values of its versions so far can still be decoded."""
+
+    topic: int
+
+
+class SchemaMismatched(OfTopic, tag="schm", frozen=True):
+    """Messages were stored though their values do not fit the schema."""
+
+    partition: int
+    messages: int
+
+
 class PartitionOffline(OfCatalog, tag="poff", frozen=True):
     """A partition and its sidecar are not available: reason admin or damage.
 
@@ -935,7 +957,7 @@ Op = (
     | BucketSealed | BucketsMerged | BucketDeleted | Promoted | NamespacePolicySet
     | DelaysCounted | WatermarkSet | WatermarkIdled | WatermarkSnapshot | BufferWatermark
     | WatermarkEmitted | Adopted | BatchRecorded | PlaceAdded | Offloaded | LossAccepted
-    | ClockNoted | PartitionCompacted
+    | ClockNoted | PartitionCompacted | SchemaAdded | SchemasDeleted | SchemaMismatched
 )  # fmt: skip
 
 _encoder = msgspec.msgpack.Encoder()

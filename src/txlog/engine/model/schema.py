@@ -25,6 +25,7 @@ __all__ = [
     "MESSAGE",
     "PROPERTIES",
     "PROPERTY_MAP",
+    "SCHEMA",
     "SEQUENCE",
     "TXN_ABORT",
     "TXN_COMMIT",
@@ -49,6 +50,7 @@ PROPERTIES: Final = 2
 EVENT_TIME: Final = 4
 DELIVER_AT: Final = 8
 SEQUENCE: Final = 16
+SCHEMA: Final = 32
 
 # A new column takes a new bit and goes last: masks are in the frames of old journals.
 _OPTIONAL: Final = (
@@ -57,8 +59,9 @@ _OPTIONAL: Final = (
     (EVENT_TIME, "event_time"),
     (DELIVER_AT, "deliver_at"),
     (SEQUENCE, "sequence_id"),
+    (SCHEMA, "schema_version"),
 )
-ALL_COLUMNS: Final = KEY | PROPERTIES | EVENT_TIME | DELIVER_AT | SEQUENCE
+ALL_COLUMNS: Final = KEY | PROPERTIES | EVENT_TIME | DELIVER_AT | SEQUENCE | SCHEMA
 _NAMES: Final = frozenset(["value", *(name for _, name in _OPTIONAL)])
 _SCHEMAS: Final[list[pa.Schema]] = [
     pa.schema(

@@ -14,6 +14,7 @@ Contents:
     participants   what remains to be done to end a transaction, and where it can be done now
     policies       which policy holds: the topic's, else its namespace's, else the store's
     reading/       visible rows after a position
+    records        what values are checked against, and values as columns
     route          which partition each message of a batch goes to
     runs           message ids as runs
     staging        rows written as staged files, by any process that sees the directory

@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from txlog.engine.model.ops import NO_TIME
 from txlog.engine.model.schema import INSTANT
+from txlog.engine.plan.records import Typing, records_of, stamped
 from txlog.engine.plan.route import COLUMNS, route, user_batch
 from txlog.engine.storage.disk.protocol import Disk
 from txlog.engine.storage.segment import FileRef
@@ -41,6 +42,7 @@ class StagePlan(msgspec.Struct, frozen=True):
     tag:            in the name of the directory: jobs of one stream have the same
     producer:       whose name every row has
     query:          of a stream: its id, which is that of its checkpoint
+    typing:         what values are checked against
     """
 
     store: str
@@ -56,6 +58,7 @@ class StagePlan(msgspec.Struct, frozen=True):
     tag: str = ""
     producer: str | None = None
     query: str = ""
+    typing: Typing | None = None
 
     def named(self, key: str, batch: int | str, query: str = "") -> StagePlan:
         """The same for a batch that was not known when the files were planned."""
@@ -68,6 +71,7 @@ class Staged(msgspec.Struct, frozen=True):
     partitions:   how many the topic had when its rows were routed
     task, number: its place among the files of its partition
     times:        as in Appended
+    mismatched:   messages that do not fit the schema, or were not checked
     """
 
     directory: str
@@ -80,6 +84,7 @@ class Staged(msgspec.Struct, frozen=True):
     file: FileRef
     payload_bytes: int
     times: bytes | None = None
+    mismatched: int = 0
 
 
 class Stager:
@@ -123,11 +128,16 @@ class Stager:
     def _add(self, data: pa.Table | pa.RecordBatch) -> None:
         plan = self._plan
         routed = route(data, plan.partitions, self._task, plan.message_bytes_max)
+        routed = stamped(routed, plan.typing)
         rows = self._with_times(routed.batch)
         for piece in routed.slices:
             file = self._files.get(piece.partition)
             if file is None:
-                file = self._files[piece.partition] = StagedFile(plan.time_ms, plan.producer)
+                file = self._files[piece.partition] = StagedFile(
+                    plan.time_ms,
+                    plan.producer,
+                    None if plan.typing is None else records_of(plan.typing),
+                )
             file.add(rows.slice(piece.row_start, piece.rows), piece.payload_bytes)
             if file.is_full:
                 self._publish(piece.partition)
@@ -137,7 +147,8 @@ class Stager:
     def _with_times(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Rows with the instants that are stored: a delay counts from the time of the job."""
         plan, names = self._plan, batch.schema.names
-        columns = {name: batch.column(name) for name in names if name in COLUMNS}
+        stored = {*COLUMNS, "schema_version"}
+        columns = {name: batch.column(name) for name in names if name in stored}
         after = columns.pop("deliver_after", None)
         if plan.fixed_delay_ms:
             columns["deliver_at"] = self._later(
@@ -174,6 +185,7 @@ class Stager:
                 msgspec.structs.replace(made.ref, path=path),
                 made.payload_bytes,
                 times_bytes(made.times, NO_TIME),
+                made.unchecked,
             )
         )
 

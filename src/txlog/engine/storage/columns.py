@@ -38,6 +38,7 @@ MESSAGE = pa.schema(
         ("marker_ledger", pa.int64()),
         ("marker_entry", pa.int64()),
         ("visible_time", INSTANT),
+        ("schema_version", pa.int32()),  # what the value was checked against; null: bytes
     ]
 )
 

@@ -14,11 +14,11 @@ than the memory it takes to write.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from itertools import groupby
 from types import ModuleType
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 import msgspec
 import pyarrow as pa
@@ -38,10 +38,16 @@ IPC_BATCH_BYTES, IPC_FILE_BYTES = 64, 4096
 
 # A sealed file of a partition says which ledger it is in every row: who scans many files by
 # Spark would have to ask for the name of each, which costs more than all of such a column.
-SEALED: Final = MESSAGE.append(pa.field("ledger", pa.int64()))
+# DuckDB scans no files of unequal columns together, so those of untyped topics stay as they were.
+BYTES: Final = pa.schema([field for field in MESSAGE if field.name != "schema_version"])
+SEALED: Final = BYTES.append(pa.field("ledger", pa.int64()))
+RECORD: Final = "record"
 # Parquet encodings, by spec/analytics 8; payload and properties are PLAIN.
 _DICTIONARY: Final = ["kind", "key", "producer"]
-_DELTA: Final = [field.name for field in SEALED if field.type in (pa.int64(), pa.int32(), INSTANT)]
+_DELTA: Final = [
+    "schema_version",
+    *(field.name for field in SEALED if field.type in (pa.int64(), pa.int32(), INSTANT)),
+]
 _PLAIN: Final = ["value", "properties.key_value.key", "properties.key_value.value"]
 # An absent column reads as null; these two every file stores, so that any scan can rely on them.
 _ALWAYS: Final = ("kind", "entry")
@@ -50,13 +56,30 @@ Form = Literal["part", "sealed", "chunks", "bucket", "adopted"]
 Group = tuple[int, int, int, int]  # rows, offset, length, CRC32C
 
 
+class Records(NamedTuple):
+    """How the values of a typed topic become the column `record` of a Parquet file.
+
+    version: of the schema whose type it has; of: the values of rows as structs, null where a row
+             does not say in `schema_version` that its value was checked
+    """
+
+    version: int
+    kind: pa.StructType
+    of: Callable[[pa.Table], pa.ChunkedArray]
+
+    def beside(self, rows: pa.Table) -> pa.Table:
+        """The rows with their records."""
+        return rows.append_column(pa.field(RECORD, self.kind), self.of(rows))
+
+
 class FileRef(msgspec.Struct, frozen=True, array_like=True):
     """What the manifest knows of a segment file; the groups and the footer cover all its bytes.
 
     first, last: the least and greatest entry; lsn_first, lsn_last: of the LSN, 0 when the rows
     have none. An empty file has 0, -1. A part is one group and no footer. An adopted file is a
     sealed one whose rows have no LSN: it is here, for all of them. messages: how many rows of a
-    sealed file are of kind data; -1 if not counted.
+    sealed file are of kind data; -1 if not counted. record: the version of the schema whose type
+    the column `record` of a Parquet file has; 0: it has no such column.
     """
 
     path: str
@@ -74,6 +97,7 @@ class FileRef(msgspec.Struct, frozen=True, array_like=True):
     form: Form
     clean: bool = False
     messages: int = -1
+    record: int = 0
 
     @property
     def is_messages_only(self) -> bool:
@@ -115,17 +139,14 @@ def encode_sealed(
     identity: Mapping[str, str] | None = None,
     *,
     ledger: int | None = None,
+    records: Records | None = None,
 ) -> list[memoryview]:
-    """The buffers of a Parquet file in log order, with every column of the schema.
-
-    DuckDB refuses a scan over files of unequal columns, and a null column costs a few bytes.
-    ledger: of a partition's file; in a sidecar's a row is found by its marker
-    """
+    """The buffers of a Parquet file in log order, as SegmentStream.sealed makes them."""
     table, keys = conform(table), 0
     if has_keys:
         compute = arrow_module("pyarrow.compute")
         keys = max(1, int(compute.count_distinct(table.column("key")).as_py()))
-    stream = SegmentStream().sealed([table], keys, identity, ledger=ledger)
+    stream = SegmentStream(records).sealed([table], keys, identity, ledger=ledger)
     return [memoryview(piece) for piece in stream]
 
 
@@ -197,9 +218,11 @@ class SegmentStream:
     Of its rows and bytes no more is in memory than one table that it is given, encoded and not.
     """
 
-    __slots__ = ("_entries", "_form", "_lsns", "_messages", "_rows", "_written")
+    __slots__ = ("_entries", "_form", "_lsns", "_messages", "_records", "_rows", "_written")
 
-    def __init__(self) -> None:
+    def __init__(self, records: Records | None = None) -> None:
+        """records: what a sealed file of a typed topic has beside its values."""
+        self._records = records
         self._form: Form = "part"
         self._written = Written()
         self._rows = 0
@@ -243,14 +266,17 @@ class SegmentStream:
         self._form, self._messages = "sealed", 0
         written = self._written
         bloom = bloom_for(distinct_keys) if distinct_keys else None
-        with sealed_writer(pa.PythonFile(written.sink, "w"), bloom, SEALED) as writer:
+        records = self._records
+        schema = SEALED if records is None else typed(SEALED, records.kind)
+        with sealed_writer(pa.PythonFile(written.sink, "w"), bloom, schema) as writer:
             writer.add_key_value_metadata(dict(identity or {}))
             for table in tables:
                 self._note(table)
                 self._messages += _count(table, "kind", KIND_DATA)
                 said = pa.repeat(pa.scalar(ledger, pa.int64()), table.num_rows)
                 for group in cut(conform(table).append_column(SEALED.field("ledger"), said)):
-                    writer.write_table(group, row_group_size=GROUP_ROWS)
+                    rows = group if records is None else records.beside(group)
+                    writer.write_table(rows.select(schema.names), row_group_size=GROUP_ROWS)
                     yield from written.take_group(group.num_rows)
         yield from written.take_group(0)
 
@@ -279,6 +305,7 @@ class SegmentStream:
             form=self._form,
             clean=clean,
             messages=self._messages,
+            record=0 if self._records is None or self._form == "part" else self._records.version,
         )
 
     def _note(self, table: pa.Table) -> None:
@@ -293,6 +320,25 @@ def _spanned(bounds: Iterable[tuple[int, int]], none: tuple[int, int]) -> tuple[
     return (min(low for low, _ in known), max(high for _, high in known)) if known else none
 
 
+def typed(schema: pa.Schema, kind: pa.StructType) -> pa.Schema:
+    """The columns of a file that has records of this type, too."""
+    return schema.append(MESSAGE.field("schema_version")).append(pa.field(RECORD, kind))
+
+
+def _leaves(name: str, kind: pa.DataType) -> Iterator[str]:
+    """The columns that Parquet makes of a value, by their paths."""
+    if pa.types.is_struct(kind):
+        for field in kind:
+            yield from _leaves(f"{name}.{field.name}", field.type)
+    elif pa.types.is_map(kind):
+        yield from _leaves(f"{name}.key_value.key", kind.key_type)
+        yield from _leaves(f"{name}.key_value.value", kind.item_type)
+    elif pa.types.is_list(kind):
+        yield from _leaves(f"{name}.list.element", kind.value_type)
+    else:
+        yield name
+
+
 def bloom_of(keys: pa.ChunkedArray) -> dict[str, dict[str, int | float]]:
     """The bloom filter of a row group, by the keys that are known."""
     return bloom_for(int(arrow_module("pyarrow.compute").count_distinct(keys).as_py()))
@@ -304,22 +350,23 @@ def bloom_for(distinct: int) -> dict[str, dict[str, int | float]]:
 
 
 def sealed_writer(
-    sink: object, bloom: Mapping[str, object] | None, schema: pa.Schema = MESSAGE
+    sink: object, bloom: Mapping[str, object] | None, schema: pa.Schema = BYTES
 ) -> ParquetWriter:
     """A writer of the one form of Parquet; sink: whatever pyarrow writes to."""
     delta = [name for name in _DELTA if name in schema.names]
+    of_records = list(_leaves(RECORD, schema.field(RECORD).type)) if RECORD in schema.names else []
     return arrow_module("pyarrow.parquet").ParquetWriter(
         sink,
         schema,
         version="2.6",
         compression="zstd",
         compression_level=1,
-        use_dictionary=_DICTIONARY,
+        use_dictionary=[*_DICTIONARY, *of_records],
         column_encoding={
             **dict.fromkeys(delta, "DELTA_BINARY_PACKED"),
             **dict.fromkeys(_PLAIN, "PLAIN"),
         },
-        write_statistics=[*_DICTIONARY, *delta],
+        write_statistics=[*_DICTIONARY, *delta, *of_records],
         write_page_index=True,
         write_page_checksum=True,
         bloom_filter_options=bloom,
@@ -335,6 +382,7 @@ def make_ref(
     *,
     form: Form,
     clean: bool = False,
+    records: Records | None = None,
 ) -> FileRef:
     """Describe a file about to be published: the bytes of `buffers`, which encode `table`."""
     data = buffers[0] if len(buffers) == 1 else b"".join(buffers)
@@ -368,6 +416,7 @@ def make_ref(
         form=form,
         clean=clean,
         messages=messages,
+        record=0 if records is None else records.version,
     )
 
 

@@ -28,7 +28,7 @@ from txlog.engine.storage.checked import (
 )
 from txlog.engine.storage.columns import MESSAGE, conform
 from txlog.engine.storage.disk.protocol import File
-from txlog.engine.storage.segment import FileRef, arrow_module
+from txlog.engine.storage.segment import RECORD, FileRef, arrow_module
 from txlog.errors import Corruption
 from txlog.startup.crc32c import crc32c
 
@@ -127,6 +127,20 @@ class SegmentReader:
         except pa.ArrowException as error:
             offset, length = self._place(number)
             raise self._corrupt(offset, length, "columns of MESSAGE", str(error)) from error
+
+    def records(self, start: int, stop: int) -> pa.ChunkedArray:
+        """The records of the rows start..stop-1, which the file has (`ref.record`)."""
+        pieces: list[pa.ChunkedArray] = []
+        for number, end in enumerate(self._ends):
+            begin = end - self.ref.groups[number][0]
+            low, high = max(start, begin), min(stop, end)
+            if low < high:
+                group = self._group(number, [RECORD]).column(RECORD)
+                pieces.append(group.slice(low - begin, high - low))
+        if not pieces:
+            kind = self._checked_footer().schema.to_arrow_schema().field(RECORD).type
+            return pa.chunked_array([], kind)
+        return pa.chunked_array([chunk for piece in pieces for chunk in piece.chunks])
 
     @property
     def cached_bytes(self) -> int:

@@ -17,13 +17,16 @@ import pyarrow as pa
 
 from txlog.engine.storage.columns import INSTANT, KIND_DATA, MESSAGE
 from txlog.engine.storage.segment import (
+    BYTES,
     GROUP_BYTES,
     GROUP_ROWS,
     FileRef,
+    Records,
     Written,
     bloom_of,
     cut,
     sealed_writer,
+    typed,
 )
 from txlog.startup import compute as pc
 
@@ -39,12 +42,14 @@ class StagedBytes(msgspec.Struct, frozen=True, gc=False):
 
     ref:   without path and ledger
     times: int64, the deliver_at of each row; None when none has one
+    unchecked: rows whose value was not found to fit a schema
     """
 
     pieces: list[bytes]
     ref: FileRef
     payload_bytes: int
     times: pa.ChunkedArray | None
+    unchecked: int = 0
 
 
 class StagedFile:
@@ -54,9 +59,11 @@ class StagedFile:
         "_payload_bytes",
         "_pieces",
         "_producer",
+        "_records",
         "_rows",
         "_time_ms",
         "_times",
+        "_unchecked",
         "_waiting",
         "_waiting_bytes",
         "_waiting_rows",
@@ -64,9 +71,13 @@ class StagedFile:
         "_written",
     )
 
-    def __init__(self, time_ms: int, producer: str | None = None) -> None:
+    def __init__(
+        self, time_ms: int, producer: str | None = None, records: Records | None = None
+    ) -> None:
         self._time_ms = time_ms
         self._producer = producer
+        self._records = records
+        self._unchecked = 0
         self._writer: ParquetWriter | None = None
         self._written = Written()
         self._waiting: list[pa.Table] = []
@@ -122,6 +133,7 @@ class StagedFile:
             0,
             0,
             "adopted",
+            record=0 if self._records is None else self._records.version,
         )
         times = pa.chunked_array(self._times, INSTANT)
         return StagedBytes(
@@ -129,6 +141,7 @@ class StagedFile:
             ref,
             self._payload_bytes,
             times.cast(pa.int64()) if times.null_count < len(times) else None,
+            self._unchecked,
         )
 
     def _encode(self, *, is_last: bool) -> None:
@@ -145,7 +158,8 @@ class StagedFile:
             if self._writer is None:
                 keys = stored.column("key")
                 bloom = None if keys.null_count == len(keys) else bloom_of(keys)
-                self._writer = sealed_writer(pa.PythonFile(self._written.sink, "w"), bloom)
+                sink = pa.PythonFile(self._written.sink, "w")
+                self._writer = sealed_writer(sink, bloom, stored.schema)
             self._writer.write_table(stored, row_group_size=GROUP_ROWS)
             self._pieces += self._written.take_group(stored.num_rows)
 
@@ -166,7 +180,12 @@ class StagedFile:
                 made[field.name] = pa.nulls(count, field.type)
         self._rows += count
         self._times.append(made["deliver_at"])
-        return pa.Table.from_arrays([made[name] for name in MESSAGE.names], schema=MESSAGE)
+        table = pa.Table.from_arrays([made[name] for name in MESSAGE.names], schema=MESSAGE)
+        if self._records is None:
+            return table.select(BYTES.names)
+        self._unchecked += made["schema_version"].null_count - made["value"].null_count
+        columns = typed(BYTES, self._records.kind).names
+        return self._records.beside(table).select(columns)
 
 
 def times_bytes(times: pa.ChunkedArray | None, none: int) -> bytes | None:

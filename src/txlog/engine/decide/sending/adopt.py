@@ -38,10 +38,12 @@ from txlog.engine.model.ops import (
     KeyBound,
     LedgerReserved,
     PartitionAdded,
+    SchemaMismatched,
     StatusUpdated,
 )
 from txlog.engine.plan.lookup import live_topic
 from txlog.engine.plan.participants import check_available
+from txlog.engine.plan.records import ENFORCE, typing_of
 from txlog.engine.plan.route import Routed
 from txlog.engine.plan.staging import Staged
 from txlog.engine.storage.segment import FileRef
@@ -218,6 +220,21 @@ def adopt(
     return draft.decision(DONE, sync=True)
 
 
+def _count_mismatched(draft: Draft, topic: Topic, partition: int, staged: Staged) -> None:
+    """Count what does not fit the schema; raises NotAllowed where that is not to be stored."""
+    typing = typing_of(draft.view, draft.settings, topic) if topic.schemas else None
+    if typing is None:
+        return
+    count = staged.mismatched if staged.file.record else staged.file.rows
+    if typing.mode == ENFORCE:
+        raise NotAllowed(
+            f"topic {typing.topic} has a schema by now, which the batch was not checked against",
+            hint="write it again",
+            topic=typing.topic,
+        )
+    draft.ops.append(SchemaMismatched(partition, count))
+
+
 def _checked(view: View, number: int, staged: Sequence[Staged]) -> Topic:
     topic = live_topic(view, number, "of this batch")
     if any(one.partitions != topic.partitions for one in staged):
@@ -293,6 +310,8 @@ def _commit(
     for one, file in zip(wanted.staged, wanted.files, strict=True):
         partition = number_of(topic, one.partition)
         draft.ops.append(Adopted(partition, file, one.payload_bytes, one.time_ms, one.times))
+        if one.mismatched or not file.record:
+            _count_mismatched(draft, topic, partition, one)
         last[partition] = file
     for partition, file in sorted(last.items()):
         draft.roll_behind(partition, (file.ledger, file.rows - 1))

@@ -24,9 +24,17 @@ from txlog.engine.decide.sending.deliver_at import Delays
 from txlog.engine.decide.transactions import enter
 from txlog.engine.folds import buffer as buffers
 from txlog.engine.folds.catalog import Topic, number_of
-from txlog.engine.model.ops import NO_TIME, Appended, BufferAppended, Deduplicated, PartitionAdded
+from txlog.engine.model.ops import (
+    NO_TIME,
+    Appended,
+    BufferAppended,
+    Deduplicated,
+    PartitionAdded,
+    SchemaMismatched,
+)
 from txlog.engine.plan import originals as flow_originals
 from txlog.engine.plan.participants import check_available
+from txlog.engine.plan.records import ENFORCE, typing_of, unchecked
 from txlog.engine.plan.route import PartitionSlice, Routed
 from txlog.engine.view.view import View
 from txlog.errors import (
@@ -189,6 +197,10 @@ def send_into(draft: Draft, now: Instant, outgoing: Outgoing, row_start: int) ->
             pieces.append(rows)
             at += kept
             beyond = delays.check(number, rows)
+            if topic.schemas:
+                if rows.num_rows != kept:  # the whole batch
+                    rows = rows.slice(piece.row_start, kept)
+                count_mismatched(draft, topic, number, rows)
         where_from = (piece.partition, piece.row_start, piece.rows)
         stored.append(SliceReceipt(*where_from, duplicates, originals, ledger, first, 0, beyond))
     refusal = delays.refusal()
@@ -272,6 +284,10 @@ def send_in_txn(
             pieces.append(rows)
             at += kept
             beyond = delays.check(number, rows)
+            if topic.schemas:
+                if rows.num_rows != kept:  # the whole batch
+                    rows = rows.slice(piece.row_start, kept)
+                count_mismatched(draft, topic, number, rows)
         stored.append(
             SliceReceipt(
                 piece.partition,
@@ -347,6 +363,25 @@ def times_of(rows: pa.RecordBatch) -> bytes | None:
     assert data is not None
     found: bytes = data.slice(times.offset * size, len(times) * size).to_pybytes()
     return found
+
+
+def count_mismatched(
+    draft: Draft, topic: Topic, partition: int, rows: pa.RecordBatch | pa.Table
+) -> None:
+    """Count the rows whose values do not fit the schema of a topic that has one.
+
+    raises: InvalidMessage where such rows are not to be stored
+    """
+    typing = typing_of(draft.view, draft.settings, topic)
+    if typing is None or not (count := unchecked(rows)):
+        return
+    if typing.mode == ENFORCE:
+        raise InvalidMessage(
+            f"{count} messages were not checked against the schema that topic {typing.topic} has",
+            hint="send them again",
+            topic=typing.topic,
+        )
+    draft.ops.append(SchemaMismatched(partition, count))
 
 
 def _count_duplicates(draft: Draft, partition: int, originals: list[MessageId | None]) -> None:

@@ -11,6 +11,7 @@ Contents:
     deletion       deleting subscriptions and topics
     offload        where files are offloaded to, and the switch to the copy
     policies       policies of a subscription, and those that topic, namespace and store share
+    schemas        adding a schema that fits those before it, and deleting all
     sidecar        rolling a sidecar, and switching to its compacted ledger
     trim           removing the oldest ledgers of a partition
     update         more partitions, other policies, other settings

@@ -15,6 +15,7 @@ from txlog.engine.model.ops import (
     CursorOpened,
     IsolationSet,
     PolicySet,
+    SchemaAdded,
     SettingSet,
     SubscriptionCreated,
     TopicCreated,
@@ -33,6 +34,7 @@ from txlog.errors import (
 )
 from txlog.ids import MessageId, TopicName
 from txlog.ranges import START, Bound
+from txlog.schemas.schema import Schema
 from txlog.settings import (
     INSTANT_MS_MAX,
     PARTITIONS_MAX,
@@ -60,6 +62,7 @@ def create_topic(
     *,
     if_not_exists: bool,
     policies: Mapping[str, int | None] = NO_POLICIES,
+    schema: Schema | None = None,
 ) -> Decision:
     """Decide a new topic; answers whether it was created."""
     if partitions < 1:
@@ -94,6 +97,8 @@ def create_topic(
     for number in range(first, first + partitions):
         draft.open_partition(number)
     draft.ops += policy_ops(catalog.next_topic, policies)
+    if schema is not None:
+        draft.ops.append(SchemaAdded(catalog.next_topic, 1, schema.type, schema.definition))
     return draft.decision(True, sync=True)
 
 

@@ -8,7 +8,7 @@ A subscription's own; each may be set, changed, taken away (spec/transactions 3 
     max_redeliver_count  one that came again more often goes to the dead-letter topic
     dead_letter_topic, retry_topic   names, else <topic>-<subscription>-DLQ and -RETRY
 
-Inherited ones, in three families. A topic takes each one that it does not have from its namespace,
+Inherited ones, in four families. A topic takes each one that it does not have from its namespace,
 and that from the store. What loses a policy inherits again; the store goes back to the default
 (spec/delayed 9 and 10; spec/watermarks 11):
 
@@ -20,6 +20,7 @@ and that from the store. What loses a policy inherits again; the store goes back
                  it waits; compaction_threshold_bytes: when the newest of each key is
                  (plan/policies), said as None where there is no bound; and ttl_from
     WATERMARK    those of plan/policies, named without their `watermark_`
+    SCHEMA       compatibility, validation: of the schemas of topics (plan/records)
 """
 
 from __future__ import annotations
@@ -170,6 +171,13 @@ WATERMARK: Final = Family(
         for name in WATERMARK_POLICIES
     },
 )
+SCHEMA: Final = Family(
+    "schemas",
+    {
+        name.removeprefix("schema_"): _Name(name, name, CHOICES[name])
+        for name in ("schema_compatibility", "schema_validation")
+    },
+)
 
 
 class Scope(msgspec.Struct, frozen=True, gc=False):
@@ -217,7 +225,7 @@ def own_policies(view: View, topic: Topic) -> dict[str, Value | None]:
     """Everything that was set for a topic itself, those of a family as people write them."""
     said = {
         known.policy: (name, known)
-        for family in (DELAYED, RETENTION, WATERMARK)
+        for family in (DELAYED, RETENTION, WATERMARK, SCHEMA)
         for name, known in family.names.items()
     }
     out: dict[str, Value | None] = {}

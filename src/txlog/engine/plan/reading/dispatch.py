@@ -50,6 +50,7 @@ RECEIVED = pa.schema(
         ("txn_least", pa.int64()),
         ("txn_state", pa.string()),
         ("redelivery_count", pa.int32()),
+        ("schema_version", pa.int32()),
     ]
 )
 # One for all: making it takes a third of a millisecond, and readers at the end ask all the time.
@@ -57,7 +58,7 @@ NO_MESSAGES = RECEIVED.empty_table()
 NO_MATTER = 1 << 62  # a plan whose rows are not read has no bound in bytes
 _STORED = (
     "key", "value", "properties", "publish_time", "event_time", "deliver_at", "producer",
-    "sequence_id", "txn_most", "txn_least",
+    "sequence_id", "txn_most", "txn_least", "schema_version",
 )  # fmt: skip
 _STORED_SCHEMA = pa.schema([RECEIVED.field(name) for name in _STORED])
 _NO_INDEX = pa.scalar(None, pa.int64())

@@ -34,7 +34,7 @@ _END = ((1 << 63) - 1, (1 << 31) - 1)
 _KIND = pa.scalar(KIND_DATA, pa.int8())
 _READ = (
     "kind", "lsn", "txn_index", "key", "value", "properties", "publish_time", "event_time",
-    "deliver_at", "producer", "sequence_id", "txn_most", "txn_least",
+    "deliver_at", "producer", "sequence_id", "txn_most", "txn_least", "schema_version",
 )  # fmt: skip
 
 

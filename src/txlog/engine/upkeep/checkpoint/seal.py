@@ -15,13 +15,15 @@ import pyarrow as pa
 
 from txlog.engine.decide.topics import sidecar
 from txlog.engine.folds import buffer as buffers
+from txlog.engine.folds.catalog import topic_of
 from txlog.engine.model.ops import LedgerSealed
 from txlog.engine.model.schema import INSTANT, KIND_DATA, MESSAGE, conform
 from txlog.engine.model.tail import repeat_runs
 from txlog.engine.plan.damage import first_bad_row
+from txlog.engine.plan.records import records_for
 from txlog.engine.storage.disk.protocol import Stream
 from txlog.engine.storage.manifest import Manifest, generations
-from txlog.engine.storage.segment import GROUP_ROWS, FileRef, SegmentStream, piece_rows
+from txlog.engine.storage.segment import GROUP_ROWS, FileRef, Records, SegmentStream, piece_rows
 from txlog.engine.storage.segment_reader import SegmentReader, take_spans
 from txlog.engine.store.store import Store
 from txlog.engine.upkeep.checkpoint.quarantine import record_damage
@@ -101,13 +103,14 @@ def _seal(
     while store.disk.exists(path):  # left by a pass that died before its frame
         number += 1
         path = sealed_path(directory, ledger, number)
-    made = SegmentStream()
+    records = records_for(topic_of(view.catalog, partition))
+    made = SegmentStream(records)
     with store.disk.publishing(
         path, Stream(made.sealed(pieces(), _distinct_keys(pieces()), ledger=in_rows))
     ):
         pass
     ref = made.ref(path, ledger, clean=role == "s")
-    compare_rows(store, ref, pieces(), in_rows)
+    compare_rows(store, ref, pieces(), in_rows, records)
     op = LedgerSealed(partition, role, ref)
     if store.write(lambda live, now: sidecar.seal(live, op)):
         return True
@@ -204,12 +207,17 @@ def _marked(
 
 
 def compare_rows(
-    store: Store, ref: FileRef, pieces: Iterable[pa.Table], ledger: int | None = None
+    store: Store,
+    ref: FileRef,
+    pieces: Iterable[pa.Table],
+    ledger: int | None = None,
+    records: Records | None = None,
 ) -> None:
     """Read the sealed file back and compare every row with its source (R17).
 
-    pieces: of the source, each of whole row groups
-    ledger: what every row says of it
+    pieces:  of the source, each of whole row groups
+    ledger:  what every row says of it
+    records: what a file of a typed topic has beside the values
     """
     said = None if ledger is None else (ledger, ledger)
     file = store.disk.open(ref.path)
@@ -223,6 +231,9 @@ def compare_rows(
                 found = reader.rows(total + at, total + at + rows)
                 is_same &= found.equals(piece.slice(at, rows))
                 is_same &= reader.statistics(number, "ledger") == said
+                if is_same and records is not None:
+                    made = reader.records(total + at, total + at + rows)
+                    is_same = _are_same(made, records.of(piece.slice(at, rows)))
                 at += rows
                 number += 1
             total += piece.num_rows
@@ -231,3 +242,8 @@ def compare_rows(
             raise Corruption(f"{ref.path} does not hold the rows it was made from", path=ref.path)
     finally:
         file.close()
+
+
+def _are_same(one: pa.ChunkedArray, other: pa.ChunkedArray) -> bool:
+    """True for equal records; what is no number is not equal to itself."""
+    return one.equals(other) or repr(one.to_pylist()) == repr(other.to_pylist())

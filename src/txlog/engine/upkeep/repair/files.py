@@ -23,6 +23,7 @@ import msgspec
 import pyarrow as pa
 
 from txlog.engine.folds.buffer import Held, Marker, live_rows
+from txlog.engine.folds.catalog import topic_of
 from txlog.engine.model.ops import Compacted, LedgerSealed, decode_ops
 from txlog.engine.model.routes import Component
 from txlog.engine.model.schema import (
@@ -34,6 +35,7 @@ from txlog.engine.model.schema import (
     W_SNAPSHOT,
 )
 from txlog.engine.plan.delayed.upcoming import columns_of, later_in
+from txlog.engine.plan.records import records_for
 from txlog.engine.storage.chunks import CHUNK_KIND
 from txlog.engine.storage.disk.protocol import Disk
 from txlog.engine.storage.journal.file import list_journals
@@ -182,8 +184,11 @@ def publish_like(disk: Disk, view: View, ref: FileRef, table: pa.Table, generati
         path = sealed_path(directory, ref.ledger, generation)
         has_keys = table.column("key").null_count < table.num_rows
         in_rows = ref.ledger if role == "p" and ref.form == "sealed" else None
-        buffers = encode_sealed(table, has_keys=has_keys, ledger=in_rows)
-        made = make_ref(path, ref.ledger, buffers, table, form="sealed", clean=ref.clean)
+        found = records_for(topic_of(view.catalog, partition)) if ref.record else None
+        buffers = encode_sealed(table, has_keys=has_keys, ledger=in_rows, records=found)
+        made = make_ref(
+            path, ref.ledger, buffers, table, form="sealed", clean=ref.clean, records=found
+        )
         if ref.form == "chunks":  # one chunk now, however many there were
             made = msgspec.structs.replace(made, form="chunks", messages=-1)
         else:

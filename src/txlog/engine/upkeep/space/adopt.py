@@ -28,6 +28,7 @@ from txlog.engine.folds.catalog import number_of
 from txlog.engine.model.schema import MESSAGE
 from txlog.engine.plan.clock_trust import trusted
 from txlog.engine.plan.lookup import live_topic
+from txlog.engine.plan.records import Typing, stamped, typing_of
 from txlog.engine.plan.route import COLUMNS, route
 from txlog.engine.plan.staging import STAGE_DIR, Staged, is_tagged, job_time
 from txlog.engine.storage.checked import check_size, checked_bytes
@@ -41,6 +42,7 @@ from txlog.engine.upkeep.space.sweep import below_topics, names_in, unlink_unnam
 from txlog.engine.view.paths import ledger_dir, sealed_path, topic_dir
 from txlog.engine.view.view import View
 from txlog.errors import MissingFile, NotAllowed, OutcomeUnknown, TryAgain, TxlogError
+from txlog.settings import Settings
 
 # Above this only length and footer are compared: the task has read back what it wrote.
 CHECK_BYTES_MAX = 4 << 30
@@ -107,12 +109,18 @@ def append_rows(
     if rows.num_rows > ROWS_MAX or rows.nbytes > 2 * ROWS_BYTES_MAX:
         return None
     routed = route(rows, ordered[0].partitions, 0, store.settings.max_message_bytes)
+    routed = stamped(routed, store.read(lambda view: _typing(view, store.settings, topic)))
     wanted = Adoption(topic, key, batch, ordered, [], query)
     caller = store.disk.owner()
     done = store.write(
         lambda view, now: flow.append(view, store.settings, now, caller, wanted, routed)
     )
     return done == DONE
+
+
+def _typing(view: View, settings: Settings, number: int) -> Typing | None:
+    topic = live_topic(view, number, "of this batch")
+    return typing_of(view, settings, topic) if topic.schemas else None
 
 
 def _rows_of(disk: Disk, staged: Staged) -> pa.Table:

@@ -25,10 +25,12 @@ from txlog.engine.decide.topics import sidecar
 from txlog.engine.decide.topics.sidecar import RowMove, Switch
 from txlog.engine.folds import buffer as buffers
 from txlog.engine.folds.buffer import Buffer, Marker, SidecarLedger
+from txlog.engine.folds.catalog import topic_of
 from txlog.engine.model.ops import Compacted
 from txlog.engine.model.ranges import moved_row
 from txlog.engine.model.schema import INSTANT, KIND_DATA, MESSAGE, conform
 from txlog.engine.model.tail import repeat_runs
+from txlog.engine.plan.records import records_for
 from txlog.engine.storage.manifest import generations
 from txlog.engine.storage.segment import FileRef, encode_sealed, make_ref
 from txlog.engine.store.store import Store
@@ -155,7 +157,9 @@ def plan_compaction(store: Store, number: int, report: CompactReport) -> None:
             after -= sum(ref.bytes for end in group for ref in view.files.of(end.ledger))
             left -= len(group)
             if table.num_rows:
-                after += sum(map(len, encode_sealed(table, has_keys=_has_keys(table))))
+                records = records_for(topic_of(view.catalog, number))
+                data = encode_sealed(table, has_keys=_has_keys(table), records=records)
+                after += sum(map(len, data))
                 left += 1
         report.size_after_bytes += after
         report.ledgers_after += left + any(end is ends[-1] for end in wanted)
@@ -241,13 +245,14 @@ def _compact_group(
     assert isinstance(ledger, int)
     if not ledger:
         return False
-    data = encode_sealed(table, has_keys=_has_keys(table))
+    records = records_for(topic_of(view.catalog, number))
+    data = encode_sealed(table, has_keys=_has_keys(table), records=records)
     generation = max([view.manifest.generation, *generations(store.disk)])
     path = sealed_path(ledger_dir(view.catalog, number, "s"), ledger, generation)
     clean = all(place.marker is not None for place in places)
-    ref = make_ref(path, ledger, data, table, form="sealed", clean=clean)
+    ref = make_ref(path, ledger, data, table, form="sealed", clean=clean, records=records)
     store.disk.publish(path, data)
-    compare_rows(store, ref, [table])
+    compare_rows(store, ref, [table], records=records)
     old = [(end.ledger, end.sealed) for end in group]
     size = _payload_bytes(view.buffer(number), {end.ledger for end in group})
     made = Switch(number, old, ref, size, list(_moved(places)))

@@ -33,7 +33,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from txlog.engine.decide.topics import compaction
-from txlog.engine.folds.catalog import numbers
+from txlog.engine.folds.catalog import numbers, topic_of
 from txlog.engine.folds.topic import Compaction
 from txlog.engine.model.ops import Mark, PartitionCompacted
 from txlog.engine.model.schema import MESSAGE
@@ -43,6 +43,7 @@ from txlog.engine.plan.policies import is_compaction_due
 from txlog.engine.plan.reading.dispatch import NO_MATTER, plan, visible_end
 from txlog.engine.plan.reading.newest import PLACED, fetched, in_ledgers, in_log, newest
 from txlog.engine.plan.reading.ranges import start_of
+from txlog.engine.plan.records import records_for
 from txlog.engine.storage.manifest import generations
 from txlog.engine.storage.segment import FileRef, encode_sealed, make_ref
 from txlog.engine.store.store import Store
@@ -240,17 +241,18 @@ class _Work:
             yield _numbered(pa.concat_tables(waiting))
 
     def _publish(self, partition: int, table: pa.Table, *, dry_run: bool) -> FileRef:
-        store, data = self._store, encode_sealed(table, has_keys=True)
+        records = records_for(topic_of(self._view.catalog, partition))
+        store, data = self._store, encode_sealed(table, has_keys=True, records=records)
         ledger: object = 0
         if not dry_run:
             ledger = store.write(lambda live, now: compaction.reserve(live, partition))
         assert isinstance(ledger, int)
         generation = max([self._view.manifest.generation, *generations(store.disk)])
         path = sealed_path(ledger_dir(self._view.catalog, partition, "c"), ledger, generation)
-        ref = make_ref(path, ledger, data, table, form="sealed", clean=True)
+        ref = make_ref(path, ledger, data, table, form="sealed", clean=True, records=records)
         if ledger:  # 0: also where the topic was deleted, and then the switch is refused
             store.disk.publish(path, data)
-            compare_rows(store, ref, [table])
+            compare_rows(store, ref, [table], records=records)
         return ref
 
 

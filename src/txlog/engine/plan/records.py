@@ -1,0 +1,180 @@
+"""Values of typed topics: which schema a message is checked against, and values as columns.
+
+A row says in `schema_version` that its writer has checked the value against that schema of the
+topic; null says that it is bytes. So whoever makes columns of values need not doubt them. The type
+of `record` in a file is that of the newest schema when the file was made; a value whose own schema
+cannot be read as that has none. Source: PIP-87 and "Schema evolution and compatibility" of Pulsar.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Final, NamedTuple
+
+import msgspec
+import pyarrow as pa
+
+from txlog.engine.folds.catalog import SchemaVersion, Topic, policies_of, schema_of
+from txlog.engine.plan.route import Routed
+from txlog.engine.storage.segment import Records
+from txlog.engine.view.view import View
+from txlog.errors import InvalidMessage
+from txlog.ids import TopicName
+from txlog.schemas import values
+from txlog.schemas.resolution import resolved
+from txlog.schemas.schema import Schema
+from txlog.settings import CHOICES, SCHEMA_VALIDATIONS, Settings
+from txlog.startup import compute as pc
+
+VALIDATION: Final = "schema_validation"
+COMPATIBILITY: Final = "schema_compatibility"
+ENFORCE, MARK, OFF = SCHEMA_VALIDATIONS
+_VERSION: Final = "schema_version"
+_NO_VALUE: Final = pa.scalar(None, pa.binary())
+
+
+class Typing(NamedTuple):
+    """What the values of a topic are checked against; mode: ENFORCE or MARK; topic: its name."""
+
+    topic: str
+    version: int
+    kind: str
+    definition: str
+    mode: str
+
+    @property
+    def schema(self) -> Schema:
+        """The schema itself."""
+        return _schema(self.kind, self.definition)
+
+
+@lru_cache(maxsize=256)
+def _schema(kind: str, definition: str) -> Schema:
+    return Schema(kind, definition)
+
+
+def schema_in(known: SchemaVersion) -> Schema:
+    """A schema as the catalog has it."""
+    return _schema(known.kind, known.definition)
+
+
+def word(view: View, settings: Settings, topic: Topic, name: str) -> str:
+    """The policy VALIDATION or COMPATIBILITY of a topic."""
+    at = policies_of(view.catalog, topic).get(name)
+    return getattr(settings, name) if at is None else CHOICES[name][at]
+
+
+def typing_of(
+    view: View, settings: Settings, topic: Topic, version: int | None = None
+) -> Typing | None:
+    """What to check values against; None: the topic takes any bytes.
+
+    version: which a producer writes, None for the newest
+    """
+    newest = schema_of(topic)
+    if newest is None:
+        return None
+    mode = word(view, settings, topic, VALIDATION)
+    if mode == OFF:
+        return None
+    known = newest if version is None else topic.schemas[version - 1]
+    name = TopicName.parse(topic.name).short
+    return Typing(name, known.version, known.kind, known.definition, mode)
+
+
+def stamped(routed: Routed, typing: Typing | None) -> Routed:
+    """Routed rows that say what their values were checked against.
+
+    raises: InvalidMessage for a value that does not fit, with mode ENFORCE
+    """
+    if typing is None:
+        return routed
+    batch = routed.batch
+    column = batch.column("value")
+    bad = values.invalid(typing.schema, column)
+    if bad and typing.mode == ENFORCE:
+        row, why = bad[0]
+        at = row if routed.order is None else routed.order[row].as_py()
+        which = "the value" if batch.num_rows == 1 else f"the value of row {at}"
+        raise InvalidMessage(
+            f"{which} does not fit schema {typing.version} of topic {typing.topic}: {why}",
+            hint="txlog schema get shows the schema; policy schema_validation says what is checked",
+            topic=typing.topic,
+        )
+    versions = pa.repeat(pa.scalar(typing.version, pa.int32()), batch.num_rows)
+    if bad or column.null_count:
+        is_there = column.is_valid()
+        if bad:
+            is_bad = pa.array([row for row, _ in bad], pa.int64())
+            rows = pa.arange(0, batch.num_rows)
+            is_there = pc.and_not(is_there, pc.is_in(rows, value_set=is_bad))
+        versions = pc.if_else(is_there, versions, pa.scalar(None, pa.int32()))
+    return msgspec.structs.replace(routed, batch=batch.append_column(_VERSION, versions))
+
+
+def unchecked(rows: pa.RecordBatch | pa.Table) -> int:
+    """How many rows have a value that was not found to fit a schema."""
+    count: int = rows.num_rows - rows.column("value").null_count
+    at = rows.schema.get_field_index(_VERSION)
+    return count if at < 0 else count - (rows.num_rows - rows.column(at).null_count)
+
+
+def records_for(topic: Topic) -> Records | None:
+    """How the values of a topic become columns of its files; None: it never had a schema."""
+    if not topic.schemas:
+        return None
+    newest = schema_of(topic) or topic.schemas[-1]
+    kind, schemas = schema_in(newest).arrow, topic.schemas
+    return Records(newest.version, kind, lambda rows: records_as(schemas, newest.version, rows))
+
+
+def records_of(typing: Typing) -> Records:
+    """The same for rows that were all checked against one schema."""
+    schema = typing.schema
+
+    def made(rows: pa.Table) -> pa.ChunkedArray:
+        is_checked = rows.column(_VERSION).is_valid()
+        return decoded(schema, pc.if_else(is_checked, rows.column("value"), _NO_VALUE))
+
+    return Records(typing.version, schema.arrow, made)
+
+
+def records_as(schemas: Sequence[SchemaVersion], version: int, table: pa.Table) -> pa.ChunkedArray:
+    """The values of rows as structs of the type of a version; null where there is none.
+
+    schemas: all of the topic; table: with value and schema_version
+    """
+    newest = schema_in(schemas[version - 1])
+    column, versions = table.column("value"), table.column(_VERSION)
+    found = [one for one in pc.unique(versions).to_pylist() if one is not None]
+    if len(found) == 1 and not versions.null_count:
+        return decoded(schema_in(schemas[found[0] - 1]), column, newest)
+    made = pa.chunked_array([pa.nulls(table.num_rows, newest.arrow)], newest.arrow)
+    for one in found:
+        is_one = pc.fill_null(pc.equal(versions, pa.scalar(one, pa.int32())), False)
+        kept = pc.if_else(is_one, column, _NO_VALUE)
+        made = pc.if_else(is_one, decoded(schema_in(schemas[one - 1]), kept, newest), made)
+    return made
+
+
+def records_of_file(
+    schemas: Sequence[SchemaVersion], written: int, version: int, column: pa.ChunkedArray
+) -> pa.ChunkedArray:
+    """The column `record` of a file, of the type of another version; null if that cannot read it.
+
+    written: FileRef.record
+    """
+    if written == version:
+        return column
+    of, newest = schema_in(schemas[written - 1]), schema_in(schemas[version - 1])
+    return pa.chunked_array([resolved(one, of, newest) for one in column.chunks], newest.arrow)
+
+
+def decoded(
+    schema: Schema, column: pa.ChunkedArray, as_of: Schema | None = None
+) -> pa.ChunkedArray:
+    """Values that were found to fit a schema as structs; as_of: of the type of this one."""
+    other = None if as_of == schema else as_of
+    pieces = [values.decode(schema, chunk, as_of=other) for chunk in column.chunks]
+    return pa.chunked_array(pieces, (as_of or schema).arrow)

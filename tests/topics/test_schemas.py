@@ -1,0 +1,296 @@
+"""Schemas of topics: versions, what is checked, and values as columns wherever messages lie."""
+
+from __future__ import annotations
+
+import pickle
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from tests.engine_kit import Bench
+from txlog import Message
+from txlog.engine.storage.segment import RECORD
+from txlog.errors import (
+    IncompatibleSchema,
+    InvalidArgument,
+    InvalidMessage,
+    NotAllowed,
+    NotFound,
+    TxlogError,
+)
+from txlog.ids import TxnId
+from txlog.relation.scans import read_scan, scans_of
+from txlog.sql.client_query import Query
+
+pytestmark = pytest.mark.usefixtures("quick_disk")
+
+
+@dataclass
+class Order:
+    cups: int
+    who: str = "nobody"
+
+
+@dataclass
+class Priced:
+    cups: int
+    who: str = "nobody"
+    price: float = 1.5
+
+
+@dataclass
+class Worded:
+    cups: str
+
+
+def typed_bench(folder: Path, **settings: int | str) -> Bench:
+    bench = Bench(folder / "store", ledger_entries_max=4, coordinators=1, **settings)
+    bench.client.create_topic("t", partitions=2, schema=Order)
+    return bench
+
+
+def asked(bench: Bench, sql: str, isolation: str = "committed") -> list[dict[str, Any]]:
+    with Query(bench.client, sql, isolation=isolation) as query:
+        return [row for batch in query.rows() for row in batch.to_pylist()]
+
+
+def scanned(bench: Bench, names: tuple[str, ...]) -> list[dict[str, Any]]:
+    """As a task of Spark reads them."""
+    scans = scans_of(bench.client._relation("t"))
+    copies = pickle.loads(pickle.dumps(scans))
+    disk = bench.client._disk
+    return [
+        row for one in copies for rows in read_scan(disk, one, names) for row in rows.to_pylist()
+    ]
+
+
+def record(message: Message) -> dict[str, Any]:
+    found = message.decode()
+    assert found is not None
+    return found
+
+
+def key(row: dict[str, Any]) -> str:
+    return repr(sorted(row.items()))
+
+
+def test_records_are_written_checked_and_decoded(tmp_path: Path) -> None:
+    bench = typed_bench(tmp_path)
+    producer = bench.client.producer("t", "till")
+    producer.send(Order(1, "ana"), partition=0)
+    producer.send({"cups": 2}, partition=0)
+    producer.send(b'{"cups": 3, "more": []}', partition=0)
+    producer.send(None, partition=0)
+    for bad in (b"", b"cups", b'{"cups": "4"}', b"null", {"who": "ben"}, Worded("x")):
+        with pytest.raises(InvalidMessage, match=r"cups|JSON|record"):
+            producer.send(bad)
+    with pytest.raises(InvalidMessage, match="row 1 does not fit schema 1 of topic t: cups"):
+        producer.send_batch(pa.table({"value": [b'{"cups":1}', b"{}"]}))
+    found = list(bench.client.reader("t"))
+    assert [one.value for one in found[:2]] == [
+        b'{"cups":1,"who":"ana"}',
+        b'{"cups":2,"who":"nobody"}',
+    ]
+    assert [one.schema_version for one in found] == [1, 1, 1, None]
+    assert [one.decode() for one in found[1:]] == [
+        {"cups": 2, "who": "nobody"}, {"cups": 3, "who": "nobody"}, None,
+    ]  # fmt: skip
+    assert found[0].decode(Order) == Order(1, "ana")
+    with pytest.raises(InvalidArgument, match="store"):
+        pickle.loads(pickle.dumps(found[0])).decode()
+
+
+def test_versions_follow_each_other_as_the_policy_says(tmp_path: Path) -> None:
+    bench = typed_bench(tmp_path)
+    schemas, producer = bench.client.topic("t").schemas, bench.client.producer("t")
+    producer.send(Order(1), partition=0)
+    with pytest.raises(IncompatibleSchema, match="cups was long"):
+        schemas.add(Worded)
+    with pytest.raises(IncompatibleSchema):
+        schemas.test(Worded)
+    assert schemas.add(Order) == 1
+    assert schemas.add(Priced) == schemas.add(Priced) == 2
+    producer.send(Priced(2, price=2.5), partition=0)  # it was opened before
+    older = bench.client.producer("t", schema=Order)
+    older.send(Order(3), partition=0)
+    found = list(bench.client.reader("t"))
+    assert [(one.schema_version, record(one)["price"]) for one in found] == [
+        (1, 1.5), (2, 2.5), (1, 1.5),
+    ]  # fmt: skip
+    bench.client.admin.set_schema_policies("t", compatibility="none")
+    assert schemas.add(Worded) == 3
+    assert [row["version"] for row in schemas.list()] == [1, 2, 3]
+    with pytest.raises(InvalidMessage, match="cannot read"):
+        next(iter(bench.reopen().reader("t"))).decode()
+
+
+def test_deleted_schemas_leave_a_topic_of_bytes(tmp_path: Path) -> None:
+    bench = typed_bench(tmp_path)
+    schemas = bench.client.topic("t").schemas
+    producer = bench.client.producer("t")
+    producer.send(Order(1), partition=0)
+    assert schemas.delete() == 1
+    assert schemas.delete() == 0
+    producer.send(b"bytes", partition=0)
+    with pytest.raises(NotFound, match="topic t has no schema"):
+        schemas.get()
+    one, other = bench.client.reader("t")
+    assert (one.decode(), other.schema_version) == ({"cups": 1, "who": "nobody"}, None)
+    with pytest.raises(InvalidArgument, match="no schema"):
+        other.decode()
+    assert schemas.add(Worded) == 2
+    assert [row["version"] for row in schemas.list(deleted=True)] == [1, 2]
+
+
+def test_a_bad_value_is_refused_counted_or_let_through(tmp_path: Path) -> None:
+    bench = typed_bench(tmp_path, schema_validation="record")
+    client = bench.client
+    producer = client.producer("t")
+    producer.send_batch(pa.table({"value": [b"x", b'{"cups":1}', None], "partition": [0, 0, 1]}))
+    with client.transaction() as txn:
+        producer.send(b"y", txn=txn, partition=1)
+    bulk = client.bulk("t", key="k", batch=1)
+    bulk.commit(bulk.stage([pa.table({"value": [b"z", b'{"cups":2}', None]})]))
+    assert [one.schema_version for one in client.reader("t") if one.value].count(None) == 3
+    assert client.describe_topic("t")["mismatched"] == 3
+    client.admin.set_schema_policies("t", validation="off")
+    producer.send(b"unseen", partition=0)
+    assert client.describe_topic("t")["mismatched"] == 3
+    bench.reopen()
+    assert bench.client.describe_topic("t")["mismatched"] == 3
+
+
+def test_what_is_sent_without_waiting_fails_alone(tmp_path: Path) -> None:
+    bench = typed_bench(tmp_path)
+    producer = bench.client.producer("t")
+    sent = [producer.send_async(value) for value in (b'{"cups":1}', b"bad", Order(2))]
+    with pytest.raises(InvalidMessage):
+        producer.flush()
+    assert [one.exception() is None for one in sent] == [True, False, True]
+    with bench.client.transaction() as txn:
+        good = producer.send_async(Order(3), txn=txn)
+        with pytest.raises(InvalidMessage):
+            producer.send_async(b"bad", txn=txn)
+    assert good.result().partition in (0, 1)
+    assert sorted(record(one)["cups"] for one in bench.client.reader("t")) == [1, 2, 3]
+
+
+def test_a_topic_that_gets_a_schema_meanwhile_takes_nothing_unchecked(tmp_path: Path) -> None:
+    bench = Bench(tmp_path / "store", coordinators=1)
+    client = bench.client
+    client.create_topic("t")
+    producer = client.producer("t")
+    producer.send(b"bytes")
+    bulk = client.bulk("t", key="k", batch=1)
+    staged = bulk.stage([pa.table({"value": [b"old"]})])
+    bench.another().topic("t").schemas.add(Order)
+    with pytest.raises(InvalidMessage, match="does not fit"):
+        producer.send(b"bytes")
+    with pytest.raises(NotAllowed, match="has a schema by now"):
+        bulk.commit(staged)
+    producer.send(Order(1))
+    assert [one.schema_version for one in client.reader("t")] == [None, 1]
+
+
+def test_large_messages_are_not_checked_and_have_no_record(tmp_path: Path) -> None:
+    bench = typed_bench(tmp_path, max_message_bytes=100)
+    producer = bench.client.producer("t", chunking=True)
+    with pytest.raises(InvalidMessage, match="in chunks"):
+        producer.send(b"x" * 200)
+    bench.client.admin.set_schema_policies("t", validation="record")
+    producer.send(b"x" * 200, partition=0)
+    producer.send(Order(1), partition=0)
+    rows = asked(bench, "SELECT record.cups AS cups FROM t ORDER BY ALL")
+    assert rows == [{"cups": 1}, {"cups": None}]
+    assert {row[RECORD] is None for row in scanned(bench, (RECORD,))} == {True, False}
+
+
+@pytest.mark.parametrize("steps", ["", "c", "cc", "ccC", "cCk"])
+def test_columns_are_the_same_wherever_messages_lie(tmp_path: Path, steps: str) -> None:
+    """In the journal, in parts, in sealed, clean, compacted and adopted files of two versions.
+
+    steps: after each filling a checkpoint (c), one that seals (C), a compaction (k)
+    """
+    bench = typed_bench(tmp_path)
+    client = bench.client
+    expected: list[dict[str, Any]] = []
+    for number, step in enumerate(steps + " "):
+        if number == 1:
+            client.topic("t").schemas.add(Priced)
+        producer = client.producer("t")
+        for at in range(3):
+            producer.send({"cups": 10 * number + at}, partition=at % 2)
+            expected.append({"cups": 10 * number + at, "who": "nobody", "price": 1.5})
+        producer.send(None, partition=0)
+        with client.transaction() as txn:
+            for at in range(3):
+                record = {"cups": 10 * number + at, "who": "txn"}
+                producer.send(record, partition=at % 2, txn=txn)
+                expected.append({**record, "price": 1.5})
+        with client.transaction() as aborted:
+            producer.send({"cups": 666}, partition=0, txn=aborted)
+            aborted.abort()
+        bulk = client.bulk("t", key="k", batch=number)
+        bulk.commit(bulk.stage([pa.table({"value": [b'{"cups":1000}', None]})]))
+        expected.append({"cups": 1000, "who": "nobody", "price": 1.5})
+        if step in "cC":
+            client.checkpoint(roll_all=step == "C")
+        elif step == "k":
+            client.admin.compact("t")
+    if len(steps) == 0:
+        for one in expected:
+            del one["price"]
+    names = ("message_id", "value", RECORD)
+    by_sql = asked(bench, "SELECT message_id, value, record FROM t")
+    by_scan = scanned(bench, names)
+    assert sorted(by_sql, key=key) == sorted(by_scan, key=key)
+    records = [row[RECORD] for row in by_sql if row[RECORD] is not None]
+    assert sorted(records, key=key) == sorted(expected, key=key)
+    assert sum(row["value"] is None for row in by_sql) == 2 * (len(steps) + 1)
+    assert sorted(
+        (row[RECORD] for row in scanned(bench, (RECORD,)) if row[RECORD]), key=key
+    ) == sorted(expected, key=key)
+    decoded = [one.decode() for one in client.reader("t")]
+    assert sorted((one for one in decoded if one), key=key) == sorted(expected, key=key)
+    total = sum(one["cups"] for one in expected)
+    assert asked(bench, "SELECT sum(record.cups)::BIGINT AS cups FROM t") == [{"cups": total}]
+    bench.close()
+
+
+def test_records_of_open_transactions_and_beside_other_topics(tmp_path: Path) -> None:
+    bench = typed_bench(tmp_path)
+    client = bench.client
+    client.create_topic("plain")
+    client.producer("plain").send(b"x")
+    client.create_topic("other", schema=Worded)
+    client.producer("other").send(Worded("two"))
+    client.producer("t").send(Order(1))
+    txn = client.begin()["txn"]
+    assert isinstance(txn, TxnId)
+    client.producer("t").send(Order(2), txn=txn)
+    rows = asked(
+        bench, "SELECT record.cups AS cups, txn_state AS s FROM t ORDER BY 1", "uncommitted"
+    )
+    assert rows == [{"cups": 1, "s": None}, {"cups": 2, "s": "open"}]
+    rows = asked(bench, "SELECT t.record AS a, o.record AS b, (FROM messages SELECT count(*)) AS n"
+                        " FROM t, other AS o")  # fmt: skip
+    assert rows == [{"a": {"cups": 1, "who": "nobody"}, "b": {"cups": "two"}, "n": 3}]
+
+
+def test_the_policies_of_schemas_are_inherited(tmp_path: Path) -> None:
+    bench = typed_bench(tmp_path)
+    admin = bench.client.admin
+    assert admin.get_schema_policies("t")["policies"] == {
+        "compatibility": "full", "validation": "enforce",
+    }  # fmt: skip
+    admin.set_schema_policies(namespace="public/default", validation="off")
+    bench.client.producer("t").send(b"anything")
+    assert admin.get_schema_policies("t")["origins"]["validation"] == "namespace"
+    admin.remove_schema_policies(namespace="public/default")
+    with pytest.raises(TxlogError):
+        bench.client.producer("t").send(b"anything")
+    with pytest.raises(InvalidArgument, match="enforce, record or off"):
+        admin.set_schema_policies("t", validation="strict")
