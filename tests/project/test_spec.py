@@ -92,7 +92,7 @@ def known_tests() -> frozenset[str]:
 
 def test_every_rule_and_law_names_tests_that_exist() -> None:
     headings = re.findall(r"^#+ (R\d+|Law \d+)\. ", text(RELIABILITY), re.MULTILINE)
-    assert headings == [f"R{n}" for n in range(1, 34)] + [f"Law {n}" for n in range(1, 9)]
+    assert headings == [f"R{n}" for n in range(1, 35)] + [f"Law {n}" for n in range(1, 9)]
     for heading in headings:
         shown = re.search(r"^Shown by (.*?)\.$", section(RELIABILITY, heading), re.S | re.M)
         assert shown is not None, f"{heading} does not say what shows it"
@@ -122,7 +122,7 @@ def test_every_crash_window_has_its_tests() -> None:
         assert any(name.startswith(f"test_{window.lower()}_") for name in known_tests())
 
 
-CITED = {"I-": 24, "R": 33, "Law ": 8}  # the highest number of each
+CITED = {"I-": 24, "R": 34, "Law ": 8}  # the highest number of each
 
 
 @pytest.mark.parametrize("kind", CITED)

@@ -5,7 +5,7 @@ replaced. Then a send would be acknowledged into files that nobody can reach, an
 wait for what is written elsewhere. So a handle compares device and inode of an open file with those
 of its name, from the root of the file system on:
 
-    write   the journal file, under the write lock, before it decides
+    write   the journal file, under the write lock, before it decides (R34)
     flush   the witness, before a call is told that it is on the disk
     read    the witness, before it looks for what is new; a wait looks when it wakes
 
