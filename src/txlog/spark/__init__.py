@@ -13,6 +13,7 @@ Contents:
     loading       `bulk_load`: a data frame becomes messages of a topic, once
     options       the options for reading
     reading       `read`: a topic as a data frame, scanned by Spark itself
+    records       records of typed topics: their type, versions, and values made of them
     remote        files on a network, fetched by the workers
     rows          columns of a data frame as columns of messages
     session       starting a Spark session

@@ -87,13 +87,12 @@ class TxlogSource(DataSource):
         return "txlog"
 
     def schema(self) -> str | StructType:
-        """The columns of `messages`, or those of the option `columns`."""
+        """The columns of `messages`, or those of the option `columns`; `record` if it is typed."""
         if "provider" in self.options and "owner" in self.options:  # a table is being created
             made: StructType = _part("tables").schema_of_table(self.options)
             return made
         names = self.options.get("columns")
-        is_committed = self.options.get("isolation", "committed") == "committed"
-        known = SCHEMA if is_committed else f"{SCHEMA}, txn_state string"
+        known: str = _part("records").columns_of(self.options)
         return known if names is None else _part("options").some_columns(names, known)
 
     def reader(self, schema: StructType) -> DataSourceReader:

@@ -27,6 +27,7 @@ from pyspark.sql.types import (
     DateType,
     NumericType,
     StringType,
+    StructType,
     TimestampNTZType,
     TimestampType,
 )
@@ -34,8 +35,10 @@ from pyspark.sql.types import (
 from txlog.api.open import open_store
 from txlog.api.sending.bulk import stage
 from txlog.engine.plan.staging import ROWS_AT_ONCE, Staged, StagePlan
+from txlog.engine.storage.segment import RECORD
 from txlog.errors import InvalidArgument, InvalidMessage, LimitExceeded, TxlogError
 from txlog.spark import sink
+from txlog.spark.records import with_values
 
 if TYPE_CHECKING:
     from txlog.rows.sending import BulkStored
@@ -66,11 +69,11 @@ def bulk_load(
 ) -> BulkStored:
     """Store a data frame as messages, once for this key and batch; the fields of Bulk.commit.
 
-    frame:    value and, if present, key, properties, event_time, deliver_at, deliver_after,
-              sequence_id, partition; they are cast. Of a key or value that is a number, boolean,
-              date or instant the bytes are those of CAST(… AS STRING). Messages with a key go
-              where a producer sends them, those without where the row's own partition of the
-              frame says
+    frame:    value, or for a typed topic the struct record; if present, key, properties,
+              event_time, deliver_at, deliver_after, sequence_id, partition; they are cast. Of a
+              key or value that is a number, boolean, date or instant the bytes are those of
+              CAST(… AS STRING). Messages with a key go where a producer sends them, those without
+              where the row's own partition of the frame says
     order_by: the order of the messages in each partition; without it there is none
     shuffle:  bring the rows of a partition to one task before they are written, which makes one
               file of them; False: each task writes its own files. None: shuffle if files would be
@@ -80,12 +83,14 @@ def bulk_load(
     raises:   InvalidArgument, InvalidMessage, TopicNotFound, NotAllowed; an error of the job as
               Spark's. Warns about needlessly small files
     """
-    unknown = sorted(set(frame.columns) - set(_COLUMNS))
-    if unknown or "value" not in frame.columns:
+    unknown = sorted(set(frame.columns) - {*_COLUMNS, RECORD})
+    if unknown or not {"value", RECORD} & {*frame.columns}:
         raise InvalidArgument(
             f"a message has no column {unknown[0]}" if unknown else "there is no column value",
             hint=f"select and rename: {', '.join(_COLUMNS)}",
         )
+    if {"value", RECORD} <= {*frame.columns}:
+        raise InvalidArgument("there are both value and record", hint="leave out one of them")
     if order_by and shuffle is False:
         raise InvalidArgument("an order needs all rows of a partition in one task: shuffle")
     with open_store(store) as client:
@@ -130,7 +135,8 @@ class _Task:
         waiting: list[pa.RecordBatch] = []
         rows = 0
         for item in items:
-            batch = sink.conformed(pa.ipc.read_record_batch(pa.py_buffer(item), self._schema))
+            batch = pa.ipc.read_record_batch(pa.py_buffer(item), self._schema)
+            batch = sink.conformed(with_values(batch, self._plan.typing))
             waiting.append(batch)
             rows += batch.num_rows
             if rows >= ROWS_AT_ONCE // 2:
@@ -200,6 +206,8 @@ def _cast(frame: DataFrame, name: str) -> Column:
     if name in _CASTS:
         return column.cast(_CASTS[name])
     kind = frame.schema[name].dataType
+    if name == RECORD and isinstance(kind, StructType):
+        return column
     if isinstance(kind, BinaryType | StringType):
         return column.cast("binary")
     if not isinstance(kind, _OF_TEXT):

@@ -158,9 +158,14 @@ def stream_options(options: Mapping[str, str]) -> StreamOptions:
     )
 
 
+def kinds_in(columns: str) -> dict[str, str]:
+    """The types of columns, `NAME TYPE, …`, by their names."""
+    return dict(column.split(" ", 1) for column in columns.split(", "))
+
+
 def some_columns(names: str, known: str) -> str:
     """Those of the columns that are wanted, as `NAME TYPE, …`. Raises InvalidArgument."""
-    kinds = dict(column.split(" ", 1) for column in known.split(", "))
+    kinds = kinds_in(known)
     wanted = [name.strip() for name in names.split(",")]
     for name in wanted:
         if name not in kinds:

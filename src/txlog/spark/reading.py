@@ -22,15 +22,19 @@ import pyarrow as pa
 from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import to_arrow_type
 
 from txlog.clock import SystemClock
+from txlog.engine.plan.records import records_as
 from txlog.engine.storage.remote import is_remote, local_path
+from txlog.engine.storage.segment import RECORD
 from txlog.errors import InvalidArgument, SnapshotExpired
 from txlog.ranges import START, Bound, Range, parse_bound
 from txlog.relation.positions import Where, bound_of
 from txlog.relation.relation import ALL, Content, Relation, Source, adopted_lsns
 from txlog.relation.scans import scans_of
 from txlog.relation.spans import Span, Wanted
+from txlog.spark.records import as_type, is_scanned, record_of, spark_type
 from txlog.spark.remote import remote_frame
 from txlog.spark.session import opened
 from txlog.sql.messages import files_of
@@ -46,6 +50,7 @@ _COLUMNS: Final = (
     "topic", "partition", "message_id", "ledger", "entry", "txn_index", *_USER, "visible_time",
     "producer", "sequence_id", "lsn", "size_bytes",
 )  # fmt: skip
+_USER_FIRST: Final = _COLUMNS[3 : _COLUMNS.index("visible_time")]
 # As in COMMITTED of relation, plus the size: a large message's is known without its value.
 _BRANCH: Final = tuple(name for name in _COLUMNS if name not in ("topic", "message_id"))
 _STORED: Final = (
@@ -126,7 +131,10 @@ def frames(
             )
             pin = client._pin(files_of(contents))
             try:
-                found = [_Plan(spark, client.path, one, isolation).frame() for one in contents]
+                found = [
+                    _Plan(spark, client.path, one, isolation, is_typed=len(contents) == 1).frame()
+                    for one in contents
+                ]
             except BaseException as error:  # a pin without an owner would keep files
                 if pin is not None:
                     pin.close()
@@ -166,7 +174,7 @@ def _warn(relation: Relation) -> None:
 
 def frame_of(spark: SparkSession, path: str, content: Content) -> DataFrame:
     """The messages of a content of the store at a path; the caller pins its files."""
-    return _Plan(spark, path, content, "committed").frame()
+    return _Plan(spark, path, content, "committed", is_typed=False).frame()
 
 
 def release(spark: SparkSession) -> None:
@@ -182,7 +190,25 @@ def _is_overtaken(error: AnalysisException) -> bool:
 class _Plan:
     """The branches of a topic's frame."""
 
-    def __init__(self, spark: SparkSession, path: str, content: Content, isolation: str) -> None:
+    def __init__(
+        self,
+        spark: SparkSession,
+        path: str,
+        content: Content,
+        isolation: str,
+        *,
+        is_typed: bool,
+    ) -> None:
+        """is_typed: with the column `record`, if the topic has a schema."""
+        relation = content.relation
+        self._record = relation.record if is_typed else 0
+        if self._record and not is_scanned(relation.record_type):
+            warnings.warn(
+                f"{relation.topic}: a record has milliseconds of a day, which Spark's reader does"
+                f" not know: without the column {RECORD}; format txlog has it",
+                stacklevel=5,
+            )
+            self._record = 0
         self._spark = spark
         self._path = path
         self._content = content
@@ -206,22 +232,23 @@ class _Plan:
             branches.append(self._joined(rows))
         if content.partition_parts.num_rows:
             rows = self._local(content.partition_parts).where("kind = 0")
-            branches.append(_branch(rows, visible_time=F.col("publish_time")))
+            branches.append(self._branch(rows, visible_time=F.col("publish_time")))
         if content.sidecar_parts.num_rows:
             rows = self._local(content.sidecar_parts).where("kind = 0")
             branches.append(self._joined(rows))
         if relation.large_files:
             branches.append(self._large())
         if self._remote is not None:
-            branches.append(_branch(remote_frame(self._spark, scans_of(self._remote))))
+            kind = spark_type(relation.schemas[-1]) if self._record else None
+            branches.append(self._branch(remote_frame(self._spark, scans_of(self._remote), kind)))
         if relation.tail.num_rows or not branches:
-            branches.append(_branch(self._local(relation.tail)))
+            branches.append(self._branch(self._local(relation.tail)))
         if self._has_state:
             state = F.when(F.col("txn_index").isNotNull(), F.lit("committed"))
             branches = [branch.withColumn("txn_state", state) for branch in branches]
             if relation.hidden.num_rows:
                 hidden = self._local(relation.hidden)
-                branches.append(_branch(hidden, "txn_state"))
+                branches.append(self._branch(hidden, "txn_state"))
         whole = branches[0]
         for branch in branches[1:]:
             whole = whole.unionByName(branch)
@@ -230,7 +257,9 @@ class _Plan:
             F.lit(relation.topic).alias("topic"),
             "partition",
             F.concat("ledger", F.lit(":"), "entry", inner).alias("message_id"),
-            *_COLUMNS[3:],
+            *_USER_FIRST,
+            *([RECORD] if self._record else []),
+            *_COLUMNS[len(_USER_FIRST) + 3 :],
             *(["txn_state"] if self._has_state else []),
         )
 
@@ -266,7 +295,7 @@ class _Plan:
             # Spark makes all the metadata of each row, unless a query uses some of it.
             rows = rows.where(F.col("_metadata.file_name") != "")
             ledger, lsn = _ledger_of_file(), self._lsn()
-        return _branch(
+        return self._branch(
             rows,
             ledger=F.coalesce("marker_ledger", ledger),
             entry=F.coalesce("marker_entry", "entry"),
@@ -284,7 +313,7 @@ class _Plan:
 
     def _joined(self, rows: DataFrame) -> DataFrame:
         """Data rows of transactions that have a marker, at its place."""
-        found = _branch(
+        found = self._branch(
             rows.join(F.broadcast(self._markers()), _TXN),
             ledger=F.col("m_marker_ledger"),
             entry=F.col("m_marker_entry"),
@@ -348,17 +377,33 @@ class _Plan:
         ]
         values = reduce(DataFrame.unionByName, groups).groupBy("file").agg(value.alias("value"))
         rows = self._local(relation.large.drop_columns("path").append_column("file", file))
-        return _branch(rows.join(values, ["file"]), size_bytes=F.col("bytes"))
+        return self._branch(rows.join(values, ["file"]), size_bytes=F.col("bytes"))
+
+    def _branch(self, rows: DataFrame, *more: str, **computed: Column) -> DataFrame:
+        """The columns common to all branches; a record is null where rows have none."""
+        if not self._record:
+            return _branch(rows, *more, **computed)
+        if RECORD not in rows.columns:
+            kind = spark_type(self._relation.schemas[self._record - 1])
+            rows = rows.withColumn(RECORD, F.lit(None).cast(kind))
+        return _branch(rows, RECORD, *more, **computed)
 
     def _scan(self, sources: Sequence[Source]) -> DataFrame:
         """Rows of Parquet files, which Spark lists and opens as it needs them."""
         paths = [self._at(source) for source in sources]
         base = paths[0][: paths[0].rindex("/partition=")]
-        return (
-            self._spark.read.schema(_STORED)
+        written = sources[0].ref.record if self._record else 0
+        schemas, columns = self._relation.schemas, _STORED
+        if written:
+            columns = f"{_STORED}, {RECORD} {spark_type(schemas[written - 1]).simpleString()}"
+        rows = (
+            self._spark.read.schema(columns)
             .options(basePath=f"file:{base}", **_STRICT)
             .parquet(*(f"file:{_unglobbed(path)}" for path in paths))
         )
+        if written in (0, self._record):
+            return rows
+        return rows.withColumn(RECORD, record_of(written, schemas, self._record))
 
     def _at(self, source: Source) -> str:
         """The path of a file, in the store or outside it."""
@@ -372,7 +417,8 @@ class _Plan:
         groups: dict[object, list[Source]] = {}
         for source in sources:
             root = self._at(source).rpartition("/partition=")[0]
-            alike = (root, source.ref.is_messages_only, _is_named(source))
+            written = source.ref.record if self._record else 0
+            alike = (root, source.ref.is_messages_only, _is_named(source), written)
             groups.setdefault(alike, []).append(source)
         return list(groups.values())
 
@@ -382,6 +428,12 @@ class _Plan:
         return rows if group[0].ref.is_messages_only else rows.where("kind = 0")
 
     def _local(self, table: pa.Table) -> DataFrame:
+        """Rows that travel with the plan, their values decoded."""
+        if self._record and {"value", "schema_version"} <= {*table.column_names}:
+            made = records_as(self._relation.schemas, self._record, table)
+            kind = to_arrow_type(spark_type(self._relation.schemas[self._record - 1]))
+            pieces = [as_type(one, kind) for one in made.chunks]
+            table = table.append_column(RECORD, pa.chunked_array(pieces, kind))
         return local_frame(self._spark, table)
 
 

@@ -17,17 +17,23 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
+from txlog.engine.storage.segment import RECORD
 from txlog.relation.scans import Scan
 from txlog.spark.datasource import SCHEMA
 from txlog.spark.source import Share, read_share, shares_of
 
 
-def remote_frame(spark: SparkSession, scans: Sequence[Scan]) -> DataFrame:
-    """The messages of scans, with the columns of `messages`."""
+def remote_frame(
+    spark: SparkSession, scans: Sequence[Scan], record: StructType | None = None
+) -> DataFrame:
+    """The messages of scans, with the columns of `messages`, and the one `record` of this type."""
     spark.dataSource.register(ScansSource)
     packed = zlib.compress(CPickleSerializer().dumps(list(scans)))  # type: ignore[no-untyped-call]
     text = base64.b64encode(packed).decode()
-    return spark.read.format(ScansSource.name()).option("scans", text).load()
+    reader = spark.read.format(ScansSource.name()).option("scans", text)
+    if record is not None:
+        reader = reader.schema(f"{SCHEMA}, {RECORD} {record.simpleString()}")
+    return reader.load()
 
 
 class ScansSource(DataSource):

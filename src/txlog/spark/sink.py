@@ -48,10 +48,12 @@ from txlog.api.sending.bulk import Bulk, stage
 from txlog.engine.decide.sending.adopt import check_token
 from txlog.engine.plan.route import COLUMNS
 from txlog.engine.plan.staging import Staged, StagePlan
+from txlog.engine.storage.segment import RECORD
 from txlog.errors import InvalidArgument, TxlogError
 from txlog.ids import TopicName
 from txlog.spark.datasource import NAMES, kept_by, plain
 from txlog.spark.options import NO_OPTIONS, SINK, STREAM_SINK, check_known
+from txlog.spark.records import with_values
 from txlog.suggest import suggestion
 
 # Those whose text is the same wherever it is made; of a float or an instant it is not.
@@ -101,7 +103,8 @@ class BatchSink(DataSourceArrowWriter):
         """Stage the rows of one task."""
         if self._is_stored:
             return Written([])
-        rows = (conformed(_inserted(batch, self._of_store)) for batch in iterator)
+        typing, of_store = self._plan.typing, self._of_store
+        rows = (conformed(with_values(_inserted(one, of_store), typing)) for one in iterator)
         return Written(stage(self._plan, rows, _task()))
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
@@ -134,7 +137,9 @@ class StreamSink(DataSourceStreamArrowWriter):
         query = None if context is None else context.getLocalProperty(QUERY_ID)
         if self._app is None and not query:
             raise InvalidArgument("the query has no id", hint="set the option txnAppId")
-        staged = stage(self._plan, map(conformed, iterator), _task())
+        typing = self._plan.typing
+        rows = (conformed(with_values(batch, typing)) for batch in iterator)
+        staged = stage(self._plan, rows, _task())
         return Written(staged, self._plan, query or "")
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
@@ -212,7 +217,9 @@ def _of_store(schema: StructType) -> list[str]:
 def check_columns(schema: StructType, of_store: Sequence[str] = ()) -> None:
     """Raise InvalidArgument for columns that messages do not have."""
     for field in schema.fields:
-        if field.name in of_store:
+        if field.name in of_store or (
+            field.name == RECORD and isinstance(field.dataType, StructType)
+        ):
             continue
         wanted = _TYPES.get(field.name)
         if wanted is None:
@@ -229,7 +236,10 @@ def check_columns(schema: StructType, of_store: Sequence[str] = ()) -> None:
                 f"column {field.name} is {field.dataType.simpleString()}",
                 hint="cast it, or use txlog.spark.bulk_load",
             )
-    if "value" not in schema.fieldNames():
+    found = {"value", RECORD} & {*schema.fieldNames()}
+    if len(found) == 2 and not of_store:
+        raise InvalidArgument("there are both value and record", hint="leave out one of them")
+    if not found:
         raise InvalidArgument("there is no column named value", hint="value is binary or text")
 
 
@@ -268,6 +278,11 @@ def _inserted(rows: pa.RecordBatch, of_store: Sequence[str]) -> pa.RecordBatch:
                 hint="name the columns: INSERT INTO TABLE (key, value) SELECT key, value FROM …",
             )
     left = [*of_store]
+    if of_store and {"value", RECORD} <= {*rows.schema.names}:
+        has = {name: rows.column(name).null_count < rows.num_rows for name in ("value", RECORD)}
+        if all(has.values()):
+            raise InvalidArgument("there are both value and record", hint="leave out one of them")
+        left.append("value" if has[RECORD] else RECORD)
     if "partition" in (rows.schema.names if left else ()):
         left += ["partition"] * (rows.column("partition").null_count == rows.num_rows)
     return rows.drop_columns(left) if left else rows

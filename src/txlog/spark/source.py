@@ -30,10 +30,13 @@ from pyspark.sql.types import StructType
 from txlog.api.open import open_store
 from txlog.engine.storage.disk.posix import PosixDisk
 from txlog.engine.storage.remote import is_far
+from txlog.engine.storage.segment import RECORD
 from txlog.errors import InvalidArgument
+from txlog.relation.relation import Relation
 from txlog.relation.scans import UNCOMMITTED, Ends, Scan, grouped, read_scan, scans_of
 from txlog.spark.datasource import SCHEMA, first_line, plain
 from txlog.spark.options import BatchOptions, batch_options
+from txlog.spark.records import as_type
 from txlog.suggest import suggestion
 
 BATCH_ROWS: Final = 25_000  # 10,000 and 100,000 are slower
@@ -97,7 +100,7 @@ def _read_share(share: Share, schema: StructType) -> Iterator[pa.RecordBatch]:
                 columns = [
                     pa.repeat(said, len(table)).cast(field.type)
                     if field.name == WATERMARK
-                    else table.column(field.name).cast(field.type)
+                    else _cast(table.column(field.name), field.type)
                     for field in wanted
                 ]
                 whole = pa.Table.from_arrays(columns, schema=wanted).combine_chunks()
@@ -107,9 +110,15 @@ def _read_share(share: Share, schema: StructType) -> Iterator[pa.RecordBatch]:
             disk.close()
 
 
+def _cast(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
+    if not pa.types.is_struct(kind):
+        return column.cast(kind)
+    return pa.chunked_array([as_type(one, kind) for one in column.chunks], kind)
+
+
 def check_schema(schema: StructType, more: Sequence[str] = ()) -> StructType:
     """Some of the columns, and of more, with their types. Raises InvalidArgument."""
-    known = [*UNCOMMITTED.names, *more]
+    known = [*UNCOMMITTED.names, RECORD, *more]
     for field in schema.fields:
         if field.name not in known:
             raise InvalidArgument(
@@ -117,9 +126,20 @@ def check_schema(schema: StructType, more: Sequence[str] = ()) -> StructType:
                 hint=suggestion(field.name, known, ", ".join(known)),
             )
         found = field.dataType.simpleString()
+        if field.name == RECORD and isinstance(field.dataType, StructType):
+            continue
         if found != _TYPES[field.name]:
             raise InvalidArgument(f"the column {field.name} is {_TYPES[field.name]}, not {found}")
     return schema
+
+
+def check_typed(schema: StructType, relation: Relation) -> None:
+    """Raise InvalidArgument for records of a topic without them."""
+    if RECORD in schema.fieldNames() and not relation.record:
+        raise InvalidArgument(
+            f"topic {relation.topic} has no schema, so its messages have no column {RECORD}",
+            hint="txlog schema upload gives it one",
+        )
 
 
 @plain
@@ -148,6 +168,7 @@ class BatchReader(DataSourceReader):
                 relation = dataclasses.replace(relation, open=[])
             if not options.include_tail:
                 relation = dataclasses.replace(relation, tail=relation.tail.slice(0, 0))
+            check_typed(self._schema, relation)
             scans = scans_of(relation, self._wanted)
             return list(shares_of(client.path, scans, self._wanted))
 

@@ -53,7 +53,14 @@ from txlog.relation.spans import Span, Wanted
 from txlog.spark.datasource import plain
 from txlog.spark.options import StreamOptions, stream_options
 from txlog.spark.session import opened
-from txlog.spark.source import WATERMARK, Share, check_schema, read_share, shares_of
+from txlog.spark.source import (
+    WATERMARK,
+    Share,
+    check_schema,
+    check_typed,
+    read_share,
+    shares_of,
+)
 
 _TRIES: Final = 5
 Offset = dict[str, Any]
@@ -164,8 +171,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         wanted = {index: span for index, span in spans.items() if not span.is_empty}
         if not wanted:
             return []
-        scans = scans_of(self._pinned(wanted))
-        return list(shares_of(self._client.path, scans, {}, watermark_ms))
+        relation = self._pinned(wanted)
+        check_typed(self._schema, relation)
+        return list(shares_of(self._client.path, scans_of(relation), {}, watermark_ms))
 
     def _pinned(self, spans: dict[int, Span]) -> Relation:
         """The relation of a batch; its files are pinned."""

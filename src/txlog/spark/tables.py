@@ -18,11 +18,13 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
 from txlog.api.open import open_store
+from txlog.engine.storage.segment import RECORD
 from txlog.errors import InvalidArgument
 from txlog.ids import TopicName
-from txlog.spark.datasource import KEPT, SCHEMA
-from txlog.spark.options import OF_TABLES, check_known, some_columns
+from txlog.spark.datasource import KEPT
+from txlog.spark.options import OF_TABLES, check_known, kinds_in, some_columns
 from txlog.spark.reading import frames
+from txlog.spark.records import columns_of, record_type
 
 _WORD: Final = re.compile(r"\w+", re.ASCII)
 _OTHER: Final = re.compile(r"\W", re.ASCII)
@@ -99,19 +101,19 @@ def schema_of_table(options: Mapping[str, str]) -> StructType:
             )
     with open_store(path, read_only=True) as client:
         client.describe_topic(given["topic"])
-    is_committed = given.get("isolation", "committed") == "committed"
-    known = SCHEMA if is_committed else f"{SCHEMA}, txn_state string"
+        record = record_type(client, given["topic"])
+    known = columns_of({**given, "path": path})
     wanted = known if "columns" not in given else some_columns(given["columns"], known)
-    pairs = [column.split(" ", 1) for column in wanted.split(", ")]
-    kept = {"options": {**given, "path": path}, "columns": [name for name, _ in pairs]}
+    kinds = kinds_in(wanted)
+    kept = {"options": {**given, "path": path}, "columns": [*kinds]}
     fields = [
         {
             "name": name,
-            "type": _JSON_TYPES[kind],
+            "type": record.jsonValue() if record and name == RECORD else _JSON_TYPES[kind],
             "nullable": True,
             "metadata": {} if at else {KEPT: kept},
         }
-        for at, (name, kind) in enumerate(pairs)
+        for at, (name, kind) in enumerate(kinds.items())
     ]
     return StructType.fromJson({"type": "struct", "fields": fields})
 

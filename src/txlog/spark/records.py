@@ -1,0 +1,175 @@
+"""Owns records of typed topics in Spark: their type, those of one version as those of another, and
+values made of them.
+
+A record has the type of the newest schema. Spark scans it as a column of the files, so that it
+reads only the fields that a query needs; what is in parts and in the journal is decoded here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import pyarrow as pa
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import from_arrow_type
+from pyspark.sql.types import DataType, StructType
+
+from txlog.api.client import Client
+from txlog.api.open import open_store
+from txlog.engine.folds.catalog import SchemaVersion, schema_of
+from txlog.engine.plan.lookup import topic as find_topic
+from txlog.engine.plan.records import Typing, schema_in
+from txlog.engine.storage.segment import RECORD
+from txlog.errors import InvalidArgument
+from txlog.ids import TopicName
+from txlog.schemas import resolution, values
+from txlog.schemas.resolution import Cast, Change, Items, Record, Step, Symbols
+from txlog.spark.datasource import SCHEMA
+
+_BEFORE: Final = ", visible_time timestamp"
+
+
+def columns_of(options: Mapping[str, str]) -> str:
+    """The columns of what these options read, `NAME TYPE, …`; with `record` of a typed topic.
+
+    raises: StoreNotFound, TopicNotFound; nothing for options that are missing
+    """
+    columns = SCHEMA
+    path, topic = options.get("path"), options.get("topic") or options.get("subscribe")
+    if path and topic and "," not in topic:
+        with open_store(path, read_only=True) as client:
+            kind = record_type(client, topic)
+        if kind is not None:
+            columns = SCHEMA.replace(_BEFORE, f", {RECORD} {kind.simpleString()}{_BEFORE}")
+    is_committed = options.get("isolation", "committed") == "committed"
+    return columns if is_committed else f"{columns}, txn_state string"
+
+
+def record_type(client: Client, topic: str) -> StructType | None:
+    """The type of the records of a topic; None: its values are bytes."""
+    name = TopicName.parse(topic, allow_partition=True)
+    newest = client._ask(lambda view: schema_of(find_topic(view, name)))
+    return None if newest is None else spark_type(newest)
+
+
+def spark_type(known: SchemaVersion) -> StructType:
+    """The type of records of a schema."""
+    found = of_arrow(schema_in(known).arrow)
+    assert isinstance(found, StructType)
+    return found
+
+
+def of_arrow(kind: pa.DataType) -> DataType:
+    """The type of Spark; anything in it may be null."""
+    return from_arrow_type(_nullable(kind))
+
+
+def _nullable(kind: pa.DataType) -> pa.DataType:
+    if pa.types.is_struct(kind):
+        return pa.struct([pa.field(one.name, _nullable(one.type)) for one in kind])
+    if pa.types.is_map(kind):
+        return pa.map_(kind.key_type, _nullable(kind.item_type))
+    if pa.types.is_list(kind):
+        return pa.list_(_nullable(kind.value_type))
+    return pa.time64("us") if pa.types.is_time32(kind) else kind
+
+
+def is_scanned(kind: pa.DataType) -> bool:
+    """True unless Spark's Parquet reader does not know a type in it: milliseconds of a day."""
+    if pa.types.is_struct(kind):
+        return all(is_scanned(one.type) for one in kind)
+    if pa.types.is_map(kind):
+        return is_scanned(kind.key_type) and is_scanned(kind.item_type)
+    return is_scanned(kind.value_type) if pa.types.is_list(kind) else not pa.types.is_time32(kind)
+
+
+def as_type(array: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Records of one type as another: fields by name, null where there is none."""
+    if array.type == kind:
+        return array
+    if not (pa.types.is_struct(kind) and pa.types.is_struct(array.type)):
+        return array.cast(kind)
+    names = [one.name for one in array.type]
+    children = [
+        as_type(array.field(one.name), one.type)
+        if one.name in names
+        else pa.nulls(len(array), one.type)
+        for one in kind
+    ]
+    mask = array.is_null() if array.null_count else None
+    return pa.StructArray.from_arrays(children, fields=list(kind), mask=mask)
+
+
+# --- versions --------------------------------------------------------------------------------
+
+
+def record_of(written: int, schemas: Sequence[SchemaVersion], version: int) -> Column:
+    """The column `record` of a file as that of a version; written: FileRef.record, 0 for none."""
+    kind = spark_type(schemas[version - 1])
+    if not written:
+        return F.lit(None).cast(kind)
+    if written == version:
+        return F.col(RECORD)
+    steps = resolution.plan(schema_in(schemas[written - 1]), schema_in(schemas[version - 1]))
+    if steps is None:
+        return F.lit(None).cast(kind)
+    return _record(steps, F.col(RECORD)).cast(kind)
+
+
+def _record(steps: Sequence[Step], value: Column) -> Column:
+    made = F.struct(*(_field(one, value).alias(one.name) for one in steps))
+    return F.when(value.isNotNull(), made)
+
+
+def _field(step: Step, value: Column) -> Column:
+    if step.source is None:
+        return _literal(step.default)
+    found = value.getField(step.source)
+    return found if step.change is None else _changed(step.change, found)
+
+
+def _literal(value: pa.Scalar) -> Column:
+    kind = value.type
+    made = F.lit(None)
+    if value.is_valid and pa.types.is_struct(kind):
+        made = F.struct(*(_literal(value[one.name]).alias(one.name) for one in kind))
+    elif value.is_valid and pa.types.is_map(kind):
+        keys, items = ([_literal(one[part]) for one in value.values] for part in ("key", "value"))
+        made = F.map_from_arrays(F.array(*keys), F.array(*items))
+    elif value.is_valid and pa.types.is_list(kind):
+        made = F.array(*map(_literal, value.values))
+    elif value.is_valid:
+        made = F.lit(value.as_py())
+    return made.cast(of_arrow(kind))
+
+
+def _changed(change: Change, value: Column) -> Column:
+    if isinstance(change, Cast):
+        return value.cast(of_arrow(change.type))
+    if isinstance(change, Symbols):
+        known = F.when(value.isin(*change.known), value).otherwise(F.lit(change.default))
+        return F.when(value.isNotNull(), known)
+    if isinstance(change, Record):
+        return _record(change.steps, value)
+    if isinstance(change, Items):
+        return F.transform(value, lambda one: _changed(change.change, one))
+    return F.transform_values(value, lambda _, one: _changed(change.change, one))
+
+
+# --- writing ---------------------------------------------------------------------------------
+
+
+def with_values(rows: pa.RecordBatch, typing: Typing | None) -> pa.RecordBatch:
+    """Rows whose column `record` has become `value`, by the schema of their topic.
+
+    raises: InvalidArgument, InvalidMessage
+    """
+    if RECORD not in rows.schema.names:
+        return rows
+    if typing is None:
+        raise InvalidArgument("the topic has no schema to write records by", hint="a column value")
+    encoded = values.encode(typing.schema, rows.column(RECORD))
+    at = rows.schema.get_field_index(RECORD)
+    return rows.set_column(at, "value", encoded)
