@@ -46,6 +46,7 @@ TEXTS = [
     "{}",
     "[" * 120,
 ]
+_NEW = [1000]  # names of types that successors have more
 WORD = ["a", "b", "from", "__init__", "f0", "x_1", "Class", "None"]
 
 
@@ -89,6 +90,62 @@ def _type(random: Random, depth: int, count: list[int]) -> Any:
     if pick < 0.55:
         return {"type": "fixed", "name": f"F{count[0]}", "size": 3}
     return random.choice(LEAVES)
+
+
+def random_successor(random: Random, node: Any) -> Any:
+    """A definition that can read what the given one wrote."""
+    if isinstance(node, list):
+        return [random_successor(random, one) for one in node]
+    if isinstance(node, str):
+        wider = {"int": ["long", "float", "double"], "long": ["double"], "float": ["double"]}
+        return random.choice([node, *wider.get(node, []), *(["bytes"] * (node == "string"))])
+    if node["type"] == "record":
+        fields = [dict(one) for one in node["fields"] if random.random() < 0.8]
+        for one in fields:
+            one["type"] = random_successor(random, one["type"])
+            one.pop("default", None)
+            if not isinstance(one["type"], list) and random.random() < 0.3:
+                one["type"] = ["null", one["type"]]
+            if random.random() < 0.2:
+                one["aliases"] = [one["name"]]
+                one["name"] = f"{one['name']}_renamed"
+        for number in range(random.randint(1, 2)):
+            added = _type(random, 1, _NEW)
+            one = {"name": f"added{number}", "type": added, "default": _default(random, added)}
+            fields.insert(random.randint(0, len(fields)), one)
+        return node | {"fields": fields}
+    if node["type"] == "enum" and random.random() < 0.5:
+        return node | {"symbols": ["X", "B"], "default": "X"}
+    if node.get("logicalType") == "decimal" and node["precision"] < 38:
+        return node | {"precision": random.randint(node["precision"], 38)}
+    member = {"array": "items", "map": "values"}.get(node["type"])
+    return node | {member: random_successor(random, node[member])} if member else node
+
+
+def _default(random: Random, node: Any) -> Any:
+    """A default as a definition writes it."""
+    if isinstance(node, list):
+        return None if node[0] == "null" else _default(random, node[0])
+    kind = node if isinstance(node, str) else node["type"]
+    if kind == "record":
+        return {one["name"]: _default(random, one["type"]) for one in node["fields"]}
+    if kind == "array":
+        return [_default(random, node["items"]) for _ in range(random.randint(0, 2))]
+    if kind == "map":
+        return {f"'{n}\"": _default(random, node["values"]) for n in range(random.randint(0, 2))}
+    if kind == "string" and node != "string":
+        return str(UUID(int=random.getrandbits(128)))
+    return {
+        "boolean": random.random() < 0.5,
+        "int": random.randint(0, 9999),
+        "long": random.randint(0, 9999),
+        "float": random.choice([0.1, -0.0, 1e30]),
+        "double": random.choice([0.1, 5e-324, -1e300]),
+        "bytes": random.choice(["\x01", "\x00'", "\x7f\xff"][: 1 if node != "bytes" else None]),
+        "string": random.choice(["", "it's", '"\\x41"', "\u20ac"]),
+        "enum": "A",
+        "fixed": "\xffa'",
+    }[kind]
 
 
 def random_value(random: Random, type: Type) -> Any:

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tests.schemas.random_records import random_schema, random_value
+from tests.schemas.random_records import random_schema, random_successor, random_value
 from tests.tiers import graded
 from txlog.errors import InvalidArgument, InvalidMessage
 from txlog.schemas import compatibility, resolution, values
@@ -173,7 +173,7 @@ def test_columns_and_single_records_are_resolved_alike(seed: int) -> None:
     random = Random(seed)
     written = random_schema(random, "json")
     node = json.loads(written.definition)
-    newest = Schema.parse("json", json.dumps(_changed(random, node)))
+    newest = Schema.parse("json", json.dumps(random_successor(random, node)))
     if can_read(newest, written) is not None:
         pytest.fail(f"{can_read(newest, written)}: {written.definition} {newest.definition}")
     records = [random_value(random, written.record) for _ in range(7)]
@@ -183,29 +183,6 @@ def test_columns_and_single_records_are_resolved_alike(seed: int) -> None:
     found.validate(full=True)
     alone = [values.decode_one(written, one, as_of=newest) for one in data]
     assert found.to_pylist(maps_as_pydicts="strict") == [*alone, None, *alone][:12]
-
-
-def _changed(random: Random, node: Any) -> Any:
-    """A definition that can read what the given one wrote."""
-    if isinstance(node, list):
-        return [_changed(random, one) for one in node]
-    if isinstance(node, str):
-        wider = {"int": ["long", "double"], "long": ["double"], "float": ["double"]}
-        return random.choice([node, *wider.get(node, []), *(["bytes"] * (node == "string"))])
-    if node["type"] == "record":
-        fields = [dict(one) for one in node["fields"] if random.random() < 0.8]
-        for one in fields:
-            one["type"] = _changed(random, one["type"])
-            one.pop("default", None)
-            if not isinstance(one["type"], list) and random.random() < 0.3:
-                one["type"] = ["null", one["type"]]
-            if random.random() < 0.2:
-                one["aliases"] = [one["name"]]
-                one["name"] = f"{one['name']}_renamed"
-        fields.insert(random.randint(0, len(fields)), field("string", "added", default="x"))
-        return node | {"fields": fields}
-    member = {"array": "items", "map": "values"}.get(node["type"])
-    return node | {member: _changed(random, node[member])} if member else node
 
 
 V1 = of(field("int"))

@@ -71,6 +71,8 @@ def _field(step: Step, value: str, depth: int) -> str:
 def _changed(change: Change, value: str, depth: int) -> str:
     """A value after a change; depth: how many lambdas it is in, which need names of their own."""
     if isinstance(change, Cast):
+        if pa.types.is_binary(change.type):  # a cast takes \x41 for one byte
+            return f"encode({value})"
         return f"{value}::{type_of(change.type)}"
     if isinstance(change, Symbols):
         known = ", ".join(map(_text, change.known))
