@@ -22,6 +22,7 @@ LINES_MAX = {
     "README.md": 265, "docs/watermarks.md": 210, "ARCHITECTURE.md": 270, "docs/format.md": 410,
     "CONTRIBUTING.md": 160, "docs/analytics.md": 225, "docs/cluster.md": 80,
     "docs/tutorial.md": 260, "docs/cookbook.md": 290, "docs/python.md": 325, "docs/index.md": 60,
+    "docs/flights.md": 130,
 }  # fmt: skip
 PRINTED = {  # by the examples in Python, one text an example
     "README.md": [r"2:0:1 .*\n2:0:2 .*\n"],
@@ -71,6 +72,15 @@ def test_the_tour_runs_as_written(name: str, tmp_path: Path) -> None:
     steps = tour(_text(name))
     assert len(steps) >= 8
     _run_tour(_text(name), tmp_path)
+
+
+@pytest.mark.deep
+def test_the_flights_run_as_written(tmp_path: Path) -> None:
+    """Without Spark; tests/spark has the rest."""
+    for name in ("examples", "data"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    assert len(tour(_text("docs/flights.md"))) >= 10
+    _run_tour(_text("docs/flights.md"), tmp_path)
 
 
 RECIPES = 10
