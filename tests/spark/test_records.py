@@ -130,6 +130,14 @@ def test_frames_are_written_by_the_schema(spark: SparkSession, client: Client) -
     assert [one["cups"] for one in found[6:]] == [7.0, 7.0, 3.5]
     assert found[6] == {"cups": 7.0, "place": {"city": "q", "code": 0}, "tags": ["t"], "note": None}
     assert rows(read(spark, client.path, "t")) == of_duckdb(client)
+    flat = spark.sql("SELECT 8 AS cups, named_struct('city', 'f') AS place, array('u') AS tags")
+    bulk_load(flat, client.path, "t", txn_key="k", batch_id="flat")
+    given["batchId"] = "flat too"
+    flat.write.format("txlog").mode("append").options(**given).save(client.path)
+    found = [one.decode() for one in client.reader("t")]
+    assert [(one["cups"], one["place"]["city"]) for one in found[9:]] == [(8.0, "f")] * 2
+    with pytest.raises(InvalidArgument, match="a message has no column sugar"):
+        bulk_load(flat.withColumn("sugar", F.lit(1)), client.path, "t", txn_key="k", batch_id="4")
     wrong = spark.sql("SELECT named_struct('cups', 'many') AS record")
     with pytest.raises(InvalidMessage, match="cups"):
         bulk_load(wrong, client.path, "t", txn_key="k", batch_id="3")

@@ -173,7 +173,8 @@ class TestBatch:
         assert "txnKey is missing" in refused(rows, client, txnKey="")
         assert "no option colour" in refused(rows, client, colour="red")
         assert "no column extra" in refused(rows.withColumn("extra", F.lit(1)), client)
-        assert "column value is bigint" in refused(spark.range(2).toDF("value"), client)
+        floats = spark.range(2).select(F.col("id").cast("float").alias("value"))
+        assert "column value is float" in refused(floats, client)
         assert "TopicNotFound" in refused(rows, client, topic="none")
         with pytest.raises(Exception, match="cannot be overwritten"):
             rows.write.format("txlog").mode("overwrite").options(

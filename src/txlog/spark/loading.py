@@ -38,7 +38,7 @@ from txlog.engine.plan.staging import ROWS_AT_ONCE, Staged, StagePlan
 from txlog.engine.storage.segment import RECORD
 from txlog.errors import InvalidArgument, InvalidMessage, LimitExceeded, TxlogError
 from txlog.spark import sink
-from txlog.spark.records import with_values
+from txlog.spark.records import fields_of, with_values
 
 if TYPE_CHECKING:
     from txlog.rows.sending import BulkStored
@@ -69,11 +69,11 @@ def bulk_load(
 ) -> BulkStored:
     """Store a data frame as messages, once for this key and batch; the fields of Bulk.commit.
 
-    frame:    value, or for a typed topic the struct record; if present, key, properties,
-              event_time, deliver_at, deliver_after, sequence_id, partition; they are cast. Of a
-              key or value that is a number, boolean, date or instant the bytes are those of
-              CAST(… AS STRING). Messages with a key go where a producer sends them, those without
-              where the row's own partition of the frame says
+    frame:    value, or for a typed topic the struct record or columns named as its fields; if
+              present, key, properties, event_time, deliver_at, deliver_after, sequence_id,
+              partition; they are cast. Of a key or value that is a number, boolean, date or
+              instant the bytes are those of CAST(… AS STRING). Messages with a key go where a
+              producer sends them, those without where the row's own partition of the frame says
     order_by: the order of the messages in each partition; without it there is none
     shuffle:  bring the rows of a partition to one task before they are written, which makes one
               file of them; False: each task writes its own files. None: shuffle if files would be
@@ -83,14 +83,6 @@ def bulk_load(
     raises:   InvalidArgument, InvalidMessage, TopicNotFound, NotAllowed; an error of the job as
               Spark's. Warns about needlessly small files
     """
-    unknown = sorted(set(frame.columns) - {*_COLUMNS, RECORD})
-    if unknown or not {"value", RECORD} & {*frame.columns}:
-        raise InvalidArgument(
-            f"a message has no column {unknown[0]}" if unknown else "there is no column value",
-            hint=f"select and rename: {', '.join(_COLUMNS)}",
-        )
-    if {"value", RECORD} <= {*frame.columns}:
-        raise InvalidArgument("there are both value and record", hint="leave out one of them")
     if order_by and shuffle is False:
         raise InvalidArgument("an order needs all rows of a partition in one task: shuffle")
     with open_store(store) as client:
@@ -100,6 +92,7 @@ def bulk_load(
         if known is not None:
             return known
         plan = bulk.plan
+    _check_columns(frame, plan)
     try:
         staged = _staged(_arranged(frame, plan.partitions, order_by, shuffle), plan)
         with open_store(store) as client:
@@ -112,6 +105,19 @@ def bulk_load(
     if said is not None:
         warnings.warn(said, RuntimeWarning, stacklevel=2)
     return answer
+
+
+def _check_columns(frame: DataFrame, plan: StagePlan) -> None:
+    names = frame.columns
+    fields = fields_of(plan.typing, names)
+    unknown = sorted({*names} - {*_COLUMNS, RECORD, *fields})
+    if unknown or not (fields or {"value", RECORD} & {*names}):
+        raise InvalidArgument(
+            f"a message has no column {unknown[0]}" if unknown else "there is no column value",
+            hint=f"select and rename: {', '.join(_COLUMNS)}",
+        )
+    if {"value", RECORD} <= {*names}:
+        raise InvalidArgument("there are both value and record", hint="leave out one of them")
 
 
 class _Task:
@@ -206,8 +212,8 @@ def _cast(frame: DataFrame, name: str) -> Column:
     if name in _CASTS:
         return column.cast(_CASTS[name])
     kind = frame.schema[name].dataType
-    if name == RECORD and isinstance(kind, StructType):
-        return column
+    if (name == RECORD and isinstance(kind, StructType)) or name not in _COLUMNS:
+        return column  # a record, or a field of one
     if isinstance(kind, BinaryType | StringType):
         return column.cast("binary")
     if not isinstance(kind, _OF_TEXT):

@@ -21,6 +21,7 @@ from txlog.api.open import open_store
 from txlog.engine.folds.catalog import SchemaVersion, schema_of
 from txlog.engine.plan.lookup import topic as find_topic
 from txlog.engine.plan.records import Typing, schema_in
+from txlog.engine.plan.route import COLUMNS
 from txlog.engine.storage.segment import RECORD
 from txlog.errors import InvalidArgument
 from txlog.ids import TopicName
@@ -161,12 +162,29 @@ def _changed(change: Change, value: Column) -> Column:
 # --- writing ---------------------------------------------------------------------------------
 
 
+def fields_of(typing: Typing | None, names: Sequence[str]) -> list[str]:
+    """Which columns are fields of the records of a topic, where a row has neither it nor a value.
+
+    Those that messages have themselves are not.
+    """
+    if typing is None or {"value", RECORD} & {*names}:
+        return []
+    fields = [one.name for one in typing.schema.arrow]
+    return [name for name in names if name in fields and name not in (*COLUMNS, "partition")]
+
+
 def with_values(rows: pa.RecordBatch, typing: Typing | None) -> pa.RecordBatch:
-    """Rows whose column `record` has become `value`, by the schema of their topic.
+    """Rows whose column `record`, or fields of it, have become `value`, by the topic's schema.
 
     raises: InvalidArgument, InvalidMessage
     """
-    if RECORD not in rows.schema.names:
+    names = rows.schema.names
+    fields = fields_of(typing, names)
+    if fields:
+        columns = [rows.column(name) for name in fields]
+        record = pa.StructArray.from_arrays(columns, names=fields)
+        rows = rows.drop_columns(fields).append_column(RECORD, record)
+    elif RECORD not in names:
         return rows
     if typing is None:
         raise InvalidArgument("the topic has no schema to write records by", hint="a column value")

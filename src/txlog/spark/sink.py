@@ -53,7 +53,7 @@ from txlog.errors import InvalidArgument, TxlogError
 from txlog.ids import TopicName
 from txlog.spark.datasource import NAMES, kept_by, plain
 from txlog.spark.options import NO_OPTIONS, SINK, STREAM_SINK, check_known
-from txlog.spark.records import with_values
+from txlog.spark.records import fields_of, with_values
 from txlog.suggest import suggestion
 
 # Those whose text is the same wherever it is made; of a float or an instant it is not.
@@ -176,10 +176,10 @@ def batch_sink(options: Mapping[str, str], schema: StructType, overwrite: bool) 
     _check_options(options, (*SINK, "columns"), "a batch", overwrite)
     path, topic = _need(options, "path"), _need(options, "topic")
     of_store = _of_store(schema)
-    check_columns(schema, of_store)
     with open_store(path) as client:
+        plan = client._plan_stage(topic)
+        check_columns(schema, of_store, fields_of(plan.typing, schema.fieldNames()))
         if kept_by(schema) and "txnKey" not in options and "batchId" not in options:
-            plan = client._plan_stage(topic)
             job = plan.directory.rpartition("/")[2]
             return BatchSink(plan.named(f"{_INSERT} {plan.number}", job), of_store, is_named=False)
         key, batch = _need(options, "txnKey"), _need(options, "batchId")
@@ -196,7 +196,6 @@ def stream_sink(options: Mapping[str, str], schema: StructType, overwrite: bool)
             hint="toTable passes none of the table's options: set path and topic in writeStream",
         )
     app, where = options.get("txnAppId"), options.get("checkpointLocation")
-    check_columns(schema)
     if app is not None:
         check_token(app, 0)
     tag = ""
@@ -204,7 +203,9 @@ def stream_sink(options: Mapping[str, str], schema: StructType, overwrite: bool)
         digest = hashlib.sha256(f"{app or ''}\0{where or ''}".encode())
         tag = digest.hexdigest()[:TAG_CHARS]
     with open_store(_need(options, "path")) as client:
-        return StreamSink(options, client._plan_stage(_need(options, "topic"), tag))
+        plan = client._plan_stage(_need(options, "topic"), tag)
+        check_columns(schema, (), fields_of(plan.typing, schema.fieldNames()))
+        return StreamSink(options, plan)
 
 
 def _of_store(schema: StructType) -> list[str]:
@@ -214,10 +215,12 @@ def _of_store(schema: StructType) -> list[str]:
     return [name for name in names if is_insert and name in NAMES and name not in _TYPES]
 
 
-def check_columns(schema: StructType, of_store: Sequence[str] = ()) -> None:
-    """Raise InvalidArgument for columns that messages do not have."""
+def check_columns(
+    schema: StructType, of_store: Sequence[str] = (), fields: Sequence[str] = ()
+) -> None:
+    """Raise InvalidArgument for columns that messages do not have; fields: those of records."""
     for field in schema.fields:
-        if field.name in of_store or (
+        if field.name in (*of_store, *fields) or (
             field.name == RECORD and isinstance(field.dataType, StructType)
         ):
             continue
@@ -239,7 +242,7 @@ def check_columns(schema: StructType, of_store: Sequence[str] = ()) -> None:
     found = {"value", RECORD} & {*schema.fieldNames()}
     if len(found) == 2 and not of_store:
         raise InvalidArgument("there are both value and record", hint="leave out one of them")
-    if not found:
+    if not found and not fields:
         raise InvalidArgument("there is no column named value", hint="value is binary or text")
 
 
