@@ -105,7 +105,7 @@ def list_topics(
 @command(
     "topic describe",
     examples=("txlog topic describe orders", "txlog topic describe orders --json"),
-    fields=f"{LIST_FIELDS} policies subscription_list partition_list",
+    fields=f"{LIST_FIELDS} policies schema_version mismatched subscription_list partition_list",
 )
 def describe(
     call: Call, name: Annotated[str, Argument(metavar="NAME", show_default=False)]

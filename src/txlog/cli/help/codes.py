@@ -226,6 +226,14 @@ CODES: Final[dict[int, Code]] = {
         "Leave out --read-only and TXLOG_READ_ONLY, or look at the permissions.",
         "ls -ld shop",
     ),
+    410: Code(
+        "a schema does not fit those before it",
+        "By the policy schema_compatibility of the topic, readers or writers of one of the schemas "
+        "could not read what the other writes. The message names the field.",
+        "Give a new field a default, or keep the type. Or change the policy: txlog policy schema "
+        "set --compatibility.",
+        "txlog schema versions orders",
+    ),
     501: Code(
         "the store is locked",
         "Another process has held the lock for longer than --lock-timeout; the message names it. "

@@ -320,6 +320,8 @@ MEANINGS: Final[dict[str, str]] = {
     "errors": "losses and contradictions",
     "warnings": "what upkeep or the next writer puts right",
     "frames": "frames of the journal",
+    "schema_version": "of the newest schema; null: the topic has none",
+    "mismatched": "values that were stored though they do not fit it",
 }
 
 
