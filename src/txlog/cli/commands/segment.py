@@ -78,7 +78,8 @@ def show(
     examples=("txlog segment cat 1", "txlog segment cat 1 -o -10 -f tsv --columns entry,value"),
     fields=(
         "kind entry lsn publish_time key value properties event_time deliver_at producer "
-        "sequence_id txn_most txn_least txn_index count marker_ledger marker_entry visible_time"
+        "sequence_id txn_most txn_least txn_index count marker_ledger marker_entry visible_time "
+        "schema_version"
     ),
 )
 def cat(
