@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import pickle
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from tests.engine_kit import Bench
-from txlog import Message
+from txlog import Message, Schema
 from txlog.engine.storage.segment import RECORD
 from txlog.errors import (
     IncompatibleSchema,
@@ -71,6 +73,12 @@ def record(message: Message) -> dict[str, Any]:
     found = message.decode()
     assert found is not None
     return found
+
+
+def numbers(*names: str) -> Schema:
+    """Avro of so many numbers."""
+    fields = [{"name": name, "type": "long", "default": 0} for name in names]
+    return Schema.parse("avro", json.dumps({"type": "record", "name": "R", "fields": fields}))
 
 
 def key(row: dict[str, Any]) -> str:
@@ -195,6 +203,81 @@ def test_a_topic_that_gets_a_schema_meanwhile_takes_nothing_unchecked(tmp_path: 
     assert [one.schema_version for one in client.reader("t")] == [None, 1]
 
 
+def test_avro_is_read_by_the_schema_that_wrote_it_when_fields_change_places(tmp_path: Path) -> None:
+    """Two numbers that change places fit either schema: only who wrote them knows which it was."""
+    bench = Bench(tmp_path / "store", coordinators=1)
+    client = bench.client
+    client.create_topic("t", schema=numbers("a", "b"))
+    producer = client.producer("t")
+    producer.send({"a": 1, "b": 2})
+    others = bench.another().topic("t").schemas
+    others.add(numbers("b", "a"))
+    producer.send({"a": 1, "b": 2})
+    with client.transaction() as txn:
+        producer.send({"a": 1, "b": 2}, txn=txn)
+        producer.send_async({"a": 1, "b": 2}, txn=txn)
+    producer.send_async({"a": 1, "b": 2})
+    producer.flush()
+    others.add(numbers("b", "a", "c"))
+    producer.send({"a": 1, "b": 2, "c": 3})
+    client.producer("t").send({"a": 1, "b": 2, "c": 3})
+    found = list(client.reader("t"))
+    assert [(record(one)["a"], record(one)["b"]) for one in found] == [(1, 2)] * 7
+    assert [one.schema_version for one in found] == [1, 1, 1, 1, 1, 3, 3]
+
+
+def test_nothing_is_written_by_a_deleted_schema(tmp_path: Path) -> None:
+    bench = Bench(tmp_path / "store", coordinators=1)
+    client = bench.client
+    client.create_topic("t", schema=numbers("a", "b"))
+    stated, other = client.producer("t", schema=numbers("a", "b")), client.producer("t")
+    other.send({"a": 1, "b": 2})
+    others = bench.another().topic("t").schemas
+    others.delete()
+    others.add(numbers("b", "a"))
+    for producer in (stated, stated, other):
+        with pytest.raises(InvalidMessage, match=r"schema 1 of topic t, .* was deleted"):
+            producer.send({"a": 1, "b": 2})
+    other.send({"a": 1, "b": 2})
+    assert [record(one) for one in client.reader("t")] == [{"a": 1, "b": 2}] * 2
+
+
+def test_a_producer_writes_records_of_a_schema_that_came_after_it(tmp_path: Path) -> None:
+    bench = Bench(tmp_path / "store", coordinators=1)
+    bench.client.create_topic("t")
+    seen: list[bytes | None] = []
+
+    def choose(message: Message, partitions: int) -> int:
+        seen.append(message.value)
+        return 0
+
+    producer = bench.client.producer("t", message_router=choose)
+    bench.another().topic("t").schemas.add(Worded)
+    producer.send(Worded("one"))
+    producer.send_async(Worded("two"))
+    producer.flush()
+    assert seen == [b'{"cups":"one"}', b'{"cups":"two"}']
+
+
+@pytest.mark.parametrize("is_in_txn", [False, True])
+def test_a_schema_that_comes_while_a_large_message_is_written_refuses_it(
+    tmp_path: Path, is_in_txn: bool
+) -> None:
+    bench = Bench(tmp_path / "store", coordinators=1, max_message_bytes=100)
+    client = bench.client
+    client.create_topic("t")
+    producer, other = client.producer("t", chunking=True), bench.another()
+
+    def pieces() -> Iterator[bytes]:
+        yield b"x" * 200
+        other.topic("t").schemas.add(Order)
+        yield b"x" * 200
+
+    with pytest.raises(InvalidMessage, match="in chunks"), client.transaction() as txn:
+        producer.send(pieces(), txn=txn if is_in_txn else None)
+    assert client.describe_topic("t")["messages"] == 0
+
+
 def test_large_messages_are_not_checked_and_have_no_record(tmp_path: Path) -> None:
     bench = typed_bench(tmp_path, max_message_bytes=100)
     producer = bench.client.producer("t", chunking=True)
@@ -202,6 +285,7 @@ def test_large_messages_are_not_checked_and_have_no_record(tmp_path: Path) -> No
         producer.send(b"x" * 200)
     bench.client.admin.set_schema_policies("t", validation="record")
     producer.send(b"x" * 200, partition=0)
+    assert bench.client.describe_topic("t")["mismatched"] == 1
     producer.send(Order(1), partition=0)
     rows = asked(bench, "SELECT record.cups AS cups FROM t ORDER BY ALL")
     assert rows == [{"cups": 1}, {"cups": None}]

@@ -31,7 +31,7 @@ from txlog.engine.decide.sending.exclusive import SHARED
 from txlog.engine.decide.transactions.sweep import Uses
 from txlog.engine.folds.catalog import SchemaVersion, Topic, numbers, schema_of
 from txlog.engine.plan.lookup import live_topic
-from txlog.engine.plan.records import ENFORCE, Typing, schema_in, stamped, typing_of
+from txlog.engine.plan.records import Typing, schema_in, stamped, typing_of
 from txlog.engine.plan.route import COLUMNS, Routed, route
 from txlog.engine.store.store import Store
 from txlog.engine.upkeep.delayed.buckets import tend_due
@@ -113,13 +113,15 @@ class _Shape(NamedTuple):
     """What rows depend on that a topic may change.
 
     written: the schema of records that are sent; typing: what every value is checked against
-    version: of the schema that the producer writes; None: of the newest
+    version: of the schema that the producer writes, as it was opened with it (is_stated) or has
+             sent records as Avro, whose bytes do not say what they are; None: of the newest
     """
 
     partitions: int
     written: SchemaVersion | None = None
     typing: Typing | None = None
     version: int | None = None
+    is_stated: bool = False
 
 
 class _Routing:
@@ -337,7 +339,6 @@ class Producer:
                 if self.topic.partition is not None:
                     partition = self.topic.partition
                 self._shape = self._store.read(self._look)
-                self._check_large()
                 partitions = self._shape.partitions
                 if partition is None and self._router.is_own:
                     partition = self._router.of_message(
@@ -418,8 +419,9 @@ class Producer:
         ...         [one.result().message_id.entry for one in sent]
         [0, 1, 2]
         """
+        value = value if type(value) is bytes else self._bytes(value)
         if self._router.is_own and partition is None and self.topic.partition is None:
-            value, key = as_bytes(value), as_bytes(key)
+            key = as_bytes(key)
             partition = self._router.of_message(
                 self._shape.partitions, value, key, properties, event_time, deliver_at, sequence_id
             )
@@ -427,9 +429,7 @@ class Producer:
             self._check_open()
             lane = self._lane or self._queue()
             times = (event_time, deliver_at, deliver_after)
-            value = value if type(value) is bytes else self._bytes(value)
             return lane.put(value, key, properties, times, sequence_id, partition)
-        value = value if type(value) is bytes else self._bytes(value)
         key = as_bytes(key)
         is_plain = not properties and deliver_at is None and deliver_after is None
         if is_plain and partition is None and self._is_sound(value, key, event_time, sequence_id):
@@ -605,51 +605,70 @@ class Producer:
         raises: TopicNotFound when it was deleted; ProducerFenced, ProducerBusy
         """
         topic = self._access.topic(view)
-        self._shape = self._shape_of(view, topic)
-        return topic, routing.over(self._shape)
+        shape = self._shape_of(view, topic, routing.shape)
+        if shape.version == self._shape.version:
+            self._shape = shape
+        return topic, routing.over(shape)
 
     def _look(self, view: View) -> _Shape:
-        return self._shape_of(view, live_topic(view, self._number, self._short()))
+        topic = live_topic(view, self._number, self._short())
+        return self._shape_of(view, topic, self._shape)
 
-    def _shape_of(self, view: View, topic: Topic) -> _Shape:
+    def _shape_of(self, view: View, topic: Topic, known: _Shape) -> _Shape:
+        """The shape of the topic for what is written as the known one says.
+
+        raises: InvalidMessage: that schema was deleted, and the topic has another
+        """
         if not topic.schemas:
-            known = self._shape
             same = known.written is None and known.partitions == topic.partitions
             return known if same else _Shape(topic.partitions)
-        version = self._shape.version
-        written = schema_of(topic) if version is None else topic.schemas[version - 1]
+        version, written = known.version, schema_of(topic)
+        if version is not None and written is not None:
+            written = topic.schemas[version - 1]
+            if written.deleted:
+                if not known.is_stated:  # the next record is written by the newest
+                    self._shape = _Shape(topic.partitions)
+                raise InvalidMessage(
+                    f"schema {version} of topic {self._short()}, which this was written by, was"
+                    " deleted",
+                    hint="open the producer again" if known.is_stated else "send it again",
+                    topic=self._short(),
+                )
         typing = typing_of(view, self._store.settings, topic, version)
-        return _Shape(topic.partitions, written, typing, version)
+        return _Shape(topic.partitions, written, typing, version, known.is_stated)
 
     def _write(self, version: int) -> None:
         """Write records of this version of the topic's schema; until then it is the newest."""
-        self._shape = self._shape._replace(version=version)
+        self._shape = self._shape._replace(version=version, is_stated=True)
         self._shape = self._store.read(self._look)
 
     def _bytes(self, value: Any) -> Any:
         """A value as it is sent: records are written by the schema. Raises InvalidMessage."""
         if isinstance(value, str):
             return value.encode()
-        if self._shape.written is None or not classes.is_record(value):
+        if not classes.is_record(value):
             return value
-        try:
-            return encode_one(schema_in(self._shape.written), value)
-        except InvalidMessage:  # the topic may have another schema by now
-            before = self._shape.written
-            self._shape = self._store.read(self._look)
-            if self._shape.written in (before, None):
-                raise
-            return encode_one(schema_in(self._shape.written), value)
+        shape = self._shape
+        if shape.written is not None:
+            try:
+                return self._written(shape, shape.written, value)
+            except InvalidMessage:  # the topic may have another schema by now
+                if shape.is_stated:
+                    raise
+        self._settle()  # what waits was written by the schema so far
+        if not shape.is_stated:
+            self._shape = shape._replace(version=None)
+        self._shape = self._store.read(self._look)
+        if self._shape.written is None:
+            return value
+        return self._written(self._shape, self._shape.written, value)
 
-    def _check_large(self) -> None:
-        """Refuse a message that is not in memory where each value must fit a schema."""
-        typing = self._shape.typing
-        if typing is not None and typing.mode == ENFORCE:
-            raise InvalidMessage(
-                f"a message in chunks cannot be checked against the schema of {typing.topic}",
-                hint="txlog policy schema set --validation record stores it unchecked",
-                topic=typing.topic,
-            )
+    def _written(self, shape: _Shape, schema: SchemaVersion, value: Record) -> bytes:
+        """A record as bytes; from here on its bytes are not taken for those of another version."""
+        data = encode_one(schema_in(schema), value)
+        if schema.kind == "avro" and shape.version is None:
+            self._shape = shape._replace(version=schema.version)
+        return data
 
     def _short(self) -> str:
         return self.topic.topic.short

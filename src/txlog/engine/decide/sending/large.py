@@ -18,10 +18,10 @@ from txlog.clock import Instant
 from txlog.engine.decide.draft import Decision, Draft
 from txlog.engine.decide.sending.deliver_at import Delays
 from txlog.engine.decide.sending.producers import Named, check_producer, last_sent, make_room
-from txlog.engine.decide.sending.send import check_room
+from txlog.engine.decide.sending.send import check_room, count_large
 from txlog.engine.decide.transactions.enter import NewTxn, Use, enter, open_txn
 from txlog.engine.folds import buffer as buffers
-from txlog.engine.folds.catalog import Topic, numbers
+from txlog.engine.folds.catalog import Topic, numbers, topic_of
 from txlog.engine.folds.coordinator import COMMITTED, COMMITTING, OPEN, Txn
 from txlog.engine.model.ops import (
     BufferCommitted,
@@ -92,7 +92,7 @@ def reserve(view: View, settings: Settings, now: Instant, topic: Topic, to: Addr
     number, _, found = _plain(draft, now, topic, to)
     if found is not None:
         return draft.decision(found, sync=True)
-    return _Due(draft, topic, to, number).refusal() or _reserved(draft, number)
+    return _Due(draft, topic, to, number).refusal() or _reserved(draft, topic, number)
 
 
 def append(
@@ -189,7 +189,7 @@ def reserve_in_txn(
     refusal = _Due(draft, topic, to, number).refusal()
     if refusal is not None:
         return refusal
-    decision = _reserved(draft, number)
+    decision = _reserved(draft, topic, number)
     decision.answer = (answer, decision.answer)
     return decision
 
@@ -282,7 +282,8 @@ class _Due:
         return self._delays.warnings()
 
 
-def _reserved(draft: Draft, number: int) -> Decision:
+def _reserved(draft: Draft, topic: Topic, number: int) -> Decision:
+    count_large(draft, topic, None)  # before its chunks are written
     ledger = draft.new_ledger()
     draft.ops.append(LedgerReserved(number, "s", ledger))
     return draft.decision(LargeOutcome(ledger=ledger), sync=True)
@@ -301,6 +302,7 @@ def _chunks(
     plain: bool,
 ) -> None:
     """Add the message; its ledger stands before the open one, which the sidecar then has."""
+    count_large(draft, topic_of(draft.view.catalog, number), number)
     draft.take_entries(number, "s", 0)
     draft.ops.append(
         ChunksAppended(

@@ -384,6 +384,24 @@ def count_mismatched(
     draft.ops.append(SchemaMismatched(partition, count))
 
 
+def count_large(draft: Draft, topic: Topic, partition: int | None) -> None:
+    """Count a message in chunks, which is never checked; partition: None, it is not stored yet.
+
+    raises: InvalidMessage where each value must fit a schema
+    """
+    typing = typing_of(draft.view, draft.settings, topic) if topic.schemas else None
+    if typing is None:
+        return
+    if typing.mode == ENFORCE:
+        raise InvalidMessage(
+            f"a message in chunks cannot be checked against the schema of {typing.topic}",
+            hint="txlog policy schema set --validation record stores it unchecked",
+            topic=typing.topic,
+        )
+    if partition is not None:
+        draft.ops.append(SchemaMismatched(partition, 1))
+
+
 def _count_duplicates(draft: Draft, partition: int, originals: list[MessageId | None]) -> None:
     draft.ops.append(Deduplicated(partition, len(originals), originals.count(None)))
 
