@@ -8,7 +8,7 @@ import os
 import shutil
 import sys
 import tempfile
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from txlog.cli.call.call import Call
 from txlog.cli.call.progress import Words
@@ -19,7 +19,11 @@ from txlog.errors import Usage
 from txlog.ids import TopicName
 from txlog.ranges import parse_range, parse_size
 
+if TYPE_CHECKING:
+    from txlog.rows.jobs import Exported
+
 _FORMS = ("parquet", "arrow", "csv", "ndjson")
+_TABLES = ("delta", "iceberg", "hive")
 Topic = Annotated[str, Argument(metavar="TOPIC", show_default=False)]
 
 
@@ -45,6 +49,7 @@ class _Sink(io.RawIOBase):
         "txlog export orders - --to ndjson -o @-1h.. | txlog produce again --in envelope",
         "txlog export orders /data/orders --append",
         "txlog export orders /data/days --to csv --partition-by publish_date --resume",
+        "txlog export orders /data/lake --to hive   # again: adds what came since",
     ),
     fields="topic path files messages size_bytes elapsed_ms",
     changes=True,
@@ -57,7 +62,12 @@ def export(
         Argument(metavar="PATH|-", show_default=False, help="a file, a directory, or stdout"),
     ] = None,
     to: Annotated[
-        str, Option("--to", metavar="parquet|arrow|csv|ndjson", help="the form to write")
+        str,
+        Option(
+            "--to",
+            metavar="parquet|arrow|csv|ndjson|delta|iceberg|hive",
+            help="the form to write",
+        ),
     ] = "parquet",
     range_: Annotated[
         str | None, Option("--offset", "-o", metavar="RANGE", help="else all of it")
@@ -84,9 +94,23 @@ def export(
     --partition-by, --resume, --append) is written piece by piece and records how far it is: an
     export that was killed, or is repeated, gives each message once. With ndjson each line is an
     envelope. - is standard output.
+
+    delta, iceberg and hive (directories day=…/ of Parquet) make a table that any engine reads
+    right; each further run adds what became visible since, once. -f takes these three, too.
     """
-    call.check_choice("--to", to, _FORMS)
+    word = call.flags.format if call.flags.format in _TABLES else to
+    call.check_choice("--to", word, (*_FORMS, *_TABLES))
     exclusive(resume=resume, append=append, force=force)
+    if word in _TABLES:
+        given = range_ is not None or partition_by is not None or resume or append or force
+        if path in (None, "-") or given or word != to != "parquet":
+            raise Usage(
+                f"--to {word} needs a directory, and none of -o, --partition-by, --resume, "
+                "--append, --force"
+            )
+        assert path is not None
+        _mirror(call, topic, path, word)
+        return
     wanted = None if range_ is None else parse_range(range_, call.now_ms())
     name = TopicName.parse(topic, allow_partition=True).short
     places = [one.strip() for one in (partition_by or "").split(",") if one.strip()]
@@ -118,6 +142,18 @@ def export(
             answer = made.export_file(
                 client, topic, where, form=to, wanted=wanted, force=force, tell=told
             )
+    _print_exported(call, answer, where)
+
+
+def _mirror(call: Call, topic: str, path: str, form: str) -> None:
+    made = importlib.import_module("txlog.jobs.mirrors.mirror")
+    client = call.client()
+    with Words(call) as told:
+        answer = made.mirror(client, topic, path, form, tell=told)
+    _print_exported(call, answer, path)
+
+
+def _print_exported(call: Call, answer: Exported, where: str) -> None:
     took = call.elapsed_ms()
     call.summary(
         f"exported {counted(answer['messages'], 'message')} of {answer['topic']} to {where}"

@@ -107,6 +107,9 @@ def silence_stdout() -> None:
 # The forms in which a row does not depend on the others.
 _ROW_BY_ROW: Final = ("json", "ndjson", "tsv", "csv", "names")
 
+# What `export -f` takes, too: the form of the table it writes, not of what it prints.
+_OF_EXPORT: Final = ("delta", "iceberg", "hive")
+
 
 class _Flags(Protocol):
     format: str | None
@@ -285,6 +288,8 @@ def _form(command: _Described, flags: _Flags, environ: Mapping[str, str]) -> str
     if command.input_format:
         return "auto"
     word = flags.format
+    if word in _OF_EXPORT and command.path == "export":
+        return "auto"
     if word is None:
         word = environ.get("TXLOG_FORMAT", "auto")
         return word if word in known or (command.records and "%" in word) else "auto"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -86,6 +86,20 @@ def remove_files(paths: Iterable[str]) -> None:
         above.add(path.parent)
     for directory in above:
         _flush_directory(directory)
+
+
+def rename_file(path: str, name: str) -> None:
+    """Give a file another name in its directory, durable; one that is not there, has it already.
+
+    raises: DiskFailed
+    """
+    target = Path(path).with_name(name)
+    try:
+        with suppress(FileNotFoundError):
+            os.replace(path, target)
+        _flush_directory(target.parent)
+    except OSError as error:
+        raise _failure(error, path) from error
 
 
 def make_directory(path: str) -> None:

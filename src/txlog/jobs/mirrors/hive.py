@@ -1,0 +1,71 @@
+"""Owns a mirror as directories day=…/ of Parquet, and the state that says how far they are."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Final
+
+from txlog.engine.storage.user_files import rename_file, replace_file
+from txlog.errors import NotAllowed
+from txlog.jobs.mirrors.table import Added, Label, check_ours
+
+STATE: Final = "_txlog-mirror.json"
+
+
+class Table:
+    """Directories day=…/ of Parquet files, and the state that says which LSN they have reached."""
+
+    def __init__(self, place: Path, label: Label) -> None:
+        self._place = place
+        self._label = label
+
+    def lsn(self) -> int:
+        """As Target; what a killed run had begun to show is finished first."""
+        try:
+            found = json.loads((self._place / STATE).read_bytes())
+            label, lsn = str(found["mirror"]), int(found["lsn"])
+            coming, goal = [str(one) for one in found["coming"]], int(found["goal"])
+        except FileNotFoundError:
+            check_ours(self._place)
+            self._save(0)
+            return 0
+        except (ValueError, TypeError, KeyError) as error:
+            raise NotAllowed(
+                f"{self._place / STATE} does not belong to a mirror: {error}",
+                path=str(self._place),
+            ) from error
+        if label != str(self._label):
+            raise NotAllowed(f"{self._place} is a mirror of something else", path=str(self._place))
+        if coming:
+            self._show(coming)
+            lsn = goal
+            self._save(lsn)
+        return lsn
+
+    def folder(self) -> Path:
+        """As Target."""
+        return self._place
+
+    def commit(self, added: list[Added], lsn: int) -> None:
+        """As Target: the list, the names, the LSN."""
+        coming = [
+            f"{one.path.parent.name}/{one.path.name.removeprefix('.').removesuffix('.new')}"
+            for one in added
+        ]
+        self._save(self.lsn(), coming, lsn)
+        self._show(coming)
+        self._save(lsn)
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+    def _save(self, lsn: int, coming: list[str] | None = None, goal: int = 0) -> None:
+        said = {"mirror": str(self._label), "lsn": lsn, "goal": goal, "coming": coming or []}
+        replace_file(str(self._place / STATE), json.dumps(said, indent=1).encode() + b"\n")
+
+    def _show(self, coming: list[str]) -> None:
+        """Give files their names; those that have them already stay."""
+        for one in coming:
+            day, _, name = one.partition("/")
+            rename_file(str(self._place / day / f".{name}.new"), name)

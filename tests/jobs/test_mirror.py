@@ -1,0 +1,297 @@
+"""`txlog export --to delta|iceberg|hive`: a stock reader sees each message once, kills or not."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import random
+import signal
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+
+from scripts import ready
+from tests.cli.test_store import ROOT, Tool, tool
+from tests.engine_kit import Bench, begin, send
+from tests.jobs.test_export_delta import plain
+from tests.jobs.test_export_files import bench_of, fill
+from tests.sql.test_querying import FIRST, STEPS, History
+from txlog import Client
+from txlog.errors import InvalidArgument, NotAllowed, TopicNotFound, TryAgain
+from txlog.jobs.export_files import exported
+from txlog.jobs.mirrors import hive
+from txlog.jobs.mirrors.hive import STATE
+from txlog.jobs.mirrors.mirror import mirror
+from txlog.jobs.mirrors.table import LOCK, TABLE
+
+pytestmark = pytest.mark.usefixtures("quick_disk")
+_ = tool
+HAS_ICEBERG = importlib.util.find_spec("pyiceberg") is not None
+FORMS = [
+    "hive",
+    "delta",
+    pytest.param(
+        "iceberg",
+        marks=pytest.mark.skipif(not HAS_ICEBERG, reason="pyiceberg is not installed"),
+    ),
+]
+SAME = (
+    "topic", "partition", "message_id", "txn_index", "key", "value", "properties", "publish_time",
+    "event_time", "deliver_at", "visible_time", "producer", "sequence_id",
+)  # fmt: skip
+
+
+def of_hive(path: Path) -> pa.Table:
+    """What DuckDB sees that knows nothing of txlog."""
+    with duckdb.connect() as made:
+        made.execute("SET timezone='UTC'")
+        return made.sql(
+            f"SELECT * FROM read_parquet('{path}/**/*.parquet', hive_partitioning=true)"
+        ).to_arrow_table()
+
+
+def of_delta(path: Path) -> pa.Table:
+    return DeltaTable(str(path)).to_pyarrow_table()
+
+
+def of_iceberg(path: Path) -> pa.Table:
+    from pyiceberg.catalog.sql import SqlCatalog
+
+    catalog = SqlCatalog("txlog", uri=f"sqlite:///{path}/catalog.db", warehouse=f"file://{path}")
+    try:
+        return catalog.load_table(("default", "t")).scan().to_arrow()
+    finally:
+        catalog.close()
+
+
+SHOWN: dict[str, Callable[[Path], pa.Table]] = {
+    "hive": of_hive, "delta": of_delta, "iceberg": of_iceberg,
+}  # fmt: skip
+
+
+def rows_of(table: pa.Table) -> list[tuple[object, ...]]:
+    """The rows of a table, in the order of ids; instants in microseconds."""
+    whole = pa.table({name: table.column(name) for name in SAME})
+    for name in SAME:
+        if pa.types.is_timestamp(whole.schema.field(name).type):
+            at = whole.schema.get_field_index(name)
+            us = whole.column(name).cast(pa.timestamp("us", "UTC")).cast(pa.int64())
+            whole = whole.set_column(at, name, us)
+    return sorted((tuple(plain(row[name]) for name in SAME) for row in whole.to_pylist()), key=repr)
+
+
+def in_mirror(form: str, path: Path) -> list[tuple[object, ...]]:
+    return rows_of(SHOWN[form](path))
+
+
+def in_topic(client: Client) -> list[tuple[object, ...]]:
+    """What a reader of the store gets."""
+    return rows_of(pa.concat_tables([exported(rows) for rows in client.read("t")]))
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_each_run_adds_what_became_visible_since(tmp_path: Path, form: str) -> None:
+    """A transaction that was open at the first run comes with the run behind its commit."""
+    bench, out = bench_of(tmp_path), tmp_path / "out"
+    txn = begin(bench.client)
+    bench.client.producer("t").send(b"later", txn=txn)
+    first = mirror(bench.client, "t", str(out), form)
+    assert first["messages"] == len(in_topic(bench.client)) > 10
+    assert in_mirror(form, out) == in_topic(bench.client)
+    again = mirror(bench.client, "t", str(out), form)
+    assert (again["messages"], again["files"]) == (0, 0)
+    bench.client.checkpoint(roll_all=True)
+    bench.client.commit(txn)
+    bench.clock.advance(3 * 86_400_000)
+    send(bench.client, b"x")
+    more = mirror(bench.client, "t", str(out), form)
+    assert (more["messages"], more["files"]) == (2, 2)
+    assert in_mirror(form, out) == in_topic(bench.client)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_mirror_is_the_topic_after_any_history(tmp_path: Path, form: str) -> None:
+    """Rolls, compactions and checkpoints between runs; kills a message twice, late or lost."""
+    for seed in map(str, range(FIRST, FIRST + 2)):
+        history, out = History(tmp_path, f"{form}{seed}"), tmp_path / f"out{seed}"
+        kinds = "send send_in_txn send_large commit abort checkpoint roll compact reopen".split()
+        for number in range(STEPS // 2):
+            rng = random.Random(f"{seed}:{number}")
+            getattr(history, rng.choice(kinds))(rng)
+            if number % 12 == 11:
+                mirror(history.client, "t", str(out), form)
+        mirror(history.client, "t", str(out), form)
+        found = in_mirror(form, out)
+        assert found == in_topic(history.client), f"seed {seed}"
+        history.client.close()
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_mirror_is_of_one_topic_of_one_store(tmp_path: Path, form: str) -> None:
+    bench, out = bench_of(tmp_path), tmp_path / "out"
+    bench.client.create_topic("u")
+    mirror(bench.client, "t", str(out), form)
+    other = Bench(tmp_path / "other", coordinators=1)
+    other.client.create_topic("t")
+    with pytest.raises(NotAllowed):
+        mirror(other.client, "t", str(out), form)
+    if form != "iceberg":  # a warehouse has several tables
+        with pytest.raises(NotAllowed):
+            mirror(bench.client, "u", str(out), form)
+    with pytest.raises(TopicNotFound):
+        mirror(bench.client, "nothing", str(tmp_path / "new"), form)
+    assert not (tmp_path / "new").exists()
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "mine").write_text("mine")
+    with pytest.raises(NotAllowed):
+        mirror(bench.client, "t", str(tmp_path / "full"), form)
+    with pytest.raises(InvalidArgument):
+        mirror(bench.client, "t", "s3://bucket/t", form)
+
+
+_DIES = """
+import os, signal, sys
+sys.path.insert(0, sys.argv[1])
+import txlog
+from txlog.jobs.mirrors import mirror
+left = int(sys.argv[5])
+def dying(function):
+    def call(*words, **named):
+        global left
+        left -= 1
+        if left < 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return function(*words, **named)
+    return call
+os.replace = dying(os.replace)
+mirror._FILE_ROWS = 5
+if sys.argv[4] == "iceberg":
+    from pyiceberg.catalog.sql import SqlCatalog
+    SqlCatalog.create_table = dying(SqlCatalog.create_table)
+    SqlCatalog.commit_table = dying(SqlCatalog.commit_table)
+    from txlog.jobs.mirrors.iceberg import Table
+    Table.close = dying(Table.close)
+with txlog.open(sys.argv[2], read_only=True) as client:
+    mirror.mirror(client, "t", sys.argv[3], sys.argv[4])
+"""
+
+
+def killed(store: str, out: Path, form: str, step: int) -> bool:
+    """One run that is killed before this step; False: it got through."""
+    words = [*ready.python(), "-c", _DIES, str(ROOT / "src"), store, str(out), form, str(step)]
+    ended = subprocess.run(words, check=False).returncode
+    assert ended in (0, -signal.SIGKILL)
+    return ended != 0
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(
+    "steps",
+    [[3, 7], *(pytest.param([at, 1, 2], marks=pytest.mark.slow) for at in range(12))],
+    ids=str,
+)
+def test_a_killed_run_is_continued_exactly_once(
+    tmp_path: Path, form: str, steps: list[int]
+) -> None:
+    """kill -9 before a file, a state or the table takes what is new; no reader sees a row twice."""
+    bench, out = bench_of(tmp_path), tmp_path / "out"
+    for turn, step in enumerate(steps):
+        killed(bench.path, out, form, step)
+        if list(out.glob("**/[!.]*.parquet")) and form == "hive":
+            ids = [row[2] for row in in_mirror(form, out)]
+            assert len(ids) == len(set(ids))
+        fill(bench.client, 3, turn)
+    mirror(bench.client, "t", str(out), form)
+    assert in_mirror(form, out) == in_topic(bench.client)
+    assert not [one for one in out.rglob(".*") if "part-" in one.name]
+
+
+@pytest.mark.parametrize("after", range(5))
+def test_directories_finish_what_a_killed_run_had_begun_to_show(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: int
+) -> None:
+    """A file that a reader could see stays as it is; kills a run that is removed and done again."""
+    bench, out = bench_of(tmp_path), tmp_path / "out"
+    mirror(bench.client, "t", str(out), "hive")
+    wanted = in_topic(bench.client)
+    fill(bench.client, 4, 1)
+    bench.clock.advance(86_400_000)
+    fill(bench.client, 4, 2)
+
+    class Killed(BaseException):
+        pass
+
+    left, replace = after, os.replace
+
+    def dying(*names: Any) -> None:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise Killed
+        replace(*names)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "replace", dying)
+        try:
+            mirror(bench.client, "t", str(out), "hive")
+        except Killed:
+            seen = in_mirror("hive", out)
+            assert set(map(repr, seen)) >= set(map(repr, wanted))
+    before = {one: one.stat().st_ino for one in out.rglob("[!.]*.parquet")}
+    send(bench.client, b"more")
+    mirror(bench.client, "t", str(out), "hive")
+    assert in_mirror("hive", out) == in_topic(bench.client)
+    assert all(one.stat().st_ino == inode for one, inode in before.items())
+
+
+def test_one_run_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench, out = bench_of(tmp_path), tmp_path / "out"
+    commit = hive.Table.commit
+
+    def during(self: hive.Table, *words: Any) -> None:
+        with pytest.raises(TryAgain):
+            mirror(bench.client, "t", str(out), "hive")
+        commit(self, *words)
+
+    monkeypatch.setattr(hive.Table, "commit", during)
+    assert mirror(bench.client, "t", str(out), "hive")["messages"]
+
+
+def test_directories_are_of_days_and_the_state_says_how_far(tmp_path: Path) -> None:
+    bench, out = bench_of(tmp_path), tmp_path / "out"
+    bench.clock.advance(86_400_000)
+    send(bench.client, b"x")
+    mirror(bench.client, "t", str(out), "hive")
+    days = sorted(one.name for one in out.iterdir() if one.is_dir())
+    assert len(days) == 2
+    seen = of_hive(out)
+    assert seen.column_names == [*TABLE.names, "day"]
+    assert {f"day={row['day']}" for row in seen.to_pylist()} == set(days)
+    for row in seen.to_pylist():
+        assert f"{row['visible_time']:%Y-%m-%d}" == str(row["day"])
+    assert {one.name for one in out.iterdir()} == {LOCK, STATE, *days}
+    said = json.loads((out / STATE).read_text())
+    assert (said["lsn"], said["coming"]) == (max(seen["lsn"].to_pylist()), [])
+
+
+def test_the_command_takes_it_by_either_flag(tool: Tool, tmp_path: Path) -> None:
+    tool.ok("topic", "create", "t")
+    tool.ok("produce", "t", "-m", "a")
+    out = tmp_path / "lake"
+    done = json.loads(tool.ok("export", "t", str(out), "--to", "hive", "--json"))
+    assert (done["messages"], done["files"]) == (1, 1)
+    tool.ok("produce", "t", "-m", "b")
+    tool.ok("export", "t", str(out), "--format", "hive")
+    assert of_hive(out).num_rows == 2
+    for words in (["-o", "@-1h.."], ["--force"], ["--partition-by", "key"]):
+        code, _, err = tool("export", "t", str(out), "--to", "hive", *words)
+        assert (code, "needs a directory" in err) == (2, True), err
+    assert tool("export", "t", "--to", "delta")[0] == 2
+    assert tool("export", "t", str(out), "--to", "csv", "-f", "hive")[0] == 2
