@@ -310,6 +310,8 @@ def test_a_bulk_batch_is_refused_like_a_shared_producer(client: Client, other: C
         staged = bulk.stage([rows])
         with pytest.raises(ProducerBusy):
             bulk.commit(staged)
+        with pytest.raises(ProducerBusy):
+            bulk.commit(staged, rows_if_small=True)
         [row] = [row for row in other.admin.locks() if row["name"] == "producer"]
         assert (row["path"], row["held"], row["pid"]) == ("consumers/1-1.lock", True, os.getpid())
     assert bulk.commit(staged)["messages"] == 2

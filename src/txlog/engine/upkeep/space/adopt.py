@@ -112,9 +112,12 @@ def append_rows(
     routed = stamped(routed, store.read(lambda view: _typing(view, store.settings, topic)))
     wanted = Adoption(topic, key, batch, ordered, [], query)
     caller = store.disk.owner()
-    done = store.write(
-        lambda view, now: flow.append(view, store.settings, now, caller, wanted, routed)
-    )
+
+    def decide(view: View, now: Instant) -> Decision:
+        _check_alone(store, view, topic)
+        return flow.append(view, store.settings, now, caller, wanted, routed)
+
+    done = store.write(decide)
     return done == DONE
 
 
@@ -150,9 +153,7 @@ def _adopt(store: Store, asked: Adoption) -> str:
         caller = store.disk.owner()
 
         def decide(view: View, now: Instant) -> Decision:
-            found = view.catalog.topics.get(topic)
-            if found is not None:  # a batch is like a shared producer
-                exclusive.check(view, found, 0, lambda epoch: holds_seat(store.disk, topic, epoch))
+            _check_alone(store, view, topic)
             return flow.adopt(view, store.settings, now, caller, wanted)
 
         done = store.write(decide)
@@ -165,6 +166,13 @@ def _adopt(store: Store, asked: Adoption) -> str:
         _unlink(store, files)
     assert isinstance(done, str)
     return done
+
+
+def _check_alone(store: Store, view: View, number: int) -> None:
+    """Raise ProducerBusy while a topic has an exclusive producer: a batch is like a shared one."""
+    found = view.catalog.topics.get(number)
+    if found is not None:
+        exclusive.check(view, found, 0, lambda epoch: holds_seat(store.disk, number, epoch))
 
 
 def _named(
