@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections import Counter
 from collections.abc import Iterator
@@ -222,6 +223,27 @@ def test_more_ranges_than_a_row_takes_are_bitmaps_alone(
     (whole,) = last["bitmaps"]
     expected = pa.array([1, 2, *range(3, 200, 2)])
     assert list(BitMap64.deserialize(whole["bitmap"])) == expected.to_pylist()
+    assert problems(bench) == []
+
+
+def test_schemas_that_come_and_go_are_rows(bench: Bench) -> None:
+    client = bench.client
+    schemas = client.topic("t").schemas
+    schemas.add(pa.schema([("a", pa.int64())]))
+    client.checkpoint()
+    before = len(rows(client, "catalog"))
+    schemas.add(pa.schema([("a", pa.int64()), ("b", pa.string())]))
+    newest = schemas.get()
+    schemas.delete()
+    client.checkpoint()
+    found = rows(client, "catalog")[before:]
+    assert [(r["change"], r["entity"], r["topic"], r["deleted"]) for r in found] == [
+        ("schema_added", "topic/1/schema/2", "t", False),
+        ("schemas_deleted", "topic/1/schema/1", "t", True),
+        ("schemas_deleted", "topic/1/schema/2", "t", True),
+    ]
+    said = json.loads(found[0]["value"])
+    assert said == {"type": "json", "definition": newest.definition}
     assert problems(bench) == []
 
 

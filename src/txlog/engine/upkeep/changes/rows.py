@@ -49,6 +49,8 @@ from txlog.engine.model.ops import (
     Promoted,
     Returned,
     Run,
+    SchemaAdded,
+    SchemasDeleted,
     SettingSet,
     Sought,
     SubscriptionCreated,
@@ -330,7 +332,8 @@ TAKES: Final[Mapping[type, Take]] = {
     **dict.fromkeys(
         (SettingSet, TopicCreated, PartitionsAdded, TopicDeleted, PolicySet, SubscriptionCreated,
          SubscriptionDeleted, SubscriptionPolicySet, SubscriptionTypeSet, IsolationSet,
-         PartitionOffline, PartitionAvailable, NamespacePolicySet, PlaceAdded, LossAccepted),
+         PartitionOffline, PartitionAvailable, NamespacePolicySet, PlaceAdded, LossAccepted,
+         SchemaAdded, SchemasDeleted),
         Collected.of_catalog,
     ),
 }  # fmt: skip
@@ -768,6 +771,10 @@ def _topic(state: Catalog, number: Any) -> dict[str, Entity]:
     out = {f"topic/{number}": Entity(name, None, None, None, said)}
     for policy, value in state.policies.get(number, {}).items():
         out[f"topic/{number}/{policy}"] = Entity(name, None, None, policy, _json(value))
+    for one in topic.schemas:
+        if not one.deleted:
+            said = _json({"type": one.kind, "definition": one.definition})
+            out[f"topic/{number}/schema/{one.version}"] = Entity(name, None, None, None, said)
     for partition in state.unavailable:  # these go with it
         if catalogs.index_of(topic, partition) >= 0:
             out |= _partition(state, partition)
@@ -818,7 +825,8 @@ Look = Callable[[Catalog, Any], dict[str, Entity]]
 _OBJECTS: Final[Mapping[type, Callable[[Any], tuple[Look, Any]]]] = {
     SettingSet: lambda op: (_setting, op.name),
     **dict.fromkeys(
-        (TopicCreated, PartitionsAdded, TopicDeleted, PolicySet), lambda op: (_topic, op.topic)
+        (TopicCreated, PartitionsAdded, TopicDeleted, PolicySet, SchemaAdded, SchemasDeleted),
+        lambda op: (_topic, op.topic),
     ),
     **dict.fromkeys(
         (SubscriptionCreated, SubscriptionDeleted, SubscriptionPolicySet, SubscriptionTypeSet,
