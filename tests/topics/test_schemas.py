@@ -21,8 +21,11 @@ from txlog.errors import (
     InvalidMessage,
     NotAllowed,
     NotFound,
+    TopicNotFound,
     TxlogError,
 )
+from txlog.functions import FunctionOptions, run
+from txlog.functions.options import SKIP
 from txlog.ids import TxnId
 from txlog.relation.scans import read_scan, scans_of
 from txlog.sql.client_query import Query
@@ -133,6 +136,48 @@ def test_versions_follow_each_other_as_the_policy_says(tmp_path: Path) -> None:
     assert [row["version"] for row in schemas.list()] == [1, 2, 3]
     with pytest.raises(InvalidMessage, match="cannot read"):
         next(iter(bench.reopen().reader("t"))).decode()
+
+
+def test_decoding_follows_the_schemas_and_not_the_name_of_the_topic(tmp_path: Path) -> None:
+    bench = typed_bench(tmp_path)
+    client = bench.client
+    producer, reader = client.producer("t"), client.reader("t")
+    producer.send(Order(1), partition=0)
+    client.create_subscription("t", "s")
+    consumer = client.consumer("t", "s")
+    before = consumer.receive()
+    assert before is not None
+    first = next(iter(reader))
+    assert record(first) == record(before) == {"cups": 1, "who": "nobody"}
+    bench.another().topic("t").schemas.add(Priced)
+    older = client.producer("t", schema=Order)
+    older.send(Order(2), partition=0)
+    later = next(iter(reader))
+    assert record(later) == {"cups": 2, "who": "nobody", "price": 1.5}
+    unread = next(iter(client.reader("t")))
+    consumer.close()
+    client.admin.delete_topic("t", force=True)
+    client.create_topic("t", schema=Worded)
+    with pytest.raises(TopicNotFound):
+        unread.decode()
+    assert record(later) == {"cups": 2, "who": "nobody", "price": 1.5}
+
+
+def test_a_function_decodes_its_inputs_and_its_outputs_are_checked(tmp_path: Path) -> None:
+    bench = typed_bench(tmp_path)
+    client = bench.client
+    client.create_topic("out", schema=Worded)
+    client.create_subscription("t", "f")
+    for cups in (1, 2, 3):
+        client.producer("t").send(Order(cups), partition=0)
+
+    def worded(message: Message) -> bytes:
+        cups = record(message)["cups"]
+        return b"bad" if cups == 2 else b'{"cups":"%d"}' % cups
+
+    options = FunctionOptions(on_error=SKIP)
+    assert run(client, worded, "t", "out", "f", options).skipped == 1
+    assert [record(one) for one in client.reader("out")] == [{"cups": "1"}, {"cups": "3"}]
 
 
 def test_deleted_schemas_leave_a_topic_of_bytes(tmp_path: Path) -> None:

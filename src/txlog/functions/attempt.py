@@ -13,7 +13,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from txlog.api.reading.message import messages
+from txlog.api.reading.message import Decoder, messages
 from txlog.errors import CommandFailed, TxlogError
 from txlog.functions.context import Context
 from txlog.functions.options import DEAD_LETTER, STOP, FunctionOptions
@@ -45,6 +45,7 @@ class Unsettled(Exception):
 class Attempt:
     """The outputs of one transaction, and the inputs given up in it.
 
+    decoder: of the messages that the function gets
     late:  messages whose window was closed
     aside: rows in the outbox that are not outputs of the function: inputs that it did not take
     """
@@ -55,18 +56,25 @@ class Attempt:
         "aside",
         "context",
         "dead_lettered",
+        "decoder",
         "late",
         "outbox",
         "skipped",
     )
 
     def __init__(
-        self, options: FunctionOptions, context: Context, outbox: Outbox, tell: Tell
+        self,
+        options: FunctionOptions,
+        context: Context,
+        outbox: Outbox,
+        tell: Tell,
+        decoder: Decoder,
     ) -> None:
         self._options = options
         self._tell = tell
         self.context = context
         self.outbox = outbox
+        self.decoder = decoder
         self.skipped = self.dead_lettered = self.late = self.aside = 0
         context.begin(outbox)
 

@@ -21,6 +21,7 @@ from typing import Final, NamedTuple, Protocol, TypeVar
 import pyarrow as pa
 
 from txlog.api.client import Client
+from txlog.api.reading.message import Decoder
 from txlog.api.sending.producer import Producer
 from txlog.api.transactions.transaction import Transaction
 from txlog.engine.plan.reading.dispatch import RECEIVED
@@ -87,6 +88,7 @@ class Work:
         "_client",
         "_conflicts",
         "_context",
+        "_decoder",
         "_epoch",
         "_hooks",
         "_key",
@@ -111,6 +113,7 @@ class Work:
         self._key = options.transaction_key or (
             f"function:{context.function_name}:{options.instance}"
         )
+        self._decoder = Decoder(client._store)
         self._epoch = 0
         self._conflicts = 0
         self._producers: dict[str, Producer] = {}
@@ -233,7 +236,7 @@ class Work:
         with self._hooks.guard():
             txn = self._begin()
         outbox = Outbox(self._output, self._client.settings.max_message_bytes, self.producer)
-        attempt = Attempt(self._options, self._context, outbox, self._hooks.tell)
+        attempt = Attempt(self._options, self._context, outbox, self._hooks.tell, self._decoder)
         self._context.attempt = number
         try:
             handled = handler.handle(rows, attempt)

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import pyarrow as pa
 
-from txlog.api.reading.message import Message, messages
+from txlog.api.reading.message import Decoder, Message, messages
 from txlog.errors import InvalidArgument, InvalidMessage
 from txlog.functions.attempt import FAILURES, Attempt, Unsettled
 from txlog.startup import compute as pc
@@ -71,7 +71,7 @@ class MessageHandler:
         context, outbox, call = attempt.context, attempt.outbox, self._call
         until = time.monotonic() + self._txn_time_ms / 1000
         done = 0
-        for message in messages(rows):
+        for message in messages(rows, attempt.decoder):
             mark = outbox.mark()
             context.message, context.attempt = message, 1
             try:
@@ -171,6 +171,6 @@ def halves(rows: pa.Table) -> list[pa.Table]:
     return [rows.slice(0, half), rows.slice(half)] if half else [rows]
 
 
-def message_list(rows: pa.Table) -> list[Message]:
+def message_list(rows: pa.Table, decoder: Decoder) -> list[Message]:
     """Rows as messages."""
-    return list(messages(rows))
+    return list(messages(rows, decoder))

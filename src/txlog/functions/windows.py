@@ -199,7 +199,7 @@ def call_window(
     context, outbox = attempt.context, attempt.outbox
 
     def call() -> None:
-        outbox.add(function(rows if batch else message_list(rows), context))
+        outbox.add(function(rows if batch else message_list(rows, attempt.decoder), context))
 
     mark = outbox.mark()
     context.window, context.attempt = window, 1

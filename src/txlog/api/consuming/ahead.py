@@ -67,7 +67,7 @@ class Ahead:
 
     def __init__(self, store: Store, member: Membership, receiving: Receiving, most: int) -> None:
         self._store = store
-        self._decoder = Decoder(store)
+        self._decoder = Decoder(store, receiving.topic.number)
         self._member = member
         self._receiving = receiving
         self._most = max(1, most)

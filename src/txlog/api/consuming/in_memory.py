@@ -18,7 +18,7 @@ import pyarrow as pa
 from txlog.api.consuming.acknowledge import Acknowledgeable, runs_of
 from txlog.api.consuming.batches import Batching, BatchReceivePolicy, receive_batch
 from txlog.api.consuming.listeners import Listening, needed
-from txlog.api.reading.message import Decoder, Message, messages
+from txlog.api.reading.message import Message, messages
 from txlog.api.reading.pause import REST_SECONDS_MAX, until
 from txlog.api.reading.reader import Reader
 from txlog.api.reading.watermark_ground import HandedOut
@@ -111,7 +111,7 @@ class NonDurableConsumer:
         check_listener(listener, enable_watermarking)
         self.name = subscription
         self._store, self._reader = store, reader
-        self._decoder = Decoder(store)
+        self._decoder = reader._decoder
         self.short = self._reader.short
         self._buffered: deque[Message] = deque()
         self._previewed = NO_MESSAGES  # previews among these, and those handed out before them

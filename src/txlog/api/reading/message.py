@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
 
 import pyarrow as pa
 
+from txlog.engine.plan.lookup import live_topic
 from txlog.engine.plan.lookup import topic as find_topic
 from txlog.engine.plan.records import schema_in
 from txlog.errors import InvalidArgument
@@ -17,7 +18,9 @@ from txlog.ids import MessageId, TopicName, TxnId
 from txlog.schemas.values import decode_one
 
 if TYPE_CHECKING:
+    from txlog.engine.folds.catalog import Topic
     from txlog.engine.store.store import Store
+    from txlog.engine.view.view import View
     from txlog.schemas.schema import Schema
 
 T = TypeVar("T")
@@ -90,9 +93,13 @@ class Message:
     def decode(self, kind: type[T] | None = None) -> T | dict[str, object] | None:
         """The record of the value, with the fields of the topic's newest schema; null stays None.
 
+        The newest is that of when messages were last received.
+
+
         kind:   a dataclass, msgspec.Struct or pydantic model to make of it, else a dict
         raises: InvalidArgument: the value is bytes, without a schema; it is not such a `kind`; or
-                the message comes from a pickle or from `txlog.messages`
+                the message comes from a pickle or from `txlog.messages`. InvalidMessage: the
+                newest schema cannot read it. TopicNotFound: the topic was deleted
         """
         if self.value is None:
             return None
@@ -112,29 +119,47 @@ class Message:
 
 
 class Decoder:
-    """Decodes values of any topic of a store by their versions; from a pickle it cannot."""
+    """Decodes values of a topic of a store by their versions; from a pickle it cannot.
 
-    __slots__ = ("_known", "_store")
+    number: of the topic, as another may have its name later; None: those that have the names now
+    """
 
-    def __init__(self, store: Store | None) -> None:
+    __slots__ = ("_known", "_store", "number")
+
+    def __init__(self, store: Store | None, number: int | None = None) -> None:
         self._store = store
+        self.number = number
         self._known: dict[tuple[str, int], tuple[Schema, Schema]] = {}
 
     def __reduce__(self) -> tuple[type[Decoder], tuple[None]]:
         return Decoder, (None,)
 
     def schemas(self, topic: str, version: int) -> tuple[Schema, Schema]:
-        """The schema of a version of a topic, and the newest. Raises InvalidArgument."""
+        """The schema of a version of a topic, and the newest.
+
+        raises: TopicNotFound, InvalidArgument
+        """
         if self._store is None:
             raise InvalidArgument(
                 "a message from a pickle does not know its store", hint="decode it when received"
             )
         known = self._known.get((topic, version))
         if known is None:
-            found = self._store.ask(lambda view: find_topic(view, TopicName.parse(topic)).schemas)
+            found = self._store.ask(lambda view: self._topic(view, topic).schemas)
+            if version > len(found):
+                raise InvalidArgument(f"topic {topic} has no schema {version}: it was made again")
             known = schema_in(found[version - 1]), schema_in(found[-1])
             self._known[topic, version] = known
         return known
+
+    def renew(self) -> None:
+        """Look again which schema is the newest, for messages that were just received."""
+        self._known.clear()
+
+    def _topic(self, view: View, name: str) -> Topic:
+        if self.number is None:
+            return find_topic(view, TopicName.parse(name))
+        return live_topic(view, self.number, name)
 
 
 def _short(value: bytes | None) -> str:
@@ -174,6 +199,9 @@ class _Draft:
 
 def messages(table: pa.Table, decoder: Decoder | None = None) -> Iterator[Message]:
     """Yield a Message for each row of a received table, in order; decoder: for Message.decode."""
+    versions = table.column("schema_version")
+    if decoder is not None and versions.null_count < len(versions):
+        decoder.renew()
     if table.num_rows <= _TOGETHER:
         yield from _made(table, decoder)
         return

@@ -196,7 +196,7 @@ class Reader:
         """Find where it begins, and begin its first round."""
         wanted, partitions = self._wanted, self._partitions
         found = find_topic(view, self.topic)
-        self._topic_number = found.number
+        self._topic_number = self._decoder.number = found.number
         if self.topic.partition is not None:
             partitions = [self.topic.partition]
         for number in partitions or ():
