@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -77,3 +79,14 @@ def test_session_leaves_nothing_in_the_working_directory(spark: SparkSession) ->
 def test_masters_on_this_machine_are_told_apart() -> None:
     assert all(map(is_local, ("local", "local[*]", "local[2,3]", "local-cluster[2,1,1024]")))
     assert not any(map(is_local, ("yarn", "spark://host:7077", "k8s://https://host")))
+
+
+def test_session_is_a_function_whatever_was_imported_before() -> None:
+    """Kills: `txlog.spark.read`, whose module imports that of the session, in its place."""
+    script = (
+        "import txlog.spark, txlog.spark.session\nfirst = txlog.spark.session\n"
+        "txlog.spark.read\nfrom txlog.spark import session\n"
+        "print(callable(first), session is first is txlog.spark.session)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True)
+    assert done.stdout == b"True True\n"

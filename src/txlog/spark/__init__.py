@@ -29,6 +29,8 @@ Contents:
 from __future__ import annotations
 
 import importlib
+import sys
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from txlog.errors import MissingExtra
@@ -61,3 +63,15 @@ def __getattr__(name: str) -> Any:
         raise MissingExtra("pyspark is not installed", hint="pip install 'txlog[spark]'") from error
     globals()[name] = found
     return found
+
+
+class _Package(ModuleType):
+    """The package: its `session` stays the function when the module of that name is imported."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name == "session" and isinstance(value, ModuleType):
+            value = value.session
+        super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package
