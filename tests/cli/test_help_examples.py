@@ -84,6 +84,7 @@ FILES: Final = {
     "a.txt": "1\n",
     "b.txt": "2\n",
     "report.sql": "SELECT count(*) AS n FROM orders WHERE publish_time >= $day::DATE\n",
+    "trip.avsc": '{"type":"record","name":"Trip","fields":[{"name":"miles","type":"double"}]}',
     "orders.csv": "id,value\n1,one\n2,two\n",
     "data/part.csv": "key,value\n1,one\n",
     "prices.py": "def total(message):\n    return message.value\n",
@@ -100,6 +101,7 @@ init shop --coordinators 4
 topic create filler --partitions 16
 topic create orders --partitions 4
 topic create audit a b raw again totals upper bad good clean
+topic create trips --schema trip.avsc --schema-type json
 sub create billing -t orders --type shared
 sub create audit parser shout -t orders
 """

@@ -278,6 +278,15 @@ policy delayed remove -t orders
 policy retention set -N public/default --time 1d
 policy retention get
 policy retention remove -N public/default
+policy schema set --compatibility BACKWARD
+policy schema get
+policy schema remove
+topic create typed --schema {schema}
+schema get typed
+schema versions typed
+schema upload typed {schema}
+schema test typed {schema}
+schema delete typed --yes
 policy watermark set --emit-interval 1s
 policy watermark get
 policy watermark remove
@@ -339,6 +348,8 @@ completion install bash
 man install
 """
 
+TRIP = '{"type":"record","name":"Trip","fields":[{"name":"miles","type":"double"}]}'
+
 
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Run:
@@ -362,6 +373,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFi
 def test_what_is_printed_is_what_the_spec_says(run: Run, tmp_path: Path) -> None:
     """Keys in order, types, nulls only where marked, also inside lists and objects."""
     (tmp_path / "rows.ndjson").write_text('{"value":"a"}\n')
+    (tmp_path / "trip.avsc").write_text(TRIP)
     (tmp_path / "far").mkdir()
     (tmp_path / "function.py").write_text("def upper(message):\n    return message.value.upper()\n")
     given = {
@@ -370,6 +382,7 @@ def test_what_is_printed_is_what_the_spec_says(run: Run, tmp_path: Path) -> None
         "far": str(tmp_path / "far"), "copy": str(tmp_path / "copy"),
         "delta": str(tmp_path / "delta"), "function": str(tmp_path / "function.py"),
         "page": str(tmp_path / "page.html"), "demo": str(tmp_path / "demo"),
+        "schema": str(tmp_path / "trip.avsc"),
     }  # fmt: skip
     txn = ""
     wrong: list[str] = []
@@ -486,12 +499,15 @@ def test_what_asks_is_refused_without_a_terminal(run: Run, path: str) -> None:
     """901 and nothing done; the same line with -y is done."""
     rest = {
         "topic delete": "gone", "sub seek": "billing --to 1:1", "sub skip": "billing -n 1",
+        "schema delete": "typed",
         "sub clear-backlog": "billing", "sub expire": "billing --older-than 0s",
         "sub delete": "billing", "delay promote": "orders --all", "delay cancel": "orders --all",
         "admin trim": "orders --to end --force-unacked",
     }[path]  # fmt: skip
     run("init", "--coordinators", "1")
     run("topic", "create", "orders", "gone")
+    Path("trip.avsc").write_text(TRIP)
+    run("topic", "create", "typed", "--schema", "trip.avsc")
     run("sub", "create", "billing", "-t", "orders", "--type", "shared")
     run("produce", "orders", "-m", "x", "-m", "y")
     run("produce", "orders", "-m", "z", "--deliver-after", "1h")

@@ -18,7 +18,7 @@ Contents:
     job           `job`: audit, lateness, replay, compact and the others; which engine runs them
     man           manual pages: installed, shown, found
     metrics       `metrics`: text for Prometheus, or a file for its node exporter
-    policy        policies of delayed delivery, retention and watermarks
+    policy        policies of delayed delivery, retention, schemas and watermarks
     query         `query`: SQL over the messages of a store
     report        `report`: a page of HTML
     segment       the files that a topic's rows are in
@@ -26,7 +26,7 @@ Contents:
     status        what `status` prints
     store         init, copy, status, inspect
     sub           subscriptions
-    topic         topics
+    topic         topics, and their schemas
     transfer      `import` and `export`
     txn           transactions
     verify        verify, doctor and repair

@@ -1,4 +1,4 @@
-"""Owns the commands of policies: set, get and remove of each of the three kinds.
+"""Owns the commands of policies: set, get and remove of each of the four kinds.
 
 A kind is a row of a table: its flags, their names in the API, and how each is read.
 """
@@ -13,7 +13,7 @@ from txlog.cli.line.command import Command, command, exclusive
 from txlog.cli.line.declared import Argument, Option
 from txlog.errors import Usage
 from txlog.ranges import parse_duration, parse_size
-from txlog.settings import UNLIMITED
+from txlog.settings import SCHEMA_COMPATIBILITIES, SCHEMA_VALIDATIONS, UNLIMITED
 
 Topic = Annotated[str | None, Option("--topic", "-t", metavar="T", help="of a topic")]
 Namespace = Annotated[
@@ -57,6 +57,10 @@ _POLICIES: Final[dict[str, dict[str, tuple[str, Read]]]] = {
         "ttl": ("ttl_ms", _bound(parse_duration)),
         "ttl-from": ("ttl_from", _as_given),
         "compaction-threshold": ("compaction_threshold_bytes", _bound(parse_size)),
+    },
+    "schema": {
+        "compatibility": ("compatibility", str.lower),
+        "validation": ("validation", str.lower),
     },
     "watermark": {
         "snapshot-bytes": ("snapshot_bytes_max", parse_size),
@@ -163,6 +167,45 @@ def set_retention(
 
 
 @_setter(
+    "schema",
+    "txlog policy schema set --topic trips --compatibility BACKWARD",
+    "txlog policy schema set --namespace public/default --validation record",
+    "txlog policy schema set --compatibility full_transitive",
+)
+def set_schema(
+    call: Call,
+    topic: Topic = None,
+    namespace: Namespace = None,
+    compatibility: Annotated[
+        str | None,
+        Option(
+            "--compatibility",
+            metavar="none|backward|forward|full",
+            help="with those before it; also backward_transitive …: with all of them",
+        ),
+    ] = None,
+    validation: Annotated[
+        str | None,
+        Option(
+            "--validation",
+            metavar="|".join(SCHEMA_VALIDATIONS),
+            help="refuse a value that does not fit, store and count it, or do not look",
+        ),
+    ] = None,
+) -> None:
+    """Set what a new schema of a topic must fit, and what becomes of a value that does not.
+
+    backward: it reads what the last one wrote; forward: the last one reads what it writes; full:
+    both. A topic inherits what is not set for it from its namespace, that from the store.
+    """
+    words = {"--compatibility": SCHEMA_COMPATIBILITIES, "--validation": SCHEMA_VALIDATIONS}
+    for (flag, choices), word in zip(words.items(), (compatibility, validation), strict=True):
+        call.check_choice(flag, None if word is None else word.lower(), choices)
+    given = (compatibility, validation)
+    _set(call, "schema", topic, namespace, given, "--compatibility or --validation")
+
+
+@_setter(
     "watermark",
     "txlog policy watermark set --topic orders --idle-timeout 10m",
     "txlog policy watermark set --namespace public/default --open-transaction-check refuse",
@@ -258,11 +301,15 @@ get_retention = _getter(
     "retention",
     "What is kept of a topic, a namespace or the store, and where that is set; null: no bound.",
 )
+get_schema = _getter(
+    "schema", "What holds for schemas of a topic, a namespace or the store, and from where."
+)
 get_watermark = _getter(
     "watermark", "What holds for watermarks of a topic, a namespace or the store, and from where."
 )
 remove_delayed = _remover("delayed", "max-delay ttl-from")
 remove_retention = _remover("retention", "time ttl", ": no bound")
+remove_schema = _remover("schema", "compatibility validation")
 remove_watermark = _remover("watermark", "idle-timeout emit-interval")
 
 

@@ -1,11 +1,12 @@
-"""Owns the commands of topics: create, list, describe, stats, update, delete."""
+"""Owns the commands of topics and of their schemas; the latter are Pulsar's `schemas`."""
 
 from __future__ import annotations
 
+import importlib
 import re
 import warnings
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from txlog.cli.call.ask import confirm
 from txlog.cli.call.call import Call
@@ -17,10 +18,34 @@ from txlog.errors import InvalidArgument, Usage
 from txlog.ids import TopicName
 from txlog.ranges import parse_duration, parse_size, parse_time
 
+if TYPE_CHECKING:
+    from txlog.rows.topics import SchemaRow
+    from txlog.schemas.schema import Schema
+
 LIST_FIELDS = (
     "topic partitions messages size_bytes open_txns delayed subscriptions "
     "| backlog created_time last_publish_time"
 )
+TYPES = ("json", "avro")
+SOURCE = "FILE|arrow:FILE"
+Topic = Annotated[str, Argument(metavar="TOPIC", show_default=False)]
+File = Annotated[
+    str,
+    Argument(
+        metavar=SOURCE,
+        show_default=False,
+        help="an Avro record as JSON, or the columns of a Parquet or Arrow file",
+    ),
+]
+Type = Annotated[
+    str | None,
+    Option(
+        "--schema-type",
+        metavar="|".join(TYPES),
+        help="how values hold records; else avro for .avsc, json for others",
+    ),
+]
+FIELDS = "topic version type field_list fingerprint created_time deleted definition"
 
 
 # --- make and look ---------------------------------------------------------------------------
@@ -32,6 +57,7 @@ LIST_FIELDS = (
         "txlog topic create orders",
         "txlog topic create orders --partitions 4",
         "txlog topic create audit --retention 7d",
+        "txlog topic create drives --schema trip.avsc --schema-type json",
     ),
     fields="topic partitions created",
     changes=True,
@@ -50,9 +76,19 @@ def create(
     ttl: Annotated[
         str | None, Option("--ttl", metavar="DUR", help="older messages are acknowledged")
     ] = None,
+    schema: Annotated[
+        str | None, Option("--schema", metavar=SOURCE, help="what its values are records of")
+    ] = None,
+    schema_type: Type = None,
     if_not_exists: Annotated[bool, Option("--if-not-exists")] = False,
 ) -> None:
-    """Create topics."""
+    """Create topics.
+
+    A schema is an Avro record as JSON (.avsc or .json), or the columns of a Parquet or Arrow file.
+    """
+    if schema_type is not None and schema is None:
+        raise Usage("--schema-type needs --schema")
+    typed = None if schema is None else schema_in(call, schema, schema_type)
     given = {
         "ttl_ms": call.duration(ttl),
         "retention_ms": call.duration(retention),
@@ -63,7 +99,9 @@ def create(
 
     def one(name: str) -> None:
         topic = TopicName.parse(name).short
-        made = client.create_topic(name, partitions, if_not_exists=if_not_exists, **policies)
+        made = client.create_topic(
+            name, partitions, if_not_exists=if_not_exists, schema=typed, **policies
+        )
         counted = f"{partitions} partition{'s' if partitions != 1 else ''}"
         call.summary(f"created topic {topic}, {counted}" if made else f"topic {topic} was there")
         if not made:
@@ -235,3 +273,130 @@ def delete(
         call.output.result(answer)
 
     each_target(names, one)
+
+
+# --- schemas --------------------------------------------------------------------------------
+
+
+@command(
+    "schema get",
+    examples=(
+        "txlog schema get trips",
+        "txlog schema get trips --schema-version 1 --json --columns definition",
+    ),
+    fields=FIELDS,
+)
+def get_schema(
+    call: Call,
+    topic: Topic,
+    schema_version: Annotated[
+        int | None, Option("--schema-version", metavar="N", help="else the newest")
+    ] = None,
+) -> None:
+    """Show a schema of a topic."""
+    schemas = call.client().topic(topic).schemas
+    if schema_version is None:
+        found = schemas.list()[-1:]
+    else:
+        found = [row for row in schemas.list(deleted=True) if row["version"] == schema_version]
+    if not found:
+        schemas.get(schema_version)  # says that there is none
+    call.output.single(_shown(found[0]))
+
+
+@command(
+    "schema versions",
+    examples=("txlog schema versions trips", "txlog schema versions trips --deleted -f names"),
+    fields="version type field_list created_time deleted | topic fingerprint definition",
+)
+def schema_versions(
+    call: Call,
+    topic: Topic,
+    deleted: Annotated[bool, Option("--deleted", help="also those that were deleted")] = False,
+) -> None:
+    """List the schemas of a topic, oldest first."""
+    rows = call.client().topic(topic).schemas.list(deleted=deleted)
+    call.output.rows([_shown(row) for row in rows])
+
+
+@command(
+    "schema upload",
+    examples=(
+        "txlog schema upload trips trip.avsc",
+        "txlog schema upload trips trip.avsc --schema-type json --dry-run",
+    ),
+    fields="topic version type field_list changed",
+    changes=True,
+    dry_run=True,
+)
+def upload_schema(call: Call, topic: Topic, file: File, schema_type: Type = None) -> None:
+    """Give a topic a schema, or a new version of it.
+
+    A schema that the topic has already is not added again. Which one may follow is said by `txlog
+    policy schema get`: otherwise exit 4 (410), and nothing is changed.
+    """
+    schema = schema_in(call, file, schema_type)
+    schemas = call.client(write=True).topic(topic).schemas
+    before = {row["version"] for row in schemas.list()}
+    version = schemas.add(schema)
+    changed = version not in before
+    short = TopicName.parse(topic).short
+    done = f"added schema {version} to topic" if changed else f"this is schema {version} of topic"
+    call.summary(f"{done} {short}")
+    call.output.result({**_told(short, schema), "version": version, "changed": changed})
+
+
+@command(
+    "schema test",
+    examples=("txlog schema test trips trip.avsc", "txlog schema test trips trip.avsc --json"),
+    fields="topic type field_list",
+)
+def test_schema(call: Call, topic: Topic, file: File, schema_type: Type = None) -> None:
+    """Say whether a schema could be added to a topic: exit 0, otherwise 4 (410)."""
+    schema = schema_in(call, file, schema_type)
+    call.client().topic(topic).schemas.test(schema)
+    short = TopicName.parse(topic).short
+    call.summary(f"the schema could be added to topic {short}")
+    call.output.result(_told(short, schema))
+
+
+@command(
+    "schema delete",
+    examples=("txlog schema delete trips --dry-run", "txlog schema delete trips --yes"),
+    fields="topic versions deleted",
+    changes=True,
+    dry_run=True,
+)
+def delete_schemas(call: Call, topic: Topic) -> None:
+    """Delete all schemas of a topic: it takes any bytes from then on.
+
+    Messages that were checked keep their version, and can still be decoded.
+    """
+    schemas = call.client(write=True).topic(topic).schemas
+    short = TopicName.parse(topic).short
+    count = len(schemas.list())
+    if not call.dry_run and count:
+        confirm(call, f"delete {counted(count, 'schema')} of topic {short}", word=short)
+        count = schemas.delete()
+    if count:
+        call.summary(f"deleted {counted(count, 'schema')} of topic {short}")
+    else:
+        call.summary(f"topic {short} has no schema")
+    call.output.result({"topic": short, "versions": count, "deleted": count > 0})
+
+
+def schema_in(call: Call, source: str, type: str | None) -> Schema:
+    """The schema in a file, as a flag or an argument names it; raises Usage, InvalidArgument."""
+    word = None if type is None else type.lower()
+    call.check_choice("--schema-type", word, TYPES)
+    found: Schema = importlib.import_module("txlog.schemas.schema").read_schema(source, word)
+    return found
+
+
+def _shown(row: SchemaRow) -> dict[str, object]:
+    return {**row, "field_list": row["fields"]}
+
+
+def _told(topic: str, schema: Schema) -> dict[str, object]:
+    names = [field.name for field in schema.fields]
+    return {"topic": topic, "type": schema.type, "field_list": names}

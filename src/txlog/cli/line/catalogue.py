@@ -42,6 +42,13 @@ COMMANDS: Final[dict[str, Entry]] = {
     "topic stats": Entry("commands.topic", "stats", "what became visible, by time"),
     "topic update": Entry("commands.topic", "update", "more partitions, other policies"),
     "topic delete": Entry("commands.topic", "delete", "delete topics with their messages"),
+    "schema get": Entry("commands.topic", "get_schema", "a schema of a topic"),
+    "schema versions": Entry("commands.topic", "schema_versions", "the schemas of a topic"),
+    "schema upload": Entry(
+        "commands.topic", "upload_schema", "give a topic a schema, or another one"
+    ),
+    "schema test": Entry("commands.topic", "test_schema", "could it be added"),
+    "schema delete": Entry("commands.topic", "delete_schemas", "let a topic take any bytes again"),
     "produce": Entry("produce.command", "produce", "write messages from stdin, files or -m"),
     "consume": Entry(
         "consume.command", "consume", "read messages, or take and acknowledge them with -s"
@@ -176,6 +183,9 @@ COMMANDS: Final[dict[str, Entry]] = {
     "policy retention remove": Entry(
         "commands.policy", "remove_retention", "inherit policies again"
     ),
+    "policy schema set": Entry("commands.policy", "set_schema", "what schemas and values may be"),
+    "policy schema get": Entry("commands.policy", "get_schema", "what applies, and from where"),
+    "policy schema remove": Entry("commands.policy", "remove_schema", "inherit policies again"),
     "policy watermark set": Entry("commands.policy", "set_watermark", "how watermarks are kept"),
     "policy watermark get": Entry(
         "commands.policy", "get_watermark", "what applies, and from where"
@@ -225,6 +235,7 @@ COMMANDS: Final[dict[str, Entry]] = {
 
 NOUNS: Final[dict[str, str]] = {
     "topic": "topics",
+    "schema": "schemas of typed topics",
     "sub": "subscriptions",
     "delay": "delayed messages",
     "watermark": "event-time watermarks",
@@ -234,6 +245,7 @@ NOUNS: Final[dict[str, str]] = {
     "policy": "policies",
     "policy delayed": "policies of delayed delivery",
     "policy retention": "policies of what is kept",
+    "policy schema": "policies of schemas",
     "policy watermark": "policies of watermarks",
     "job": "bulk work, by DuckDB or Spark",
     "spark": "running on Spark",
@@ -245,6 +257,7 @@ NOUNS: Final[dict[str, str]] = {
 ALIASES: Final[dict[str, str]] = {
     "delayed": "delay",
     "topics": "topic",
+    "schemas": "schema",
     "subs": "sub",
     "subscription": "sub",
     "subscriptions": "sub",
@@ -265,7 +278,7 @@ txlog: a transactional message log for one machine, in one directory
 usage: txlog [FLAG…] COMMAND [ARG…] [FLAG…]
 
   begin      init  status  demo          make a store, look at it, see it work
-  topics     topic create|list|describe|update|delete  policy KIND VERB
+  topics     topic create|list|describe|update|delete  schema  policy KIND VERB
   messages   produce  consume  peek      write, read, look
   files      import  export  report      rows of files in and out; charts
   consumers  sub create|list|describe|ack|seek|skip|delete

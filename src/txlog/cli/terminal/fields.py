@@ -21,7 +21,8 @@ _STRINGS: Final = frozenset(
     "topic namespace subscription producer owner transaction_key key path file state type kind "
     "class name command code message hint detail value uuid durability isolation reason "
     "format_name key_encoding value_encoding txn_state status op cause repair group input "
-    "output holder by marker_type mode job engine dest origin was crc32c fix log place".split()
+    "output holder by marker_type mode job engine dest origin was crc32c fix log place definition "
+    "fingerprint".split()
 )
 _IDS: Final = frozenset(
     "message_id position first last mark_delete marker from to start_position max_read_position "
@@ -321,6 +322,10 @@ MEANINGS: Final[dict[str, str]] = {
     "warnings": "what upkeep or the next writer puts right",
     "frames": "frames of the journal",
     "schema_version": "of the newest schema; null: the topic has none",
+    "versions": "how many schemas it had",
+    "definition": "an Avro record as JSON",
+    "fingerprint": "equal for schemas with the same records",
+    "field_list": "names of its fields",
     "mismatched": "values that were stored though they do not fit it",
 }
 
