@@ -28,6 +28,7 @@ from txlog.functions import FunctionOptions, run
 from txlog.functions.options import SKIP
 from txlog.ids import TxnId
 from txlog.relation.scans import read_scan, scans_of
+from txlog.schemas.values import encode_one
 from txlog.sql.client_query import Query
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
@@ -285,6 +286,47 @@ def test_nothing_is_written_by_a_deleted_schema(tmp_path: Path) -> None:
             producer.send({"a": 1, "b": 2})
     other.send({"a": 1, "b": 2})
     assert [record(one) for one in client.reader("t")] == [{"a": 1, "b": 2}] * 2
+
+
+@pytest.mark.parametrize("rows_if_small", [False, True])
+def test_a_staged_batch_keeps_its_schema_and_goes_with_it(
+    tmp_path: Path, rows_if_small: bool
+) -> None:
+    bench = Bench(tmp_path / "store", coordinators=1)
+    client = bench.client
+    client.create_topic("t", schema=numbers("a", "b"))
+    schemas = client.topic("t").schemas
+    data = pa.table({"value": [encode_one(schemas.get(), {"a": 1, "b": 2}), None]})
+    first, second = (client.bulk("t", key="k", batch=number) for number in (1, 2))
+    staged, late = first.stage([data]), second.stage([data])
+    schemas.add(numbers("b", "a"))
+    first.commit(staged, rows_if_small=rows_if_small)
+    assert [(one.schema_version, one.decode()) for one in client.reader("t")] == [
+        (1, {"a": 1, "b": 2}), (None, None),
+    ]  # fmt: skip
+    schemas.delete()
+    schemas.add(numbers("b", "a"))
+    with pytest.raises(NotAllowed, match="has lost the schema"):
+        second.commit(late, rows_if_small=rows_if_small)
+
+
+def test_duplicates_of_a_named_producer_are_left_out(tmp_path: Path) -> None:
+    bench = typed_bench(tmp_path)
+    producer = bench.client.producer("t", "till")
+    values = [b'{"cups":%d}' % number for number in range(3)]
+
+    def rows(*numbers: int) -> pa.Table:
+        columns = {"value": [values[one] for one in numbers], "sequence_id": numbers}
+        return pa.table({**columns, "partition": [0] * len(numbers)})
+
+    producer.send_batch(rows(0, 1))
+    receipt = producer.send_batch(rows(0, 1, 2))
+    assert (receipt.messages, receipt.duplicates, receipt.bytes) == (1, 2, len(values[2]))
+    with bench.client.transaction() as txn:
+        producer.send_batch(rows(0, 1), txn=txn)
+        producer.send_batch(rows(1, 2), txn=txn)
+    cups = [record(one)["cups"] for one in bench.client.reader("t")]
+    assert cups == [0, 1, 2, 0, 1, 2]
 
 
 def test_a_producer_writes_records_of_a_schema_that_came_after_it(tmp_path: Path) -> None:

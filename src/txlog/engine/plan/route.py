@@ -279,9 +279,9 @@ def _offsets(batch: pa.RecordBatch, places: tuple[int, ...]) -> list[tuple[memor
 
 def bytes_between(routed: Routed, start: int, stop: int) -> int:
     """Bytes of the keys and values of some routed rows: O(1)."""
-    shape = _shape_of(routed.batch.schema)
-    assert shape is not None
-    return _payload_bytes(_offsets(routed.batch, shape.places), start, stop)
+    names = routed.batch.schema.names  # of a typed topic also schema_version, which no shape has
+    places = tuple(at for at, name in enumerate(names) if name in ("key", "value"))
+    return _payload_bytes(_offsets(routed.batch, places), start, stop)
 
 
 def _payload_bytes(offsets: list[tuple[memoryview, int]], start: int, stop: int) -> int:

@@ -27,7 +27,7 @@ from txlog.engine.decide.transactions.enter import NewTxn, open_txn
 from txlog.engine.decide.transactions.keys import check_key, connect_ops, find_owner, home
 from txlog.engine.decide.transactions.resolve import release_key
 from txlog.engine.folds import transaction_key as keys
-from txlog.engine.folds.catalog import Topic, number_of
+from txlog.engine.folds.catalog import Topic, number_of, schema_of
 from txlog.engine.folds.coordinator import COMMITTED, COMMITTING, OPEN, Txn
 from txlog.engine.model.ops import (
     NEW_HOLDER,
@@ -237,6 +237,13 @@ def _count_mismatched(draft: Draft, topic: Topic, partition: int, staged: Staged
 
 def _checked(view: View, number: int, staged: Sequence[Staged]) -> Topic:
     topic = live_topic(view, number, "of this batch")
+    written = {one.file.record for one in staged} - {0} if schema_of(topic) is not None else set()
+    if any(topic.schemas[version - 1].deleted for version in written):
+        raise NotAllowed(
+            f"topic {TopicName.parse(topic.name).short} has lost the schema that the batch was"
+            " written by",
+            hint="write it again",
+        )
     if any(one.partitions != topic.partitions for one in staged):
         raise NotAllowed(
             f"{TopicName.parse(topic.name).short} has {topic.partitions} partitions by now, the "

@@ -109,7 +109,8 @@ def append_rows(
     if rows.num_rows > ROWS_MAX or rows.nbytes > 2 * ROWS_BYTES_MAX:
         return None
     routed = route(rows, ordered[0].partitions, 0, store.settings.max_message_bytes)
-    routed = stamped(routed, store.read(lambda view: _typing(view, store.settings, topic)))
+    written = ordered[0].file.record or None  # Avro must not be taken for another version's
+    routed = stamped(routed, store.read(lambda view: _typing(view, store.settings, topic, written)))
     wanted = Adoption(topic, key, batch, ordered, [], query)
     caller = store.disk.owner()
 
@@ -121,9 +122,9 @@ def append_rows(
     return done == DONE
 
 
-def _typing(view: View, settings: Settings, number: int) -> Typing | None:
+def _typing(view: View, settings: Settings, number: int, version: int | None) -> Typing | None:
     topic = live_topic(view, number, "of this batch")
-    return typing_of(view, settings, topic) if topic.schemas else None
+    return typing_of(view, settings, topic, version) if topic.schemas else None
 
 
 def _rows_of(disk: Disk, staged: Staged) -> pa.Table:
