@@ -29,6 +29,7 @@ _SEPARATORS = {"null": b"\0"}
 class Input:
     """Reads files, or stdin when there are none.
 
+    header:  the columns of csv and tsv, once they were read
     skipped: bad records skipped so far; with skip_bad false the first one is raised
     aside:   takes bad records with their bytes instead; None: they are too large
     warn:    called with what the user should know
@@ -65,6 +66,7 @@ class Input:
         self.seen = seen
         self.skipped = 0
         self.line = 1
+        self.header: list[str] | None = None
         self.percent = percent.InputFormat(form) if "%" in form else None
 
     def tables(self) -> Iterator[pa.Table | None]:
@@ -228,6 +230,7 @@ class Input:
             if table is None:
                 break
             data = data[stop:]
+            self.header = clean.header
             if len(table):
                 self.line = clean.line
                 yield table
@@ -238,6 +241,7 @@ class Input:
     ) -> Iterator[pa.Table | None]:
         held = rows.Columns()
         for row in rows.csv_rows(source, self.form, clean, self.now_ms, held):
+            self.header = clean.header
             if row is None:
                 if len(held):
                     yield held.table()

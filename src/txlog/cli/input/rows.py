@@ -141,6 +141,7 @@ def csv_rows(
             if header is None:
                 header = fields
                 check_header(header, at)
+                start.header = header
                 continue
             try:
                 columns.add(_csv_row(header, fields, at, now_ms))

@@ -6,6 +6,7 @@ Contents:
     command      the options
     request      what `produce` was asked to do
     totals       the summary, and a line per message for `--ack`
+    typed        records of the input as values of a typed topic
     watermarks   watermarks asserted from the data itself
     work         input tables into batches, batches into frames or transactions
 """

@@ -23,6 +23,7 @@ from txlog.cli.produce import columns
 from txlog.cli.produce.columns import Letters, filled
 from txlog.cli.produce.request import Request
 from txlog.cli.produce.totals import Aborted, Acks, Totals
+from txlog.cli.produce.typed import Typed
 from txlog.cli.produce.watermarks import Marks
 from txlog.cli.terminal.signals import asked, raise_if_asked, shielded
 from txlog.cli.terminal.tables import counted
@@ -84,6 +85,7 @@ class Job:
         self.acks = Acks(call, request)
         self.marks = Marks(request, producer)
         self.letters = Letters(request, client)
+        self.typed = Typed(client, request.topic)
         self.txn: TxnId | None = None
         self.txn_messages = 0
         self.txn_since = 0.0
@@ -187,7 +189,7 @@ class Job:
         """Yield tables of at most a batch, and None when nothing came for a while."""
         held: list[pa.Table] = []
         rows = 0
-        for table in self._records():
+        for table in self._values():
             if table is not None and len(table):
                 held.append(table)
                 rows += len(table)
@@ -208,6 +210,14 @@ class Job:
         if held:
             self.pending_since = None
             yield pa.concat_tables(held, promote_options="default")
+
+    def _values(self) -> Iterator[pa.Table | None]:
+        """Yield the records as values that the topic takes; -m is checked as it is sent."""
+        for table in self._records():
+            if table is None or self.request.messages is not None:
+                yield table
+            else:
+                yield from self.typed.fitting(self.input, table)
 
     def _records(self) -> Iterator[pa.Table | None]:
         """Yield the records of the input up to the limit, without the trailer."""
