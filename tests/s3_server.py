@@ -1,4 +1,4 @@
-"""Owns a real S3 interface on the loopback address: moto's server, in a process of its own."""
+"""Owns a real S3 interface on this machine: moto's server, in a process of its own."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ BUCKET = "archive"
 
 
 @contextmanager
-def s3_server() -> Iterator[str]:
+def s3_server(host: str = "127.0.0.1") -> Iterator[str]:
     """A server with an empty bucket; gives the address to offload to."""
-    command = [sys.executable, "-u", "-m", "moto.server", "-H", "127.0.0.1", "-p", "0"]
+    command = [sys.executable, "-u", "-m", "moto.server", "-H", host, "-p", "0"]
     with (
         pytest.MonkeyPatch.context() as patched,
         subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process,
@@ -32,7 +32,7 @@ def s3_server() -> Iterator[str]:
             while found is None:
                 line = process.stderr.readline()
                 assert line, "the server did not start"
-                found = re.search(r"http://(127\.0\.0\.1:\d+)", line)
+                found = re.search(r"http://([\d.]+:\d+)", line)
             Thread(target=process.stderr.read, daemon=True).start()  # a full pipe would stop it
             options = f"endpoint_override={found[1]}&region=us-east-1&scheme=http"
             made, _ = pyarrow.fs.FileSystem.from_uri(

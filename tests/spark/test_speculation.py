@@ -8,18 +8,16 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import subprocess
 import sys
-import threading
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import txlog
+from tests.spark.standalone import master, worker
 from txlog.spark.java import bundled_java, cache_directory, environment_for, find_java
 from txlog.spark.submit import submit_args
 
@@ -92,35 +90,6 @@ spark.stop()
 """
 
 
-@contextmanager
-def daemon(environment: dict[str, str], *words: str) -> Iterator[str]:
-    """A master or worker; gives the address that a master logs, or "" when a worker has joined."""
-    started = re.compile(r"Starting Spark master at (\S+)|Successfully registered with master")
-    process = subprocess.Popen(
-        [
-            str(Path(sys.executable).with_name("spark-class")),
-            *(f"org.apache.spark.deploy.{words[0]}", "--host", *words[1:], "--webui-port", "0"),
-        ],
-        stderr=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        text=True,
-        env=environment,
-    )
-    assert process.stderr is not None
-    log = process.stderr
-    found = next((found for line in log if (found := started.search(line))), None)
-    draining = threading.Thread(target=lambda: [None for _ in log])
-    draining.start()
-    try:
-        assert found is not None, words
-        yield found[1] or ""
-    finally:
-        process.terminate()
-        process.wait()
-        draining.join()
-        log.close()
-
-
 def test_speculative_duplicates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Kills: rows of both attempts, none of the second, files of the first that stay."""
     store, pipe, events = str(tmp_path / "store"), tmp_path / "pipe", tmp_path / "events"
@@ -155,29 +124,14 @@ def test_speculative_duplicates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         "spark.log.level": "ERROR",
     }
     with ExitStack() as cluster:
-        master = cluster.enter_context(
-            daemon(environment, "master.Master", "127.0.0.1", "--port", "0")
-        )
+        address = master(environment, "127.0.0.1", cluster)
         for host in ("127.0.0.1", "127.0.0.2"):
-            cluster.enter_context(
-                daemon(
-                    environment,
-                    "worker.Worker",
-                    host,
-                    "--cores",
-                    "1",
-                    "--memory",
-                    "1g",
-                    "--work-dir",
-                    str(tmp_path / host),
-                    master,
-                )
-            )
+            worker(environment, host, tmp_path, address, cluster)
         done = subprocess.run(
             [
                 str(Path(sys.executable).with_name("spark-submit")),
                 "--master",
-                master,
+                address,
                 "--driver-memory",
                 "512m",
                 *submit_args(),
