@@ -9,6 +9,7 @@ from txlog.ids import TopicName, encode_component
 
 DELAYED_DIR = "_delayed"
 COMPACTED_DIR = "_compacted"
+NOTE = "_README"  # in the directory of a topic; no topic has a name with a first _
 
 
 def topic_dir(full_name: str) -> str:

@@ -37,7 +37,7 @@ from txlog.engine.upkeep.checkpoint.unlinking import (
     unlink_free,
 )
 from txlog.engine.upkeep.delayed.buckets import delayed_partitions
-from txlog.engine.view.paths import COMPACTED_DIR, DELAYED_DIR, Place, place_dir, place_of
+from txlog.engine.view.paths import COMPACTED_DIR, DELAYED_DIR, NOTE, Place, place_dir, place_of
 from txlog.engine.view.view import View
 from txlog.errors import Corruption, IntegrityError, MissingFile
 
@@ -229,6 +229,8 @@ def below_topics(disk: Disk, levels: int, strays: list[str] | None = None) -> li
 def every_directory(disk: Disk, strays: list[str] | None = None) -> Iterator[str]:
     """Every directory of partitions and sidecars, those of deleted topics too."""
     for path in below_topics(disk, 4, strays):
+        if path.endswith(f"/{NOTE}"):
+            continue
         names = names_in(disk, path)
         if names is None and strays is not None:
             strays.append(path)

@@ -1,0 +1,40 @@
+"""`_README` in the directory of a topic: there, and in nobody's way."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import txlog
+from tests.engine_kit import Bench, send, values
+from txlog.engine.upkeep.space.notes import TEXT
+
+pytestmark = pytest.mark.usefixtures("quick_disk")
+
+
+def test_each_topic_with_files_has_a_note_and_nothing_needs_it(tmp_path: Path) -> None:
+    """Kills a note that verify calls foreign, gc removes, or each checkpoint writes again."""
+    bench = Bench(tmp_path / "store", coordinators=1)
+    bench.client.create_topic("t", partitions=2)
+    bench.client.create_topic("empty")
+    send(bench.client, b"a")
+    assert bench.client.checkpoint()["generation"] == 1
+    notes = list(Path(bench.path).rglob("_README"))
+    assert [one.parent.name for one in notes] == ["t"]
+    assert notes[0].read_bytes() == TEXT
+    notes[0].write_bytes(TEXT[:10])  # what a crash may leave
+    send(bench.client, b"b")
+    bench.client.checkpoint(roll_all=True)
+    bench.client.admin.gc(apply=True, keep_ms=0)
+    assert notes[0].read_bytes() == TEXT[:10]
+    found = txlog.verify(bench.path, deep=True, clock=bench.clock)
+    assert (found["errors"], found["problem_list"]) == (0, [])
+    notes[0].unlink()  # as in a store made before
+    assert values(bench.reopen()) == [b"a", b"b"]
+    send(bench.client, b"c")
+    bench.client.checkpoint()
+    assert notes[0].read_bytes() == TEXT
+    bench.client.copy(str(tmp_path / "copy"), verify=True)
+    with txlog.open(str(tmp_path / "copy"), read_only=True) as copied:
+        assert len([*copied.reader("t")]) == 3
