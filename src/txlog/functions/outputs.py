@@ -37,7 +37,7 @@ _COLUMNS: Final = {
 # Columns of a received table that say where a message came from; they are not sent on.
 _ORIGIN: Final = frozenset(
     "topic partition ledger entry index publish_time visible_time producer sequence_id txn_most "
-    "txn_least txn_state redelivery_count".split()
+    "txn_least txn_state redelivery_count schema_version".split()
 )
 _INSTANT_MAX: Final = 1 << 53
 
