@@ -85,6 +85,8 @@ PRINTED: dict[str, type] = {
     "admin gc": space.GarbageCollected,
     "admin accept-clock": store.ClockAccepted,
     "verify": store.Verified,
+    "schema get": topics.SchemaRow,
+    "schema versions": topics.SchemaRow,
     "doctor": store.DoctorRow,
     "segment list": files.SegmentRow,
     "segment show": files.SegmentDescription,
@@ -93,7 +95,7 @@ PRINTED: dict[str, type] = {
     "metrics": store.MetricRow,
     **{
         f"policy {family} {verb}": topics.Policies if verb == "get" else topics.PoliciesChanged
-        for family in ("delayed", "retention", "watermark")
+        for family in ("delayed", "retention", "schema", "watermark")
         for verb in ("get", "set", "remove")
     },
     "job audit": jobs.Audit,
@@ -111,10 +113,14 @@ EVERYWHERE = {"dry_run", "elapsed_ms", "job", "engine"}  # what commands add to 
 ADDED = {
     "sub ack": {"topic", "subscription"},
     "txn show": {"key_list"},
+    "schema get": {"field_list"},
+    "schema versions": {"field_list"},
     "bench": {"before_per_second", "ratio"},
 }
 LEFT_OUT = {
     "sub seek": {"aborted_list"},
+    "schema get": {"fields"},
+    "schema versions": {"fields"},
     "delay promote": {"first_at", "last_at"},
     "delay cancel": {"first_at", "last_at"},
     "txn commit": {"open_ms"},
@@ -123,6 +129,7 @@ LEFT_OUT = {
 COMPOSED = {  # what the command itself puts together, or messages
     *("report", "run", "transform", "produce", "consume", "peek", "segment cat"),
     *("topic create", "sub create", "delay list", "delay next", "txn wait", "demo"),
+    *("schema upload", "schema test", "schema delete"),
     *("config set", "spark submit-args", "completion install", "man install"),
 }
 
