@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NamedTuple, SupportsIndex, TypeVar, overload
+from typing import TYPE_CHECKING, Any, NamedTuple, SupportsIndex, TypeVar, cast, overload
 
 import pyarrow as pa
 
@@ -419,7 +419,11 @@ class Producer:
         ...         [one.result().message_id.entry for one in sent]
         [0, 1, 2]
         """
-        value = value if type(value) is bytes else self._bytes(value)
+        if type(value) is not bytes:
+            given: Any = self._bytes(value)
+            if given is not None and not isinstance(given, bytes | bytearray | memoryview):
+                raise InvalidArgument(f"value is {type(given).__name__}, it must be bytes")
+            value = cast(Any, given)
         if self._router.is_own and partition is None and self.topic.partition is None:
             key = as_bytes(key)
             partition = self._router.of_message(
@@ -438,7 +442,7 @@ class Producer:
             item = (None, value, key, None, event_time, None, None, sequence_id, None)
             return txn._leave_row(self._together, item, _receipt)
         head = beside(key, properties, event_time, deliver_at, deliver_after)
-        batch = one_row(value, head, sequence_id, partition)
+        batch = one_row(cast(Any, value), head, sequence_id, partition)
         return self._leave(batch, txn, lambda answer: answer.receipts()[0])
 
     def _is_sound(self, value: object, key: object, *numbers: object) -> bool:
@@ -645,7 +649,10 @@ class Producer:
     def _bytes(self, value: Any) -> Any:
         """A value as it is sent: records are written by the schema. Raises InvalidMessage."""
         if isinstance(value, str):
-            return value.encode()
+            try:
+                return value.encode()
+            except UnicodeEncodeError as error:
+                raise InvalidArgument("value cannot be written as UTF-8") from error
         if not classes.is_record(value):
             return value
         shape = self._shape
