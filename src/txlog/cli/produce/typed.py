@@ -22,6 +22,7 @@ from txlog.startup import compute as pc
 
 if TYPE_CHECKING:
     from txlog.api.client import Client
+    from txlog.api.sending.producer import Producer
 
 _OF_MESSAGES = frozenset(("key", "event_time", "deliver_at", "deliver_after"))
 _ROW = re.compile(r"row \d+: ")
@@ -32,8 +33,10 @@ Encode = Callable[[pa.Array], pa.Array]
 class Typed:
     """What values a topic takes; of a topic of bytes, any."""
 
-    def __init__(self, client: Client, topic: str) -> None:
+    def __init__(self, client: Client, topic: str, producer: Producer) -> None:
         self._schema: Schema | None = None
+        if producer._shape.written is None:  # asked no further: it costs time to start
+            return
         try:
             self._schema = client.topic(topic).schemas.get()
         except NotFound:

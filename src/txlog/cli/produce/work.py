@@ -85,7 +85,7 @@ class Job:
         self.acks = Acks(call, request)
         self.marks = Marks(request, producer)
         self.letters = Letters(request, client)
-        self.typed = Typed(client, request.topic)
+        self.typed = Typed(client, request.topic, producer)
         self.txn: TxnId | None = None
         self.txn_messages = 0
         self.txn_since = 0.0
