@@ -201,8 +201,8 @@ def switching(monkeypatch: pytest.MonkeyPatch, meanwhile: Callable[[], None]) ->
     answers: list[object] = []
     real = compare_rows
 
-    def then(*given: Any) -> None:
-        real(*given)
+    def then(*given: Any, **named: Any) -> None:
+        real(*given, **named)
         monkeypatch.setattr(compaction, "compare_rows", real)
         meanwhile()
 

@@ -372,8 +372,8 @@ def test_a_topic_that_is_deleted_meanwhile_is_left_alone(
     client, other = bench.client, bench.another()
     put(client, (b"a", b"1"))
 
-    def gone(*given: Any) -> None:
-        compare_rows(*given)
+    def gone(*given: Any, **named: Any) -> None:
+        compare_rows(*given, **named)
         other.admin.delete_topic("t")
         other.create_topic("t")
 
