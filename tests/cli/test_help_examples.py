@@ -100,8 +100,8 @@ SETUP: Final = """\
 init shop --coordinators 4
 topic create filler --partitions 16
 topic create orders --partitions 4
-topic create audit a b raw again totals upper bad good clean
-topic create trips --schema trip.avsc --schema-type json
+topic create audit a b raw again totals upper bad good clean users
+topic create trips --schema trip.avsc
 sub create billing -t orders --type shared
 sub create audit parser shout -t orders
 """

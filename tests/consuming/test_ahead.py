@@ -309,7 +309,7 @@ def test_an_interrupt_leaves_nothing_in_the_hand_unseen(
     with bench.client.consumer("t", "s", type="shared") as one:
         assert values_of(one, 1) == [0]
 
-        def interrupted(table: object) -> NoReturn:
+        def interrupted(*given: object) -> NoReturn:
             raise KeyboardInterrupt
 
         with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from txlog.api.consuming.acknowledge import acknowledge_runs
 from txlog.api.sending import large
+from txlog.api.sending.access import Target
 from txlog.api.transactions.transaction import Transaction
 from txlog.clock import Instant
 from txlog.engine.decide.consuming import dead_letters
@@ -26,6 +27,7 @@ from txlog.engine.folds.buffer import find_marker
 from txlog.engine.folds.catalog import Subscription, Topic, index_of
 from txlog.engine.model.idset import size
 from txlog.engine.model.ops import DeadLettered, Run
+from txlog.engine.plan.lookup import live_topic
 from txlog.engine.plan.reading.batch_bytes import BatchBytes
 from txlog.engine.plan.reading.fetch import fetch, first_of, taken_apart
 from txlog.engine.plan.runs import runs_of_ids, runs_of_table
@@ -246,7 +248,8 @@ def _moved_large(
     start = NewTxn(store.disk.owner(), store.clock.now(), timeout_ms)
     try:
         with Transaction(store, start, lambda: None) as txn:
-            large.send(store, target.number, to, head, body, txn)
+            there = Target(target.number, lambda view: live_topic(view, target.number, short))
+            large.send(store, there, to, head, body, txn)
             acknowledge_runs(store, find, runs, txn, cumulative=False)
     except TransactionConflict:
         return MoveResult(short, 0, 1)

@@ -323,7 +323,7 @@ def schema_versions(
     "schema upload",
     examples=(
         "txlog schema upload trips trip.avsc",
-        "txlog schema upload trips trip.avsc --schema-type json --dry-run",
+        "txlog schema upload trips trip.avsc --dry-run",
     ),
     fields="topic version type field_list changed",
     changes=True,

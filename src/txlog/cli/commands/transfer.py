@@ -47,7 +47,6 @@ class _Sink(io.RawIOBase):
     examples=(
         "txlog export orders",
         "txlog export orders - --to ndjson -o @-1h.. | txlog produce again --in envelope",
-        "txlog export orders /data/orders --append",
         "txlog export orders /data/days --to csv --partition-by publish_date --resume",
         "txlog export orders /data/lake --to hive   # again: adds what came since",
     ),

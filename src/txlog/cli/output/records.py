@@ -93,7 +93,7 @@ class Records:
             return None
         sample = Messages(_SAMPLE, {"watermark": _NUMBER, "number": _NUMBER})
         self._format.lines(sample)
-        return sorted(sample.asked)
+        return sorted(sample.asked.intersection(_SAMPLE.column_names))
 
     def encode(self, table: pa.Table) -> bytes:
         """Return the messages of table, in order."""

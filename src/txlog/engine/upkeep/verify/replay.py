@@ -14,6 +14,7 @@ import msgspec
 from txlog.engine.folds.cursor import Cursor
 from txlog.engine.model.routes import Component
 from txlog.engine.storage.disk.protocol import Disk
+from txlog.engine.storage.late_values import Late
 from txlog.engine.storage.manifest import DumpRef, Manifest, manifest_path
 from txlog.engine.upkeep.verify.findings import Findings
 from txlog.engine.view.view import FOLDS, View
@@ -86,6 +87,9 @@ def plain(key: Component, blob: bytes) -> object:
     state: Any = FOLDS[key[0]].load(blob)
     if isinstance(state, Cursor):
         return _plain_cursor(state)
+    for name in state.__struct_fields__:
+        if isinstance(late := getattr(state, name), Late):  # an older dump lacks newer fields
+            setattr(state, name, dict(late.items()))
     return _sorted(msgspec.msgpack.decode(FOLDS[key[0]].dump(state), strict=False))
 
 
