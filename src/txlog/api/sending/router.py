@@ -14,12 +14,12 @@ from typing import Final, TypeAlias
 
 import pyarrow as pa
 
-from txlog.api.reading.message import Message
+from txlog.api.reading import message as reading
 from txlog.arguments import fits
 from txlog.engine.plan.route import partition_of_key, user_batch
 from txlog.errors import InvalidArgument
 
-Choose: TypeAlias = Callable[[Message, int], int]
+Choose: TypeAlias = "Callable[[reading.Message, int], int]"
 ROUND_ROBIN: Final = "round-robin"
 SINGLE_PARTITION: Final = "single-partition"
 ROUTING_MODES: Final = (ROUND_ROBIN, SINGLE_PARTITION)
@@ -68,7 +68,7 @@ class Router:
         sequence_id: int | None = None,
     ) -> int:
         """What the function says of one message; raises InvalidArgument, and what it raises."""
-        message = Message(
+        message = reading.Message(
             topic=self._topic,
             partition=-1,
             message_id=None,
