@@ -13,7 +13,8 @@ import errno
 import os
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -82,9 +83,24 @@ class KillingDisk(PosixDisk):
         """Open, with the writes under watch."""
         return KillingFile(self, super().open(path, write), path)
 
+    def leads_to(self, path: str, file: Any) -> bool:
+        """Look through the watch."""
+        return super().leads_to(path, file.file if isinstance(file, KillingFile) else file)
+
     def publish(self, path: str, parts: Any) -> None:
         """Publish, under watch."""
         self.around("publish", path, lambda: super(KillingDisk, self).publish(path, parts))
+
+    @contextmanager
+    def publishing(self, path: str, parts: Any) -> Iterator[None]:
+        """Publish what is made meanwhile, under watch."""
+        hit = self.meets("publish", path)
+        if hit and self.when == "before":
+            die()
+        with super().publishing(path, parts):
+            if hit:
+                die()
+            yield
 
     def publish_all(self, files: Any) -> None:
         """Publish many, each under watch."""

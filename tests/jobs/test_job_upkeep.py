@@ -19,7 +19,7 @@ from tests.sql.test_querying import FIRST, STEPS, History
 from txlog import Client
 from txlog.engine.folds.catalog import numbers
 from txlog.engine.model.ops import Id
-from txlog.engine.model.schema import MESSAGE
+from txlog.engine.model.schema import MESSAGE, conform
 from txlog.engine.storage.bucket.file import IDS
 from txlog.engine.storage.segment import FileRef
 from txlog.engine.upkeep.delayed.sources import INDEX_MAX, Search, looked_up
@@ -90,8 +90,7 @@ class Other(Local):
 
 
 def _read(path: Path, schema: pa.Schema) -> pa.Table:
-    table = pq.read_table(pa.BufferReader(path.read_bytes()))
-    return table.select(schema.names).cast(schema)
+    return conform(pq.read_table(pa.BufferReader(path.read_bytes())), schema)
 
 
 def _ends(view: Any) -> tuple[list[int], list[Id]]:

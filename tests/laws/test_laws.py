@@ -56,7 +56,8 @@ SELDOM = {
     "BucketDeleted", "BucketSealed", "BucketsMerged", "Compacted", "CounterRaised",
     "DeadLettered", "Deduplicated", "IsolationSet", "KeyDeleted", "LedgerSealed", "LossAccepted",
     "Offloaded", "PartitionAvailable", "PartitionOffline", "PendingCommitted", "PlaceAdded",
-    "ProducersForgotten", "Promoted", "SubscriptionTypeSet", "TopicDeleted", "TxnsForgotten",
+    "ProducersForgotten", "Promoted", "SchemaAdded", "SchemaMismatched", "SchemasDeleted",
+    "SubscriptionTypeSet", "TopicDeleted", "TxnsForgotten",
 }  # fmt: skip
 LARGE = 99  # times, which is more than a message may have without chunks
 

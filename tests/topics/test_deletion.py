@@ -36,8 +36,9 @@ def bench_of(folder: Path, partitions: int = 1, **settings: int) -> Bench:
 
 
 def files(bench: Bench) -> list[Path]:
-    """Every file of messages."""
-    return [path for path in Path(bench.path, "topics").rglob("*") if path.is_file()]
+    """Every file of messages; a note on how to read them stays."""
+    found = Path(bench.path, "topics").rglob("*")
+    return [path for path in found if path.is_file() and path.name != "_README"]
 
 
 # --- subscriptions ----------------------------------------------------------------------------

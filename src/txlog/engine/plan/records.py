@@ -3,7 +3,8 @@
 A row says in `schema_version` that its writer has checked the value against that schema of the
 topic; null says that it is bytes. So whoever makes columns of values need not doubt them. The type
 of `record` in a file is that of the newest schema when the file was made; a value whose own schema
-cannot be read as that has none. Source: PIP-87 and "Schema evolution and compatibility" of Pulsar.
+cannot be read as that has none. Source: spec/schemas 2 and 3; PIP-87 and "Schema evolution and
+compatibility" of Pulsar.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Schemas of topics: a version is added if it fits those before it, and all go together.
 
 A deleted version's number is not used again, and its definition stays: messages name it.
-Source: Pulsar's schema registry and its compatibility strategies.
+Source: spec/schemas 1; Pulsar's schema registry and its compatibility strategies.
 """
 
 from __future__ import annotations
