@@ -198,7 +198,7 @@ def test_programs_of_spark_submit(
         assert bulk_load_main([*words, "--json", *["--dry-run"] * dry]) == 0
         said = json.loads(capfd.readouterr().out)
         assert (said["engine"], said["messages"], said["already"]) == ("spark", messages, already)
-    words = ["here", "there", "--transaction-key", "k", "-S", client.path, "--json"]
+    words = ["here", "there", "--transaction-key", "of-there", "-S", client.path, "--json"]
     transform = f"{Path(__file__)}:shout"
     assert replay_main([*words, "--transform", transform]) == 0
     said = json.loads(capfd.readouterr().out)
