@@ -12,6 +12,8 @@ import pytest
 
 import txlog
 from txlog import Client, Message
+from txlog.engine.storage.disk import posix
+from txlog.engine.storage.disk.libc import inode_of
 from txlog.engine.storage.disk.posix import PosixDisk, PosixFile
 from txlog.errors import OutcomeUnknown, StoreNotFound, TxlogError
 
@@ -223,8 +225,44 @@ def test_a_name_that_cannot_be_looked_at_says_nothing(
 
     monkeypatch.setattr(os, "stat", refusing)
     monkeypatch.setattr(os, "lstat", lambda name: refusing(name, follow_symlinks=False))
-    client.producer("t").send(b"x")
-    assert len([*client.reader("t")]) == 3
+    monkeypatch.setattr(posix, "inode_of", lambda name: refusing(name, follow_symlinks=False))
+    producer = client.producer("t")
+    for _ in range(posix.LOOKS_BY_LSTAT):  # at last, in the other way too
+        producer.send(b"x")
+    assert len([*client.reader("t")]) == 2 + posix.LOOKS_BY_LSTAT
+
+
+def test_a_long_run_asks_for_no_times(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kills: lstat at each commit, which makes the next write to the journal stamp its file."""
+    looked: list[str] = []
+    lstat, producer = os.lstat, client.producer("t")
+
+    def noted(name: str) -> os.stat_result:
+        looked.append(name)
+        return lstat(name)
+
+    for _ in range(posix.LOOKS_BY_LSTAT):
+        producer.send(b"x")
+    monkeypatch.setattr(os, "lstat", noted)
+    producer.send(b"x")
+    assert looked == []
+
+
+def test_without_statx(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(name: str) -> tuple[int, int]:
+        raise NotImplementedError
+
+    monkeypatch.setattr(posix, "inode_of", missing)
+    producer = client.producer("t")
+    for _ in range(posix.LOOKS_BY_LSTAT + 1):
+        producer.send(b"x")
+
+
+def test_both_looks_see_the_same(path: Path) -> None:
+    at = os.lstat(path)
+    assert inode_of(str(path)) == (at.st_dev, at.st_ino)
+    with pytest.raises(FileNotFoundError):
+        inode_of(str(path / "nothing"))
 
 
 def test_a_wait_wakes_when_the_store_is_moved(path: Path, client: Client) -> None:

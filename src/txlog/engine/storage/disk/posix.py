@@ -32,7 +32,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from txlog.engine.storage.disk.handle import Handle
-from txlog.engine.storage.disk.libc import sync_file_system
+from txlog.engine.storage.disk.libc import inode_of, sync_file_system
 from txlog.engine.storage.disk.locks import Identity, PosixLock, find_holder, identity_of, read_proc
 from txlog.engine.storage.disk.protocol import (
     GROUP_FILES,
@@ -135,6 +135,7 @@ KEPT_MAX = 128  # descriptors of directories kept by one disk, of files kept by 
 KEPT_SHARE = 8  # and this share of the soft limit: a process has other files and views
 COMMAND_CHARS_MAX = 200  # of the lock holder's command line, in an error
 
+LOOKS_BY_LSTAT = 8  # where a path leads; then statx is cheaper
 GROUP_FLUSHES_MIN = 8  # from this many on, one flush of the file system is cheaper
 
 _OPEN = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK  # O_NONBLOCK: a FIFO must not hang us
@@ -219,6 +220,7 @@ class PosixDisk:
         self._root = Handle(fd, root)
         at = os.fstat(fd)
         self.description = os.path.abspath(root)
+        self._looks = 0
         self._name = _name_of(root, self.description, at)
         self._is_shared = shared_group is not None or at.st_mode & 0o2070 == 0o2070
         self._owners = (at.st_uid, os.geteuid(), 0)
@@ -240,13 +242,26 @@ class PosixDisk:
             return True
         assert isinstance(file, PosixFile)
         try:
-            at = os.lstat(f"{self._name}/{path}")
+            found = self._inode_of(f"{self._name}/{path}")
         except (FileNotFoundError, NotADirectoryError):
             return False
         except OSError as error:  # for instance, a directory above may not be searched any more
             number_of(error)
             return True
-        return (at.st_dev, at.st_ino) == file.inode()
+        return found == file.inode()
+
+    def _inode_of(self, path: str) -> tuple[int, int]:
+        """Device and inode of what a path leads to; raises OSError.
+
+        lstat makes the next write to a journal file slow, ctypes takes 2 ms to import: a short
+        command does the one, a long run the other.
+        """
+        self._looks += 1
+        if self._looks > LOOKS_BY_LSTAT:
+            with suppress(NotImplementedError):
+                return inode_of(path)
+        at = os.lstat(path)
+        return at.st_dev, at.st_ino
 
     def fate(self) -> Fate:
         own = self._root.stat()
