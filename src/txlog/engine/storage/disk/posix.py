@@ -135,7 +135,7 @@ KEPT_MAX = 128  # descriptors of directories kept by one disk, of files kept by 
 KEPT_SHARE = 8  # and this share of the soft limit: a process has other files and views
 COMMAND_CHARS_MAX = 200  # of the lock holder's command line, in an error
 
-LOOKS_BY_LSTAT = 8  # where a path leads; then statx is cheaper
+LOOKS_BY_LSTAT = 32  # where a path leads; then statx is cheaper
 GROUP_FLUSHES_MIN = 8  # from this many on, one flush of the file system is cheaper
 
 _OPEN = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK  # O_NONBLOCK: a FIFO must not hang us
