@@ -46,7 +46,7 @@ HOSTILE: Final[dict[str, Any]] = {
     "date": datetime(2026, 11, 20, tzinfo=UTC),
     "huge": -(1 << 200),
 }
-FEW: Final = ("None", "text", "bytes", "float", "object", "surrogate", "2**63", "list column")
+FEW: Final = ("None", "text", "float", "surrogate", "list column")
 WAITS: Final = ("timeout_ms", "wait_ms", "max_wait_ms")  # None is for ever
 # What a call needs that is right, by the name of its parameter.
 RIGHT: Final[Mapping[str, Callable[[Any], Any]]] = {

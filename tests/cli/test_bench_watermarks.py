@@ -23,6 +23,7 @@ def bench() -> ModuleType:
     return module
 
 
+@pytest.mark.deep
 def test_the_value_anywhere_is_what_sql_says(bench: ModuleType, tmp_path: Path) -> None:
     """Least over the latest row of each producer, at places all over the log; rows read bounded."""
     known = bench.fill(tmp_path / "store", MESSAGES, MARKERS)

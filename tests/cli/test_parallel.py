@@ -15,6 +15,7 @@ import pyarrow as pa
 import pytest
 
 import txlog
+from tests.tiers import graded
 from txlog import functions
 from txlog.cli.main import main
 from txlog.cli.run import workers
@@ -137,7 +138,7 @@ def events(text: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in text.splitlines()]
 
 
-@pytest.mark.parametrize("kind", ["failover", "key-shared", "shared"])
+@pytest.mark.parametrize("kind", graded(["shared", "failover", "key-shared"], 1))
 def test_killed_instances_are_started_again(tool: Tool, kind: str) -> None:
     """Guards --parallelism: totals exact through SIGKILL, order by key where it is promised."""
     for number in (50, 111, 399):

@@ -61,6 +61,7 @@ def test_consumers_of_one_handle_do_not_ask_about_each_other(
     assert set(looks) == {liveness.consumer_lock(one._member.number) for one in here}
 
 
+@pytest.mark.deep
 def test_a_consumer_that_nobody_has_any_more_is_dead_to_its_neighbours(bench: Bench) -> None:
     """Not closed: its lock went with it, and what it held comes again."""
     bench.client.producer("t").send(b"x")

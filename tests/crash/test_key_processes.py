@@ -264,6 +264,7 @@ class Worker:
                 stream.close()
 
 
+@pytest.mark.deep
 def test_tasks_that_overlap_do_the_work_once(store: Path) -> None:
     """The motive of the proposal: with cumulative acknowledgements alone two tasks do it twice.
 

@@ -132,6 +132,7 @@ def start(path: str, move: str, aim: str, *given: str) -> subprocess.Popen[str]:
     )
 
 
+@pytest.mark.deep
 def test_every_crash_of_a_large_move_leaves_the_message_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -432,6 +432,7 @@ def check_half_way(client: Client, txn: TxnId) -> None:
     assert client.commit(txn)["state"] == "committed"
 
 
+@pytest.mark.deep
 def test_k9_published_and_not_named() -> None:
     """K9: a checkpoint dies at any of its calls: g or g + 1, and leftovers are swept."""
     nth, left_over = 1, 0

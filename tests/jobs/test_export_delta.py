@@ -112,7 +112,7 @@ def exported(folder: Path, seed: str, engine: Engine) -> int:
 
 def test_table_has_each_message_once(tmp_path: Path) -> None:
     """API = Delta, whatever happened between exports; kills a message twice, late or lost."""
-    assert sum(exported(tmp_path, str(seed), Local()) for seed in range(FIRST, FIRST + 6)) > 0
+    assert sum(exported(tmp_path, str(seed), Local()) for seed in range(FIRST, FIRST + 2)) > 0
 
 
 @pytest.mark.slow

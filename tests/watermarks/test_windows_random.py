@@ -67,7 +67,7 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=20)
+@settings(max_examples=8)
 @given(steps=STEPS, lateness=st.sampled_from([0, 30]), to_topic=st.booleans())
 def test_every_message_is_in_its_window_or_late_once(
     steps: list[tuple[str, int, Any]],
