@@ -32,6 +32,7 @@ Contents:
     report_html/   `txlog report`: one page of HTML about a store
     rows/          the rows and answers that calls return, as types
     schemas/       typed topics: what their values are, as records and columns
+    serve/         the store for stock clients of Apache Pulsar, and by HTTP
     settings       the settings of a store and the hard limits, each with its name and value
     spark/         topics as Spark data frames
     sql/           SQL over a store, with DuckDB

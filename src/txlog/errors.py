@@ -24,12 +24,13 @@ The exit code of an error is its TXL code without the last two digits. README, t
     │  │  └─ TransactionTimedOut   403 begin again
     │  ├─ ExpiredTransaction       404 fenced: stop
     │  ├─ NotAllowed               406
-    │  │  └─ ProducerFenced        405 fenced: stop
+    │  │  ├─ ProducerFenced        405 fenced: stop
+    │  │  └─ NotAuthenticated      411 log in
     │  ├─ TransactionConflict      407 the transaction was aborted: begin again
     │  ├─ StillInUse               408 name --force
     │  ├─ ReadOnlyStore            409
     │  └─ IncompatibleSchema       410
-    ├─ TryAgain                5   wait, repeat
+    ├─ TryAgain                5   wait, repeat (502; 509 a server has too many requests)
     │  ├─ StoreLocked              501, with pid and command
     │  ├─ StoreFull                503 nothing was written
     │  ├─ SnapshotExpired          504
@@ -244,6 +245,12 @@ class ProducerFenced(NotAllowed):
     kind = "fenced"
 
 
+class NotAuthenticated(NotAllowed):
+    """A server does not know who this is: no token, a bad one, or one that has expired."""
+
+    codes: Codes = (411,)
+
+
 class TransactionConflict(WrongState):
     """Two transactions claimed one message; this one was aborted."""
 
@@ -273,7 +280,7 @@ class IncompatibleSchema(WrongState):
 class TryAgain(TxlogError):
     """Nothing was done: wait and repeat."""
 
-    codes: Codes = (502,)
+    codes: Codes = (502, 509)
     kind = "retry"
     retryable = True
 

@@ -93,6 +93,10 @@ FILES: Final = {
     "def repair(table):\n    return table\n",
     "nightly.txlog": "topic list\n",
     "job.py": "",
+    "rules.toml": "[tokens]\nsecret_key = 'signing.key'\n",
+    "signing.key": "0123456789abcdef0123456789abcdef",
+    "billing.token": "eyJhbGciOiJIUzI1NiIsInR5cCI6IkpXVCJ9.eyJzdWIiOiJiaWxsaW5nIn0."
+    "O2FEiOpqv7C2Wys-VDJ_kM4wFYs6iVm_eyLnXuY0vxk",
 }
 
 

@@ -344,10 +344,18 @@ report --out {page}
 demo {demo} --small
 spark submit-args
 bench --mode produce --duration 20ms
+token create-key {object}.key
+token create --role billing --key {object}.key --expires-in 1d
+token show {token} --auth {rules}
 completion install bash
 man install
 """
 
+SIGNING = "0123456789abcdef0123456789abcdef"
+TOKEN = (
+    "eyJhbGciOiJIUzI1NiIsInR5cCI6IkpXVCJ9.eyJzdWIiOiJiaWxsaW5nIn0."
+    "O2FEiOpqv7C2Wys-VDJ_kM4wFYs6iVm_eyLnXuY0vxk"
+)
 TRIP = '{"type":"record","name":"Trip","fields":[{"name":"miles","type":"double"}]}'
 
 
@@ -375,6 +383,9 @@ def test_what_is_printed_is_what_the_spec_says(run: Run, tmp_path: Path) -> None
     (tmp_path / "rows.ndjson").write_text('{"value":"a"}\n')
     (tmp_path / "trip.avsc").write_text(TRIP)
     (tmp_path / "far").mkdir()
+    (tmp_path / "signing.key").write_text(SIGNING)
+    (tmp_path / "rules.toml").write_text("[tokens]\nsecret_key = 'signing.key'\n")
+    (tmp_path / "billing.token").write_text(TOKEN)
     (tmp_path / "function.py").write_text("def upper(message):\n    return message.value.upper()\n")
     given = {
         "store": str(tmp_path / "shop"), "object": '{"a":1}', "first": "1:0", "first_ledger": "1",
@@ -382,7 +393,8 @@ def test_what_is_printed_is_what_the_spec_says(run: Run, tmp_path: Path) -> None
         "far": str(tmp_path / "far"), "copy": str(tmp_path / "copy"),
         "delta": str(tmp_path / "delta"), "function": str(tmp_path / "function.py"),
         "page": str(tmp_path / "page.html"), "demo": str(tmp_path / "demo"),
-        "schema": str(tmp_path / "trip.avsc"),
+        "schema": str(tmp_path / "trip.avsc"), "rules": str(tmp_path / "rules.toml"),
+        "token": str(tmp_path / "billing.token"),
     }  # fmt: skip
     txn = ""
     wrong: list[str] = []

@@ -30,6 +30,7 @@ FENCES = {
     ("prometheus_client",): ("answers/metrics_text",),
     ("pyroaring",): ("engine",),
     ("fastavro",): ("schemas/forms",),
+    ("jwt", "cryptography"): ("serve/auth",),
     ("pydantic",): (),  # a model tells that its caller has loaded it
 }
 WITHOUT_ARROW = (

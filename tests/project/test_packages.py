@@ -12,7 +12,7 @@ from tests.source_tree import PACKAGE, SOURCE
 MODULES_MAX = 13
 LISTS = {  # packages with more modules: plain lists, of which nobody reads more than one entry
     "answers": (19, "an answer a module"),
-    "cli/commands": (28, "a noun a module"),
+    "cli/commands": (30, "a noun a module"),
     "spark": (18, "each loads another part of pyspark, which a call pays for"),
 }
 GERUNDS = {  # words of the field, and rooms

@@ -26,6 +26,7 @@ Contents:
     status        what `status` prints
     store         init, copy, status, inspect
     sub           subscriptions
+    token         tokens for clients of `txlog serve`
     topic         topics, and their schemas
     transfer      `import` and `export`
     txn           transactions

@@ -234,6 +234,13 @@ CODES: Final[dict[int, Code]] = {
         "set --compatibility.",
         "txlog schema versions orders",
     ),
+    411: Code(
+        "a server does not know who this is",
+        "txlog serve was started with --auth, and the client sent no token or certificate, one "
+        "that is not signed by a known key, or one that has expired or is for another audience.",
+        "Give the client a token. The server's log has the reason and the address.",
+        "txlog help serve",
+    ),
     501: Code(
         "the store is locked",
         "Another process has held the lock for longer than --lock-timeout; the message names it. "
@@ -290,6 +297,13 @@ CODES: Final[dict[int, Code]] = {
         "Wait for it, or open the producer with wait-for-exclusive, or take over with "
         "exclusive-with-fencing.",
         "txlog admin locks",
+    ),
+    509: Code(
+        "a server has too many requests",
+        "txlog serve has as many connections as its limits allow, or a client asks for more than "
+        "its share of messages, bytes or memory. Nothing was done.",
+        "Wait and repeat, or raise the limit.",
+        "txlog help serve",
     ),
     601: Code(
         "a file is damaged or missing",

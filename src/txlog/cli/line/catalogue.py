@@ -215,6 +215,9 @@ COMMANDS: Final[dict[str, Entry]] = {
         "commands.demo", "demo", "exactly once on real invoices while workers are killed"
     ),
     "shell": Entry("help.shell", "shell", "many commands in one process, from terminal or script"),
+    "token create-key": Entry("commands.token", "create_key", "make a key that signs tokens"),
+    "token create": Entry("commands.token", "create", "print a token for a role"),
+    "token show": Entry("commands.token", "show", "what a token says, and whether it holds"),
     "config show": Entry(
         "commands.config", "show", "settings of user and store, and their origins"
     ),
@@ -249,6 +252,7 @@ NOUNS: Final[dict[str, str]] = {
     "policy watermark": "policies of watermarks",
     "job": "bulk work, by DuckDB or Spark",
     "spark": "running on Spark",
+    "token": "tokens for clients of `txlog serve`",
     "config": "settings",
     "completion": "completion by bash, zsh and fish",
     "man": "manual pages",

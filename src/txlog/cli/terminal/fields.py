@@ -22,7 +22,7 @@ _STRINGS: Final = frozenset(
     "class name command code message hint detail value uuid durability isolation reason "
     "format_name key_encoding value_encoding txn_state status op cause repair group input "
     "output holder by marker_type mode job engine dest origin was crc32c fix log place definition "
-    "fingerprint".split()
+    "fingerprint role token algorithm public".split()
 )
 _IDS: Final = frozenset(
     "message_id position first last mark_delete marker from to start_position max_read_position "
@@ -45,6 +45,7 @@ _BESIDE: Final[dict[str, dict[str, tuple[str, str]]]] = {
     "generation": {"skipped": ("boolean", "nothing had changed since the last one")},
     "marker_ledger": {"kind": ("integer", "0 data, 1 commit, 2 abort, 3 to 5 watermarks, 6 chunk")},
     "labels": {"value": ("number", "the figure")},
+    "role": {"verified": ("boolean", "a server with these rules believes it")},
 }
 _INSTANTS: Final = frozenset({"watermark", "emitted", "time"})
 
@@ -170,6 +171,10 @@ MEANINGS: Final[dict[str, str]] = {
     "row_list": "a row for each span of time",
     "delay_list": "by lag of a watermark in milliseconds: how many messages it would find late",
     "path": "where it is",
+    "role": "who has the token",
+    "token": "the token itself: keep it secret",
+    "algorithm": "by which tokens are signed",
+    "public": "the file of the public key, null for a secret",
     "uuid": "identity of the store",
     "format": "version of the format",
     "generation": "number of the checkpoint, or of the bucket",

@@ -1,0 +1,155 @@
+"""Owns the commands of tokens for `txlog serve --auth`: token create-key, create, show."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+from txlog.cli.call.call import Call
+from txlog.cli.line.command import command
+from txlog.cli.line.declared import Argument, Option
+from txlog.errors import AlreadyExists, DiskFailed, InvalidArgument, MissingExtra
+
+_KINDS: Final = ("secret", "rsa", "ec")
+_TOKEN_BYTES_MAX: Final = 1 << 16
+
+
+@command(
+    "token create-key",
+    examples=(
+        "txlog token create-key secret.key",
+        "txlog token create-key private.pem --kind ec --public public.pem",
+    ),
+    fields="path kind algorithm public",
+)
+def create_key(
+    call: Call,
+    path: Annotated[str, Argument(metavar="FILE", show_default=False)],
+    kind: Annotated[
+        str, Option("--kind", metavar="secret|rsa|ec", help="what signs the tokens")
+    ] = "secret",
+    public: Annotated[
+        str | None, Option("--public", metavar="FILE", help="for the server, of rsa and ec")
+    ] = None,
+) -> None:
+    """Make a key that signs tokens, in a file that only you can read.
+
+    With a secret the server could make tokens itself; with rsa or ec it has the public key, which
+    can only check them. A file that exists is never replaced.
+    """
+    call.check_choice("--kind", kind, _KINDS)
+    if (kind == "secret") != (public is None):
+        raise InvalidArgument("--public is for a key of kind rsa or ec, which need it")
+    pairs = _module("pairs")
+    made = pairs.make(kind, os.urandom)
+    _write_new(path, made.private, 0o600)
+    if public is not None:
+        _write_new(public, made.public, 0o644)
+    call.summary(f"{path} signs tokens by {made.algorithm}")
+    call.output.result({"path": path, "kind": kind, "algorithm": made.algorithm, "public": public})
+
+
+@command(
+    "token create",
+    examples=(
+        "txlog token create --role billing --key signing.key",
+        "txlog token create --role billing --key signing.key --expires-in 30d > billing.token",
+    ),
+    fields="role expires_at token",
+)
+def create(
+    call: Call,
+    role: Annotated[str, Option("--role", metavar="ROLE", help="who has the token")],
+    key: Annotated[
+        str, Option("--key", metavar="FILE", help="a secret or private key, as PEM or DER")
+    ],
+    expires_in: Annotated[
+        str | None, Option("--expires-in", metavar="DUR", help="how long it holds; else for ever")
+    ] = None,
+    audience: Annotated[
+        str | None, Option("--audience", metavar="TEXT", help="for the server that has this one")
+    ] = None,
+) -> None:
+    """Print a token for a role: whoever has it can do what the role may.
+
+    A server takes it back only by another key, so let it expire.
+    """
+    lasting_ms = None if expires_in is None else call.duration(expires_in)
+    expires_ms = None if lasting_ms is None else call.clock.now().wall_ms + lasting_ms
+    algorithm, private = _module("keys").read_private_key(Path(key))
+    token = _module("tokens").sign(
+        private, algorithm, role, expires_ms=expires_ms, audience=audience
+    )
+    if call.output.as_json:
+        call.output.single({"role": role, "expires_at": expires_ms, "token": token})
+    else:
+        call.output.text(f"{token}\n")
+
+
+@command(
+    "token show",
+    examples=(
+        "txlog token show billing.token",
+        "txlog token show - --auth rules.toml < billing.token",
+    ),
+    fields="role expires_at verified",
+)
+def show(
+    call: Call,
+    path: Annotated[str, Argument(metavar="FILE", show_default=False)] = "-",
+    auth: Annotated[
+        str | None, Option("--auth", metavar="FILE", help="check it by the rules of a server")
+    ] = None,
+) -> None:
+    """Print what a token says. Without --auth nobody has checked who made it.
+
+    With --auth a token that the server would refuse is 4 (411).
+    """
+    token = _given(path)
+    guards = _module("guard")
+    if auth is not None:
+        caller = guards.Guard(Path(auth), call.clock).connected("token", token.encode())
+        row = {"role": caller.role, "expires_at": caller.expires_ms, "verified": True}
+    else:
+        claims = _module("tokens").unchecked(token)
+        row = {"role": claims.role, "expires_at": claims.expires_ms, "verified": False}
+    call.output.single(row)
+
+
+def _given(path: str) -> str:
+    """A token in a file or on stdin: in an argument all users of the machine could see it."""
+    if path == "-":
+        data = sys.stdin.buffer.read(_TOKEN_BYTES_MAX)
+    else:
+        try:
+            with open(path, "rb") as file:
+                data = file.read(_TOKEN_BYTES_MAX)
+        except OSError as error:
+            raise InvalidArgument(f"{path} cannot be read: {error.strerror}") from error
+    return data.decode("utf-8", "replace").strip()
+
+
+def _write_new(path: str, data: bytes, mode: int) -> None:
+    try:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        with os.fdopen(os.open(path, flags, mode), "wb") as file:
+            file.write(data)
+    except FileExistsError as error:
+        raise AlreadyExists(f"{path} exists; it may be the key of tokens in use") from error
+    except OSError as error:
+        raise DiskFailed(f"{path} cannot be written: {error.strerror}") from error
+
+
+def _module(name: str) -> Any:
+    """A module of txlog.serve.auth; raises MissingExtra."""
+    try:
+        return importlib.import_module(f"txlog.serve.auth.{name}")
+    except ModuleNotFoundError as error:
+        if (error.name or "").split(".")[0] not in ("jwt", "cryptography"):
+            raise
+        raise MissingExtra(
+            f"{error.name} is not installed", hint="pip install 'txlog[serve]'"
+        ) from error

@@ -1,0 +1,26 @@
+"""Who a caller of `txlog serve` is, and what it may do.
+
+Contents:
+
+    guard     the file of rules, callers, whom transactions belong to
+    keys      what tokens are signed with
+    pairs     new keys
+    policy    which role may do what, and where
+    tokens    JSON web tokens
+"""
+
+from txlog.serve.auth.guard import ANYONE, Caller, Guard
+from txlog.serve.auth.policy import ADMIN, CONSUME, LOOK, PRODUCE, STORE, Place, place_of
+
+__all__ = [
+    "ADMIN",
+    "ANYONE",
+    "CONSUME",
+    "LOOK",
+    "PRODUCE",
+    "STORE",
+    "Caller",
+    "Guard",
+    "Place",
+    "place_of",
+]

@@ -1,0 +1,316 @@
+"""Owns who a caller is and what it may do: the file of rules, and the callers judged by it.
+
+    [tokens]                          JSON web tokens; all but one of the three keys are optional
+    secret_key = "secret.key"         HS256, HS384, HS512
+    public_key = "public.pem"         RS*, PS*, ES*
+    jwks = "keys.json"                public keys of an OIDC provider; read again when they change
+    audience = "txlog"
+    issuer = "https://login.example"
+    role_claim = "sub"
+    leeway_s = 30
+
+    [certificates]                    TLS clients
+    role = "cn"                       or "san": the first DNS name, or else URI or e-mail
+
+    superusers = ["admin"]
+    [roles.billing]
+    produce = ["invoices", "acme/shop/*"]
+    consume = ["orders"]
+
+Paths are relative to the file. It is read again as a whole by `reload`; what cannot be read changes
+nothing. A caller is judged by the rules of the moment, so a role that is taken away is gone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from txlog.clock import Clock
+from txlog.errors import InvalidArgument, NotAllowed, NotAuthenticated
+from txlog.ids import TopicName
+from txlog.serve.auth.keys import Keys, KeySet, read_public_key, read_secret
+from txlog.serve.auth.policy import Place, Policy, place_of, read_policy
+from txlog.serve.auth.tokens import LEEWAY_MS_MAX, TOKEN_BYTES_MAX, Tokens, is_role
+from txlog.settings import MIB
+from txlog.suggest import suggestion
+
+RULES_BYTES_MAX: Final = 4 * MIB
+ROOT: Final = (0, "root")
+_FIRST_ROLE_NUMBER: Final = 1 << 32  # users of Linux end below
+_ROLE_NUMBER_BITS: Final = 62
+_KEYS: Final = ("secret_key", "public_key", "jwks")
+_WORDS: Final = {
+    "": ("superusers", "roles", "tokens", "certificates"),
+    "tokens": (*_KEYS, "audience", "issuer", "role_claim", "leeway_s"),
+    "certificates": ("role",),
+}
+_NAMES_OF_CERTIFICATE: Final = ("cn", "san")
+
+# What ssl.SSLSocket.getpeercert returns.
+Certificate = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rules:
+    """What one reading of the file says."""
+
+    policy: Policy
+    tokens: Tokens | None
+    name_of_certificate: str | None
+
+
+class Guard:
+    """Judges callers by a file of rules."""
+
+    __slots__ = ("_clock", "_path", "_rules")
+
+    def __init__(self, path: Path, clock: Clock) -> None:
+        """Raises InvalidArgument: one line that names the place in the file."""
+        self._path, self._clock = path, clock
+        self._rules = read_rules(path)
+
+    @property
+    def takes_certificates(self) -> bool:
+        """Whether a TLS certificate says who a client is."""
+        return self._rules.name_of_certificate is not None
+
+    @property
+    def takes_tokens(self) -> bool:
+        """Whether a token does."""
+        return self._rules.tokens is not None
+
+    def reload(self) -> None:
+        """Read the file again; raises InvalidArgument, and then nothing has changed."""
+        self._rules = read_rules(self._path)
+
+    def connected(self, method: str, data: bytes, certificate: Certificate | None = None) -> Caller:
+        """Who CONNECT or AUTH_RESPONSE says it is.
+
+        method:      `auth_method_name`: token, tls, or nothing
+        certificate: of a client whose certificate was verified
+        raises:      NotAuthenticated
+        """
+        if method == "token":
+            if len(data) > TOKEN_BYTES_MAX:
+                raise NotAuthenticated(f"the token has more than {TOKEN_BYTES_MAX} bytes")
+            try:
+                return self._by_token(data.decode("ascii"))
+            except UnicodeDecodeError:
+                raise NotAuthenticated("this is not a token") from None
+        if method in ("", "none", "tls"):
+            return self._by_certificate(certificate)
+        raise NotAuthenticated(f"authentication by {method[:40]!r} is not known here", hint=_HINT)
+
+    def requested(
+        self, authorization: str | None, certificate: Certificate | None = None
+    ) -> Caller:
+        """Who a request says it is.
+
+        authorization: the header: `Bearer TOKEN`
+        raises:        NotAuthenticated
+        """
+        if authorization is None:
+            return self._by_certificate(certificate)
+        scheme, _, token = authorization.partition(" ")
+        if scheme.lower() != "bearer":
+            raise NotAuthenticated("authentication is by Bearer", hint=_HINT)
+        return self._by_token(token.strip())
+
+    def may(self, role: str, action: str, place: Place) -> bool:
+        """Whether the rules of the moment let a role do it."""
+        return self._rules.policy.may(role, action, place)
+
+    def is_superuser(self, role: str) -> bool:
+        """Whether a role may do everything."""
+        return role in self._rules.policy.superusers
+
+    def now_ms(self) -> int:
+        """The time by which tokens expire."""
+        return self._clock.now().wall_ms
+
+    def _by_token(self, token: str) -> Caller:
+        if self._rules.tokens is None:
+            raise NotAuthenticated("tokens are not taken here", hint=_HINT)
+        claims = self._rules.tokens.claims(token, self.now_ms())
+        return Caller(claims.role, claims.expires_ms, self)
+
+    def _by_certificate(self, certificate: Certificate | None) -> Caller:
+        wanted = self._rules.name_of_certificate
+        if wanted is None:
+            raise NotAuthenticated("a token is needed", hint=_HINT)
+        if not certificate:
+            raise NotAuthenticated("a token or a certificate is needed", hint=_HINT)
+        role = role_of_certificate(certificate, wanted)
+        if not is_role(role):
+            raise NotAuthenticated(f"the certificate has no {wanted} that can be a role")
+        assert role is not None
+        return Caller(role, None, self)
+
+
+_HINT: Final = "log in with a token: txlog token create --role ROLE --key FILE"
+
+
+class Caller:
+    """Who a connection or a request is: a role, or without rules the user of the server."""
+
+    __slots__ = ("_guard", "expires_ms", "role")
+
+    def __init__(
+        self, role: str | None = None, expires_ms: int | None = None, guard: Guard | None = None
+    ) -> None:
+        self.role, self.expires_ms, self._guard = role, expires_ms, guard
+
+    def __repr__(self) -> str:
+        return f"<caller {self.role}>"
+
+    @property
+    def owner(self) -> tuple[int, str] | None:
+        """Whom its transactions and keys belong to; None: the user of the server.
+
+        A superuser is root, which may end anybody's.
+        """
+        if self.role is None or self._guard is None:
+            return None
+        if self._guard.is_superuser(self.role):
+            return ROOT
+        return number_of_role(self.role), self.role
+
+    @property
+    def has_expired(self) -> bool:
+        """Whether it has to say anew who it is."""
+        if self._guard is None or self.expires_ms is None:
+            return False
+        return self._guard.now_ms() >= self.expires_ms
+
+    def may(self, action: str, place: Place | TopicName) -> bool:
+        """Whether it may do it, by the rules of the moment."""
+        if self.role is None or self._guard is None:
+            return True
+        at = place_of(place) if isinstance(place, TopicName) else place
+        return not self.has_expired and self._guard.may(self.role, action, at)
+
+    def check(self, action: str, place: Place | TopicName) -> None:
+        """Raises NotAllowed if it may not, NotAuthenticated if its token has expired."""
+        if self.has_expired:
+            raise NotAuthenticated("the token has expired", hint=_HINT)
+        if not self.may(action, place):
+            at = place.full if isinstance(place, TopicName) else "/".join(place) or "the store"
+            raise NotAllowed(f"role {self.role} may not {action} {_on(action)}{at}", role=self.role)
+
+
+def _on(action: str) -> str:
+    return {"produce": "to ", "consume": "from ", "admin": "", "look": "at "}[action]
+
+
+ANYONE: Final = Caller()  # of a server without rules
+
+
+def number_of_role(role: str) -> int:
+    """The owner's number of what a role begins: above all users of Linux, the same for ever."""
+    digest = hashlib.sha256(role.encode()).digest()[:8]
+    number = int.from_bytes(digest, "big") & ((1 << _ROLE_NUMBER_BITS) - 1)
+    return _FIRST_ROLE_NUMBER + number
+
+
+def role_of_certificate(certificate: Certificate, wanted: str) -> str | None:
+    """The name in a verified certificate; None if it has none, or several common names."""
+    if wanted == "cn":
+        names = [
+            value
+            for part in certificate.get("subject", ())
+            for key, value in part
+            if key == "commonName"
+        ]
+        return names[0] if len(names) == 1 else None
+    listed = certificate.get("subjectAltName", ())
+    for kind in ("DNS", "URI", "email"):
+        for key, value in listed:
+            if key == kind:
+                return str(value)
+    return None
+
+
+def read_rules(path: Path) -> Rules:
+    """The rules in a file. Raises InvalidArgument: one line that names the place in it."""
+    document = _document(path)
+    _check_words(document, "", path)
+    tokens, certificates = (_table(document, name, path) for name in ("tokens", "certificates"))
+    wanted = None if certificates is None else certificates.get("role", "cn")
+    if wanted is not None and wanted not in _NAMES_OF_CERTIFICATE:
+        raise InvalidArgument(f'{path}: certificates.role is neither "cn" nor "san"')
+    if tokens is None and wanted is None:
+        raise InvalidArgument(
+            f"{path} has neither [tokens] nor [certificates]: nobody could log in"
+        )
+    return Rules(
+        policy=read_policy(document, str(path)),
+        tokens=None if tokens is None else _tokens(tokens, path),
+        name_of_certificate=wanted,
+    )
+
+
+def _document(path: Path) -> dict[str, Any]:
+    try:
+        with path.open("rb") as file:
+            data = file.read(RULES_BYTES_MAX + 1)
+        if len(data) > RULES_BYTES_MAX:
+            raise InvalidArgument(f"{path} has more than {RULES_BYTES_MAX} bytes")
+        return tomllib.loads(data.decode())
+    except OSError as error:
+        raise InvalidArgument(f"{path} cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise InvalidArgument(f"{path} is not UTF-8, at byte {error.start}") from error
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise InvalidArgument(f"{path} is not TOML: {str(error)[:200]}") from error
+
+
+def _tokens(given: Mapping[str, Any], path: Path) -> Tokens:
+    named = [name for name in _KEYS if name in given]
+    if len(named) != 1:
+        raise InvalidArgument(f"{path}: tokens needs one of {', '.join(_KEYS)}")
+    for name in (*named, "audience", "issuer", "role_claim"):
+        if name in given and (not isinstance(given[name], str) or not given[name]):
+            raise InvalidArgument(f"{path}: tokens.{name} is not a text")
+    leeway_s = given.get("leeway_s", 0)
+    is_number = isinstance(leeway_s, int) and not isinstance(leeway_s, bool)
+    if not is_number or not 0 <= leeway_s * 1_000 <= LEEWAY_MS_MAX:
+        raise InvalidArgument(f"{path}: tokens.leeway_s is not 0 to {LEEWAY_MS_MAX // 1_000}")
+    return Tokens(
+        keys=_keys(named[0], path.parent / given[named[0]]),
+        audience=given.get("audience"),
+        issuer=given.get("issuer"),
+        role_claim=given.get("role_claim", "sub"),
+        leeway_ms=leeway_s * 1_000,
+    )
+
+
+def _keys(name: str, path: Path) -> Keys:
+    if name == "secret_key":
+        return read_secret(path)
+    return read_public_key(path) if name == "public_key" else KeySet(path)
+
+
+def _table(document: Mapping[str, Any], name: str, path: Path) -> Mapping[str, Any] | None:
+    found = document.get(name)
+    if found is None:
+        return None
+    if not isinstance(found, dict):
+        raise InvalidArgument(f"{path}: {name} is not a table")
+    _check_words(found, name, path)
+    return found
+
+
+def _check_words(table: Mapping[str, Any], name: str, path: Path) -> None:
+    for word in table:
+        if word not in _WORDS[name]:
+            place = f"{name}.{word}" if name else word
+            known = _WORDS[name]
+            raise InvalidArgument(
+                f"{path}: {place} is not known",
+                hint=suggestion(word, known, f"known are {', '.join(known)}"),
+            )

@@ -1,0 +1,250 @@
+"""Owns the keys that tokens are signed with: a secret, a public key, or a JWKS file.
+
+A key says which algorithms it is for, and no token has a say in it: a token that names another
+algorithm, `none` among them, finds no key. So nobody can sign with a public key as if it were a
+secret (RFC 8725, 3.1 and 3.2).
+
+    secret        HS256, from 48 bytes on HS384 too, from 64 HS512   (RFC 7518, 3.2)
+    RSA           RS256 RS384 RS512 PS256 PS384 PS512, at least 2,048 bits
+    EC            ES256 for P-256, ES384 for P-384, ES512 for P-521
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import jwt
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
+
+from txlog.errors import InvalidArgument, TxlogError
+from txlog.settings import MIB
+
+SECRET_BYTES_MIN: Final = 32
+RSA_BITS_MIN: Final = 2_048
+KEY_FILE_BYTES_MAX: Final = MIB
+JWKS_KEYS_MAX: Final = 100
+# Of a JWKS file, for a token that does not say which key it is signed with.
+KEYS_TRIED_MAX: Final = 8
+
+_OF_RSA: Final = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512")
+_OF_CURVE: Final = {"secp256r1": "ES256", "secp384r1": "ES384", "secp521r1": "ES512"}
+
+Public = rsa.RSAPublicKey | ec.EllipticCurvePublicKey
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Key:
+    """One key, with all the algorithms it may be used with; its text never shows it."""
+
+    algorithms: tuple[str, ...]
+    value: bytes | Public
+    name: str | None = None  # `kid` of a JWKS file
+
+
+class Secret:
+    """A secret that both sides have."""
+
+    __slots__ = ("_key",)
+
+    def __init__(self, key: Key) -> None:
+        self._key = key
+
+    def find(self, algorithm: str, name: str | None) -> Iterator[Key]:
+        """The key, if it is for the algorithm; what a token calls it does not matter."""
+        if algorithm in self._key.algorithms:
+            yield self._key
+
+    def reload(self) -> None:
+        """Nothing: another secret is another file of rules."""
+
+
+class KeySet:
+    """The keys of a JWKS file (RFC 7517), read again when the file changes."""
+
+    __slots__ = ("_keys", "_path", "_seen")
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._seen = _stamp(path)
+        self._keys = _read_jwks(path)
+
+    def find(self, algorithm: str, name: str | None) -> Iterator[Key]:
+        """The keys that a token of this algorithm and `kid` may be signed with."""
+        self._look()
+        fitting = [key for key in self._keys if algorithm in key.algorithms]
+        if name is not None:
+            fitting = [key for key in fitting if key.name == name]
+        yield from fitting[:KEYS_TRIED_MAX]
+
+    def reload(self) -> None:
+        """Read the file; if it cannot be read the keys stay as they are. Raises InvalidArgument."""
+        self._keys = _read_jwks(self._path)
+
+    def _look(self) -> None:
+        """Read a file that has changed. A bad one is left alone until it changes again."""
+        try:
+            seen = _stamp(self._path)
+            if seen != self._seen:
+                self._seen = seen
+                self.reload()
+        except InvalidArgument:
+            return  # whoever changes it has a signal to see the error: SIGHUP
+
+
+Keys = Secret | KeySet
+
+
+def read_secret(path: Path) -> Secret:
+    """The secret in a file, every byte of which counts; raises InvalidArgument."""
+    data = _read(path)
+    if _is_public_or_private(data):
+        raise InvalidArgument(
+            f"{path} holds a key pair or a certificate, not a secret",
+            hint="name it as public_key",
+        )
+    if len(data) < SECRET_BYTES_MIN:
+        raise InvalidArgument(
+            f"the secret in {path} has {len(data)} bytes, it needs {SECRET_BYTES_MIN}",
+            hint="make one: txlog token create-key FILE",
+        )
+    return Secret(Key(algorithms=algorithms_of_secret(data), value=data))
+
+
+def read_public_key(path: Path) -> Secret:
+    """The public key in a file, as PEM or DER; raises InvalidArgument."""
+    data = _read(path)
+    try:
+        if data.lstrip().startswith(b"-----BEGIN"):
+            found: object = serialization.load_pem_public_key(data)
+        else:
+            found = serialization.load_der_public_key(data)
+    except (ValueError, UnsupportedAlgorithm) as error:
+        what = "a private key" if b"PRIVATE KEY" in data else "not a public key as PEM or DER"
+        raise InvalidArgument(f"{path} is {what}") from error
+    return Secret(_public(found, str(path)))
+
+
+def read_private_key(
+    path: Path,
+) -> tuple[str, bytes | rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey]:
+    """What signs tokens, and with which algorithm: a private key, or else a secret.
+
+    raises: InvalidArgument
+    """
+    data = _read(path)
+    if not _is_public_or_private(data):
+        read_secret(path)
+        return algorithms_of_secret(data)[-1], data
+    try:
+        if data.lstrip().startswith(b"-----BEGIN"):
+            found: object = serialization.load_pem_private_key(data, None)
+        else:
+            found = serialization.load_der_private_key(data, None)
+    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
+        raise InvalidArgument(f"{path} is not a private key without a password") from error
+    if isinstance(found, rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey):
+        return _public(found.public_key(), str(path)).algorithms[0], found
+    raise InvalidArgument(f"{path} is neither an RSA nor an EC key")
+
+
+def algorithms_of_secret(data: bytes) -> tuple[str, ...]:
+    """Those whose hash is not longer than the secret."""
+    return tuple(f"HS{8 * size}" for size in (32, 48, 64) if len(data) >= size)
+
+
+def _public(found: object, place: str) -> Key:
+    if isinstance(found, rsa.RSAPublicKey):
+        if found.key_size < RSA_BITS_MIN:
+            raise InvalidArgument(
+                f"the key of {place} has {found.key_size} bits, it needs {RSA_BITS_MIN}"
+            )
+        return Key(algorithms=_OF_RSA, value=found)
+    if isinstance(found, ec.EllipticCurvePublicKey) and found.curve.name in _OF_CURVE:
+        return Key(algorithms=(_OF_CURVE[found.curve.name],), value=found)
+    raise InvalidArgument(f"the key of {place} is neither RSA nor EC over P-256, P-384 or P-521")
+
+
+def _read_jwks(path: Path) -> list[Key]:
+    """The keys for signatures; those of kinds that are not known here are left out."""
+    try:
+        document = json.loads(_read(path))
+    except (ValueError, RecursionError) as error:
+        raise InvalidArgument(f"{path} is not JSON: {str(error)[:200]}") from error
+    listed = document.get("keys") if isinstance(document, dict) else None
+    if not isinstance(listed, list):
+        raise InvalidArgument(f'{path} is not a JWKS file: it has no list "keys"')
+    if len(listed) > JWKS_KEYS_MAX:
+        raise InvalidArgument(f"{path} has {len(listed)} keys, the most are {JWKS_KEYS_MAX}")
+    keys = []
+    for index, one in enumerate(listed):
+        place = f"{path}: keys[{index}]"
+        if not isinstance(one, dict):
+            raise InvalidArgument(f"{place} is not an object")
+        if one.get("kty") == "oct":
+            raise InvalidArgument(f"{place} is a secret: whoever reads it could make tokens")
+        if one.get("kty") in ("RSA", "EC") and one.get("use", "sig") == "sig":
+            keys.append(_key_of(one, place))
+    if not keys:
+        raise InvalidArgument(f"{path} has no RSA or EC key for signatures")
+    return keys
+
+
+def _key_of(one: Mapping[str, Any], place: str) -> Key:
+    algorithm = jwt.algorithms.RSAAlgorithm if one["kty"] == "RSA" else jwt.algorithms.ECAlgorithm
+    try:
+        key = _public(algorithm.from_jwk(dict(one)), place)
+    except (jwt.InvalidKeyError, ValueError, TypeError, KeyError) as error:
+        if isinstance(error, TxlogError):
+            raise
+        raise InvalidArgument(f"{place} is not a public key: {str(error)[:100]}") from error
+    pinned = one.get("alg")
+    if pinned is not None and pinned not in key.algorithms:
+        raise InvalidArgument(f"{place} has alg {str(pinned)[:40]}, which is not of its kind")
+    name = one.get("kid")
+    return Key(
+        algorithms=key.algorithms if pinned is None else (pinned,),
+        value=key.value,
+        name=name if isinstance(name, str) else None,
+    )
+
+
+def _is_public_or_private(data: bytes) -> bool:
+    """True for what would be a key of another kind, were it not taken for a secret."""
+    if data.lstrip().startswith((b"-----BEGIN", b"ssh-", b"ecdsa-", b"{")):
+        return True
+    for load in (serialization.load_der_public_key, serialization.load_ssh_public_key):
+        try:
+            load(data)
+        except (ValueError, UnsupportedAlgorithm):
+            continue
+        return True
+    try:
+        serialization.load_der_private_key(data, None)
+    except (ValueError, TypeError, UnsupportedAlgorithm):
+        return False
+    return True
+
+
+def _read(path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            data = file.read(KEY_FILE_BYTES_MAX + 1)
+    except OSError as error:
+        raise InvalidArgument(f"{path} cannot be read: {error.strerror}") from error
+    if len(data) > KEY_FILE_BYTES_MAX:
+        raise InvalidArgument(f"{path} has more than {KEY_FILE_BYTES_MAX} bytes")
+    return data
+
+
+def _stamp(path: Path) -> tuple[int, int, int]:
+    try:
+        found = path.stat()
+    except OSError as error:
+        raise InvalidArgument(f"{path} cannot be read: {error.strerror}") from error
+    return found.st_mtime_ns, found.st_size, found.st_ino

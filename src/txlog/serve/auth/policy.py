@@ -1,0 +1,162 @@
+"""Owns the rules: which role may do what, and where.
+
+    produce, consume    on topics
+    admin               everything there, and the settings of what is there
+    look                figures and names: whoever may do anything there or below
+
+A place is the store, a tenant, a namespace or a topic: a tuple of no, one, two or three names. A
+rule names a place and holds for all below it.
+
+    *                   the store
+    acme/*              a tenant
+    acme/shop/*         a namespace
+    acme/shop/orders    a topic
+    acme/shop/or*       the topics that begin so
+    orders, or*         a topic of public/default, those that begin so
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from txlog.errors import InvalidArgument
+from txlog.ids import NAMESPACE_DEFAULT, TENANT_DEFAULT, TopicName, check_name
+from txlog.serve.auth.tokens import is_role
+from txlog.suggest import suggestion
+
+PRODUCE: Final = "produce"
+CONSUME: Final = "consume"
+ADMIN: Final = "admin"
+LOOK: Final = "look"  # in no rule: it follows from the others
+ACTIONS: Final = (PRODUCE, CONSUME, ADMIN)
+ROLES_MAX: Final = 10_000
+PLACES_MAX: Final = 1_000  # of one role and action
+
+Place = tuple[str, ...]
+STORE: Final[Place] = ()
+_KINDS: Final = ("tenant", "namespace", "topic")
+
+
+class Pattern(NamedTuple):
+    """A place of a rule: whole names, then the beginning of one."""
+
+    names: Place
+    beginning: str | None
+
+    def covers(self, place: Place) -> bool:
+        """True if the rule holds for a place."""
+        count = len(self.names)
+        if place[:count] != self.names:
+            return False
+        if self.beginning is None:
+            return True
+        return len(place) > count and place[count].startswith(self.beginning)
+
+    def reaches(self, place: Place) -> bool:
+        """True if the rule holds for something at or below a place."""
+        shared = min(len(self.names), len(place))
+        if place[:shared] != self.names[:shared]:
+            return False
+        return len(place) <= len(self.names) or self.covers(place)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    """The rules of all roles; superusers may do everything."""
+
+    superusers: frozenset[str] = frozenset()
+    rules: Mapping[str, Mapping[str, tuple[Pattern, ...]]] = field(default_factory=dict)
+
+    def may(self, role: str, action: str, place: Place) -> bool:
+        """True if a role may do it; who has admin of a place may do everything there."""
+        if role in self.superusers:
+            return True
+        of = self.rules.get(role)
+        if of is None:
+            return False
+        if action == LOOK:
+            return any(one.reaches(place) for patterns in of.values() for one in patterns)
+        return any(one.covers(place) for of_action in {action, ADMIN} for one in of[of_action])
+
+
+def place_of(topic: TopicName) -> Place:
+    """A topic as a place; its partitions are the same one."""
+    return (topic.tenant, topic.namespace, topic.name)
+
+
+def read_policy(document: Mapping[str, object], name: str) -> Policy:
+    """The rules in `superusers` and `[roles.NAME]` of a file; raises InvalidArgument.
+
+    name: what the file is called in errors
+    """
+    superusers = _texts(document.get("superusers", []), f"{name}: superusers", ROLES_MAX)
+    for role in superusers:
+        _check_role(role, name)
+    roles = document.get("roles", {})
+    if not isinstance(roles, dict) or len(roles) > ROLES_MAX:
+        raise InvalidArgument(f"{name}: roles is not a table of at most {ROLES_MAX} roles")
+    rules = {}
+    for role, given in roles.items():
+        _check_role(role, name)
+        if not isinstance(given, dict):
+            raise InvalidArgument(f"{name}: roles.{role} is not a table")
+        for key in given:
+            if key not in ACTIONS:
+                raise InvalidArgument(
+                    f"{name}: roles.{role} has {key!r}, which is not an action",
+                    hint=suggestion(key, ACTIONS, f"write {', '.join(ACTIONS)}"),
+                )
+        rules[role] = {
+            action: _patterns(given.get(action, []), f"{name}: roles.{role}.{action}")
+            for action in ACTIONS
+        }
+    return Policy(superusers=frozenset(superusers), rules=rules)
+
+
+def _check_role(role: str, name: str) -> None:
+    if not is_role(role):
+        raise InvalidArgument(f"{name}: {role[:40]!r} can be no role", code=202)
+
+
+def _patterns(given: object, place: str) -> tuple[Pattern, ...]:
+    return tuple(
+        _pattern(text, f"{place}[{index}]")
+        for index, text in enumerate(_texts(given, place, PLACES_MAX))
+    )
+
+
+def _pattern(text: str, place: str) -> Pattern:
+    if text == "*":
+        return Pattern((), None)
+    names = text.removeprefix("persistent://").split("/")
+    if len(names) == 1:
+        names = [TENANT_DEFAULT, NAMESPACE_DEFAULT, *names]
+    beginning = names.pop().removesuffix("*") if text.endswith("*") else None
+    if len(names) + (beginning is not None) > len(_KINDS):
+        raise InvalidArgument(f"{place} is {text!r}, it has more than tenant, namespace and topic")
+    if any("*" in one for one in [*names, beginning or ""]):
+        raise InvalidArgument(f"{place} is {text!r}: a * stands at the end only", code=202)
+    if (len(names) < 2 and beginning) or (len(names) == 2 and beginning is None):
+        raise InvalidArgument(
+            f"{place} is {text!r}, which is neither a tenant, a namespace nor a topic",
+            code=202,
+            hint="write TENANT/*, TENANT/NAMESPACE/*, TENANT/NAMESPACE/TOPIC or TOPIC",
+        )
+    try:
+        for kind, one in zip(_KINDS, names, strict=False):
+            check_name(kind, one)
+        if beginning:
+            check_name("topic", beginning)
+    except InvalidArgument as error:
+        raise InvalidArgument(f"{place}: {error}", code=202) from error
+    return Pattern(tuple(names), beginning or None)
+
+
+def _texts(given: object, place: str, count_max: int) -> list[str]:
+    if not isinstance(given, list) or not all(isinstance(one, str) for one in given):
+        raise InvalidArgument(f"{place} is not a list of texts")
+    if len(given) > count_max:
+        raise InvalidArgument(f"{place} has {len(given)} of them, the most are {count_max}")
+    return given

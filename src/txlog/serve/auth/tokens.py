@@ -1,0 +1,164 @@
+"""Owns tokens: JSON web tokens that say which role a caller has, and until when (RFC 7519).
+
+A token is believed if one of the server's keys signed it, by an algorithm of that key, and its
+claims hold now. The clock is ours, so that tests and `--now` can set it. No error repeats a token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+import jwt
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
+
+from txlog.errors import InvalidArgument, NotAuthenticated
+from txlog.serve.auth.keys import Keys
+
+TOKEN_BYTES_MAX: Final = 16 * 1024
+ROLE_BYTES_MAX: Final = 256
+LEEWAY_MS_MAX: Final = 300_000
+_INSTANT_S_MAX: Final = 253_402_300_799  # the year 9999
+
+
+class Claims(NamedTuple):
+    """What a token says: the role, and until when it holds (None: for ever)."""
+
+    role: str
+    expires_ms: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tokens:
+    """Which tokens are believed.
+
+    audience:   a token must be for it; None: tokens for an audience are not believed
+    issuer:     a token must be from it; None: whoever has the key
+    role_claim: the claim that is the role
+    """
+
+    keys: Keys
+    audience: str | None = None
+    issuer: str | None = None
+    role_claim: str = "sub"
+    leeway_ms: int = 0
+
+    def claims(self, token: str, now_ms: int) -> Claims:
+        """What a token says that is believed; raises NotAuthenticated."""
+        payload = self._payload(token)
+        if self.issuer is not None and payload.get("iss") != self.issuer:
+            raise NotAuthenticated(f"the token is not from {self.issuer}")
+        self._check_audience(payload.get("aud"))
+        expires_ms = _instant_ms(payload, "exp")
+        if expires_ms is not None and expires_ms + self.leeway_ms <= now_ms:
+            raise NotAuthenticated("the token has expired")
+        begins_ms = _instant_ms(payload, "nbf")
+        if begins_ms is not None and begins_ms - self.leeway_ms > now_ms:
+            raise NotAuthenticated("the token is not valid yet")
+        role = payload.get(self.role_claim)
+        if not is_role(role):
+            raise NotAuthenticated(f"the token has no role as {self.role_claim}")
+        assert isinstance(role, str)
+        return Claims(role, None if expires_ms is None else expires_ms + self.leeway_ms)
+
+    def _payload(self, token: str) -> Mapping[str, Any]:
+        """The claims of a token with a good signature."""
+        if len(token) > TOKEN_BYTES_MAX:
+            raise NotAuthenticated(f"the token has more than {TOKEN_BYTES_MAX} bytes")
+        try:
+            header = jwt.get_unverified_header(token)
+        except (jwt.PyJWTError, ValueError, RecursionError):
+            raise NotAuthenticated("this is not a token") from None  # the cause may repeat it
+        algorithm, name = header.get("alg"), header.get("kid")
+        if (
+            not isinstance(algorithm, str)
+            or "crit" in header
+            or header.get("b64", True) is not True
+        ):
+            raise NotAuthenticated("the token asks for what is not understood here")
+        for key in self.keys.find(algorithm, name if isinstance(name, str) else None):
+            try:
+                payload: object = jwt.decode(
+                    token, key.value, algorithms=[algorithm], options=_BARE
+                )
+            except jwt.InvalidSignatureError:
+                continue
+            except (jwt.PyJWTError, ValueError, RecursionError):
+                break
+            if isinstance(payload, dict):
+                return payload
+        raise NotAuthenticated("the token is not signed by a key that is known here")
+
+    def _check_audience(self, claimed: object) -> None:
+        """RFC 7519, 4.1.3: who is not named must not accept it."""
+        of = claimed if isinstance(claimed, list) else [] if claimed is None else [claimed]
+        if self.audience is None and not of:
+            return
+        if self.audience is None or self.audience not in of:
+            raise NotAuthenticated("the token is for another audience")
+
+
+# The signature alone: what is claimed is compared with our own clock and rules.
+_BARE: Final[Any] = {
+    "verify_exp": False,
+    "verify_nbf": False,
+    "verify_iat": False,
+    "verify_aud": False,
+    "verify_iss": False,
+    "verify_sub": False,
+    "verify_jti": False,
+}
+
+
+def unchecked(token: str) -> Claims:
+    """What a token says, whoever made it and whenever it holds; raises NotAuthenticated."""
+    try:
+        payload: object = jwt.decode(token, options={"verify_signature": False})
+    except (jwt.PyJWTError, ValueError, RecursionError):
+        payload = None
+    if not isinstance(payload, dict) or not is_role(payload.get("sub")):
+        raise NotAuthenticated("this is not a token of a role")
+    return Claims(payload["sub"], _instant_ms(payload, "exp"))
+
+
+def is_role(role: object) -> bool:
+    """True for what can be a role: printable text of at most 256 bytes, not within spaces.
+
+    Transactions are recorded with it, and an `&` would end the name of a key's owner in metrics.
+    """
+    if not isinstance(role, str) or not 0 < len(role) <= ROLE_BYTES_MAX:
+        return False
+    if not role.isprintable() or "&" in role or role != role.strip():
+        return False
+    return len(role.encode()) <= ROLE_BYTES_MAX
+
+
+def sign(
+    key: bytes | rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey,
+    algorithm: str,
+    role: str,
+    *,
+    expires_ms: int | None = None,
+    audience: str | None = None,
+) -> str:
+    """A token of a role; raises InvalidArgument for what can be no role."""
+    if not is_role(role):
+        raise InvalidArgument(f"{role[:40]!r} can be no role", code=202)
+    payload: dict[str, object] = {"sub": role}
+    if expires_ms is not None:
+        payload["exp"] = expires_ms // 1_000
+    if audience is not None:
+        payload["aud"] = audience
+    return jwt.encode(payload, key, algorithm)
+
+
+def _instant_ms(payload: Mapping[str, Any], name: str) -> int | None:
+    """A claim in seconds since 1970 as milliseconds; None without it."""
+    value = payload.get(name)
+    if value is None:
+        return None
+    good = isinstance(value, int | float) and not isinstance(value, bool)
+    if not good or not 0 <= value <= _INSTANT_S_MAX:  # not a number compares false
+        raise NotAuthenticated(f"the token has a bad {name}")
+    return int(value * 1_000)
