@@ -78,7 +78,7 @@ def held(client: Client) -> Any:
 def fly(producer: Producer, *given: bytes) -> list[SendFuture]:
     """Send and wait until the sender has taken it; the store must be held up."""
     sent = [producer.send_async(value) for value in given]
-    lane = producer._lane
+    lane = producer._lanes.get(None)
     assert lane is not None
     with lane._sender.lock:
         lane._sender.hurry()

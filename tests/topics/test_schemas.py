@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -286,6 +286,108 @@ def test_nothing_is_written_by_a_deleted_schema(tmp_path: Path) -> None:
             producer.send({"a": 1, "b": 2})
     other.send({"a": 1, "b": 2})
     assert [record(one) for one in client.reader("t")] == [{"a": 1, "b": 2}] * 2
+
+
+@pytest.mark.parametrize("how", ["send", "send_async", "in a transaction", "async in one"])
+def test_avro_of_a_thread_is_of_its_schema_whatever_another_does(tmp_path: Path, how: str) -> None:
+    """Between writing a record and queueing it another thread goes on to the next schema."""
+    bench = Bench(tmp_path / "store", coordinators=1)
+    client = bench.client
+    client.create_topic("t", schema=numbers("a", "b"))
+    others = bench.another().topic("t").schemas
+    meanwhile: list[Callable[[], object]] = []
+
+    def choose(message: Message, partitions: int) -> int:
+        while meanwhile:
+            meanwhile.pop()()
+        return 0
+
+    producer = client.producer("t", message_router=choose)
+    record = {"a": 1, "b": 2}
+    producer.send(record)
+
+    def another_thread() -> None:
+        others.delete()
+        others.add(numbers("b", "a"))
+        with pytest.raises(InvalidMessage, match="was deleted"):
+            producer.send(record)
+        producer.send(record)
+
+    meanwhile.append(another_thread)
+    with pytest.raises(InvalidMessage, match=r"schema 1 of topic t, .* was deleted"):
+        if how == "send":
+            producer.send(record)
+        elif how == "send_async":
+            sent = producer.send_async(record)
+            producer.flush()
+            sent.result()
+        else:
+            with client.transaction() as txn:
+                (producer.send if how == "in a transaction" else producer.send_async)(
+                    record, txn=txn
+                )
+    producer.send_async(record)
+    producer.send_async(encode_one(numbers("b", "a"), record))
+    producer.flush()
+    found = list(client.reader("t"))
+    assert [(one.schema_version, one.decode()) for one in found] == [
+        (1, record), *[(2, {"b": 2, "a": 1})] * 3,
+    ]  # fmt: skip
+
+
+def test_bytes_and_records_of_one_thread_keep_their_order(tmp_path: Path) -> None:
+    """The first record as Avro begins another queue: what waits in the first comes before it."""
+    bench = Bench(tmp_path / "store", coordinators=1)
+    client = bench.client
+    client.create_topic("t", schema=numbers("a"))
+    producer = client.producer("t", batching_max_messages=2, batching_max_publish_delay_ms=600_000)
+    for number in range(0, 6, 2):
+        producer.send_async(encode_one(numbers("a"), {"a": number}))
+        producer.send_async({"a": number + 1})
+    producer.flush()
+    assert [record(one)["a"] for one in client.reader("t")] == [*range(6)]
+
+
+@pytest.mark.parametrize("kind", ["json", "avro"])
+@pytest.mark.parametrize("mode", ["enforce", "record", "off"])
+def test_dead_letters_are_checked_and_counted_and_never_refused(
+    tmp_path: Path, kind: str, mode: str
+) -> None:
+    """A message that cannot be moved would come for ever."""
+    bench = Bench(tmp_path / "store", coordinators=1)
+    client = bench.client
+
+    def shaped(name: str) -> Schema:
+        return Schema.parse(kind, numbers(name, "b").definition)
+
+    for topic, name in (("t", "a"), ("dead", "a"), ("other", "b0")):
+        client.create_topic(topic, schema=shaped(name))
+        client.admin.set_schema_policies(topic, validation="record")
+        client.create_subscription(topic, "s")
+    client.producer("t").send({"a": 1, "b": 2})
+    client.producer("t").send(b"bad")
+    client.producer("t").send(None)
+    for name in ("dead", "other"):
+        client.admin.set_schema_policies(name, validation=mode)
+    client.subscription("t", "s").set_policies(max_redeliver_count=0, dead_letter_topic="dead")
+    with client.consumer("t", "s", type="shared") as consumer:
+        consumer.negative_acknowledge(consumer.receive_batch(10))
+        assert consumer.receive() is None
+    found = list(client.reader("dead"))
+    version = None if mode == "off" else 1
+    assert [(one.value is None, one.schema_version) for one in found] == [
+        (False, version), (False, None), (True, None),
+    ]  # fmt: skip
+    assert client.describe_topic("dead")["mismatched"] == (mode != "off")
+    client.subscription("dead", "s").set_policies(max_redeliver_count=0, dead_letter_topic="other")
+    with client.consumer("dead", "s", type="shared") as consumer:
+        consumer.negative_acknowledge(consumer.receive_batch(10))
+        assert consumer.receive() is None
+    # JSON says what it is; two numbers of Avro fit any schema of two
+    fits = kind == "json" and mode != "off"
+    moved = [one.schema_version for one in client.reader("other")]
+    assert moved == [1 if fits else None, None, None]
+    assert client.describe_topic("other")["mismatched"] == (0 if mode == "off" else 2 - fits)
 
 
 @pytest.mark.parametrize("rows_if_small", [False, True])

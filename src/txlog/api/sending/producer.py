@@ -193,7 +193,7 @@ class Producer:
         "_asserting",
         "_idle_on_close",
         "_is_closed",
-        "_lane",
+        "_lanes",
         "_name",
         "_named",
         "_number",
@@ -219,7 +219,7 @@ class Producer:
     ) -> None:
         self._store = store
         self._sends = sends
-        self._lane: Lane | None = None
+        self._lanes: dict[int | None, Lane] = {}  # by the schema's version, as in _Shape
         self.chunking = chunking
         self.topic = TopicName.parse(topic, allow_partition=True)
         self._name = None if name is None else check_name("producer", name)
@@ -330,11 +330,14 @@ class Producer:
         self._check_open()
         if txn is None:
             self._settle()
-        value = value if type(value) is bytes else self._bytes(value)
+        version = self._shape.version
+        given: Any = value
+        if type(value) is not bytes:
+            given, version = self._bytes(value)
         key = as_bytes(key)
         head = beside(key, properties, event_time, deliver_at, deliver_after)
-        if self.chunking and value is not None:
-            body = large.body_of(value, key, properties, self._store.settings)
+        if self.chunking and given is not None:
+            body = large.body_of(given, key, properties, self._store.settings)
             if isinstance(body, large.Body):
                 if self.topic.partition is not None:
                     partition = self.topic.partition
@@ -350,9 +353,9 @@ class Producer:
                 if txn is not None:
                     self._asserting.note(txn, event_time)
                 return receipt
-            value = body
-        batch = one_row(value, head, sequence_id, partition)
-        return self._send_batch(batch, txn)
+            given = body
+        batch = one_row(given, head, sequence_id, partition)
+        return self._send_batch(batch, txn, version)
 
     @overload
     def send_async(
@@ -419,11 +422,9 @@ class Producer:
         ...         [one.result().message_id.entry for one in sent]
         [0, 1, 2]
         """
+        version = self._shape.version
         if type(value) is not bytes:
-            given: Any = self._bytes(value)
-            if given is not None and not isinstance(given, bytes | bytearray | memoryview):
-                raise InvalidArgument(f"value is {type(given).__name__}, it must be bytes")
-            value = cast(Any, given)
+            value, version = self._whole(value)
         if self._router.is_own and partition is None and self.topic.partition is None:
             key = as_bytes(key)
             partition = self._router.of_message(
@@ -431,7 +432,7 @@ class Producer:
             )
         if txn is None:
             self._check_open()
-            lane = self._lane or self._queue()
+            lane = self._lanes.get(version) or self._queue(version)
             times = (event_time, deliver_at, deliver_after)
             return lane.put(value, key, properties, times, sequence_id, partition)
         key = as_bytes(key)
@@ -443,7 +444,7 @@ class Producer:
             return txn._leave_row(self._together, item, _receipt)
         head = beside(key, properties, event_time, deliver_at, deliver_after)
         batch = one_row(cast(Any, value), head, sequence_id, partition)
-        return self._leave(batch, txn, lambda answer: answer.receipts()[0])
+        return self._leave(batch, txn, lambda answer: answer.receipts()[0], version)
 
     def _is_sound(self, value: object, key: object, *numbers: object) -> bool:
         """True for a message that no routing refuses: it may be routed later, with others."""
@@ -462,7 +463,7 @@ class Producer:
 
     def _together(self, items: list[outbox.Item]) -> Together:
         """What sends messages that were left for later in one transaction, as one batch."""
-        sending = self._in_txn(outbox.rows_of(items))
+        sending = self._in_txn(outbox.rows_of(items), self._shape.version)
         routing = sending.routing
 
         def stretch(answer: object) -> Stretch:
@@ -471,25 +472,32 @@ class Producer:
 
         return Together(sending.decide, sending.uses, stretch)
 
-    def _queue(self) -> Lane:
-        """The queue of what is sent without waiting, made by the first message."""
+    def _queue(self, version: int | None) -> Lane:
+        """The queue of what is sent without waiting, made by the first message.
+
+        version: of the schema that wrote what it has; of another there is another queue
+        """
         make, batching = self._sends
 
         def route(rows: pa.RecordBatch) -> produce.Batch:
-            routing = self._route(rows)
+            routing = self._route(rows, version)
             return lambda view: produce.Outgoing(*self._routed(view, routing), self._named)
 
         sent = make()
         made = sent.lane(batching, route)
         with sent.lock:
-            if self._lane is None:  # another thread may have been faster
-                self._lane = made
-            return self._lane
+            return self._lanes.setdefault(version, made)  # another thread may have been faster
 
     def _settle(self) -> None:
         """Wait for what was sent without waiting: what comes now comes after it."""
-        if self._lane is not None:
-            self._lane.settle()
+        for lane in list(self._lanes.values()):
+            lane.settle()
+
+    def _flush(self) -> None:
+        """The same, and raise the first error that nobody was told of."""
+        self._settle()
+        for lane in list(self._lanes.values()):
+            lane.flush()
 
     def new_message(self, txn: Transaction | TxnId | None = None) -> MessageBuilder:
         """A message to build and send, as in Pulsar's client; txn: sends it in a transaction.
@@ -541,20 +549,23 @@ class Producer:
                 partition int32
         raises: as send
         """
-        return self._send_batch(data, txn)
+        return self._send_batch(data, txn, self._shape.version)
 
     def _send_batch(
-        self, data: pa.Table | pa.RecordBatch, txn: Transaction | TxnId | None
+        self,
+        data: pa.Table | pa.RecordBatch,
+        txn: Transaction | TxnId | None,
+        version: int | None,
     ) -> BatchReceipt:
         if txn is not None:
             self._check_open()
-            sending = self._in_txn(data)
+            sending = self._in_txn(data, version)
             answer = transaction.in_transaction(self._store, txn, sending.decide, sending.uses)
             self._asserting.note_batch(txn, sending.routing.routed.batch)
             return sending.receipt(answer)
         self._check_open()
         self._settle()
-        routing = self._route(data)
+        routing = self._route(data, version)
         named, store = self._named, self._store
 
         def plainly(view: View, now: Instant) -> Decision:
@@ -575,33 +586,44 @@ class Producer:
         the commit, which then aborts. Nothing is sent automatically before the commit. Until it is
         sent the rows are not copied, so their buffers must not be written to.
         """
-        return self._leave(data, txn, lambda answer: answer)
+        return self._leave(data, txn, lambda answer: answer, self._shape.version)
 
     def _leave(
-        self, data: pa.Table | pa.RecordBatch, txn: Transaction, finish: Callable[[BatchReceipt], T]
+        self,
+        data: pa.Table | pa.RecordBatch,
+        txn: Transaction,
+        finish: Callable[[BatchReceipt], T],
+        version: int | None,
     ) -> Later[T]:
         self._check_open()
-        sending = self._in_txn(data)
+        sending = self._in_txn(data, version)
         self._asserting.note_batch(txn, sending.routing.routed.batch)
         receipt = sending.receipt
         return txn._leave(sending.decide, sending.uses, lambda answer: finish(receipt(answer)))
 
-    def _route(self, data: pa.Table | pa.RecordBatch) -> _Routing:
-        """Route over the partitions that are known; the decision checks for more."""
+    def _route(self, data: pa.Table | pa.RecordBatch, version: int | None) -> _Routing:
+        """Route over the partitions that are known; the decision checks for more.
+
+        version: of the schema that wrote the values, as in _Shape. It goes with them from here:
+                 another thread may send by another one meanwhile
+        raises:  InvalidMessage, also where that schema was deleted
+        """
+        shape = self._shape
+        if shape.version != version:
+            shape = self._seen(shape._replace(version=version))
         if self.topic.partition is not None:
             fixed = pa.repeat(pa.scalar(self.topic.partition, pa.int64()), data.num_rows)
             data = data.append_column("partition", fixed)
         elif self._router.is_own:
-            data = self._router.over(data, self._shape.partitions)
+            data = self._router.over(data, shape.partitions)
         most, turn = self._store.settings.max_message_bytes, self._router.next()
         try:
-            return _Routing(data, self._shape, turn, most)
+            return _Routing(data, shape, turn, most)
         except (InvalidArgument, InvalidMessage):  # a partition was added, or another schema
-            before = self._shape
-            self._shape = self._store.read(self._look)
-            if self._shape == before:
+            before, shape = shape, self._seen(shape)
+            if shape == before:
                 raise
-            return _Routing(data, self._shape, turn, most)
+            return _Routing(data, shape, turn, most)
 
     def _routed(self, view: View, routing: _Routing) -> tuple[Topic, Routed]:
         """The topic, and the rows over the partitions it has: under the lock a key has one place.
@@ -618,6 +640,17 @@ class Producer:
         topic = live_topic(view, self._number, self._short())
         return self._shape_of(view, topic, self._shape)
 
+    def _seen(self, known: _Shape) -> _Shape:
+        """The shape of the topic as it is now; that of the producer, if it writes this version."""
+
+        def look(view: View) -> _Shape:
+            return self._shape_of(view, live_topic(view, self._number, self._short()), known)
+
+        shape = self._store.read(look)
+        if shape.version == self._shape.version:
+            self._shape = shape
+        return shape
+
     def _shape_of(self, view: View, topic: Topic, known: _Shape) -> _Shape:
         """The shape of the topic for what is written as the known one says.
 
@@ -630,8 +663,8 @@ class Producer:
         if version is not None and written is not None:
             written = topic.schemas[version - 1]
             if written.deleted:
-                if not known.is_stated:  # the next record is written by the newest
-                    self._shape = _Shape(topic.partitions)
+                if not known.is_stated and self._shape.version == version:
+                    self._shape = _Shape(topic.partitions)  # the next is written by the newest
                 raise InvalidMessage(
                     f"schema {version} of topic {self._short()}, which this was written by, was"
                     " deleted",
@@ -646,16 +679,19 @@ class Producer:
         self._shape = self._shape._replace(version=version, is_stated=True)
         self._shape = self._store.read(self._look)
 
-    def _bytes(self, value: Any) -> Any:
-        """A value as it is sent: records are written by the schema. Raises InvalidMessage."""
+    def _bytes(self, value: Any) -> tuple[Any, int | None]:
+        """A value as it is sent, and the version in _Shape that goes with it.
+
+        Records are written by the schema. raises: InvalidArgument, InvalidMessage
+        """
+        shape = self._shape
         if isinstance(value, str):
             try:
-                return value.encode()
+                return value.encode(), shape.version
             except UnicodeEncodeError as error:
                 raise InvalidArgument("value cannot be written as UTF-8") from error
         if not classes.is_record(value):
-            return value
-        shape = self._shape
+            return value, shape.version
         if shape.written is not None:
             try:
                 return self._written(shape, shape.written, value)
@@ -663,26 +699,34 @@ class Producer:
                 if shape.is_stated:
                     raise
         self._settle()  # what waits was written by the schema so far
-        if not shape.is_stated:
-            self._shape = shape._replace(version=None)
-        self._shape = self._store.read(self._look)
-        if self._shape.written is None:
-            return value
-        return self._written(self._shape, self._shape.written, value)
+        shape = self._seen(shape if shape.is_stated else shape._replace(version=None))
+        if shape.written is None:
+            return value, shape.version
+        return self._written(shape, shape.written, value)
 
-    def _written(self, shape: _Shape, schema: SchemaVersion, value: Record) -> bytes:
-        """A record as bytes; from here on its bytes are not taken for those of another version."""
+    def _whole(self, value: Any) -> tuple[bytes | None, int | None]:
+        """The same for a value that is not read from a file: it is bytes, or nothing."""
+        given, version = self._bytes(value)
+        if given is not None and not isinstance(given, bytes | bytearray | memoryview):
+            raise InvalidArgument(f"value is {type(given).__name__}, it must be bytes")
+        return cast(Any, given), version
+
+    def _written(
+        self, shape: _Shape, schema: SchemaVersion, value: Record
+    ) -> tuple[bytes, int | None]:
+        """A record as bytes, and which version they are of: Avro does not say it."""
         data = encode_one(schema_in(schema), value)
-        if schema.kind == "avro" and shape.version is None:
-            self._shape = shape._replace(version=schema.version)
-        return data
+        if schema.kind != "avro" or shape.version is not None:
+            return data, shape.version
+        self._shape = shape._replace(version=schema.version)
+        return data, schema.version
 
     def _short(self) -> str:
         return self.topic.topic.short
 
-    def _in_txn(self, data: pa.Table | pa.RecordBatch) -> _Sending:
-        """What sends rows in a transaction."""
-        routing = self._route(data)
+    def _in_txn(self, data: pa.Table | pa.RecordBatch, version: int | None) -> _Sending:
+        """What sends rows in a transaction; version: as in `_route`."""
+        routing = self._route(data, version)
         number, named, store = self._number, self._named, self._store
         uid = store.disk.owner()[0]
 
@@ -698,8 +742,7 @@ class Producer:
         raises: the first error of a message whose future nobody has asked for it
         """
         self._check_open()
-        if self._lane is not None:
-            self._lane.flush()
+        self._flush()
         self._store.flush()
 
     def close(self) -> None:
@@ -711,14 +754,13 @@ class Producer:
         """
         if self._is_closed:
             return
-        has_pending = self._lane is not None and self._lane.has_pending
+        has_pending = any(lane.has_pending for lane in list(self._lanes.values()))
         if (self._idle_on_close or has_pending or self._access.epoch) and self._store.put_off(
             self.close
         ):
             return
         try:
-            if self._lane is not None:
-                self._lane.flush()
+            self._flush()
             if self._idle_on_close:
                 self._idle_on_close = False
                 self.new_watermark().mark_idle().send()

@@ -114,6 +114,32 @@ def stamped(routed: Routed, typing: Typing | None) -> Routed:
     return msgspec.structs.replace(routed, batch=batch.append_column(_VERSION, versions))
 
 
+def stamped_copies(
+    view: View, settings: Settings, source: Topic, target: Topic, table: pa.Table, routed: Routed
+) -> Routed:
+    """Routed copies of messages of another topic, which are never refused for their values.
+
+    table: the messages, with schema_version. What fits the newest schema of the target says so. Of
+           bytes of Avro that is known only if they were written by the same schema
+    """
+    typing = typing_of(view, settings, target)
+    if typing is None:
+        return routed
+    if typing.kind != "avro":
+        return stamped(routed, typing._replace(mode=MARK))
+    same = [
+        one.version
+        for one in source.schemas
+        if (one.kind, one.definition) == (typing.kind, typing.definition)
+    ]
+    known = table.column(_VERSION).combine_chunks()
+    is_same = pc.is_in(known, value_set=pa.array(same, pa.int32()))
+    versions = pc.if_else(is_same, typing.version, pa.scalar(None, pa.int32()))
+    if routed.order is not None:
+        versions = versions.take(routed.order)
+    return msgspec.structs.replace(routed, batch=routed.batch.append_column(_VERSION, versions))
+
+
 def unchecked(rows: pa.RecordBatch | pa.Table) -> int:
     """How many rows have a value that was not found to fit a schema."""
     count: int = rows.num_rows - rows.column("value").null_count

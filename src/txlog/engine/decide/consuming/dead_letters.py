@@ -22,7 +22,7 @@ import pyarrow as pa
 from txlog.clock import Instant
 from txlog.engine.decide.draft import Decision, Draft
 from txlog.engine.decide.sending.deliver_at import AFTER, Delays
-from txlog.engine.decide.sending.send import times_of
+from txlog.engine.decide.sending.send import count_mismatched, times_of
 from txlog.engine.folds import catalog as catalogs
 from txlog.engine.folds.catalog import Subscription, Topic, index_of, number_of, numbers
 from txlog.engine.folds.cursor import BEFORE_ALL
@@ -42,6 +42,7 @@ from txlog.engine.plan.ack_sets import acked_outcome, messages_in
 from txlog.engine.plan.participants import check_available
 from txlog.engine.plan.reading.dispatch import visible_end
 from txlog.engine.plan.reading.fetch import rows_in, still_pending, taken_apart, without
+from txlog.engine.plan.records import stamped_copies
 from txlog.engine.plan.route import route
 from txlog.engine.plan.runs import merged, runs_of_table
 from txlog.engine.view.view import View
@@ -274,8 +275,8 @@ def _move(
     at = 0
     for partition, table in sorted(chosen.items()):
         turn = index_of(topic, partition)
-        batch = _copies(table, source, base, kind, how)
-        routed = delays.resolved(route(batch, target.partitions, turn, NO_LIMIT))
+        copied = route(_copies(table, source, base, kind, how), target.partitions, turn, NO_LIMIT)
+        routed = delays.resolved(stamped_copies(view, settings, topic, target, table, copied))
         for part in routed.slices:
             number = number_of(target, part.partition)
             check_available(view, target, number)
@@ -287,6 +288,7 @@ def _move(
                 Appended(number, ledger, first, at, part.rows, part.payload_bytes, times=times)
             )
             at += part.rows
+            count_mismatched(draft, target, number, rows, is_moved=True)
         pieces.append(routed.batch)
     refusal = delays.refusal()
     if refusal is not None:

@@ -366,16 +366,22 @@ def times_of(rows: pa.RecordBatch) -> bytes | None:
 
 
 def count_mismatched(
-    draft: Draft, topic: Topic, partition: int, rows: pa.RecordBatch | pa.Table
+    draft: Draft,
+    topic: Topic,
+    partition: int,
+    rows: pa.RecordBatch | pa.Table,
+    *,
+    is_moved: bool = False,
 ) -> None:
     """Count the rows whose values do not fit the schema of a topic that has one.
 
-    raises: InvalidMessage where such rows are not to be stored
+    is_moved: from another topic; such rows are stored all the same
+    raises:   InvalidMessage where such rows are not to be stored
     """
     typing = typing_of(draft.view, draft.settings, topic)
     if typing is None or not (count := unchecked(rows)):
         return
-    if typing.mode == ENFORCE:
+    if typing.mode == ENFORCE and not is_moved:
         raise InvalidMessage(
             f"{count} messages were not checked against the schema that topic {typing.topic} has",
             hint="send them again",
