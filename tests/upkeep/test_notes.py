@@ -38,3 +38,27 @@ def test_each_topic_with_files_has_a_note_and_nothing_needs_it(tmp_path: Path) -
     bench.client.copy(str(tmp_path / "copy"), verify=True)
     with txlog.open(str(tmp_path / "copy"), read_only=True) as copied:
         assert len([*copied.reader("t")]) == 3
+
+
+def test_the_note_of_a_deleted_topic_goes_with_its_last_file(tmp_path: Path) -> None:
+    bench = Bench(tmp_path / "store", coordinators=1, reader_grace_ms=1_000)
+    client = bench.client
+    for name in ("t", "kept"):
+        client.create_topic(name)
+        send(client, b"a", topic=name)
+    client.checkpoint(roll_all=True)
+    client.admin.delete_topic("t")
+    client.checkpoint()
+    below = Path(bench.path, "topics/public/default/t")
+    assert len([one for one in below.rglob("*") if one.is_file()]) > 1  # a reader may have it open
+    for _ in range(3):
+        bench.clock.advance(2_000)
+        send(client, b"b", topic="kept")
+        client.checkpoint()
+    assert [one for one in below.rglob("*") if one.is_file()] == []
+    assert (below.parent / "kept" / "_README").read_bytes() == TEXT
+    client.create_topic("t")
+    send(client, b"c")
+    client.checkpoint()
+    assert (below / "_README").read_bytes() == TEXT
+    assert txlog.verify(bench.path, deep=True, clock=bench.clock)["errors"] == 0

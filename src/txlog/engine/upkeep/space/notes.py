@@ -1,7 +1,8 @@
 """Owns `_README`: a note in the directory of each topic that says how its files are read.
 
 Nothing needs it and nothing names it. It is written once, by the first checkpoint after the
-directory is there; a crash may leave part of it, which harms nobody.
+directory is there; a crash may leave part of it, which harms nobody. The first checkpoint that
+finds no file of a deleted topic removes it.
 """
 
 from __future__ import annotations
@@ -9,7 +10,9 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import Final
 
+from txlog.engine.storage.disk.protocol import Disk
 from txlog.engine.store.store import Store
+from txlog.engine.upkeep.space.sweep import below_topics, names_in
 from txlog.engine.view.paths import NOTE, topic_dir
 from txlog.errors import TxlogError
 
@@ -31,7 +34,9 @@ Do not change, move or remove anything here, except this file.
 
 
 def write_notes(store: Store, *, topics_max: int | None = None) -> None:
-    """Write the notes that are missing. The caller holds the maintenance lock.
+    """Write the notes that are missing, and remove those of topics that are gone.
+
+    The caller holds the maintenance lock.
 
     topics_max: with more topics than this nothing is looked for
     """
@@ -39,9 +44,22 @@ def write_notes(store: Store, *, topics_max: int | None = None) -> None:
     if topics_max is not None and len(names) > topics_max:
         return
     disk = store.disk
+    known = {topic_dir(name) for name in names}
+    for path in below_topics(disk, 3):
+        if path not in known:
+            _remove(disk, path)
     for name in names:
         directory = topic_dir(name)
         path = f"{directory}/{NOTE}"
         if disk.exists(directory) and not disk.exists(path):
             with suppress(TxlogError):  # a full disk has no room for it
                 disk.write_fresh(path, TEXT)
+
+
+def _remove(disk: Disk, directory: str) -> None:
+    """Remove the note of a deleted topic, unless there is something that it is about."""
+    names = names_in(disk, directory) or []
+    others = [f"{directory}/{name}" for name in names if name != NOTE]
+    if NOTE in names and not any(names_in(disk, path) for path in others):
+        with suppress(TxlogError):
+            disk.unlink(f"{directory}/{NOTE}")
