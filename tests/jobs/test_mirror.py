@@ -191,6 +191,21 @@ def killed(store: str, out: Path, form: str, step: int) -> bool:
     return ended != 0
 
 
+def files_of(form: str, path: Path) -> set[Path]:
+    """The files that the table has; of directories, all that a reader sees."""
+    if form == "delta":
+        return {Path(one) for one in DeltaTable(str(path)).file_uris()}
+    if form == "iceberg":
+        from pyiceberg.catalog.sql import SqlCatalog
+
+        where = {"uri": f"sqlite:///{path}/catalog.db", "warehouse": f"file://{path}"}
+        catalog = SqlCatalog("txlog", **where)
+        found = catalog.load_table(("default", "t")).inspect.files()["file_path"].to_pylist()
+        catalog.close()
+        return {Path(one.removeprefix("file://")) for one in found}
+    return set(path.rglob("[!.]*.parquet"))
+
+
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize(
     "steps",
@@ -211,6 +226,9 @@ def test_a_killed_run_is_continued_exactly_once(
     mirror(bench.client, "t", str(out), form)
     assert in_mirror(form, out) == in_topic(bench.client)
     assert not [one for one in out.rglob(".*") if "part-" in one.name]
+    assert files_of(form, out) == {
+        one for one in out.rglob("*.parquet") if "_delta_log" not in str(one)
+    }
 
 
 @pytest.mark.parametrize("after", range(5))

@@ -1,0 +1,350 @@
+"""Every crash around a typed topic leaves values whose records are the same wherever they lie.
+
+One run collects, before each call with an effect, the disk as the death of the process leaves it
+and disks as a power cut may leave them, while records are sent, a second schema is added, ledgers
+are sealed, files adopted and compacted. After each crash the values are those that were answered,
+or those of the step under way as a whole; columns say of each value what its bytes say; and sealing
+what was left changes neither. `TXLOG_SEED` repeats a run.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import txlog
+from scripts import ready
+from tests.crash.contents import content
+from tests.crash.killing import DYING
+from tests.crash.world import START_MS, after_reboot, new_disk, open_client
+from tests.tiers import graded
+from txlog import Client, Schema
+from txlog.answers.integrity import verify_disk
+from txlog.clock import ManualClock
+from txlog.engine.storage.disk.memory import MemoryDisk
+from txlog.engine.storage.segment import RECORD
+from txlog.errors import TxlogError
+from txlog.relation.scans import read_scan, scans_of
+from txlog.schemas.values import decode_one, encode_one
+from txlog.settings import Settings
+
+SEED = int(os.environ.get("TXLOG_SEED", "20260101"))
+IMAGES = int(os.environ.get("TXLOG_IMAGES", "1"))
+# of the different crashes one of so many is looked at; with TXLOG_IMAGES=1 each
+CHECKED_OF = 1 if "TXLOG_IMAGES" in os.environ else 8
+SETTINGS = Settings(coordinators=1, txn_ids_reserved=2, reader_grace_ms=0)
+WORKLOADS = {
+    "short": "send schema send roll",
+    "sealed": "send txn schema checkpoint send txn roll",
+    "compacted": "send txn roll abort roll compact schema compact sweep",
+    "adopted": "bulk schema bulk roll bulk compact",
+    "compacted by key": "send schema send roll by_key send roll by_key sweep",
+    "bytes again": "send roll delete send schema send roll compact",
+}
+OLD = {"type": "record", "name": "R", "fields": [{"name": "cups", "type": "long"}]}
+NEW = {
+    **OLD,
+    "fields": [
+        {"name": "price", "type": "double", "default": 1.5},
+        {"name": "cups", "type": "long"},
+    ],
+}
+
+
+def schema(what: dict[str, Any], kind: str) -> Schema:
+    """A schema of either type."""
+    return Schema.parse(kind, json.dumps(what))
+
+
+class Work:
+    """A store with a typed topic, and the values that it has after each step."""
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+        self.clock = ManualClock(START_MS)
+        self.disk = new_disk(SETTINGS, self.clock)
+        self.client = open_client(self.disk, self.clock)
+        self.client.create_topic("t", 2, schema=schema(OLD, kind))
+        self.states: list[list[int]] = [[]]
+        self.next: list[int] = []  # what the step under way leads to
+        self.number = 0
+
+    def record(self) -> dict[str, int]:
+        """The next record."""
+        self.number += 1
+        return {"cups": self.number}
+
+    def send(self) -> None:
+        """One record, with a key."""
+        self.next = [*self.states[-1], self.number + 1]
+        given = self.record()
+        if self.is_typed():
+            self.client.producer("t").send(given, key=b"a", partition=0)
+        else:  # bytes that mean the same, and that no schema was asked about
+            self.client.producer("t").send(encode_one(schema(OLD, self.kind), given), partition=0)
+
+    def is_typed(self) -> bool:
+        """True unless the schemas were deleted."""
+        return bool(self.client.topic("t").schemas.list())
+
+    def txn(self) -> None:
+        """Two in a transaction, and one without a value."""
+        self.next = [*self.states[-1], self.number + 1, self.number + 2]
+        with self.client.transaction() as txn:
+            for partition in (0, 1):
+                self.client.producer("t").send(self.record(), partition=partition, txn=txn)
+            self.client.producer("t").send(None, partition=0, txn=txn)
+
+    def abort(self) -> None:
+        """One in a transaction that nobody may see."""
+        with self.client.transaction() as txn:
+            self.client.producer("t").send(self.record(), partition=0, txn=txn)
+            txn.abort()
+
+    def bulk(self) -> None:
+        """Two in files of their own."""
+        self.next = [*self.states[-1], self.number + 1, self.number + 2]
+        newest = self.client.topic("t").schemas.get()
+        values = [encode_one(newest, self.record()), encode_one(newest, self.record()), None]
+        batch = self.client.bulk("t", key="k", batch=self.number)
+        batch.commit(batch.stage([pa.table({"value": values, "partition": [0, 1, 0]})]))
+
+    def schema(self) -> None:
+        """A second version, with a field before the first one's."""
+        self.client.topic("t").schemas.add(schema(NEW, self.kind))
+
+    def delete(self) -> None:
+        """The topic takes bytes."""
+        self.client.topic("t").schemas.delete()
+
+    def checkpoint(self) -> None:
+        """Write a checkpoint."""
+        self.client.checkpoint()
+
+    def roll(self) -> None:
+        """The same with new ledgers: the old ones are sealed."""
+        self.client.checkpoint(roll_all=True)
+
+    def compact(self) -> None:
+        """Write sealed files anew."""
+        self.client.admin.compact("t")
+
+    def by_key(self) -> None:
+        """Compact by key, which takes nothing from the log."""
+        self.client.admin.compact_topic("t")
+
+    def sweep(self) -> None:
+        """Remove what nobody names."""
+        self.client.admin.gc(apply=True, keep_ms=0)
+
+
+@dataclass
+class Crash:
+    """A disk at a moment of the run, and the values that it may hold."""
+
+    disk: MemoryDisk
+    clock: ManualClock
+    states: list[list[int]]
+    where: str
+
+
+def crashes(label: str, kind: str, rng: random.Random) -> Iterator[Crash]:
+    """Run the steps and yield a crash before each call with an effect, and one at the end."""
+    work = Work(kind)
+    found: list[Crash] = []
+    at = "open"
+
+    def collect(op: str, path: str, **info: int) -> None:
+        where = f"{label}, {kind}, seed {SEED}: {at}, before {op} {path}"
+        states = [sorted(work.states[-1]), sorted(work.next)]
+        found.append(Crash(work.disk.fork_kill(), ManualClock(START_MS), states, where))
+        for number, image in enumerate(work.disk.images(rng, IMAGES)):
+            found.append(Crash(image, after_reboot(), states, f"{where}, image {number}"))
+
+    work.disk.step = collect
+    for number, step in enumerate(WORKLOADS[label].split()):
+        at = f"step {number} {step}"
+        getattr(work, step)()
+        work.states.append(work.next)
+        yield from found
+        found.clear()
+    at = "the end"
+    collect("", "")
+    yield from found
+
+
+def by_columns(client: Client) -> list[tuple[str, dict[str, Any] | None]]:
+    """Each message that has a value and its record, as a task of Spark reads them."""
+    scans = scans_of(client._relation("t"))
+    rows = [
+        row
+        for one in scans
+        for table in read_scan(client._disk, one, ("message_id", "value", RECORD))
+        for row in table.to_pylist()
+    ]
+    return sorted((str(row["message_id"]), row[RECORD]) for row in rows if row["value"] is not None)
+
+
+def by_bytes(client: Client) -> list[tuple[str, dict[str, Any] | None]]:
+    """The same as a reader decodes them."""
+    found = [one for one in client.reader("t") if one.value is not None]
+    return sorted(
+        (str(one.message_id), None if one.schema_version is None else one.decode()) for one in found
+    )
+
+
+def cups(client: Client, kind: str) -> list[int]:
+    """The values that a reader finds, whether they were checked or not."""
+    typed = schema(OLD, kind)
+    decoded: list[dict[str, Any] | None] = [
+        one.decode() if one.schema_version is not None else typed_value(typed, one.value)
+        for one in client.reader("t")
+        if one.value is not None
+    ]
+    return sorted(int(one["cups"]) for one in decoded if one)
+
+
+def typed_value(typed: Schema, value: bytes | None) -> dict[str, Any]:
+    """What bytes mean that nobody checked."""
+    assert value is not None
+    return decode_one(typed, value)
+
+
+def check(crash: Crash, kind: str) -> None:
+    """Recover a crashed disk: each value is there with its record, and upkeep changes neither."""
+    client = open_client(crash.disk, crash.clock)
+    found = cups(client, kind)
+    assert found in crash.states, f"{crash.where}: {found}, expected one of {crash.states}"
+    before = by_bytes(client)
+    steps: list[Callable[[], object]] = [
+        partial(client.checkpoint, roll_all=True),
+        lambda: client.admin.compact("t"),
+        lambda: client.admin.gc(apply=True, keep_ms=0),
+    ]
+    for step in steps:
+        step()
+        has_schema = bool(client.topic("t").schemas.list())
+        assert by_bytes(client) == before, crash.where
+        if has_schema:
+            assert by_columns(client) == before, crash.where
+    client.close()
+    report = verify_disk(crash.disk, crash.clock, deep=True)
+    assert report["errors"] == 0, (crash.where, report["problem_list"])
+
+
+CASES = [f"{kind} {label}" for kind in ("json", "avro") for label in WORKLOADS]
+
+
+@pytest.mark.parametrize("case", graded(CASES, ["avro short"]))
+def test_every_crash_around_records(case: str) -> None:
+    """R17, R30; kills: a file whose records are not those of its values, a version that is lost."""
+    kind, _, label = case.partition(" ")
+    rng = random.Random(f"{SEED} {label} {kind}")
+    seen: set[object] = set()
+    for crash in crashes(label, kind, rng):
+        state = (content(crash.disk), repr(crash.states))
+        if state in seen:
+            continue
+        seen.add(state)
+        if len(seen) % CHECKED_OF:
+            continue
+        try:
+            check(crash, kind)
+        except (TxlogError, AssertionError) as error:
+            raise AssertionError(f"{crash.where}: {error!r}") from error
+    print(f"{label}: {len(seen)} different crashes, seed {SEED}")
+    assert len(seen) > 12
+
+
+# --- processes that are killed ---------------------------------------------------------------
+
+
+CHILD = (
+    DYING
+    + """
+import sys
+from dataclasses import dataclass
+import pyarrow as pa
+import txlog
+from txlog.cli.main import main
+
+@dataclass
+class Priced:
+    cups: int
+    price: float = 1.5
+
+path, file, nth = sys.argv[1], sys.argv[2], int(sys.argv[3])
+left = nth
+os.environ["TXLOG_STORE"] = path
+said = [main(["produce", "t", file, "--txn", "--in", "ndjson", "-q"])]
+with txlog.open(path) as client:
+    client.checkpoint(roll_all=True)
+    client.topic("t").schemas.add(Priced)
+    client.producer("t").send(Priced(1000))
+    client.checkpoint(roll_all=True)
+    client.admin.compact("t")
+left, calls = 0, nth - left
+os.write(1, b"answered %d %d" % (calls, *said))
+"""
+)
+LINES = 40
+
+
+@dataclass
+class Cups:
+    """What the lines are."""
+
+    cups: int
+
+
+def killed(folder: Path, nth: int) -> tuple[Path, subprocess.CompletedProcess[bytes]]:
+    """A store in whose nth call the process died that produced, sealed and compacted."""
+    store, file = folder / "store", folder / "lines"
+    txlog.init(str(store), reader_grace_ms=0, durability="os")
+    with txlog.open(str(store)) as client:
+        client.create_topic("t", partitions=2, schema=Cups)
+    file.write_text("".join(f'{{"cups":{number}}}\n' for number in range(LINES)))
+    words = [*ready.python(), "-c", CHILD, str(store), str(file), str(nth)]
+    return store, subprocess.run(words, capture_output=True, check=False)
+
+
+@pytest.mark.parametrize(
+    "kills", [pytest.param(10, marks=pytest.mark.deep), pytest.param(60, marks=pytest.mark.slow)]
+)
+def test_a_process_that_is_killed_at_a_typed_topic(tmp_path: Path, kills: int) -> None:
+    """kill -9 in `produce`, between steps of sealing, at a new schema and in a compaction."""
+    _, whole = killed(tmp_path / "whole", 1 << 30)
+    assert whole.stdout.startswith(b"answered"), whole.stderr
+    calls, code = map(int, whole.stdout.split()[1:])
+    assert (code, calls > 60) == (0, True)
+    chance = random.Random(SEED)
+    ends: set[int] = set()
+    for nth in sorted(chance.sample(range(1, calls), min(kills, calls - 1))):
+        where = f"seed {SEED}, call {nth} of {calls}"
+        store, died = killed(tmp_path / str(nth), nth)
+        assert died.returncode == -signal.SIGKILL, (where, died.stderr)
+        with txlog.open(str(store)) as client:  # another process, which knows the newest schema
+            found = cups(client, "json")
+            assert found in ([], [*range(LINES)], [*range(LINES), 1000]), where
+            before = by_bytes(client)
+            assert by_columns(client) == before, where
+            client.producer("t").send(Cups(2000), partition=0)
+            client.checkpoint(roll_all=True)
+            client.admin.compact("t")
+            assert cups(client, "json") == [*found, 2000], where
+            assert by_columns(client) == by_bytes(client), where
+            ends.add(len(found))
+        assert txlog.verify(str(store), deep=True)["errors"] == 0, where
+    assert {0, LINES + 1} & ends
+    assert len(ends) > 1
