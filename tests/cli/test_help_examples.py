@@ -68,6 +68,7 @@ INSTEAD: Final = {
     "consume orders -F": "consume orders -F -n 1",
     " -F --parallelism 4": " --parallelism 2",
     "txlog demo": "txlog demo -h",
+    "txlog serve": "txlog serve -h",
     "s3://bucket/txlog?region=eu-central-1": "data",
     "--max-wait 1m": "--max-wait 10ms",
     "/data/orders.ndjson": "in.ndjson",

@@ -31,6 +31,7 @@ FENCES = {
     ("pyroaring",): ("engine",),
     ("fastavro",): ("schemas/forms",),
     ("jwt", "cryptography"): ("serve/auth",),
+    ("google", "starlette", "uvicorn", "websockets"): ("serve",),
     ("pydantic",): (),  # a model tells that its caller has loaded it
 }
 WITHOUT_ARROW = (

@@ -1,6 +1,14 @@
-"""`txlog serve`: a store for clients of Apache Pulsar and of HTTP, on this and other machines.
+"""`txlog serve`: a store for stock clients of Apache Pulsar and for HTTP, one more process of it.
+
+The server holds no truth. What is durable is in the store, by the calls that the library offers;
+what is in its memory (connections, permits, what was delivered and not acknowledged) is lost
+without harm, so it may be killed at any moment, and several may serve one store.
 
 Contents:
 
-    auth/    who a caller is, and what it may do
+    app       one asyncio process: its listeners, and how it stops
+    auth/     who a caller is, and what it may do
+    core/     what every listener knows: the store, who may do what
+    http/     the REST endpoints
+    pulsar/   Pulsar's binary protocol
 """

@@ -22,6 +22,7 @@ Contents:
     query         `query`: SQL over the messages of a store
     report        `report`: a page of HTML
     segment       the files that a topic's rows are in
+    serve         `serve`: the store for clients of Apache Pulsar, and by HTTP
     spark         arguments for spark-submit, and a job to start from
     status        what `status` prints
     store         init, copy, status, inspect

@@ -153,6 +153,7 @@ COMMANDS: Final[dict[str, Entry]] = {
     "wait": Entry("commands.wait", "wait", "wait for messages, a watermark, no backlog"),
     "check": Entry("commands.check", "check", "whether it is healthy, for monitors"),
     "metrics": Entry("commands.metrics", "metrics", "figures for Prometheus"),
+    "serve": Entry("commands.serve", "serve", "for clients of Apache Pulsar, and HTTP"),
     "admin offline": Entry("commands.admin", "offline", "take a partition offline"),
     "admin online": Entry("commands.admin", "online", "bring a partition back"),
     "admin compact": Entry(
@@ -292,6 +293,7 @@ usage: txlog [FLAG…] COMMAND [ARG…] [FLAG…]
   look       inspect query views job     any id, file; SQL; bulk work, Spark
   upkeep     admin  segment  wait        space, keys, ledgers; wait for a state
   health     verify doctor check metrics bench    intact, healthy, fast; figures
+  network    serve                       stock clients of Apache Pulsar, HTTP
   ease       shell  completion  config  man  help [TOPIC|TXL-nnn]
 
   txlog init shop && cd shop && txlog topic create orders

@@ -1,0 +1,25 @@
+"""Pulsar's binary protocol: stock clients of Apache Pulsar connect to the store.
+
+    bytes ── wire ──► frame ── commands ──► handler of its kind (connection, frame) ──► the store
+
+**How a command is added**: a function `(connection, body, rest) -> None` or a coroutine function in
+the module of its room, and its line in that module's `HANDLERS`, by the command's name; `commands`
+joins these tables. A plain function is done when it returns, so what a client sends after it comes
+after it: SEND, ACK, FLOW join queues. A coroutine runs as a task beside what follows, because its
+client waits for an answer anyway; what it raises is answered as ERROR with the request's id, or by
+`answer` of its room where the protocol has another command for that. State of a client that a room
+needs is in `connection.rooms`, by the room's name; a room that has something to undo when the
+connection ends puts a coroutine function into `connection.farewells`.
+
+Before it touches the store a handler asks `connection.may(action, topic)`, which raises NotAllowed.
+
+Contents:
+
+    commands     which function answers which command
+    connection   one client: its frames, its answers, its end
+    failure      errors of the store as errors of the protocol
+    listener     the address, and the connections
+    messages     the messages of the protocol
+    topics       names, lookup, partitions, topics of a namespace
+    wire         frames
+"""

@@ -1,0 +1,51 @@
+"""Owns the table of commands: which function answers which; and CONNECT, PING and PONG."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from txlog import __version__
+from txlog.errors import NotAllowed
+from txlog.serve.pulsar import topics
+from txlog.serve.pulsar.connection import PROTOCOL_VERSION, Connection, Handler
+from txlog.serve.pulsar.failure import text_of
+from txlog.serve.pulsar.messages import COMMANDS, ERRORS, Proto
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+def connect(connection: Connection, body: Proto, rest: memoryview) -> None:
+    """CONNECT: who the client is; everything else comes after it."""
+    try:
+        role = connection.service.authority.authenticate(body.auth_method_name, body.auth_data)
+    except NotAllowed as error:
+        wrong = ERRORS["AuthenticationError"]
+        connection.send("error", request_id=0, error=wrong, message=text_of(error))
+        connection.close()
+        return
+    connection.connected(role, body.client_version, body.protocol_version)
+    connection.send(
+        "connected",
+        server_version=f"txlog-{__version__}",
+        protocol_version=min(PROTOCOL_VERSION, body.protocol_version),
+        max_message_size=connection.message_bytes_max,
+    )
+
+
+def ping(connection: Connection, body: Proto, rest: memoryview) -> None:
+    """PING: still here."""
+    connection.send("pong")
+
+
+def pong(connection: Connection, body: Proto, rest: memoryview) -> None:
+    """PONG: that anything came is what counts."""
+
+
+HANDLERS: Final[Mapping[str, Handler]] = {"CONNECT": connect, "PING": ping, "PONG": pong}
+ROOMS: Final = (HANDLERS, topics.HANDLERS)
+
+
+def handlers() -> dict[int, Handler]:
+    """The function for each command, by its number."""
+    return {COMMANDS[name]: one for room in ROOMS for name, one in room.items()}

@@ -1,0 +1,161 @@
+"""Owns topics: how Pulsar's names are those of the store, where topics are served, which there are.
+
+    persistent://tenant/namespace/name               the topic tenant/namespace/name
+    persistent://tenant/namespace/name-partition-2   its partition 2
+    name                                             public/default/name
+
+A topic with one partition is one that is not partitioned, to clients: they ask for it by its plain
+name. One that is missing is made at its first use, by whoever produces or subscribes, unless the
+server was told not to; the setting default_num_partitions says with how many partitions.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from txlog.engine.folds.catalog import Topic
+from txlog.engine.plan.lookup import topic as find_topic
+from txlog.errors import TopicNotFound, TxlogError
+from txlog.ids import TopicName
+from txlog.serve.core.authority import ADMIN, CONSUME, PRODUCE
+from txlog.serve.pulsar.connection import Connection, Handler
+from txlog.serve.pulsar.failure import error_of, text_of
+from txlog.serve.pulsar.messages import Proto
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from txlog.api.client import Client
+
+_CONNECT, _FAILED = 1, 2  # of CommandLookupTopicResponse.LookupType
+
+
+def name_of(text: str) -> TopicName:
+    """The topic or partition that a client names. Raises InvalidArgument (202)."""
+    return TopicName.parse(text, allow_partition=True)
+
+
+def url_of(full: str, partition: int | None = None) -> str:
+    """How clients name a topic, or a partition of it."""
+    suffix = "" if partition is None else f"-partition-{partition}"
+    return f"persistent://{full}{suffix}"
+
+
+def found(client: Client, name: TopicName) -> Topic:
+    """A topic of the store. Raises TopicNotFound."""
+    return client._store.read(lambda view: find_topic(view, name.topic))
+
+
+def in_use(client: Client, name: TopicName, *, creates: bool) -> Topic:
+    """A topic that is used, made if it is missing and may be. Raises TopicNotFound."""
+    try:
+        return found(client, name)
+    except TopicNotFound:
+        if not creates or name.partition is not None:
+            raise
+    count = client.settings.default_num_partitions
+    client.create_topic(name.full, count, if_not_exists=True)
+    return found(client, name)
+
+
+def may_any(connection: Connection, name: TopicName) -> None:
+    """Raises NotAllowed unless the client may do something with a topic."""
+    last: TxlogError | None = None
+    for action in (PRODUCE, CONSUME, ADMIN):
+        try:
+            connection.may(action, name)
+        except TxlogError as error:
+            last = error
+        else:
+            return
+    assert last is not None
+    raise last
+
+
+async def partitions(connection: Connection, body: Proto, rest: memoryview) -> None:
+    """PARTITIONED_METADATA: how many partitions a topic has; 0: it is not partitioned."""
+
+    def act(client: Client) -> int:
+        try:
+            count = found(client, name).partitions
+        except TopicNotFound:
+            count = client.settings.default_num_partitions
+            if name.partition is None and connection.service.options.creates_topics and count > 1:
+                count = in_use(client, name, creates=True).partitions
+            else:
+                count = 0  # who produces or subscribes is told, or makes it
+        return 0 if count == 1 or name.partition is not None else count
+
+    try:
+        name = name_of(body.topic)
+        may_any(connection, name.topic)
+        count = await connection.client.run(act)
+    except TxlogError as error:
+        connection.send(
+            "partitionMetadataResponse",
+            request_id=body.request_id,
+            response=1,
+            error=error_of(error),
+            message=text_of(error),
+        )
+        return
+    connection.send(
+        "partitionMetadataResponse", request_id=body.request_id, response=0, partitions=count
+    )
+
+
+def lookup(connection: Connection, body: Proto, rest: memoryview) -> None:
+    """LOOKUP: everything is served here, through the address that the client already has."""
+    try:
+        may_any(connection, name_of(body.topic).topic)
+    except TxlogError as error:
+        connection.send(
+            "lookupTopicResponse",
+            request_id=body.request_id,
+            response=_FAILED,
+            error=error_of(error),
+            message=text_of(error),
+        )
+        return
+    connection.send(
+        "lookupTopicResponse",
+        request_id=body.request_id,
+        response=_CONNECT,
+        authoritative=True,
+        proxy_through_service_url=True,
+        **connection.listener.broker(),
+    )
+
+
+async def of_namespace(connection: Connection, body: Proto, rest: memoryview) -> None:
+    """GET_TOPICS_OF_NAMESPACE: its topics by name, those with partitions as these."""
+
+    def act(client: Client) -> list[str]:
+        names = []
+        for row in client.topics():
+            name = TopicName.parse(row["topic"])
+            if f"{name.tenant}/{name.namespace}" != body.namespace:
+                continue
+            try:
+                may_any(connection, name)
+            except TxlogError:
+                continue
+            count = row["partitions"]
+            names += [url_of(name.full, at if count > 1 else None) for at in range(count)]
+        return names
+
+    names = await connection.client.run(act)
+    connection.send(
+        "getTopicsOfNamespaceResponse",
+        request_id=body.request_id,
+        topics=names,
+        filtered=False,
+        changed=True,
+    )
+
+
+HANDLERS: Final[Mapping[str, Handler]] = {
+    "PARTITIONED_METADATA": partitions,
+    "LOOKUP": lookup,
+    "GET_TOPICS_OF_NAMESPACE": of_namespace,
+}

@@ -1,0 +1,182 @@
+"""Owns frames: bytes of a connection as commands, and commands as bytes.
+
+    command    total size (4)  command size (4)  BaseCommand
+    message    the same, then  0x0e01  CRC32C (4)  metadata size (4)  MessageMetadata  payload
+
+The checksum covers everything behind it. Sizes are big-endian and do not count themselves. What a
+client sends is trusted in nothing: every size is checked against what is there before it is used.
+Source: https://pulsar.apache.org/docs/next/developing-binary-protocol, "Framing".
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from google.protobuf.message import DecodeError
+
+from txlog.errors import InvalidMessage
+from txlog.serve.pulsar.messages import COMMANDS, FIELDS, BaseCommand, MessageMetadata, Proto
+from txlog.startup.crc32c import crc32c
+
+MAGIC: Final = b"\x0e\x01"
+# Beside the largest message a frame has room for its command and metadata, as Pulsar's has.
+ROOM_BYTES: Final = 10 * 1024
+_SIZES = struct.Struct(">II")
+_SIZE = struct.Struct(">I")
+_KINDS: Final = frozenset(COMMANDS.values())
+
+
+class Frame(NamedTuple):
+    """A command, and what follows it: checksum, metadata and payload of a message.
+
+    kind: as of BaseCommand.Type; body: the field of that kind
+    """
+
+    kind: int
+    body: Proto
+    rest: memoryview
+
+
+class Checked(NamedTuple):
+    """What a message consists of, after its checksum was found right."""
+
+    metadata: Proto
+    payload: memoryview
+
+
+class ChecksumMismatch(InvalidMessage):
+    """The bytes are not those that were sent."""
+
+
+class Frames:
+    """The frames in the bytes of one connection; feed it what comes.
+
+    >>> frames, ping = Frames(100), encoded("ping")
+    >>> list(frames.feed(ping[:5])), [one.kind for one in frames.feed(ping[5:])]
+    ([], [18])
+    """
+
+    __slots__ = ("_bytes_max", "_have")
+
+    def __init__(self, bytes_max: int) -> None:
+        """bytes_max: of a frame, without its first size"""
+        self._bytes_max = bytes_max
+        self._have = bytearray()
+
+    @property
+    def pending(self) -> int:
+        """Bytes of a frame that is not whole yet."""
+        return len(self._have)
+
+    def feed(self, data: bytes) -> Iterator[Frame]:
+        """The frames that are whole now. Raises InvalidMessage: nothing after it can be read."""
+        have = self._have
+        have += data
+        at = 0
+        try:
+            while len(have) - at >= 4:
+                (size,) = _SIZE.unpack_from(have, at)
+                if not 4 <= size <= self._bytes_max:
+                    raise InvalidMessage(
+                        f"a frame of {size} bytes, 4 to {self._bytes_max} are allowed"
+                    )
+                if len(have) - at - 4 < size:
+                    break
+                start, at = at + 4, at + 4 + size
+                yield parsed(memoryview(bytes(have[start:at])))
+        finally:
+            del have[:at]
+
+
+def parsed(frame: memoryview) -> Frame:
+    """A frame without its first size. Raises InvalidMessage."""
+    (size,) = _SIZE.unpack_from(frame)
+    if size > len(frame) - 4:
+        raise InvalidMessage(f"a command of {size} bytes in a frame of {len(frame)}")
+    command = BaseCommand()
+    try:
+        command.ParseFromString(bytes(frame[4 : 4 + size]))
+    except DecodeError as error:
+        raise InvalidMessage("a command that cannot be read") from error
+    kind = command.type
+    name = FIELDS[kind]
+    if not command.HasField(name):
+        raise InvalidMessage(f"a command of type {kind} without its field {name}")
+    return Frame(kind, getattr(command, name), frame[4 + size :])
+
+
+def checked(rest: memoryview) -> Checked:
+    """The metadata and payload of a message.
+
+    raises: ChecksumMismatch, InvalidMessage; the connection can go on
+    """
+    if bytes(rest[:2]) == MAGIC:
+        if len(rest) < 6:
+            raise InvalidMessage("a message without its checksum")
+        (told,) = _SIZE.unpack_from(rest, 2)
+        rest = rest[6:]
+        if crc32c(rest) != told:
+            raise ChecksumMismatch("the checksum of a message is wrong")
+    if len(rest) < 4:
+        raise InvalidMessage("a message without metadata")
+    (size,) = _SIZE.unpack_from(rest)
+    if size > len(rest) - 4:
+        raise InvalidMessage(f"metadata of {size} bytes in {len(rest)}")
+    metadata = MessageMetadata()
+    try:
+        metadata.ParseFromString(bytes(rest[4 : 4 + size]))
+    except DecodeError as error:
+        raise InvalidMessage("metadata that cannot be read") from error
+    return Checked(metadata, rest[4 + size :])
+
+
+def encoded(name: str, /, **fields: object) -> bytes:
+    """The frame of a command: the name of its field in BaseCommand, and its fields.
+
+    A field that is None is left out.
+    """
+    return framed(made(name, **fields))
+
+
+def made(name: str, /, **fields: object) -> Proto:
+    """A command; as `encoded`."""
+    command = BaseCommand()
+    command.type = BY_FIELD[name]
+    body = getattr(command, name)
+    body.SetInParent()
+    for field, value in fields.items():
+        if value is None:
+            continue
+        if isinstance(value, list | tuple):
+            getattr(body, field).extend(value)
+        elif hasattr(value, "SerializeToString"):
+            getattr(body, field).CopyFrom(value)
+        else:
+            setattr(body, field, value)
+    return command
+
+
+BY_FIELD: Final = {name: number for number, name in FIELDS.items()}
+
+
+def framed(command: Proto) -> bytes:
+    """The frame of a command without payload."""
+    data: bytes = command.SerializeToString()
+    return _SIZES.pack(len(data) + 4, len(data)) + data
+
+
+def message_frame(command: bytes, metadata: bytes, payload: bytes | memoryview) -> list[bytes]:
+    """The frame of a command with a message, as pieces to write one after the other.
+
+    command: a serialized BaseCommand
+    """
+    size = _SIZE.pack(len(metadata))
+    crc = crc32c(payload, crc32c(metadata, crc32c(size)))
+    total = 4 + len(command) + 2 + 4 + 4 + len(metadata) + len(payload)
+    head = _SIZES.pack(total, len(command)) + command + MAGIC + _SIZE.pack(crc) + size + metadata
+    return [head, bytes(payload)]
+
+
+assert set(FIELDS) == _KINDS  # the number of a command is that of its field
