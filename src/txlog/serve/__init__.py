@@ -9,6 +9,6 @@ Contents:
     app       one asyncio process: its listeners, and how it stops
     auth/     who a caller is, and what it may do
     core/     what every listener knows: the store, who may do what
-    http/     the REST endpoints
+    http/     Pulsar's admin API, messages by REST and WebSocket, events, metrics
     pulsar/   Pulsar's binary protocol
 """

@@ -1,6 +1,11 @@
-"""HTTP: the REST endpoints of a served store, on Starlette and uvicorn.
+"""HTTP of `txlog serve`: Pulsar's admin API, messages by REST, WebSocket and server-sent events,
+metrics.
 
 Contents:
 
-    listener   the address, and the program behind it
+    admin/        the endpoints of Pulsar's admin API, and ours beside them
+    application   the ASGI application: routes, errors, headers
+    core/         what all endpoints share: declarations, answers, rates, the gate
+    data/         messages: REST, WebSocket, server-sent events
+    listener      the address, and the application behind it
 """

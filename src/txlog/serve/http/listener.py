@@ -5,15 +5,18 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 from socket import socket
+from typing import Final
 
 import uvicorn
-from starlette.applications import Starlette
-from starlette.requests import Request
-from starlette.responses import JSONResponse
-from starlette.routing import Route
+from starlette.requests import HTTPConnection
 
+from txlog.ids import TopicName
 from txlog.serve.core.address import Address
+from txlog.serve.core.authority import CONSUME
 from txlog.serve.core.service import Service
+from txlog.serve.http.application import application
+from txlog.serve.http.core.declared import LOOK, Action
+from txlog.serve.http.core.gate import Gate, Serving
 
 
 class _Quiet(uvicorn.Server):
@@ -23,9 +26,28 @@ class _Quiet(uvicorn.Server):
         """None."""
 
 
-async def health(request: Request) -> JSONResponse:
-    """Whether the server answers."""
-    return JSONResponse({"status": "ok"})
+GRACE_SECONDS: Final = 3  # for streams, which never end by themselves
+MESSAGE_MAX: Final = 12 << 20  # bytes of a message of a WebSocket: 8 MiB in base64
+
+
+def gate_of(service: Service) -> Gate:
+    """The gate that asks the authority of a server, by the token of a request.
+
+    A browser's WebSocket and EventSource send no headers: their token is in the query, as Pulsar's
+    clients have it.
+    """
+    authority = service.authority
+
+    async def gate(connection: HTTPConnection, action: Action) -> None:
+        scheme, _, token = connection.headers.get("authorization", "").partition(" ")
+        if scheme.lower() != "bearer":
+            token = connection.query_params.get("token", "")
+        role = authority.authenticate("token" if token else "", token.strip().encode())
+        is_topic = action.resource.count("/") == 2
+        topic = TopicName.parse(action.resource) if is_topic else None
+        authority.check(role, CONSUME if action.operation == LOOK else action.operation, topic)
+
+    return gate
 
 
 class HttpListener:
@@ -33,9 +55,27 @@ class HttpListener:
 
     def __init__(self, service: Service, address: Address) -> None:
         self._address = address
-        program = Starlette(routes=[Route("/health", health)])
-        program.state.service = service
-        config = uvicorn.Config(program, log_config=None, lifespan="off", access_log=False)
+        self._addresses: dict[str, str] = {}
+        if service.options.pulsar is not None:
+            url = f"pulsar://{service.options.pulsar}"
+            self._addresses |= {"brokerUrl": url, "nativeUrl": url}
+        serving = Serving(
+            service.client,
+            gate_of(service),
+            self._addresses,
+            creates_topics=service.options.creates_topics,
+            failed=service.failed,
+        )
+        config = uvicorn.Config(
+            application(serving),
+            log_config=None,
+            lifespan="off",
+            access_log=False,
+            server_header=False,
+            ws="websockets-sansio",
+            ws_max_size=MESSAGE_MAX,
+            timeout_graceful_shutdown=GRACE_SECONDS,
+        )
         self._uvicorn = _Quiet(config)
         self._task: asyncio.Task[None] | None = None
 
@@ -53,7 +93,8 @@ class HttpListener:
             raise
         bound = Address(self._address.host, mine.getsockname()[1])
         self._task = asyncio.create_task(self._uvicorn._serve([mine]))
-        return f"http://{bound}"
+        self._addresses["httpUrl"] = f"http://{bound}"
+        return self._addresses["httpUrl"]
 
     async def drain(self) -> None:
         """Take no new connections; answer what was asked."""

@@ -1,0 +1,14 @@
+"""The endpoints of Pulsar's admin API that mean something on one node, and ours beside them.
+
+Each is a few lines over a call of the client; its arguments and OpenAPI come from its signature.
+
+Contents:
+
+    policies        retention, time to live, delayed delivery, compaction, schema checks
+    schemas         versions of a topic's schema
+    store           cluster, tenants, namespaces, lookup
+    subscriptions   creating, skipping, seeking, peeking
+    times           delayed messages, their buckets, watermarks
+    topics          creating, figures, compaction, offload
+    transactions    coordinators, transactions, transaction keys
+"""

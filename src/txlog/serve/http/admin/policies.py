@@ -1,0 +1,302 @@
+"""Owns the endpoints of policies, of a namespace and of a topic, by Pulsar's names and units.
+
+A policy of Pulsar is one or several of ours; each has three endpoints for a namespace and three for
+a topic, all made from its line in `POLICIES`. A topic without its own answers nothing, unless it is
+asked for what applies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final, NamedTuple
+
+from txlog.api.client import Client
+from txlog.errors import InvalidArgument, NotAllowed
+from txlog.ids import TopicName
+from txlog.rows.topics import Policies
+from txlog.serve.http.admin.store import BUNDLE, CLUSTER, NAMESPACE
+from txlog.serve.http.admin.topics import TOPIC
+from txlog.serve.http.core.declared import ADMIN, LOOK, Declared, integer, members
+from txlog.settings import MINUTE_MS
+
+MIB: Final = 1 << 20
+Values = dict[str, Any]
+endpoint = Declared()
+
+
+class Policy(NamedTuple):
+    """A policy as Pulsar has it, and ours behind it.
+
+    family:   of ours, as in Admin.set_{family}_policies; names: which of them
+    read:     ours to Pulsar's; write: Pulsar's to ours
+    method:   by which it is set
+    """
+
+    name: str
+    family: str
+    names: tuple[str, ...]
+    read: Callable[[Values], object]
+    write: Callable[[object], Values]
+    method: str = "POST"
+
+
+# --- each in Pulsar's words ------------------------------------------------------------------
+
+
+def _retention(found: Values) -> object:
+    if found["retention_acked"]:
+        return {"retentionTimeInMinutes": 0, "retentionSizeInMB": 0}
+    ms, size = found["retention_ms"], found["retention_bytes"]
+    return {
+        "retentionTimeInMinutes": -1 if ms is None else ms // MINUTE_MS,
+        "retentionSizeInMB": -1 if size is None else size // MIB,
+    }
+
+
+def _retained(body: object) -> Values:
+    given = members(body)
+    minutes = integer(given.get("retentionTimeInMinutes", -1))
+    size = integer(given.get("retentionSizeInMB", -1))
+    if (minutes == 0) != (size == 0):
+        raise InvalidArgument("time and size are both 0, or neither: 0 keeps nothing")
+    if minutes == 0:
+        return {"retention_acked": True, "retention_ms": -1, "retention_bytes": -1}
+    return {
+        "retention_acked": False,
+        "retention_ms": -1 if minutes < 0 else minutes * MINUTE_MS,
+        "retention_bytes": -1 if size < 0 else size * MIB,
+    }
+
+
+def _ttl(found: Values) -> object:
+    return 0 if found["ttl_ms"] is None else found["ttl_ms"] // 1000
+
+
+def _of_ttl(body: object) -> Values:
+    seconds = integer(body)
+    return {"ttl_ms": -1 if seconds <= 0 else seconds * 1000}
+
+
+def _delayed(found: Values) -> object:
+    return {
+        "tickTime": found["tick_time_ms"],
+        "active": bool(found["active"]),
+        "maxDeliveryDelayInMillis": found["max_delivery_delay_ms"],
+    }
+
+
+def _of_delayed(body: object) -> Values:
+    given = members(body)
+    return {
+        "tick_time_ms": given.get("tickTime"),
+        "active": given.get("active"),
+        "max_delivery_delay_ms": given.get("maxDeliveryDelayInMillis"),
+    }
+
+
+def _compaction(found: Values) -> object:
+    return found["compaction_threshold_bytes"] or 0
+
+
+def _of_compaction(body: object) -> Values:
+    size = integer(body)
+    return {"compaction_threshold_bytes": -1 if size <= 0 else size}
+
+
+def _compatibility(found: Values) -> object:
+    word = str(found["compatibility"]).upper()
+    return "ALWAYS_COMPATIBLE" if word == "NONE" else word
+
+
+def _of_compatibility(body: object) -> Values:
+    word = str(body).lower()
+    return {"compatibility": "none" if word == "always_compatible" else word}
+
+
+def _validation(found: Values) -> object:
+    return found["validation"] == "enforce"
+
+
+def _of_validation(body: object) -> Values:
+    return {"validation": "enforce" if _flag(body) else "record"}
+
+
+def _flag(body: object) -> bool:
+    if isinstance(body, bool):
+        return body
+    raise InvalidArgument(f"the body has to be true or false, it is {body!r}")
+
+
+POLICIES: Final = (
+    Policy(
+        "retention",
+        "retention",
+        ("retention_ms", "retention_bytes", "retention_acked"),
+        _retention,
+        _retained,
+    ),
+    Policy("messageTTL", "retention", ("ttl_ms",), _ttl, _of_ttl),
+    Policy(
+        "delayedDelivery",
+        "delayed",
+        ("active", "tick_time_ms", "max_delivery_delay_ms"),
+        _delayed,
+        _of_delayed,
+    ),
+    Policy(
+        "compactionThreshold",
+        "retention",
+        ("compaction_threshold_bytes",),
+        _compaction,
+        _of_compaction,
+        "PUT",
+    ),
+    Policy(
+        "schemaCompatibilityStrategy",
+        "schema",
+        ("compatibility",),
+        _compatibility,
+        _of_compatibility,
+        "PUT",
+    ),
+    Policy("schemaValidationEnforced", "schema", ("validation",), _validation, _of_validation),
+)
+
+
+# --- endpoints of each -----------------------------------------------------------------------
+
+
+def _get(client: Client, policy: Policy, scope: Mapping[str, str]) -> Policies:
+    found: Policies = getattr(client.admin, f"get_{policy.family}_policies")(**scope)
+    return found
+
+
+def _is_own(found: Policies, policy: Policy, where: str) -> bool:
+    return any(found["origins"][name] == where for name in policy.names)
+
+
+def _set(client: Client, policy: Policy, scope: Mapping[str, str], body: object) -> None:
+    getattr(client.admin, f"set_{policy.family}_policies")(**scope, **policy.write(body))
+
+
+def _remove(client: Client, policy: Policy, scope: Mapping[str, str]) -> None:
+    getattr(client.admin, f"remove_{policy.family}_policies")(policy.names, **scope)
+
+
+def _declare(policy: Policy) -> None:
+    """Its six endpoints."""
+
+    def of_namespace(client: Client, namespace: str) -> object:
+        return policy.read(_get(client, policy, {"namespace": namespace})["policies"])
+
+    def set_of_namespace(client: Client, namespace: str, body: object) -> None:
+        _set(client, policy, {"namespace": namespace}, body)
+
+    def remove_of_namespace(client: Client, namespace: str) -> None:
+        _remove(client, policy, {"namespace": namespace})
+
+    def of_topic(client: Client, topic: TopicName, applied: bool = False) -> object:
+        found = _get(client, policy, {"topic": topic.full})
+        return (
+            policy.read(found["policies"]) if applied or _is_own(found, policy, "topic") else None
+        )
+
+    def set_of_topic(
+        client: Client, topic: TopicName, body: object = None, messageTTL: int | None = None
+    ) -> None:
+        _set(client, policy, {"topic": topic.full}, body if messageTTL is None else messageTTL)
+
+    def remove_of_topic(client: Client, topic: TopicName) -> None:
+        _remove(client, policy, {"topic": topic.full})
+
+    for act, method, base, said in (
+        (of_namespace, "GET", NAMESPACE, "What applies to a namespace"),
+        (set_of_namespace, policy.method, NAMESPACE, "Set it for a namespace"),
+        (remove_of_namespace, "DELETE", NAMESPACE, "Inherit it in a namespace again"),
+        (of_topic, "GET", TOPIC, "What a topic has of its own"),
+        (set_of_topic, "POST", TOPIC, "Set it for a topic"),
+        (remove_of_topic, "DELETE", TOPIC, "Inherit it in a topic again"),
+    ):
+        act.__name__ = f"{policy.name}_{act.__name__}"
+        act.__doc__ = f"{said}: {policy.name}."
+        operation = LOOK if method == "GET" else ADMIN
+        endpoint(method, f"{base}/{policy.name}", operation)(act)
+        if method == policy.method == "PUT":
+            endpoint("POST", f"{base}/{policy.name}", operation)(act)
+        if act is set_of_topic and policy.method == "PUT":
+            endpoint("PUT", f"{base}/{policy.name}", operation)(act)
+
+
+for one in POLICIES:
+    _declare(one)
+
+
+# --- what has one answer only ----------------------------------------------------------------
+
+
+@endpoint("GET", NAMESPACE, LOOK)
+def namespace_policies(client: Client, namespace: str) -> dict[str, object]:
+    """The policies of a namespace, together."""
+    found = {
+        policy.name: policy.read(_get(client, policy, {"namespace": namespace})["policies"])
+        for policy in POLICIES
+    }
+    return {
+        "auth_policies": {
+            "namespace_auth": {},
+            "destination_auth": {},
+            "subscription_auth_roles": {},
+        },
+        "replication_clusters": [CLUSTER],
+        "bundles": {"boundaries": BUNDLE.split("_"), "numBundles": 1},
+        "deduplicationEnabled": True,
+        "message_ttl_in_seconds": found["messageTTL"],
+        "retention_policies": found["retention"],
+        "delayed_delivery_policies": found["delayedDelivery"],
+        "compaction_threshold": found["compactionThreshold"],
+        "schema_compatibility_strategy": found["schemaCompatibilityStrategy"],
+        "schema_validation_enforced": found["schemaValidationEnforced"],
+        "deleted": False,
+    }
+
+
+@endpoint("GET", f"{NAMESPACE}/deduplication", LOOK)
+def deduplication(client: Client, namespace: str) -> bool:
+    """Whether producers with a name and sequence ids store each message once: always."""
+    return True
+
+
+@endpoint("POST", f"{NAMESPACE}/deduplication", ADMIN)
+@endpoint("POST", f"{NAMESPACE}/deduplicationEnabled", ADMIN)
+def set_deduplication(client: Client, namespace: str, body: object) -> None:
+    """It is always on; turning it off is refused."""
+    _deduplicated(body)
+
+
+@endpoint("GET", f"{TOPIC}/deduplicationEnabled", LOOK)
+def deduplication_of_topic(client: Client, topic: TopicName, applied: bool = False) -> bool:
+    """Whether producers with a name and sequence ids store each message once: always."""
+    return True
+
+
+@endpoint("POST", f"{TOPIC}/deduplicationEnabled", ADMIN)
+def set_deduplication_of_topic(client: Client, topic: TopicName, body: object) -> None:
+    """It is always on; turning it off is refused."""
+    _deduplicated(body)
+
+
+def _deduplicated(body: object) -> None:
+    if not _flag(body):
+        raise NotAllowed("deduplication is always on", hint="producers without a name have none")
+
+
+@endpoint("GET", f"{NAMESPACE}/permissions", LOOK)
+def permissions(client: Client, namespace: str) -> dict[str, list[str]]:
+    """The roles of a namespace: they come with tokens, none are stored."""
+    return {}
+
+
+@endpoint("GET", f"{NAMESPACE}/replication", LOOK)
+def replication(client: Client, namespace: str) -> list[str]:
+    """The clusters of a namespace: one."""
+    return [CLUSTER]

@@ -1,0 +1,101 @@
+"""Owns the endpoints of schemas: the versions of a topic's schema, by Pulsar's names.
+
+Our versions count from 1, Pulsar's from 0: version 0 there is our first.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from txlog.api.client import Client
+from txlog.errors import IncompatibleSchema, InvalidArgument, NotFound
+from txlog.ids import TopicName
+from txlog.rows.topics import SchemaRow
+from txlog.schemas.schema import Schema
+from txlog.serve.http.core.declared import ADMIN, LOOK, PRODUCE, Declared, members
+
+SCHEMAS: Final = "/admin/v2/schemas/{tenant}/{namespace}/{topic}"
+endpoint = Declared()
+
+
+@endpoint("GET", f"{SCHEMAS}/schema", LOOK)
+def schema(client: Client, topic: TopicName) -> dict[str, object]:
+    """The newest schema."""
+    rows = _rows(client, topic)
+    if not rows:
+        raise NotFound(f"topic {topic.short} has no schema", topic=topic.short)
+    return _written(rows[-1])
+
+
+@endpoint("GET", f"{SCHEMAS}/schema/{{version}}", LOOK)
+def schema_of_version(client: Client, topic: TopicName, version: int) -> dict[str, object]:
+    """A version of the schema; they count from 0."""
+    for row in _rows(client, topic):
+        if row["version"] == version + 1:
+            return _written(row)
+    raise NotFound(f"topic {topic.short} has no schema {version}", topic=topic.short)
+
+
+@endpoint("GET", f"{SCHEMAS}/schemas", LOOK)
+def schemas(client: Client, topic: TopicName) -> dict[str, object]:
+    """All versions, oldest first."""
+    return {"getSchemaResponses": [_written(row) for row in _rows(client, topic)]}
+
+
+@endpoint("POST", f"{SCHEMAS}/schema", PRODUCE)
+def upload_schema(client: Client, topic: TopicName, body: object) -> dict[str, object]:
+    """Add a version: {type, schema, properties}."""
+    version = client.topic(topic.full).schemas.add(_given(body))
+    return {"version": {"version": version - 1}}
+
+
+@endpoint("DELETE", f"{SCHEMAS}/schema", ADMIN)
+def delete_schema(client: Client, topic: TopicName, force: bool = False) -> dict[str, object]:
+    """Delete all versions."""
+    return {"version": {"version": client.topic(topic.full).schemas.delete() - 1}}
+
+
+@endpoint("POST", f"{SCHEMAS}/compatibility", LOOK)
+def test_schema(client: Client, topic: TopicName, body: object) -> dict[str, object]:
+    """Whether a schema could be added."""
+    given = _given(body)
+    found = client.admin.get_schema_policies(topic.full)["policies"]
+    try:
+        client.topic(topic.full).schemas.test(given)
+        is_fit = True
+    except IncompatibleSchema:
+        is_fit = False
+    strategy = str(found["compatibility"]).upper()
+    return {"compatibility": is_fit, "schemaCompatibilityStrategy": strategy}
+
+
+@endpoint("POST", f"{SCHEMAS}/version", LOOK)
+def version_of_schema(client: Client, topic: TopicName, body: object) -> dict[str, object]:
+    """The version of a schema that the topic has."""
+    wanted = _given(body)
+    for row in _rows(client, topic):
+        if Schema.parse(row["type"], row["definition"]) == wanted:
+            return {"version": row["version"] - 1}
+    raise NotFound(f"topic {topic.short} has no such schema", topic=topic.short)
+
+
+def _rows(client: Client, topic: TopicName) -> list[SchemaRow]:
+    return client.topic(topic.full).schemas.list()
+
+
+def _written(row: SchemaRow) -> dict[str, object]:
+    return {
+        "version": row["version"] - 1,
+        "type": row["type"].upper(),
+        "timestamp": row["created_time"],
+        "data": row["definition"],
+        "properties": {},
+    }
+
+
+def _given(body: object) -> Schema:
+    given: dict[str, Any] = members(body)
+    kind, text = given.get("type"), given.get("schema")
+    if not isinstance(kind, str) or not isinstance(text, str):
+        raise InvalidArgument('a schema is written {"type": "AVRO", "schema": "..."}')
+    return Schema.parse(kind.lower(), text)

@@ -1,0 +1,185 @@
+"""Owns the endpoints of what a cluster is in Pulsar: the one cluster, its broker, tenants and
+namespaces, lookup.
+
+Tenants and namespaces exist by their topics and policies: creating one needs nothing, and one
+without topics can be deleted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+import txlog
+from txlog.api.client import Client
+from txlog.errors import NotFound, StillInUse
+from txlog.ids import NAMESPACE_DEFAULT, TENANT_DEFAULT, TopicName, check_name
+from txlog.serve.http.core.declared import ADMIN, LOOK, Declared
+
+CLUSTER: Final = "standalone"
+BUNDLE: Final = "0x00000000_0xffffffff"  # the only one
+NAMESPACE: Final = "/admin/v2/namespaces/{tenant}/{namespace}"
+endpoint = Declared()
+
+
+def names(client: Client) -> list[TopicName]:
+    """The topics of the store, by name."""
+    return [TopicName.parse(row["topic"]) for row in client.topics()]
+
+
+def full(name: TopicName) -> str:
+    """`persistent://tenant/namespace/topic`, with the partition as Pulsar writes it."""
+    end = "" if name.partition is None else f"-partition-{name.partition}"
+    return f"persistent://{name.full}{end}"
+
+
+def _unique(found: Iterable[str]) -> list[str]:
+    return sorted({*found})
+
+
+# --- the cluster -----------------------------------------------------------------------------
+
+
+@endpoint("GET", "/admin/v2/clusters", LOOK)
+def clusters(client: Client) -> list[str]:
+    """The clusters: one, this store."""
+    return [CLUSTER]
+
+
+@endpoint("GET", "/admin/v2/clusters/{cluster}", LOOK)
+def cluster(client: Client, cluster: str) -> dict[str, object]:
+    """The cluster."""
+    _known(cluster)
+    return {"serviceUrl": "", "brokerServiceUrl": "", "peerClusterNames": []}
+
+
+@endpoint("GET", "/admin/v2/brokers", LOOK)
+def brokers(client: Client) -> list[str]:
+    """The brokers: one, this process."""
+    return [CLUSTER]
+
+
+@endpoint("GET", "/admin/v2/brokers/version", LOOK)
+def version(client: Client) -> str:
+    """The version of txlog."""
+    return f"txlog {txlog.__version__}"
+
+
+@endpoint("GET", "/admin/v2/brokers/{cluster}", LOOK)
+def brokers_of_cluster(client: Client, cluster: str) -> list[str]:
+    """The brokers of the cluster."""
+    _known(cluster)
+    return [CLUSTER]
+
+
+@endpoint("GET", "/admin/v2/brokers/configuration/runtime", ADMIN)
+def settings(client: Client) -> dict[str, str]:
+    """The settings of the store."""
+    return {row["name"]: str(row["value"]) for row in client.admin.settings()}
+
+
+def _known(cluster: str) -> None:
+    if cluster != CLUSTER:
+        raise NotFound(f"there is no cluster {cluster}", hint=f"the cluster is {CLUSTER}")
+
+
+# --- tenants ---------------------------------------------------------------------------------
+
+
+@endpoint("GET", "/admin/v2/tenants", LOOK)
+def tenants(client: Client) -> list[str]:
+    """The tenants that have topics, and public."""
+    return _unique([TENANT_DEFAULT, *(name.tenant for name in names(client))])
+
+
+@endpoint("GET", "/admin/v2/tenants/{tenant}", LOOK)
+def tenant(client: Client, tenant: str) -> dict[str, object]:
+    """A tenant."""
+    if check_name("tenant", tenant) not in tenants(client):
+        raise NotFound(f"there is no tenant {tenant}", hint="one exists when it has a topic")
+    return {"adminRoles": [], "allowedClusters": [CLUSTER]}
+
+
+@endpoint("PUT", "/admin/v2/tenants/{tenant}", ADMIN)
+@endpoint("POST", "/admin/v2/tenants/{tenant}", ADMIN)
+def create_tenant(client: Client, tenant: str, body: object = None) -> None:
+    """Nothing is to be done: a tenant exists when it has a topic."""
+    check_name("tenant", tenant)
+
+
+@endpoint("DELETE", "/admin/v2/tenants/{tenant}", ADMIN)
+def delete_tenant(client: Client, tenant: str, force: bool = False) -> None:
+    """Delete a tenant without topics; force: with its topics."""
+    _empty(client, [name for name in names(client) if name.tenant == tenant], tenant, force)
+
+
+# --- namespaces ------------------------------------------------------------------------------
+
+
+@endpoint("GET", "/admin/v2/namespaces/{tenant}", LOOK)
+def namespaces(client: Client, tenant: str) -> list[str]:
+    """The namespaces of a tenant that have topics; of public also default."""
+    found = [f"{name.tenant}/{name.namespace}" for name in names(client) if name.tenant == tenant]
+    if tenant == TENANT_DEFAULT:
+        found.append(f"{TENANT_DEFAULT}/{NAMESPACE_DEFAULT}")
+    return _unique(found)
+
+
+@endpoint("PUT", NAMESPACE, ADMIN)
+def create_namespace(client: Client, namespace: str, body: object = None) -> None:
+    """Nothing is to be done: a namespace exists when it has a topic."""
+
+
+@endpoint("DELETE", NAMESPACE, ADMIN)
+def delete_namespace(client: Client, namespace: str, force: bool = False) -> None:
+    """Delete a namespace without topics; force: with its topics."""
+    _empty(client, _within(client, namespace), namespace, force)
+
+
+def _empty(client: Client, found: list[TopicName], what: str, force: bool) -> None:
+    if found and not force:
+        raise StillInUse(f"{what} has {len(found)} topics", hint="force=true deletes them, too")
+    for name in found:
+        client.admin.delete_topic(name.full, force=True)
+
+
+def _within(client: Client, namespace: str) -> list[TopicName]:
+    return [name for name in names(client) if f"{name.tenant}/{name.namespace}" == namespace]
+
+
+@endpoint("GET", f"{NAMESPACE}/topics", LOOK)
+@endpoint("GET", "/admin/v2/persistent/{tenant}/{namespace}", LOOK)
+def topics(client: Client, namespace: str) -> list[str]:
+    """The topics of a namespace; of a partitioned one its partitions."""
+    found: list[str] = []
+    for row in client.topics():
+        name = TopicName.parse(row["topic"])
+        if f"{name.tenant}/{name.namespace}" == namespace:
+            found += topics_of(name, row["partitions"])
+    return found
+
+
+def topics_of(name: TopicName, partitions: int) -> list[str]:
+    """What Pulsar calls topics of one of ours: itself, or its partitions if it has several."""
+    if partitions == 1:
+        return [full(name)]
+    return [f"{full(name)}-partition-{number}" for number in range(partitions)]
+
+
+@endpoint("GET", "/admin/v2/persistent/{tenant}/{namespace}/partitioned", LOOK)
+def partitioned(client: Client, namespace: str) -> list[str]:
+    """The topics of a namespace that have several partitions."""
+    some = {row["topic"] for row in client.topics() if row["partitions"] > 1}
+    return [full(name) for name in _within(client, namespace) if name.short in some]
+
+
+@endpoint("GET", f"{NAMESPACE}/bundles", LOOK)
+def bundles(client: Client, namespace: str) -> dict[str, object]:
+    """The bundles of a namespace: one."""
+    return {"boundaries": BUNDLE.split("_"), "numBundles": 1}
+
+
+@endpoint("GET", "/lookup/v2/topic/{domain}/{tenant}/{namespace}/{topic}/bundle", LOOK)
+def bundle(client: Client, topic: TopicName) -> str:
+    """The bundle of a topic: the only one."""
+    return BUNDLE

@@ -1,0 +1,136 @@
+"""Owns the endpoints of subscriptions: creating, skipping, expiring, seeking, peeking, deleting."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from txlog.api.client import Client
+from txlog.api.reading.message import Message, messages
+from txlog.errors import InvalidArgument, MessageNotFound
+from txlog.ids import TopicName
+from txlog.ranges import END, START, Bound, Range
+from txlog.relation.positions import Where
+from txlog.serve.http.admin.topics import TOPIC, message_id_of
+from txlog.serve.http.core.declared import CONSUME, LOOK, Declared, members
+
+SUBSCRIPTION: Final = f"{TOPIC}/subscription/{{subscription}}"
+_ENDS_OF_TIME: Final = (1 << 63) - 1  # what Pulsar's clients send for the latest message
+endpoint = Declared()
+
+
+@endpoint("GET", f"{TOPIC}/subscriptions", LOOK)
+def subscriptions(client: Client, topic: TopicName) -> list[str]:
+    """The subscriptions of a topic."""
+    return [row["subscription"] for row in client.subscriptions(str(topic))]
+
+
+@endpoint("PUT", SUBSCRIPTION, CONSUME)
+def create_subscription(
+    client: Client, topic: TopicName, subscription: str, body: object = None
+) -> None:
+    """Create a subscription; the body says where it starts, at the end if there is none."""
+    client.create_subscription(topic.full, subscription, type="shared", position=_position(body))
+
+
+@endpoint("DELETE", SUBSCRIPTION, CONSUME)
+def delete_subscription(
+    client: Client, topic: TopicName, subscription: str, force: bool = False
+) -> None:
+    """Delete a subscription; force: even with consumers."""
+    client.subscription(topic.full, subscription).delete(force=force)
+
+
+@endpoint("POST", f"{SUBSCRIPTION}/skip_all", CONSUME)
+def skip_all(client: Client, topic: TopicName, subscription: str) -> None:
+    """Acknowledge everything."""
+    client.subscription(str(topic), subscription).clear_backlog()
+
+
+@endpoint("POST", f"{SUBSCRIPTION}/skip/{{messages}}", CONSUME)
+def skip(client: Client, topic: TopicName, subscription: str, messages: int) -> None:
+    """Acknowledge the next messages of each partition."""
+    client.subscription(str(topic), subscription).skip(messages)
+
+
+@endpoint("POST", f"{SUBSCRIPTION}/expireMessages/{{seconds}}", CONSUME)
+def expire(client: Client, topic: TopicName, subscription: str, seconds: int) -> None:
+    """Acknowledge what is older."""
+    client.subscription(str(topic), subscription).expire(seconds * 1000)
+
+
+@endpoint("POST", f"{TOPIC}/all_subscription/expireMessages/{{seconds}}", CONSUME)
+def expire_all(client: Client, topic: TopicName, seconds: int) -> None:
+    """Acknowledge what is older, for all subscriptions."""
+    for name in subscriptions(client, topic):
+        client.subscription(str(topic), name).expire(seconds * 1000)
+
+
+@endpoint("POST", f"{SUBSCRIPTION}/resetcursor/{{timestamp}}", CONSUME)
+def seek_to_time(client: Client, topic: TopicName, subscription: str, timestamp: int) -> None:
+    """Move to the first message that became visible at an instant or later."""
+    client.subscription(str(topic), subscription).seek(Bound("time", timestamp))
+
+
+@endpoint("POST", f"{SUBSCRIPTION}/resetcursor", CONSUME)
+def seek(client: Client, topic: TopicName, subscription: str, body: object) -> None:
+    """Move to before a message, or with isExcluded behind it."""
+    client.subscription(str(topic), subscription).seek(_position(body))
+
+
+def _position(body: object) -> Where:
+    """The place that a body says, as Pulsar writes ids."""
+    if body in ("latest", "earliest"):
+        return END if body == "latest" else START
+    given = members(body)
+    ledger = given.get("ledgerId")
+    if ledger is None or ledger == _ENDS_OF_TIME:
+        return END
+    if ledger == -1:
+        return START
+    place = message_id_of(given)
+    return Bound("after" if given.get("isExcluded") else "id", place)
+
+
+# --- peeking ---------------------------------------------------------------------------------
+
+
+@endpoint("GET", f"{SUBSCRIPTION}/position/{{number}}", CONSUME)
+def peek(client: Client, topic: TopicName, subscription: str, number: int) -> Message:
+    """The n-th message that is not acknowledged, from 1, with its metadata as headers."""
+    client.subscription(str(topic), subscription)
+    wanted = Range(kind="unacked", subscription=subscription)
+    return _nth(client, topic, wanted, number)
+
+
+@endpoint("GET", f"{TOPIC}/ledger/{{ledger}}/entry/{{entry}}", CONSUME)
+def message_at(client: Client, topic: TopicName, ledger: int, entry: int) -> Message:
+    """A message by its id."""
+    place = message_id_of({"ledgerId": ledger, "entryId": entry})
+    found = _nth(client, topic, Range(start=Bound("id", place), stop=END), 1)
+    if found.message_id is None or found.message_id.position != place.position:
+        raise MessageNotFound(f"topic {topic} has no message {place}")
+    return found
+
+
+@endpoint("GET", f"{TOPIC}/examinemessage", CONSUME)
+def examine(
+    client: Client, topic: TopicName, initialPosition: str = "latest", messagePosition: int = 1
+) -> Message:
+    """The n-th message from the first, or from the last back."""
+    if initialPosition == "earliest":
+        return _nth(client, topic, Range(stop=END), messagePosition)
+    bound = Bound("last", messagePosition)
+    return _nth(client, topic, Range(start=bound, stop=END), 1)
+
+
+def _nth(client: Client, topic: TopicName, wanted: Range, number: int) -> Message:
+    if number < 1:
+        raise InvalidArgument(f"{number} is not a place, they count from 1", code=203)
+    only = None if topic.partition is None else [topic.partition]
+    seen = 0
+    for table in client.read(topic.full, range=wanted, partitions=only, limit=number):
+        if seen + table.num_rows >= number:
+            [found] = messages(table.slice(number - seen - 1, 1))
+            return found
+        seen += table.num_rows
+    raise MessageNotFound(f"topic {topic} has only {seen} such messages")

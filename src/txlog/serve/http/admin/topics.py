@@ -1,0 +1,372 @@
+"""Owns the endpoints of topics: creating, changing and deleting them, figures, compaction, offload.
+
+A topic with one partition is what Pulsar calls a topic, one with several a partitioned topic.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from txlog.api.client import Client
+from txlog.errors import InvalidArgument, NotAllowed
+from txlog.ids import MessageId, TopicName
+from txlog.ranges import Bound, Range
+from txlog.rows.topics import TopicDescription
+from txlog.serve.http.admin.store import full
+from txlog.serve.http.core.declared import ADMIN, CONSUME, LOOK, Declared, integer, members
+from txlog.serve.http.core.rates import Rates
+from txlog.sql import segments
+
+TOPIC: Final = "/admin/v2/persistent/{tenant}/{namespace}/{topic}"
+TYPES: Final = {
+    "exclusive": "Exclusive",
+    "shared": "Shared",
+    "failover": "Failover",
+    "key-shared": "Key_Shared",
+    "key_shared": "Key_Shared",
+}
+endpoint = Declared()
+
+
+# --- the topic itself ------------------------------------------------------------------------
+
+
+@endpoint("PUT", TOPIC, ADMIN)
+def create_topic(client: Client, topic: TopicName, body: object = None) -> None:
+    """Create a topic that is not partitioned."""
+    client.create_topic(topic.full)
+
+
+@endpoint("PUT", f"{TOPIC}/partitions", ADMIN)
+def create_partitioned_topic(client: Client, topic: TopicName, body: object) -> None:
+    """Create a topic with partitions; the body is their number, or {partitions, properties}."""
+    client.create_topic(topic.full, _partitions(body))
+
+
+@endpoint("POST", f"{TOPIC}/partitions", ADMIN)
+def update_partitioned_topic(client: Client, topic: TopicName, body: object) -> None:
+    """Add partitions; the body is how many there will be."""
+    client.admin.update_topic(topic.full, _partitions(body))
+
+
+@endpoint("GET", f"{TOPIC}/partitions", LOOK)
+def partitions(
+    client: Client, topic: TopicName, checkAllowAutoCreation: bool = False
+) -> dict[str, object]:
+    """How many partitions a topic has; 0: it is not partitioned."""
+    found = client.describe_topic(topic.full)["partitions"]
+    is_part = topic.partition is not None
+    return {"partitions": 0 if found == 1 or is_part else found, "deleted": False}
+
+
+@endpoint("DELETE", TOPIC, ADMIN)
+@endpoint("DELETE", f"{TOPIC}/partitions", ADMIN)
+def delete_topic(client: Client, topic: TopicName, force: bool = False) -> None:
+    """Delete a topic; force: with its subscriptions, and what transactions have there."""
+    _whole(client, topic)
+    client.admin.delete_topic(topic.full, force=force)
+
+
+@endpoint("DELETE", f"{TOPIC}/truncate", ADMIN)
+def truncate(client: Client, topic: TopicName) -> None:
+    """Acknowledge everything for all subscriptions, and delete the ledgers that are closed."""
+    for row in client.subscriptions(str(topic)):
+        client.subscription(str(topic), row["subscription"]).clear_backlog()
+    client.admin.trim(str(topic), Bound("end"))
+
+
+@endpoint("PUT", f"{TOPIC}/unload", ADMIN)
+def unload(client: Client, topic: TopicName) -> None:
+    """Nothing is to be done: no process owns a topic."""
+    client.describe_topic(topic.full)
+
+
+@endpoint("POST", f"{TOPIC}/terminate", ADMIN)
+def terminate(client: Client, topic: TopicName) -> None:
+    """Not there: a topic cannot be closed for ever."""
+    raise NotAllowed("a topic cannot be terminated", topic=topic.short)
+
+
+def _partitions(body: object) -> int:
+    return integer(members(body).get("partitions") if isinstance(body, dict) else body)
+
+
+def _whole(client: Client, topic: TopicName) -> None:
+    """A partition of a topic with several cannot go alone."""
+    if topic.partition is not None and client.describe_topic(topic.full)["partitions"] > 1:
+        raise NotAllowed(f"{full(topic)} is a partition", hint=f"name {full(topic.topic)}")
+
+
+# --- figures ---------------------------------------------------------------------------------
+
+
+@endpoint("GET", f"{TOPIC}/stats", LOOK)
+def stats(client: Client, topic: TopicName, rates: Rates, now_ms: int) -> dict[str, object]:
+    """Figures of a topic or a partition, by Pulsar's names."""
+    found = client.describe_topic(str(topic))
+    return _stats(client, found, topic, rates, now_ms)
+
+
+@endpoint("GET", f"{TOPIC}/partitioned-stats", LOOK)
+def partitioned_stats(
+    client: Client, topic: TopicName, rates: Rates, now_ms: int, perPartition: bool = True
+) -> dict[str, object]:
+    """Figures of a partitioned topic, and of each partition."""
+    found = client.describe_topic(topic.full)
+    out = _stats(client, found, topic.topic, rates, now_ms)
+    out["metadata"] = {"partitions": found["partitions"], "deleted": False}
+    parts: dict[str, object] = {}
+    if perPartition:
+        for number in range(found["partitions"]):
+            one = TopicName(topic.tenant, topic.namespace, topic.name, number)
+            parts[full(one)] = _stats(client, found, one, rates, now_ms)
+    out["partitions"] = parts
+    return out
+
+
+def _stats(
+    client: Client, found: TopicDescription, topic: TopicName, rates: Rates, now_ms: int
+) -> dict[str, object]:
+    parts = [
+        row
+        for row in found["partition_list"]
+        if topic.partition is None or row["partition"] == topic.partition
+    ]
+    messages = sum(row["messages"] for row in parts)
+    size = sum(row["size_bytes"] for row in parts)
+    subscriptions = {
+        row["subscription"]: _subscription(client, topic, row["subscription"])
+        for row in found["subscription_list"]
+    }
+    return {
+        "msgRateIn": rates.of(f"{full(topic)} messages", messages, now_ms),
+        "msgThroughputIn": rates.of(f"{full(topic)} bytes", size, now_ms),
+        "msgRateOut": 0.0,
+        "msgThroughputOut": 0.0,
+        "bytesInCounter": size,
+        "msgInCounter": messages,
+        "bytesOutCounter": 0,
+        "msgOutCounter": 0,
+        "averageMsgSize": size / messages if messages else 0.0,
+        "msgChunkPublished": False,
+        "storageSize": size + sum(row["sidecar_bytes"] for row in parts),
+        "backlogSize": 0,
+        "ongoingTxnCount": sum(row["open_txns"] for row in parts),
+        "publishers": [],
+        "waitingPublishers": 0,
+        "subscriptions": subscriptions,
+        "replication": {},
+        "deduplicationStatus": "Enabled",
+        "delayedMessageIndexSizeInBytes": 0,
+        "ownerBroker": "standalone",
+    }
+
+
+def _subscription(client: Client, topic: TopicName, name: str) -> dict[str, object]:
+    found = client.subscription(str(topic), name).describe()
+    parts = [
+        row
+        for row in found["partition_list"]
+        if topic.partition is None or row["partition"] == topic.partition
+    ]
+    leased = sum(row["leased"] for row in parts)
+    live = [row for row in found["consumer_list"] if row["alive"]]
+    return {
+        "msgRateOut": 0.0,
+        "msgThroughputOut": 0.0,
+        "msgRateRedeliver": 0.0,
+        "msgBacklog": sum(row["backlog"] for row in parts),
+        "msgBacklogNoDelayed": sum(row["backlog_no_delayed"] for row in parts),
+        "msgDelayed": sum(row["delayed"] for row in parts),
+        "msgInReplay": 0,
+        "unackedMessages": leased,
+        "blockedSubscriptionOnUnackedMsgs": False,
+        "type": TYPES.get(found["type"], found["type"]),
+        "activeConsumerName": next((row["name"] for row in live if row["active_list"]), None),
+        "msgRateExpired": 0.0,
+        "lastAckedTimestamp": found["last_ack_time"] or 0,
+        "consumers": [
+            {
+                "consumerName": row["name"],
+                "unackedMessages": row["leased"],
+                "connectedSince": str(row["since_time"]),
+                "availablePermits": 0,
+                "msgRateOut": 0.0,
+                "msgThroughputOut": 0.0,
+                "metadata": {"pid": str(row["pid"])},
+            }
+            for row in live
+        ],
+        "isDurable": True,
+        "isReplicated": False,
+        "pendingAcks": sum(row["pending_acks"] for row in parts),
+    }
+
+
+@endpoint("GET", f"{TOPIC}/internalStats", LOOK)
+def internal_stats(client: Client, topic: TopicName) -> dict[str, object]:
+    """The ledgers and cursors of a topic or a partition."""
+    return _internal(client, topic)
+
+
+@endpoint("GET", f"{TOPIC}/partitioned-internalStats", LOOK)
+def partitioned_internal_stats(client: Client, topic: TopicName) -> dict[str, object]:
+    """The ledgers and cursors of each partition."""
+    number = client.describe_topic(topic.full)["partitions"]
+    parts = [TopicName(topic.tenant, topic.namespace, topic.name, at) for at in range(number)]
+    return {
+        "metadata": {"partitions": number, "deleted": False},
+        "partitions": {full(one): _internal(client, one) for one in parts},
+    }
+
+
+def _internal(client: Client, topic: TopicName) -> dict[str, object]:
+    found = client.describe_topic(str(topic))
+    parts = [
+        row
+        for row in found["partition_list"]
+        if topic.partition is None or row["partition"] == topic.partition
+    ]
+    ledgers: dict[int, dict[str, Any]] = {}
+    for row in segments.listed(client, str(topic)):
+        number = row["ledger"]
+        if number is None or row["sidecar"] or row["log"] is not None:
+            continue
+        one = ledgers.setdefault(
+            number,
+            {
+                "ledgerId": number,
+                "entries": 0,
+                "size": 0,
+                "offloaded": False,
+                "underReplicated": False,
+            },
+        )
+        one["entries"] += row["rows"] or 0
+        one["size"] += row["size_bytes"] or 0
+        one["offloaded"] |= "://" in (row["file"] or "")
+    last = max((row["last"] for row in parts if row["last"] is not None), default=None)
+    entries, size = (
+        sum(row["messages"] for row in parts),
+        sum(row["size_bytes"] for row in parts),
+    )
+    newest = ledgers[max(ledgers)] if ledgers else {"entries": 0, "size": 0}
+    return {
+        "entriesAddedCounter": entries,
+        "numberOfEntries": entries,
+        "totalSize": size,
+        "currentLedgerEntries": newest["entries"],
+        "currentLedgerSize": newest["size"],
+        "waitingCursorsCount": 0,
+        "pendingAddEntriesCount": 0,
+        "lastConfirmedEntry": "-1:-1" if last is None else f"{last.ledger}:{last.entry}",
+        "state": "LedgerOpened",
+        "ledgers": [ledgers[number] for number in sorted(ledgers)],
+        "cursors": {
+            row["subscription"]: _cursor(client, topic, row["subscription"])
+            for row in found["subscription_list"]
+        },
+        "schemaLedgers": [],
+    }
+
+
+def _cursor(client: Client, topic: TopicName, name: str) -> dict[str, object]:
+    found = client.subscription(str(topic), name).describe()
+    at = topic.partition or 0
+    part = next(row for row in found["partition_list"] if row["partition"] == at)
+    place = part["mark_delete"]
+    return {
+        "markDeletePosition": "-1:-1" if place is None else f"{place.ledger}:{place.entry}",
+        "readPosition": "",
+        "waitingReadOp": False,
+        "pendingReadOps": 0,
+        "messagesConsumedCounter": 0,
+        "cursorLedger": -1,
+        "cursorLedgerLastEntry": -1,
+        "individuallyDeletedMessages": "[]",
+        "state": "Open",
+        "numberOfEntriesSinceFirstNotAckedMessage": part["backlog"] + part["acked_beyond"],
+        "totalNonContiguousDeletedMessagesRange": part["acked_beyond"],
+        "properties": {},
+    }
+
+
+# --- messages --------------------------------------------------------------------------------
+
+
+@endpoint("GET", f"{TOPIC}/lastMessageId", CONSUME)
+def last_message_id(client: Client, topic: TopicName) -> dict[str, object]:
+    """The id of the last message of a topic that is not partitioned, or of a partition."""
+    found = client.describe_topic(str(topic))
+    if topic.partition is None and found["partitions"] > 1:
+        raise InvalidArgument(f"{topic.short} is partitioned", hint="name a partition")
+    last = found["partition_list"][topic.partition or 0]["last"]
+    return as_pulsar(last, -1 if topic.partition is None else topic.partition)
+
+
+@endpoint("GET", f"{TOPIC}/messageid/{{timestamp}}", CONSUME)
+def message_id_at(client: Client, topic: TopicName, timestamp: int) -> dict[str, object]:
+    """The first message that became visible at an instant or later."""
+    wanted = Range(start=Bound("time", timestamp))
+    for message in client.reader(str(topic), wanted.start):
+        return as_pulsar(message.message_id, message.partition)
+    return as_pulsar(None, topic.partition or 0)
+
+
+def as_pulsar(place: MessageId | None, partition: int) -> dict[str, object]:
+    """An id by Pulsar's names; of a message of a transaction also its index there."""
+    if place is None:
+        return {"ledgerId": -1, "entryId": -1, "partitionIndex": partition}
+    out: dict[str, object] = {
+        "ledgerId": place.ledger,
+        "entryId": place.entry,
+        "partitionIndex": partition,
+    }
+    if place.index:
+        out["txnIndex"] = place.index
+    return out
+
+
+def message_id_of(given: dict[str, Any]) -> MessageId:
+    """The id that Pulsar's names say. Raises InvalidArgument."""
+    return MessageId(
+        integer(given.get("ledgerId")), integer(given.get("entryId")), given.get("txnIndex") or 0
+    )
+
+
+# --- compaction and offload ------------------------------------------------------------------
+
+
+@endpoint("PUT", f"{TOPIC}/compaction", ADMIN, is_slow=True)
+def compact(client: Client, topic: TopicName) -> None:
+    """Compact a topic by key; it is done when this returns."""
+    client.admin.compact_topic(topic.full)
+
+
+@endpoint("GET", f"{TOPIC}/compaction", LOOK)
+def compaction(client: Client, topic: TopicName) -> dict[str, str]:
+    """How the compaction goes: it never runs on."""
+    rows = client.describe_topic(topic.full)["partition_list"]
+    is_done = any(row["compacted_through"] is not None for row in rows)
+    return {"status": "SUCCESS" if is_done else "NOT_RUN", "lastError": ""}
+
+
+@endpoint("PUT", f"{TOPIC}/offload", ADMIN, is_slow=True)
+def offload(client: Client, topic: TopicName, to: str = "", body: object = None) -> object:
+    """Move sealed files to a directory or bucket; `to` says where."""
+    if not to:
+        raise InvalidArgument("say where to, as to=DIRECTORY or to=s3://BUCKET/PREFIX")
+    return client.admin.offload(topic.full, to, topic.partition)
+
+
+@endpoint("GET", f"{TOPIC}/offload", LOOK)
+def offload_status(client: Client, topic: TopicName) -> dict[str, str]:
+    """How the offload goes: it never runs on."""
+    client.describe_topic(topic.full)
+    return {"status": "NOT_RUN", "lastError": ""}
+
+
+@endpoint("GET", "/lookup/v2/topic/{domain}/{tenant}/{namespace}/{topic}", LOOK)
+def lookup(client: Client, topic: TopicName, addresses: dict[str, str]) -> dict[str, str]:
+    """Where clients connect for a topic: here, whether it exists or not."""
+    return addresses

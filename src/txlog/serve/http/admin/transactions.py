@@ -1,0 +1,199 @@
+"""Owns the endpoints of transactions: coordinators, transactions, what they hold, transaction keys.
+
+Keys have the paths of their proposal (v2) and the same below v3.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from txlog.api.client import Client
+from txlog.errors import CoordinatorNotFound
+from txlog.ids import MessageId, TopicName, TxnId
+from txlog.rows.transactions import CoordinatorStats
+from txlog.serve.http.core.declared import ADMIN, LOOK, Declared, integer
+
+V3: Final = "/admin/v3/transactions"
+V2: Final = "/admin/v2/transactions"
+OF_TOPIC: Final = "{tenant}/{namespace}/{topic}"
+HALVES: Final = "{most}/{least}"
+endpoint = Declared()
+
+
+# --- coordinators ----------------------------------------------------------------------------
+
+
+@endpoint("GET", f"{V3}/coordinators", LOOK)
+def coordinators(client: Client) -> list[dict[str, object]]:
+    """The coordinators, all here."""
+    return [
+        {"id": row["coordinator"], "brokerServiceUrl": ""} for row in client.admin.coordinators()
+    ]
+
+
+@endpoint("GET", f"{V3}/coordinatorStats", LOOK)
+def coordinator_stats(client: Client) -> dict[str, object]:
+    """Figures of each coordinator, by its number."""
+    return {str(row["coordinator"]): _coordinator(row) for row in client.admin.coordinator_stats()}
+
+
+@endpoint("GET", f"{V3}/coordinatorStats/{{number}}", LOOK)
+def stats_of_coordinator(client: Client, number: int) -> dict[str, object]:
+    """Figures of a coordinator."""
+    [row] = client.admin.coordinator_stats(number)
+    return _coordinator(row)
+
+
+@endpoint("GET", f"{V3}/coordinatorInternalStats/{{number}}", LOOK)
+def coordinator_internal_stats(client: Client, number: int) -> dict[str, object]:
+    """The log behind a coordinator."""
+    [row] = client.admin.coordinator_stats(number, internal=True)
+    log = row["log_stats"]
+    if log is None:
+        raise CoordinatorNotFound(f"there is no log of coordinator {number}")
+    return {
+        "transactionLogStats": {
+            "managedLedgerName": log["managed_ledger_name"],
+            "managedLedgerInternalStats": camel(log["managed_ledger_internal_stats"]),
+        }
+    }
+
+
+def _coordinator(row: CoordinatorStats) -> dict[str, object]:
+    return {
+        "state": row["state"].capitalize(),
+        "leastSigBits": row["least_sig_bits"],
+        "lowWaterMark": row["low_water_mark"],
+        "ongoingTxnSize": row["ongoing_txn_size"],
+        "recoverStartTime": row["recover_start_time"],
+        "recoverEndTime": row["recover_end_time"],
+    }
+
+
+@endpoint("POST", f"{V3}/transactionCoordinator/replicas", ADMIN)
+def scale_coordinators(client: Client, body: object) -> None:
+    """Have this many coordinators; there are never fewer."""
+    client.admin.scale_coordinators(integer(body))
+
+
+# --- transactions ----------------------------------------------------------------------------
+
+
+@endpoint("GET", f"{V3}/transactionMetadata/{HALVES}", LOOK)
+def transaction_metadata(client: Client, txn: TxnId) -> dict[str, object]:
+    """Everything known of a transaction."""
+    return _renamed(client, txn)
+
+
+def _renamed(client: Client, txn: TxnId) -> dict[str, object]:
+    found = client.admin.transaction_metadata(txn)
+    return {
+        "txnId": str(found["txn"]),
+        "status": found["status"].upper(),
+        "openTimestamp": found["open_time"],
+        "timeoutAt": found["timeout_ms"],
+        "owner": found["owner"],
+        "producedPartitions": {
+            place: camel(row) for place, row in found["produced_partitions"].items()
+        },
+        "ackedPartitions": {
+            place: {name: camel(row) for name, row in rows.items()}
+            for place, rows in found["acked_partitions"].items()
+        },
+        "transactionKey": found["transaction_key"],
+        "epoch": found["epoch"],
+        "waiting": found["waiting_list"],
+    }
+
+
+@endpoint("GET", f"{V3}/slowTransactions/{{timeout}}", LOOK)
+def slow_transactions(client: Client, timeout: int, coordinatorId: int | None = None) -> object:
+    """Unfinished transactions that are older than this many ms, by id."""
+    rows = client.admin.slow_transactions(timeout, coordinatorId)
+    return {f"({row['txn'].most},{row['txn'].least})": _renamed(client, row["txn"]) for row in rows}
+
+
+@endpoint("POST", f"{V3}/abortTransaction/{HALVES}", ADMIN)
+def abort_transaction(client: Client, txn: TxnId) -> None:
+    """Abort a transaction."""
+    client.abort(txn)
+
+
+@endpoint("GET", f"{V3}/transactionInBufferStats/{OF_TOPIC}/{HALVES}", LOOK)
+def transaction_in_buffer(client: Client, topic: TopicName, txn: TxnId) -> object:
+    """What a transaction has sent to a topic."""
+    return camel(client.admin.transaction_buffer_stats(str(topic), txn=txn)[0])
+
+
+@endpoint("GET", f"{V3}/transactionInPendingAckStats/{OF_TOPIC}/{{subscription}}/{HALVES}", LOOK)
+def transaction_in_pending_ack(
+    client: Client, topic: TopicName, subscription: str, txn: TxnId
+) -> object:
+    """What a transaction has acknowledged on a subscription."""
+    return camel(client.admin.pending_ack_stats(str(topic), subscription, txn=txn)[0])
+
+
+@endpoint("GET", f"{V3}/transactionBufferStats/{OF_TOPIC}", LOOK)
+def transaction_buffer(client: Client, topic: TopicName) -> object:
+    """The sidecar of a topic or partition: what open transactions have sent."""
+    return camel(client.admin.transaction_buffer_stats(str(topic))[0])
+
+
+@endpoint("GET", f"{V3}/pendingAckStats/{OF_TOPIC}/{{subscription}}", LOOK)
+def pending_acks(client: Client, topic: TopicName, subscription: str) -> object:
+    """What transactions hold of a subscription."""
+    return camel(client.admin.pending_ack_stats(str(topic), subscription)[0])
+
+
+@endpoint("GET", f"{V3}/pendingAckInternalStats/{OF_TOPIC}/{{subscription}}", LOOK)
+def pending_acks_internal(client: Client, topic: TopicName, subscription: str) -> object:
+    """The log behind what transactions hold of a subscription."""
+    [row, *_] = client.admin.pending_ack_stats(str(topic), subscription, internal=True)
+    return {"pendingAckLogStats": camel(row["log_stats"])}
+
+
+@endpoint("GET", f"{V3}/pendingAckStats/{OF_TOPIC}/{{subscription}}/{{ledger}}/{{entry}}", LOOK)
+def position_in_pending_ack(
+    client: Client, topic: TopicName, subscription: str, ledger: int, entry: int, batch: int = 0
+) -> object:
+    """Whether a transaction holds a message of a subscription."""
+    place = MessageId(ledger, entry, batch)
+    return camel(client.admin.position_in_pending_ack(str(topic), subscription, place))
+
+
+def camel(row: object) -> object:
+    """An answer with Pulsar's kind of names: `ongoing_txn_size` is `ongoingTxnSize`."""
+    if isinstance(row, dict):
+        return {_camel(name): camel(value) for name, value in row.items()}
+    if isinstance(row, list):
+        return [camel(one) for one in row]
+    return row
+
+
+def _camel(name: str) -> str:
+    first, *rest = name.split("_")
+    return first + "".join(word.capitalize() for word in rest)
+
+
+# --- keys ------------------------------------------------------------------------------------
+
+
+@endpoint("GET", f"{V2}/transaction-keys", LOOK)
+@endpoint("GET", f"{V3}/transaction-keys", LOOK)
+def transaction_keys(client: Client, deleted: bool = False, owner: str | None = None) -> object:
+    """The transaction keys; deleted: also those of which only the epoch is kept."""
+    return client.admin.transaction_keys(deleted, owner)
+
+
+@endpoint("GET", f"{V2}/transaction-keys/{{key:path}}", LOOK)
+@endpoint("GET", f"{V3}/transaction-keys/{{key:path}}", LOOK)
+def transaction_key(client: Client, key: str, owner: str | None = None) -> object:
+    """A transaction key: its epoch, and its transactions, newest first."""
+    return client.admin.transaction_key(key, owner)
+
+
+@endpoint("DELETE", f"{V2}/transaction-keys/{{key:path}}", ADMIN)
+@endpoint("DELETE", f"{V3}/transaction-keys/{{key:path}}", ADMIN)
+def delete_transaction_key(client: Client, key: str, owner: str | None = None) -> object:
+    """Delete a transaction key; its open transaction is aborted."""
+    return client.admin.delete_transaction_key(key, owner)

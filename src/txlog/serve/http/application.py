@@ -1,0 +1,240 @@
+"""Owns the ASGI application: routes, the gate that each request passes, errors and headers.
+
+    app = application(Serving(client))      # client: an open txlog.aio.Client
+
+Every request goes through one function, the *gate* (core/gate), with what it wants to do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any, Final
+
+import orjson
+from starlette.applications import Starlette
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route, WebSocketRoute
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.websockets import WebSocket
+
+import txlog
+from txlog.answers.metrics_text import exposition
+from txlog.api.client import Client as Store
+from txlog.errors import (
+    InternalError,
+    InvalidArgument,
+    NotAllowed,
+    NotFound,
+    TxlogError,
+)
+from txlog.ids import TopicName
+from txlog.serve.http.admin import policies, schemas, store, subscriptions, times, topics
+from txlog.serve.http.admin import transactions as txns
+from txlog.serve.http.core.answers import answered, body_of, dumped, response_of
+from txlog.serve.http.core.declared import (
+    LOOK,
+    PRODUCE,
+    STORE,
+    Action,
+    Endpoint,
+    openapi,
+    topic_in,
+)
+from txlog.serve.http.core.gate import Serving
+from txlog.serve.http.data import events, rest
+from txlog.serve.http.data.websocket import SESSIONS, Session, connected
+
+ENDPOINTS: Final[list[Endpoint]] = [
+    endpoint
+    for module in (store, topics, subscriptions, policies, schemas, txns, times, rest)
+    for endpoint in module.endpoint.endpoints
+]
+# Nothing from elsewhere, no script or style in the page itself.
+SECURITY: Final = {
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self';"
+        " img-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    ),
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+}
+_SAFE: Final = frozenset(["GET", "HEAD", "OPTIONS"])
+
+
+def application(serving: Serving) -> Starlette:
+    """The application over an open client; it neither opens nor closes it."""
+    described = orjson.dumps(openapi(ENDPOINTS, txlog.__version__))
+    routes: list[BaseRoute] = [
+        Route("/openapi.json", _fixed(serving, described)),
+        Route("/metrics", _text(serving, _metrics)),
+        Route("/metrics/", _text(serving, _metrics)),
+        Route("/health", _text(serving, _health)),
+        Route("/ready", _text(serving, _ready)),
+        Route("/admin/v2/brokers/health", _text(serving, _ready)),
+        Route("/admin/v2/brokers/ready", _text(serving, _ready)),
+        Route(f"{rest.TOPICS}/events", partial(events.tail, serving)),
+        *(
+            WebSocketRoute(path, _socket(serving, session, operation))
+            for path, session, operation in SESSIONS
+        ),
+        *(route_of(one, serving) for one in ENDPOINTS),
+    ]
+    app = Starlette(routes=routes)
+    app.state.serving = serving
+    app.add_exception_handler(TxlogError, _failed)
+    app.add_exception_handler(HTTPException, _refused)
+    app.add_exception_handler(Exception, _crashed)
+    app.add_middleware(Guarded)
+    return app
+
+
+def _socket(serving: Serving, session: Session, operation: str) -> Callable[[WebSocket], Any]:
+    async def handle(socket: WebSocket) -> None:
+        await connected(serving, socket, session, operation, session.__name__)
+
+    return handle
+
+
+def route_of(endpoint: Endpoint, serving: Serving) -> Route:
+    """The route of a declared endpoint."""
+
+    async def handle(request: Request) -> Response:
+        await serving.gate(request, endpoint.action(request.path_params))
+        given = endpoint.arguments(request.path_params, request.query_params)
+        if endpoint.takes("body"):
+            given["body"] = await body_of(request)
+        for name, value in (
+            ("now_ms", serving.now_ms),
+            ("rates", lambda: serving.rates),
+            ("addresses", lambda: dict(serving.addresses)),
+        ):
+            if endpoint.takes(name):
+                given[name] = value()
+        if endpoint.operation == PRODUCE and isinstance(given.get("topic"), TopicName):
+            await serving.need(topic_in(request.path_params))
+        act = partial(endpoint.act, **given)
+        try:
+            found = await serving.client.run(act, blocking=endpoint.is_slow)
+        except TypeError as error:  # a value of a body is of another type than a call takes
+            if "body" not in given or isinstance(error, TxlogError):
+                raise
+            raise InvalidArgument(f"the body does not fit: {error}") from error
+        return answered(found)
+
+    return Route(endpoint.path, handle, methods=[endpoint.method])
+
+
+async def _failed(request: Request, error: Exception) -> Response:
+    assert isinstance(error, TxlogError)
+    return response_of(error)
+
+
+async def _refused(request: Request, error: Exception) -> Response:
+    """What is not ours: an unknown path, a method that a path does not have."""
+    assert isinstance(error, HTTPException)
+    path = f"{request.method} {request.url.path}"
+    if error.status_code == 404:
+        return response_of(NotFound(f"there is no {path}", hint="see /openapi.json"))
+    if error.status_code == 405:
+        found = InvalidArgument(f"there is no {path}", hint="see /openapi.json")
+        return response_of(found, 405)
+    found = InvalidArgument(error.detail)
+    return response_of(found, error.status_code)
+
+
+async def _crashed(request: Request, error: Exception) -> Response:
+    """A bug; what is in its text stays here."""
+    request.app.state.serving.failed(error)
+    return response_of(InternalError(f"a bug: {type(error).__name__}"), 500)
+
+
+class Guarded:
+    """What every response has: headers that keep a page to itself, and no request from another.
+
+    A browser says from where a request comes. A page of another site may neither change anything
+    nor read anything here.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and _is_foreign(scope):
+            refused = NotAllowed("this request comes from a page of another site")
+            await response_of(refused, 403)(scope, receive, send)
+            return
+        if scope["type"] == "websocket" and _is_foreign(scope):
+            await send({"type": "websocket.close", "code": 1008})
+            return
+
+        async def sending(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in SECURITY.items():
+                    headers.setdefault(name, value)
+                headers.setdefault("Cache-Control", "no-store")
+            await send(message)
+
+        await self._app(scope, receive, sending)
+
+
+def _is_foreign(scope: Scope) -> bool:
+    headers = Headers(scope=scope)
+    site, origin = headers.get("sec-fetch-site"), headers.get("origin")
+    if scope["type"] == "http" and scope["method"] in _SAFE and site != "cross-site":
+        return False
+    if site is not None:
+        is_navigation = headers.get("sec-fetch-mode") == "navigate"
+        is_safe = scope["type"] == "http" and scope["method"] in _SAFE
+        return site not in ("same-origin", "none") and not (is_navigation and is_safe)
+    return origin is not None and origin.partition("://")[2] != headers.get("host")
+
+
+# --- figures ---------------------------------------------------------------------------------
+
+Text = Callable[[Store], tuple[str, int, str]]
+_PLAIN: Final = "text/plain; charset=utf-8"
+
+
+def _text(serving: Serving, act: Text) -> Callable[[Request], Awaitable[Response]]:
+    async def handle(request: Request) -> Response:
+        await serving.gate(request, Action(LOOK, STORE, act.__name__.strip("_")))
+        text, status, kind = await serving.client.run(act)
+        return Response(text, status, media_type=kind)
+
+    return handle
+
+
+def _fixed(serving: Serving, body: bytes) -> Callable[[Request], Awaitable[Response]]:
+    async def handle(request: Request) -> Response:
+        await serving.gate(request, Action(LOOK, STORE, "openapi"))
+        return Response(body, media_type="application/json")
+
+    return handle
+
+
+def _metrics(client: Store) -> tuple[str, int, str]:
+    return (
+        exposition(client.admin.metrics()),
+        200,
+        "text/plain; version=0.0.4; charset=utf-8",
+    )
+
+
+def _health(client: Store) -> tuple[str, int, str]:
+    found = client.admin.check()
+    status = 503 if found["status"] == "critical" else 200
+    return dumped(found).decode(), status, "application/json"
+
+
+def _ready(client: Store) -> tuple[str, int, str]:
+    """The store can be read; TxlogError is an answer of its own."""
+    client.status()
+    return "ok", 200, _PLAIN

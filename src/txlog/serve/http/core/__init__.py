@@ -1,0 +1,9 @@
+"""What all endpoints of HTTP share.
+
+Contents:
+
+    answers     answers and errors as JSON, a message as headers and body, bodies of requests
+    declared    what an endpoint is, and OpenAPI made from it
+    gate        what all handlers share, and the gate that each request passes
+    rates       how fast counters grow
+"""

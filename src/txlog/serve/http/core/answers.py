@@ -1,0 +1,165 @@
+"""Owns how HTTP answers: JSON, errors with their status, a message as body and headers; and how a
+body is read.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from datetime import UTC, datetime
+from typing import Final
+from urllib.parse import quote
+
+import orjson
+from starlette.requests import Request
+from starlette.responses import Response
+
+from txlog.api.reading.message import Message
+from txlog.errors import (
+    AlreadyExists,
+    ConsumerBusy,
+    IncompatibleSchema,
+    InvalidArgument,
+    LimitExceeded,
+    NotAllowed,
+    NotAuthenticated,
+    NotFound,
+    ReadOnlyStore,
+    SqlError,
+    StillInUse,
+    TryAgain,
+    TxlogError,
+    Usage,
+    WrongState,
+)
+from txlog.ids import MessageId, Position, TxnId
+
+HEADER: Final = "X-Pulsar-"
+BODY_MAX: Final = 8 << 20  # bytes of a request
+# The first class that fits: what Pulsar answers, and `pulsar-admin` knows how to say.
+STATUSES: Final[tuple[tuple[type[TxlogError], int], ...]] = (
+    (NotFound, 404),
+    (AlreadyExists, 409),
+    (StillInUse, 412),
+    (ConsumerBusy, 412),
+    (NotAuthenticated, 401),
+    (NotAllowed, 405),
+    (ReadOnlyStore, 405),
+    (IncompatibleSchema, 409),
+    (WrongState, 409),
+    (LimitExceeded, 412),
+    (Usage, 400),
+    (SqlError, 400),
+    (TryAgain, 503),
+)
+
+
+async def body_of(request: Request) -> object:
+    """The JSON of a request; None without any. Raises InvalidArgument."""
+    data = await bytes_of(request)
+    if not data.strip():
+        return None
+    try:
+        return json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise InvalidArgument(f"the body is not JSON: {error}") from error
+
+
+async def bytes_of(request: Request, most: int = BODY_MAX) -> bytes:
+    """The body of a request. Raises LimitExceeded before it holds more than `most`."""
+    data = bytearray()
+    async for piece in request.stream():
+        data += piece
+        if len(data) > most:
+            raise LimitExceeded(f"the body has more than {most} bytes", limit=most)
+    return bytes(data)
+
+
+# --- answers ---------------------------------------------------------------------------------
+
+
+def dumped(found: object) -> bytes:
+    """An answer as JSON; ids as their text."""
+    return orjson.dumps(found, default=_plain, option=orjson.OPT_NON_STR_KEYS)
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, MessageId | TxnId | Position):
+        return str(value)
+    if isinstance(value, bytes | bytearray | memoryview):
+        return bytes(value).decode(errors="replace")
+    raise TypeError(f"no JSON of {type(value).__name__}")
+
+
+def answered(found: object) -> Response:
+    """The response of what an endpoint returned: 204 for None."""
+    if found is None:
+        return Response(status_code=204)
+    if isinstance(found, Message):
+        return peeked(found)
+    return Response(dumped(found), media_type="application/json")
+
+
+def status_of(error: TxlogError) -> int:
+    """The status of an error."""
+    if error.code == 509:
+        return 429
+    return next((status for kind, status in STATUSES if isinstance(error, kind)), 500)
+
+
+def error_of(error: TxlogError) -> dict[str, object]:
+    """An error as JSON: `reason`, as Pulsar calls it, beside what the command line prints."""
+    said = error.as_dict()
+    return {"reason": said.pop("message"), **said}
+
+
+def response_of(error: TxlogError, status: int | None = None) -> Response:
+    """The response for an error; status: instead of its own."""
+    status = status_of(error) if status is None else status
+    headers = {"Retry-After": "1"} if status in (429, 503) else None
+    return Response(dumped(error_of(error)), status, headers, "application/json")
+
+
+# --- a message ---------------------------------------------------------------------------------
+
+
+def peeked(message: Message) -> Response:
+    """The response for a message; text that no header can hold is percent-encoded."""
+    place = message.message_id
+    headers = {
+        f"{HEADER}Message-ID": "" if place is None else f"{place.ledger}:{place.entry}",
+        f"{HEADER}publish-time": _instant(message.publish_time),
+    }
+    if place is not None and place.index:
+        headers[f"{HEADER}txn-index"] = str(place.index)
+    if message.event_time is not None:
+        headers[f"{HEADER}event-time"] = _instant(message.event_time)
+    if message.deliver_at is not None:
+        headers[f"{HEADER}deliver-at-time"] = _instant(message.deliver_at)
+    if message.producer is not None:
+        headers[f"{HEADER}producer-name"] = quote(message.producer)
+    if message.sequence_id is not None:
+        headers[f"{HEADER}sequence-id"] = str(message.sequence_id)
+    if message.key is not None:
+        try:
+            headers[f"{HEADER}partition-key"] = quote(message.key.decode())
+        except UnicodeDecodeError:
+            headers[f"{HEADER}partition-key"] = base64.b64encode(message.key).decode()
+            headers[f"{HEADER}partition-key-b64-encoded"] = "true"
+    if message.txn is not None:
+        headers[f"{HEADER}txnid-most-bits"] = str(message.txn.most)
+        headers[f"{HEADER}txnid-least-bits"] = str(message.txn.least)
+    if message.value is None:
+        headers[f"{HEADER}null-value"] = "true"
+    for name, value in message.properties.items():
+        headers[f"{HEADER}PROPERTY-{quote(name)}"] = quote(value)
+    return Response(message.value or b"", headers=headers, media_type="application/octet-stream")
+
+
+def _instant(ms: int) -> str:
+    """As Pulsar writes instants: 2026-11-20T09:12:04.000Z; beyond those of calendars, in ms."""
+    try:
+        moment = datetime.fromtimestamp(ms / 1000, UTC)
+    except (ValueError, OverflowError, OSError):
+        return str(ms)
+    return moment.strftime("%Y-%m-%dT%H:%M:%S.") + f"{ms % 1000:03d}Z"

@@ -1,0 +1,246 @@
+"""Owns how an endpoint is declared: a function over a client, from which route, arguments and
+OpenAPI are made.
+
+    @endpoint("POST", f"{TOPIC}/subscription/{{subscription}}/skip/{{messages}}", CONSUME)
+    def skip(client: Client, topic: TopicName, subscription: str, messages: int) -> None:
+        \"\"\"Acknowledge the next messages of a subscription.\"\"\"
+
+What stands in the path or the query is an argument by its name, converted by its annotation. A path
+with `{tenant}/{namespace}/{topic}` gives `topic: TopicName`, one with `{tenant}/{namespace}` the
+argument `namespace`, one with `{most}/{least}` gives `txn: TxnId`. `body` is the JSON of the
+request; `now_ms`, `rates` and `addresses` are of the application.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Mapping
+from functools import cache
+from typing import Any, Final, NamedTuple, TypeVar
+
+from txlog.errors import InvalidArgument, NotAllowed
+from txlog.ids import TopicName, TxnId, check_name
+
+PRODUCE, CONSUME, ADMIN, LOOK = "produce", "consume", "admin", "look"
+STORE: Final = ""  # the resource of what concerns the whole store
+
+_PLACE: Final = re.compile(r"{(\w+)(?::\w+)?}")
+_GIVEN: Final = frozenset(["client", "body", "now_ms", "rates", "addresses"])
+_TYPES: Final = {int: "integer", bool: "boolean", str: "string", float: "number"}
+F = TypeVar("F", bound=Callable[..., object])
+
+
+class Action(NamedTuple):
+    """What a request wants to do: what decides whether it may.
+
+    operation: produce, consume, admin, or look (figures and lists)
+    resource:  a topic in full (`public/default/orders`), a namespace, a tenant, or "" for the store
+    name:      of the endpoint
+    """
+
+    operation: str
+    resource: str
+    name: str
+
+
+class Endpoint(NamedTuple):
+    """A route, and the function behind it.
+
+    is_slow: it may take long, and runs beside the calls of others
+    """
+
+    method: str
+    path: str
+    operation: str
+    act: Callable[..., object]
+    is_slow: bool
+
+    def action(self, path: Mapping[str, str]) -> Action:
+        """What a request with these words of its path wants to do."""
+        words = [path[one] for one in ("tenant", "namespace", "topic") if one in path]
+        if len(words) == 3:
+            words[2] = topic_in(path).name
+        return Action(self.operation, "/".join(words) or STORE, self.act.__name__)
+
+    def arguments(self, path: Mapping[str, str], query: Mapping[str, str]) -> dict[str, object]:
+        """The arguments of the function, except client, body and now_ms.
+
+        raises: InvalidArgument; NotAllowed for a topic that is not persistent
+        """
+        found: dict[str, object] = {}
+        for name, one in _parameters(self.act).items():
+            if name in _GIVEN:
+                continue
+            if one.annotation is TopicName:
+                found[name] = topic_in(path)
+            elif one.annotation is TxnId:
+                found[name] = TxnId.from_halves(
+                    _value("most", path["most"], int), _value("least", path["least"], int)
+                )
+            elif name == "namespace":
+                found[name] = namespace_of(path["tenant"], path["namespace"])
+            elif name in path:
+                found[name] = _value(name, path[name], one.annotation)
+            elif name in query:
+                found[name] = _value(name, query[name], one.annotation)
+            elif one.default is inspect.Parameter.empty:
+                raise InvalidArgument(f"the query has no {name}")
+        return found
+
+    def takes(self, name: str) -> bool:
+        """Whether the function has this argument."""
+        return name in _parameters(self.act)
+
+    def described(self) -> dict[str, object]:
+        """The operation as OpenAPI has it."""
+        doc = inspect.getdoc(self.act) or ""
+        summary, _, rest = doc.partition("\n\n")
+        placed = _PLACE.findall(self.path)
+        rows: list[dict[str, object]] = [
+            {
+                "name": name,
+                "in": "path",
+                "required": True,
+                "schema": {"type": _type_of(self.act, name)},
+            }
+            for name in placed
+        ]
+        beside = {*placed, *_GIVEN, "topic", "namespace", "txn"}
+        rows += [
+            {"name": name, "in": "query", "schema": {"type": _type_of(self.act, name)}}
+            for name in _parameters(self.act)
+            if name not in beside
+        ]
+        out: dict[str, object] = {
+            "operationId": self.act.__name__,
+            "summary": summary.replace("\n", " "),
+            "parameters": rows,
+            "tags": [self.operation],
+            "responses": {
+                "200": {"description": "what was asked for"},
+                "204": {"description": "done"},
+                "default": {
+                    "description": "an error",
+                    "content": {
+                        "application/json": {"schema": {"$ref": "#/components/schemas/Error"}}
+                    },
+                },
+            },
+        }
+        if rest:
+            out["description"] = rest
+        if self.takes("body"):
+            out["requestBody"] = {"content": {"application/json": {"schema": {}}}}
+        return out
+
+
+class Declared:
+    """Endpoints in the order of their declaration; a module makes one, and `endpoint` fills it."""
+
+    def __init__(self) -> None:
+        self.endpoints: list[Endpoint] = []
+
+    def __call__(
+        self, method: str, path: str, operation: str, *, is_slow: bool = False
+    ) -> Callable[[F], F]:
+        """Declare the function below as an endpoint; one function may have several paths."""
+
+        def declare(act: F) -> F:
+            self.endpoints.append(Endpoint(method, path, operation, act, is_slow))
+            return act
+
+        return declare
+
+
+ERROR: Final[dict[str, object]] = {
+    "type": "object",
+    "properties": {
+        "reason": {"type": "string", "description": "one line, as Pulsar calls it"},
+        "code": {"type": "string", "examples": ["TXL-302"]},
+        "class": {"type": "string", "examples": ["TopicNotFound"]},
+        "hint": {"type": ["string", "null"]},
+        "retryable": {"type": "boolean"},
+    },
+    "required": ["reason", "code"],
+}
+
+
+def openapi(endpoints: list[Endpoint], version: str) -> dict[str, object]:
+    """The document of all endpoints, by OpenAPI 3.1."""
+    paths: dict[str, dict[str, object]] = {}
+    for one in endpoints:
+        path = _PLACE.sub(r"{\1}", one.path)
+        paths.setdefault(path, {})[one.method.lower()] = one.described()
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "txlog serve", "version": version},
+        "paths": paths,
+        "components": {"schemas": {"Error": ERROR}},
+    }
+
+
+def namespace_of(tenant: str, namespace: str) -> str:
+    """`tenant/namespace`. Raises InvalidArgument."""
+    return f"{check_name('tenant', tenant)}/{check_name('namespace', namespace)}"
+
+
+# --- bodies ----------------------------------------------------------------------------------
+
+
+def integer(body: object) -> int:
+    """A body that is a number. Raises InvalidArgument."""
+    if isinstance(body, int) and not isinstance(body, bool):
+        return body
+    raise InvalidArgument(f"the body has to be a number, it is {_short(body)}")
+
+
+def members(body: object) -> dict[str, Any]:
+    """A body that is an object; none at all is an empty one. Raises InvalidArgument."""
+    if body is None:
+        return {}
+    if isinstance(body, dict):
+        return body
+    raise InvalidArgument(f"the body has to be an object, it is {_short(body)}")
+
+
+def _short(body: object) -> str:
+    text = repr(body)
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+# --- arguments -------------------------------------------------------------------------------
+
+
+@cache
+def _parameters(act: Callable[..., object]) -> Mapping[str, inspect.Parameter]:
+    return inspect.signature(act, eval_str=True).parameters
+
+
+def _type_of(act: Callable[..., object], name: str) -> str:
+    one = _parameters(act).get(name)
+    kind = str if one is None else one.annotation
+    if name in ("most", "least"):
+        return "integer"
+    return next((word for type_, word in _TYPES.items() if kind in (type_, type_ | None)), "string")
+
+
+def topic_in(path: Mapping[str, str]) -> TopicName:
+    """The topic of a path. Raises InvalidArgument; NotAllowed if it is not persistent."""
+    name = f"{path['tenant']}/{path['namespace']}/{path['topic']}"
+    if path.get("domain", "persistent") != "persistent":
+        raise NotAllowed(f"{path['domain']}://{name}: only persistent topics are known")
+    return TopicName.parse(name, allow_partition=True)
+
+
+def _value(name: str, text: str, kind: Any) -> Any:
+    if kind in (int, int | None):
+        try:
+            return int(text)
+        except ValueError:
+            raise InvalidArgument(f'{name} is "{text[:80]}", it has to be a number') from None
+    if kind in (bool, bool | None):
+        if text.lower() not in ("true", "false"):
+            raise InvalidArgument(f'{name} is "{text[:80]}", it has to be true or false')
+        return text.lower() == "true"
+    return text

@@ -1,0 +1,115 @@
+"""Owns the tail of a topic as server-sent events.
+
+    id: 0=1:17,1=2:3          the last message of each partition so far
+    data: {"message_id": "1:17", "partition": 0, "value": "...", ...}
+
+A browser that was cut off sends the last id again (`Last-Event-ID`), and gets what came since.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+
+from txlog.aio import Reader
+from txlog.api.reading.message import Message
+from txlog.errors import InvalidArgument, TxlogError
+from txlog.ids import MessageId
+from txlog.ranges import Bound
+from txlog.serve.http.core.answers import dumped, error_of
+from txlog.serve.http.core.declared import CONSUME
+from txlog.serve.http.core.gate import Serving
+from txlog.serve.http.data.messages import as_json
+
+QUEUE_MAX = 100  # messages read and not sent yet
+QUIET_SECONDS = 15.0  # then a comment says that the connection is there
+EVENT_STREAM = "text/event-stream"
+
+
+def event(data: bytes, *, name: str = "", id: str = "") -> bytes:
+    """One event."""
+    head = (f"event: {name}\n" if name else "") + (f"id: {id}\n" if id else "")
+    return b"%sdata: %s\n\n" % (head.encode(), data)
+
+
+async def tail(serving: Serving, request: Request) -> Response:
+    """GET …/events?start=end: what becomes visible in a topic, as it does."""
+    topic = await serving.let_in(request, CONSUME, "events")
+    assert topic is not None
+    text = request.query_params.get("start", "end")
+    start = Bound.parse(text, serving.now_ms())
+    seen = _seen(request.headers.get("last-event-id", ""))
+    found = await serving.client.describe_topic(topic.full)
+    parts = range(found["partitions"]) if topic.partition is None else [topic.partition]
+    stack = AsyncExitStack()
+    try:
+        readers = {
+            part: await stack.enter_async_context(
+                serving.client.reader(
+                    topic.full,
+                    Bound("after", seen[part]) if part in seen else start,
+                    partitions=[part],
+                )
+            )
+            for part in parts
+        }
+    except BaseException:  # nobody else can close those that are open
+        await stack.aclose()
+        raise
+    headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+    return StreamingResponse(
+        _events(readers, seen, stack), media_type=EVENT_STREAM, headers=headers
+    )
+
+
+async def _events(
+    readers: dict[int, Reader], seen: dict[int, MessageId], stack: AsyncExitStack
+) -> AsyncIterator[bytes]:
+    queue: asyncio.Queue[Message | TxlogError] = asyncio.Queue(QUEUE_MAX)
+
+    async def follow(reader: Reader) -> None:
+        try:
+            async for message in reader.follow():
+                await queue.put(message)
+        except TxlogError as error:
+            await queue.put(error)
+
+    tasks = [asyncio.create_task(follow(reader)) for reader in readers.values()]
+    try:
+        yield b": txlog\n\n"
+        while True:
+            try:
+                one = await asyncio.wait_for(queue.get(), QUIET_SECONDS)
+            except TimeoutError:
+                yield b":\n\n"
+                continue
+            if isinstance(one, TxlogError):
+                yield event(dumped(error_of(one)), name="failure")
+                return
+            if one.message_id is not None:
+                seen[one.partition] = one.message_id
+            yield event(dumped(as_json(one)), id=_text(seen))
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await stack.aclose()
+
+
+def _text(seen: dict[int, MessageId]) -> str:
+    return ",".join(f"{part}={place}" for part, place in sorted(seen.items()))
+
+
+def _seen(text: str) -> dict[int, MessageId]:
+    """What an event's id says. Raises InvalidArgument."""
+    found: dict[int, MessageId] = {}
+    for word in filter(None, text.split(",")):
+        part, mark, place = word.partition("=")
+        if not mark or not part.isdecimal():
+            raise InvalidArgument(f"not the id of an event: {text[:80]!r}", code=203)
+        found[int(part)] = MessageId.parse(place)
+    return found

@@ -1,0 +1,118 @@
+"""Owns a message as JSON, and ids as Pulsar's WebSocket protocol writes them.
+
+An id there is the base64 of Pulsar's MessageIdData; clients hand it back as they got it. The number
+of a message in its transaction, from 1, is its batch index.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from typing import Any, Final
+
+from txlog.api.reading.message import Message
+from txlog.errors import InvalidArgument
+from txlog.ids import MessageId
+
+_FIELDS: Final = (1, 2, 3, 4)  # ledgerId, entryId, partition, batch_index
+_BITS: Final = 64
+
+
+def as_json(message: Message) -> dict[str, object]:
+    """A message for REST and events: the fields of `txlog consume`; bytes that are no text are in
+    value_base64 and key_base64."""
+    found: dict[str, object] = {
+        "message_id": message.message_id,
+        "partition": message.partition,
+        **_text("key", message.key),
+        **_text("value", message.value),
+        "properties": message.properties,
+        "publish_time": message.publish_time,
+        "event_time": message.event_time,
+        "deliver_at": message.deliver_at,
+        "producer": message.producer,
+        "sequence_id": message.sequence_id,
+        "txn": message.txn,
+        "schema_version": message.schema_version,
+    }
+    always = ("message_id", "partition", "value", "publish_time")
+    return {
+        name: value for name, value in found.items() if name in always or value not in (None, {})
+    }
+
+
+def _text(name: str, value: bytes | None) -> dict[str, object]:
+    if value is None:
+        return {name: None}
+    try:
+        return {name: value.decode()}
+    except UnicodeDecodeError:
+        return {name: None, f"{name}_base64": base64.b64encode(value).decode()}
+
+
+def packed(place: MessageId, partition: int) -> str:
+    """An id as WebSocket clients get it."""
+    values = (place.ledger, place.entry, partition, place.index)
+    data = bytearray()
+    for field, value in zip(_FIELDS, values, strict=True):
+        if field <= 3 or value:
+            data.append(field << 3)
+            _put(data, value)
+    return base64.b64encode(data).decode()
+
+
+def unpacked(text: object) -> MessageId:
+    """The id that a client hands back. Raises InvalidArgument."""
+    try:
+        data = base64.b64decode(text, validate=True) if isinstance(text, str) else b""
+    except (binascii.Error, ValueError):
+        data = b""
+    found: dict[int, int] = {}
+    at = 0
+    while at < len(data) and data[at] & 7 == 0:
+        field = data[at] >> 3
+        value, at = _take(data, at + 1)
+        found[field] = value
+    if at != len(data) or not {1, 2} <= found.keys():
+        raise InvalidArgument(f"not a message id: {str(text)[:80]!r}", code=203)
+    index = found.get(4, 0)
+    return MessageId(found[1], found[2], index if index < 1 << 31 else 0)
+
+
+def _put(data: bytearray, value: int) -> None:
+    while value > 127:
+        data.append(value & 127 | 128)
+        value >>= 7
+    data.append(value)
+
+
+def _take(data: bytes, at: int) -> tuple[int, int]:
+    value = shift = 0
+    while at < len(data) and shift < _BITS:
+        value |= (data[at] & 127) << shift
+        at, shift = at + 1, shift + 7
+        if data[at - 1] < 128:
+            return value, at
+    raise InvalidArgument("not a message id: it ends too early", code=203)
+
+
+def value_of(given: dict[str, Any], name: str = "payload") -> bytes | None:
+    """The value of a message to send: text, or bytes as `{name}Base64`; null deletes its key.
+
+    raises: InvalidArgument
+    """
+    encoded = given.get(f"{name}Base64")
+    if encoded is not None:
+        return decoded(encoded)
+    text = given.get(name)
+    if text is None or isinstance(text, str):
+        return None if text is None else text.encode()
+    raise InvalidArgument(f"{name} has to be text, or bytes in {name}Base64")
+
+
+def decoded(text: object) -> bytes:
+    """The bytes of base64. Raises InvalidArgument."""
+    try:
+        return base64.b64decode(str(text), validate=True)
+    except (binascii.Error, ValueError):
+        raise InvalidArgument(f"not base64: {str(text)[:80]!r}") from None

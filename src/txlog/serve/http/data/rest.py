@@ -1,0 +1,101 @@
+"""Owns the endpoints that send and read messages, beside Pulsar's REST producer.
+
+What a request sends is one transaction: all of it is visible at once, or nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from txlog.api.client import Client
+from txlog.api.reading.message import messages
+from txlog.errors import InvalidArgument
+from txlog.ids import TopicName
+from txlog.ranges import Bound, Range
+from txlog.serve.http.core.declared import CONSUME, PRODUCE, Declared, members
+from txlog.serve.http.data.messages import as_json, value_of
+
+TOPICS: Final = "/topics/persistent/{tenant}/{namespace}/{topic}"
+LIMIT_MAX: Final = 10_000
+endpoint = Declared()
+
+
+@endpoint("POST", TOPICS, PRODUCE)
+def produce(client: Client, topic: TopicName, body: object) -> dict[str, object]:
+    """Send messages in one transaction: {producerName, messages: [{payload, key, ...}]}.
+
+    A message has payload or payloadBase64, and may have key, properties, eventTime, sequenceId,
+    deliverAt, deliverAfterMs.
+    """
+    given = members(body)
+    rows = given.get("messages")
+    if not isinstance(rows, list) or not rows:
+        raise InvalidArgument('the body has to be {"messages": [{"payload": "..."}]}')
+    name = given.get("producerName")
+    options = [_options(members(row)) for row in rows]
+    producer = client.producer(str(topic), name)
+    with client.transaction() as txn:
+        sent = [producer.send_async(value, txn=txn, **one) for value, one in options]
+    ended = client.commit(txn.id)
+    markers = {row["partition"]: row["marker"] for row in ended["marker_list"]}
+    results: list[dict[str, object]] = []
+    for one in sent:
+        receipt = one.result()
+        marker = markers.get(receipt.partition)
+        place = "" if marker is None else f"{marker.ledger}:{marker.entry}:{receipt.txn_index}"
+        results.append(
+            {
+                "messageId": place,
+                "errorCode": 0,
+                "schemaVersion": 0,
+                "partition": receipt.partition,
+                "duplicate": receipt.duplicate,
+            }
+        )
+    return {"messagePublishResults": results, "schemaVersion": 0, "txn": txn.id}
+
+
+@endpoint("POST", f"{TOPICS}/partitions/{{partition}}", PRODUCE)
+def produce_to_partition(
+    client: Client, topic: TopicName, partition: int, body: object
+) -> dict[str, object]:
+    """Send messages to one partition, in one transaction."""
+    return produce(client, TopicName(topic.tenant, topic.namespace, topic.name, partition), body)
+
+
+def _options(row: dict[str, Any]) -> tuple[bytes | None, dict[str, Any]]:
+    """The value of a message and what `send` takes beside it."""
+    found = {
+        "key": row.get("key"),
+        "properties": row.get("properties"),
+        "event_time": row.get("eventTime") or None,
+        "sequence_id": row.get("sequenceId"),
+        "deliver_at": row.get("deliverAt") or None,
+        "deliver_after": row.get("deliverAfterMs") or None,
+    }
+    return value_of(row), {name: value for name, value in found.items() if value is not None}
+
+
+@endpoint("GET", TOPICS, CONSUME)
+def read(
+    client: Client, topic: TopicName, now_ms: int, start: str = "start", limit: int = 100
+) -> dict[str, object]:
+    """Read messages from a place on: {messages, next}.
+
+    start: start, end, -N, an id, after=ID, or @TIME; next: the start of what follows, of a topic
+    with one partition, or of one partition
+    """
+    if not 0 < limit <= LIMIT_MAX:
+        raise InvalidArgument(f"limit is {limit}, it must be between 1 and {LIMIT_MAX}", code=203)
+    bound = Bound.parse(start, now_ms)
+    only = None if topic.partition is None else [topic.partition]
+    found = [
+        one
+        for table in client.read(topic.full, range=Range(start=bound), partitions=only, limit=limit)
+        for one in messages(table)
+    ]
+    is_one = only is not None or client.describe_topic(topic.full)["partitions"] == 1
+    follows = start if is_one else None
+    if is_one and found:
+        follows = f"after={found[-1].message_id}"
+    return {"messages": [as_json(one) for one in found], "next": follows}

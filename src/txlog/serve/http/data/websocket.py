@@ -1,0 +1,306 @@
+"""Owns Pulsar's WebSocket protocol: a producer, a consumer or a reader a connection.
+
+JSON both ways, payloads in base64. A consumer and a reader send as many messages as their queue
+holds, and one more for each that is acknowledged; in pull mode, as many as were permitted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import json
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from starlette.websockets import WebSocket, WebSocketDisconnect
+
+from txlog import aio
+from txlog.api.reading.message import Message
+from txlog.errors import InvalidArgument, TxlogError
+from txlog.ids import MessageId, TopicName
+from txlog.ranges import END, START, Bound
+from txlog.serve.http.core.answers import status_of
+from txlog.serve.http.core.declared import CONSUME, PRODUCE
+from txlog.serve.http.core.gate import Serving
+from txlog.serve.http.data.messages import decoded, packed, unpacked
+
+QUEUE: Final = 1000  # messages sent and not acknowledged, unless the client says otherwise
+QUEUE_MAX: Final = 100_000
+_TYPES: Final = {
+    "Exclusive": "exclusive",
+    "Shared": "shared",
+    "Failover": "failover",
+    "Key_Shared": "key-shared",
+}
+Session = Callable[[Serving, WebSocket, TopicName], Awaitable[None]]
+
+
+async def connected(
+    serving: Serving, socket: WebSocket, session: Session, operation: str, name: str
+) -> None:
+    """Pass the gate, then talk; an error before the talk is the status of the handshake."""
+    try:
+        topic = await serving.let_in(socket, operation, name)
+        assert topic is not None
+        if session is not reading:
+            await serving.need(topic)
+        await session(serving, socket, topic)
+    except WebSocketDisconnect:
+        return
+    except TxlogError as error:
+        if socket.application_state.name == "CONNECTING":
+            await socket.close(1008, error.message[:100])
+            return
+        await socket.close(1011 if status_of(error) >= 500 else 1008, error.message[:100])
+
+
+async def _words(socket: WebSocket) -> dict[str, Any]:
+    """The next message of a client. Raises InvalidArgument, WebSocketDisconnect."""
+    try:
+        found = json.loads(await socket.receive_text())
+    except (ValueError, RecursionError, KeyError) as error:
+        raise InvalidArgument("a message has to be JSON") from error
+    if not isinstance(found, dict):
+        raise InvalidArgument("a message has to be a JSON object")
+    return found
+
+
+# --- producing -------------------------------------------------------------------------------
+
+
+async def producing(serving: Serving, socket: WebSocket, topic: TopicName) -> None:
+    """Send what a client sends; each gets its answer, in order."""
+    name = socket.query_params.get("producerName")
+    async with serving.client.producer(str(topic), name) as producer:
+        await socket.accept()
+        waiting: asyncio.Queue[tuple[object, asyncio.Task[dict[str, object]]]] = asyncio.Queue(
+            QUEUE
+        )
+
+        async def answer() -> None:
+            while True:
+                context, sending = await waiting.get()
+                said = await sending
+                if context is not None:
+                    said["context"] = context
+                await socket.send_json(said)
+
+        answering = asyncio.create_task(answer())
+        try:
+            while not answering.done():
+                given = await _words(socket)
+                sending = asyncio.create_task(_send(producer, given))
+                await waiting.put((given.get("context"), sending))
+        finally:
+            answering.cancel()
+            await asyncio.gather(answering, return_exceptions=True)
+            while not waiting.empty():  # they are sent, though nobody is told
+                await asyncio.gather(waiting.get_nowait()[1], return_exceptions=True)
+
+
+async def _send(producer: aio.Producer, given: dict[str, Any]) -> dict[str, object]:
+    try:
+        value = None if given.get("payload") is None else decoded(given["payload"])
+        options = {
+            "key": given.get("key"),
+            "properties": given.get("properties"),
+            "deliver_at": given.get("deliverAt") or None,
+            "deliver_after": given.get("deliverAfterMs") or None,
+            "event_time": _instant(given.get("eventTime")),
+            "sequence_id": given.get("sequenceId"),
+        }
+        known: Any = {name: one for name, one in options.items() if one is not None}
+        receipt = await producer.send(value, **known)
+    except (TxlogError, TypeError) as error:
+        return {"result": "send-error:3", "errorMsg": str(error), "errorCode": 3}
+    place = receipt.message_id
+    found = "" if place is None else packed(place, receipt.partition)
+    return {"result": "ok", "messageId": found, "errorCode": 0, "schemaVersion": -1}
+
+
+def _instant(given: object) -> int | None:
+    """A time in ms; Pulsar's clients write it as text, too."""
+    if given is None or given == "":
+        return None
+    try:
+        return int(str(given))
+    except ValueError:
+        raise InvalidArgument(f"not an instant in ms: {str(given)[:80]!r}", code=203) from None
+
+
+# --- consuming and reading -------------------------------------------------------------------
+
+
+class Permits:
+    """How many more messages may be sent."""
+
+    def __init__(self, count: int) -> None:
+        self._left = count
+        self._more = asyncio.Event()
+
+    def add(self, count: int) -> None:
+        """Allow more."""
+        self._left = min(self._left + max(count, 0), QUEUE_MAX)
+        self._more.set()
+
+    async def take(self) -> None:
+        """Use one; waits until there is one."""
+        while self._left <= 0:
+            self._more.clear()
+            await self._more.wait()
+        self._left -= 1
+
+
+async def consuming(serving: Serving, socket: WebSocket, topic: TopicName) -> None:
+    """Deliver the messages of a subscription, which is made if it is missing."""
+    query = socket.query_params
+    kind = query.get("subscriptionType")
+    if kind is not None and kind not in _TYPES:
+        raise InvalidArgument(f"{kind[:80]!r} is no type of subscription", hint=", ".join(_TYPES))
+    options: dict[str, Any] = {
+        "type": None if kind is None else _TYPES[kind],
+        "name": query.get("consumerName"),
+        "create": True,
+        "position": START if query.get("subscriptionInitialPosition") == "Earliest" else END,
+        "priority": _number(query.get("priorityLevel"), 0),
+        "ack_timeout_ms": _number(query.get("ackTimeoutMillis"), 0) or None,
+        "nack_delay_ms": _number(query.get("negativeAckRedeliveryDelay"), 0) or None,
+        "durable": query.get("subscriptionMode", "Durable") == "Durable",
+    }
+    if not options["durable"]:
+        options["start"], options["create"] = options.pop("position"), False
+    queue = min(_number(query.get("receiverQueueSize"), QUEUE), QUEUE_MAX)
+    is_pull = query.get("pullMode") == "true"
+    permits = Permits(0 if is_pull else max(queue, 1))
+    name = socket.path_params["subscription"]
+    async with serving.client.consumer(str(topic), name, **options) as consumer:
+        await socket.accept()
+
+        async def take() -> Message | None:
+            return await consumer.receive(None)
+
+        async def hear(given: dict[str, Any]) -> None:
+            kind = given.get("type")
+            if kind == "permit":
+                permits.add(_number(given.get("permitMessages"), 0))
+            elif kind == "unsubscribe":
+                await consumer.unsubscribe()
+            elif kind == "negativeAcknowledge":
+                await consumer.negative_acknowledge(unpacked(given.get("messageId")))
+                permits.add(0 if is_pull else 1)
+            elif kind == "isEndOfTopic":
+                await socket.send_json({"endOfTopic": False})
+            else:
+                await consumer.acknowledge(unpacked(given.get("messageId")))
+                permits.add(0 if is_pull else 1)
+
+        await _both(socket, permits, take, hear)
+
+
+async def reading(serving: Serving, socket: WebSocket, topic: TopicName) -> None:
+    """Send the messages of a topic from a place on."""
+    query = socket.query_params
+    start = _start(query.get("messageId", "latest"))
+    queue = min(_number(query.get("receiverQueueSize"), QUEUE), QUEUE_MAX)
+    is_pull = query.get("pullMode") == "true"
+    permits = Permits(0 if is_pull else max(queue, 1))
+    only = None if topic.partition is None else [topic.partition]
+    async with serving.client.reader(topic.full, start, partitions=only) as reader:
+        await socket.accept()
+
+        async def take() -> Message | None:
+            return await reader.read_next(None)
+
+        async def hear(given: dict[str, Any]) -> None:
+            if given.get("type") == "permit":
+                permits.add(_number(given.get("permitMessages"), 0))
+            elif given.get("type") == "isEndOfTopic":
+                await socket.send_json({"endOfTopic": False})
+            elif not is_pull:
+                permits.add(1)
+
+        await _both(socket, permits, take, hear)
+
+
+async def _both(
+    socket: WebSocket,
+    permits: Permits,
+    take: Callable[[], Awaitable[Message | None]],
+    hear: Callable[[dict[str, Any]], Awaitable[None]],
+) -> None:
+    """Send messages and hear a client, until one of them fails or the client goes."""
+
+    async def sending() -> None:
+        while True:
+            await permits.take()
+            message = await take()
+            if message is not None:
+                await socket.send_json(_message(message))
+
+    async def hearing() -> None:
+        while True:
+            await hear(await _words(socket))
+
+    tasks = [asyncio.create_task(sending()), asyncio.create_task(hearing())]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for one in done:
+            one.result()
+    finally:
+        for one in tasks:
+            one.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _message(message: Message) -> dict[str, object]:
+    place = message.message_id
+    assert place is not None
+    found: dict[str, object] = {
+        "messageId": packed(place, message.partition),
+        "payload": base64.b64encode(message.value or b"").decode(),
+        "properties": message.properties,
+        "publishTime": datetime.fromtimestamp(message.publish_time / 1000, UTC).isoformat(
+            timespec="milliseconds"
+        ),
+        "redeliveryCount": message.redelivery_count or 0,
+    }
+    if message.key is not None:
+        try:
+            found["key"] = message.key.decode()
+        except UnicodeDecodeError:
+            found["key"] = base64.b64encode(message.key).decode()
+    if message.event_time is not None:
+        found["eventTime"] = message.event_time
+    return found
+
+
+def _start(text: str) -> Bound:
+    if text in ("earliest", "latest"):
+        return START if text == "earliest" else END
+    try:
+        base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError):
+        return Bound("after", MessageId.parse(text))
+    return Bound("after", unpacked(text))
+
+
+def _number(given: object, otherwise: int) -> int:
+    if given is None:
+        return otherwise
+    try:
+        return int(str(given))
+    except ValueError:
+        raise InvalidArgument(f"not a number: {str(given)[:80]!r}") from None
+
+
+SESSIONS: Final[tuple[tuple[str, Session, str], ...]] = (
+    ("/ws/v2/producer/{domain}/{tenant}/{namespace}/{topic}", producing, PRODUCE),
+    (
+        "/ws/v2/consumer/{domain}/{tenant}/{namespace}/{topic}/{subscription}",
+        consuming,
+        CONSUME,
+    ),
+    ("/ws/v2/reader/{domain}/{tenant}/{namespace}/{topic}", reading, CONSUME),
+)

@@ -1,0 +1,316 @@
+"""Pulsar's admin API over a store: what `pulsar-admin` and the admin client of Java send, and what
+they need of the answers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import httpx
+import pytest
+
+import txlog.aio
+from tests.serve.http_kit import BASE, serving
+from txlog.errors import NotAllowed
+from txlog.ids import TxnId
+from txlog.serve.http.application import ENDPOINTS
+from txlog.serve.http.core.declared import Action, openapi
+
+pytestmark = pytest.mark.usefixtures("quick_disk")
+ORDERS = "persistent://public/default/orders"
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> str:
+    return str(tmp_path / "store")
+
+
+def test_topics_are_made_listed_changed_and_deleted(path: str) -> None:
+    async def program(http: httpx.AsyncClient, client: txlog.aio.Client) -> None:
+        assert (await http.put(f"{BASE}/orders")).status_code == 204
+        assert (await http.put(f"{BASE}/orders")).status_code == 409
+        assert (await http.put(f"{BASE}/wide/partitions", json=2)).status_code == 204
+        assert (await http.get(BASE)).json() == [
+            ORDERS,
+            "persistent://public/default/wide-partition-0",
+            "persistent://public/default/wide-partition-1",
+        ]
+        assert (await http.get(f"{BASE}/partitioned")).json() == [
+            "persistent://public/default/wide"
+        ]
+        assert (await http.get(f"{BASE}/orders/partitions")).json()["partitions"] == 0
+        assert (await http.post(f"{BASE}/wide/partitions", content="3")).status_code == 204
+        assert (await http.get(f"{BASE}/wide/partitions")).json()["partitions"] == 3
+        fewer = await http.post(f"{BASE}/wide/partitions", content="1")
+        assert (fewer.status_code, fewer.json()["code"]) == (405, "TXL-406")
+        part = await http.delete(f"{BASE}/wide-partition-0")
+        assert part.status_code == 405
+        await client.create_subscription("orders", "s")
+        assert (await http.delete(f"{BASE}/orders")).status_code == 412
+        assert (await http.delete(f"{BASE}/orders", params={"force": "true"})).status_code == 204
+        assert [row["topic"] for row in await client.topics()] == ["wide"]
+        assert (await http.delete("/admin/v2/namespaces/public/default")).status_code == 412
+        gone = await http.delete("/admin/v2/namespaces/public/default?force=true")
+        assert (gone.status_code, await client.topics()) == (204, [])
+
+    serving(path, program)
+
+
+def test_an_error_is_json_with_reason_code_and_hint(path: str) -> None:
+    async def program(http: httpx.AsyncClient, client: txlog.aio.Client) -> None:
+        for method, where, status, code in (
+            ("GET", f"{BASE}/orders/stats", 404, "TXL-302"),
+            ("GET", "/admin/v2/nothing", 404, "TXL-308"),
+            ("PATCH", f"{BASE}/orders/stats", 405, "TXL-201"),
+            ("PUT", f"{BASE}/orders/partitions", 400, "TXL-201"),
+            ("GET", f"{BASE}/-x/stats", 400, "TXL-202"),
+            ("POST", f"{BASE}/orders/subscription/s/skip/many", 400, "TXL-201"),
+            ("GET", "/admin/v3/transactions/transactionMetadata/0/99", 404, "TXL-304"),
+            ("GET", "/admin/v2/transactions/transaction-keys/none", 404, "TXL-306"),
+            ("GET", "/lookup/v2/topic/non-persistent/public/default/t", 405, "TXL-406"),
+        ):
+            found = await http.request(method, where)
+            said = found.json()
+            assert (found.status_code, said["code"]) == (status, code), where
+            assert said["reason"] and "hint" in said
+        found = await http.put(f"{BASE}/orders/partitions", content=b"{nonsense")
+        assert (found.status_code, found.json()["code"]) == (400, "TXL-201")
+        found = await http.put(f"{BASE}/orders/partitions", content=b"1" * (9 << 20))
+        assert (found.status_code, found.json()["code"]) == (412, "TXL-204")
+
+    serving(path, program)
+
+
+def test_a_subscription_is_skipped_moved_peeked_and_deleted(path: str) -> None:
+    async def program(http: httpx.AsyncClient, client: txlog.aio.Client) -> None:
+        await client.create_topic("orders")
+        billing = f"{BASE}/orders/subscription/billing"
+        earliest = {"ledgerId": -1, "entryId": -1, "partitionIndex": -1}
+        assert (await http.put(billing, json=earliest)).status_code == 204
+        producer = await client.producer("orders")
+        sent = [await producer.send(b"%d" % n, key="k", properties={"n": str(n)}) for n in range(5)]
+        assert (await http.post(f"{billing}/skip/2")).status_code == 204
+        peeked = await http.get(f"{billing}/position/2")
+        place = sent[3].message_id
+        assert place is not None
+        assert peeked.content == b"3"
+        assert peeked.headers["X-Pulsar-Message-ID"] == str(place)
+        assert peeked.headers["X-Pulsar-PROPERTY-n"] == "3"
+        assert peeked.headers["X-Pulsar-partition-key"] == "k"
+        assert (await http.get(f"{billing}/position/4")).status_code == 404
+        one = {"ledgerId": place.ledger, "entryId": 1, "partitionIndex": -1}
+        assert (await http.post(f"{billing}/resetcursor", json=one)).status_code == 204
+        assert (await http.get(f"{billing}/position/1")).content == b"1"
+        excluded = {**one, "isExcluded": True}
+        assert (await http.post(f"{billing}/resetcursor", json=excluded)).status_code == 204
+        assert (await http.get(f"{billing}/position/1")).content == b"2"
+        found = (await http.get(f"{BASE}/orders/stats")).json()
+        assert found["msgInCounter"] == 5
+        assert found["subscriptions"]["billing"]["msgBacklog"] == 3
+        last = (await http.get(f"{BASE}/orders/lastMessageId")).json()
+        assert (last["ledgerId"], last["entryId"]) == (place.ledger, 4)
+        entry = await http.get(f"{BASE}/orders/ledger/{place.ledger}/entry/4")
+        assert entry.content == b"4"
+        assert (await http.get(f"{BASE}/orders/ledger/{place.ledger}/entry/9")).status_code == 404
+        inside = (await http.get(f"{BASE}/orders/internalStats")).json()
+        assert inside["lastConfirmedEntry"] == f"{place.ledger}:4"
+        assert inside["cursors"]["billing"]["markDeletePosition"] == f"{place.ledger}:1"
+        assert [row["entries"] for row in inside["ledgers"]] == [5]
+        assert (await http.post(f"{billing}/skip_all")).status_code == 204
+        assert (await http.get(f"{BASE}/orders/stats")).json()["subscriptions"]["billing"][
+            "msgBacklog"
+        ] == 0
+        assert (await http.delete(billing)).status_code == 204
+        assert (await http.get(f"{BASE}/orders/subscriptions")).json() == []
+
+    serving(path, program)
+
+
+def test_policies_of_topics_and_namespaces(path: str) -> None:
+    async def program(http: httpx.AsyncClient, client: txlog.aio.Client) -> None:
+        await client.create_topic("orders")
+        namespace = "/admin/v2/namespaces/public/default"
+        topic = f"{BASE}/orders"
+        kept = {"retentionTimeInMinutes": 60, "retentionSizeInMB": 512}
+        assert (await http.post(f"{namespace}/retention", json=kept)).status_code == 204
+        assert (await http.get(f"{namespace}/retention")).json() == kept
+        assert (await http.get(f"{topic}/retention")).status_code == 204  # nothing of its own
+        assert (await http.get(f"{topic}/retention?applied=true")).json() == kept
+        assert (await http.post(f"{topic}/messageTTL", params={"messageTTL": 5})).is_success
+        assert (await http.get(f"{topic}/messageTTL")).json() == 5
+        assert (await http.delete(f"{topic}/messageTTL")).status_code == 204
+        assert (await http.get(f"{topic}/messageTTL?applied=true")).json() == 0
+        delayed = {"tickTime": 500, "active": False, "maxDeliveryDelayInMillis": 0}
+        assert (await http.post(f"{topic}/delayedDelivery", json=delayed)).is_success
+        assert (await http.get(f"{topic}/delayedDelivery")).json() == delayed
+        strategy = f"{namespace}/schemaCompatibilityStrategy"
+        assert (await http.put(strategy, json="BACKWARD_TRANSITIVE")).status_code == 204
+        everything = (await http.get(namespace)).json()
+        assert everything["retention_policies"] == kept
+        assert everything["schema_compatibility_strategy"] == "BACKWARD_TRANSITIVE"
+        assert (await http.put(f"{namespace}/compactionThreshold", json=1 << 20)).is_success
+        assert (await http.get(f"{topic}/compactionThreshold?applied=true")).json() == 1 << 20
+        off = await http.post(f"{namespace}/deduplication", json=False)
+        assert (off.status_code, off.json()["code"]) == (405, "TXL-406")
+        wrong = await http.post(f"{namespace}/retention", json={"retentionTimeInMinutes": 0})
+        assert wrong.status_code == 400
+
+    serving(path, program)
+
+
+def test_schemas_have_versions_from_0(path: str) -> None:
+    async def program(http: httpx.AsyncClient, client: txlog.aio.Client) -> None:
+        await client.create_topic("orders")
+        base = "/admin/v2/schemas/public/default/orders"
+        assert (await http.get(f"{base}/schema")).status_code == 404
+        cups = '{"type":"record","name":"R","fields":[{"name":"cups","type":"int"}]}'
+        body = {"type": "JSON", "schema": cups, "properties": {}}
+        assert (await http.post(f"{base}/schema", json=body)).json() == {"version": {"version": 0}}
+        found = (await http.get(f"{base}/schema")).json()
+        assert (found["version"], found["type"]) == (0, "JSON")
+        assert (await http.post(f"{base}/version", json=body)).json() == {"version": 0}
+        other = {**body, "schema": cups.replace("int", "string")}
+        said = (await http.post(f"{base}/compatibility", json=other)).json()
+        assert said["compatibility"] is False
+        refused = await http.post(f"{base}/schema", json=other)
+        assert (refused.status_code, refused.json()["code"]) == (409, "TXL-410")
+        assert len((await http.get(f"{base}/schemas")).json()["getSchemaResponses"]) == 1
+        assert (await http.delete(f"{base}/schema")).is_success
+
+    serving(path, program)
+
+
+def test_transactions_and_keys_by_both_paths(path: str) -> None:
+    async def program(http: httpx.AsyncClient, client: txlog.aio.Client) -> None:
+        await client.create_topic("orders")
+        await client.create_subscription("orders", "s")
+        v3 = "/admin/v3/transactions"
+        txn: TxnId = await client.run(lambda it: it.begin(key="night ly")["txn"])
+        producer = await client.producer("orders")
+        await producer.send(b"hidden", txn=txn)
+        halves = f"{txn.most}/{txn.least}"
+        found = (await http.get(f"{v3}/transactionMetadata/{halves}")).json()
+        assert (found["status"], found["transactionKey"]) == ("OPEN", "night ly")
+        slow = (await http.get(f"{v3}/slowTransactions/0")).json()
+        assert list(slow) == [f"({txn.most},{txn.least})"]
+        inside = await http.get(f"{v3}/transactionInBufferStats/public/default/orders/{halves}")
+        assert inside.json()["messages"] == 1
+        pending = await http.get(f"{v3}/pendingAckStats/public/default/orders/s")
+        assert pending.json()["ongoingTxnSize"] == 0
+        count = len((await http.get(f"{v3}/coordinators")).json())
+        assert len((await http.get(f"{v3}/coordinatorStats")).json()) == count
+        for base in ("/admin/v2/transactions", v3):
+            [row] = (await http.get(f"{base}/transaction-keys")).json()
+            assert (row["transaction_key"], row["txn"]) == ("night ly", str(txn))
+            one = (await http.get(f"{base}/transaction-keys/night%20ly")).json()
+            assert one["epoch"] == 0
+        gone = (await http.delete(f"{v3}/transaction-keys/night%20ly")).json()
+        assert gone["aborted_list"] == [str(txn)]
+        ended = (await http.get(f"{v3}/transactionMetadata/{halves}")).json()
+        assert ended["status"] == "ABORTED"
+        other: TxnId = await client.run(lambda it: it.begin()["txn"])
+        done = await http.post(f"{v3}/abortTransaction/{other.most}/{other.least}")
+        assert done.status_code == 204
+        scale = await http.post(f"{v3}/transactionCoordinator/replicas", content=str(count + 1))
+        assert scale.status_code == 204
+
+    serving(path, program)
+
+
+def test_delayed_messages_and_watermarks(path: str) -> None:
+    async def program(http: httpx.AsyncClient, client: txlog.aio.Client) -> None:
+        await client.create_topic("orders")
+        await client.create_subscription("orders", "s", type="shared")
+        producer = await client.producer("orders", "till")
+        sent = await producer.send(b"x", deliver_after=3_600_000)
+        [row] = (await http.get(f"{BASE}/orders/delayed")).json()
+        assert row["message_id"] == str(sent.message_id)
+        counted = (await http.get(f"{BASE}/orders/delayed/histogram")).json()
+        assert sum(one["messages"] for one in counted) == 1
+        assert (await http.get(f"{BASE}/orders/delayed/buckets")).is_success
+        done = await http.post(
+            f"{BASE}/orders/delayed/promote", json={"ids": [str(sent.message_id)]}
+        )
+        assert done.json()["promoted"] == 1
+        wrong = await http.post(f"{BASE}/orders/delayed/promote", json={"all": "yes", "x": 1})
+        assert wrong.status_code == 400
+        assert (await http.post(f"{BASE}/orders/watermark/till", content="5000")).is_success
+        shown = (await http.get(f"{BASE}/orders/watermark")).json()
+        assert (shown["watermark"], shown["holder"]) == (5000, "till")
+        assert (await http.delete(f"{BASE}/orders/watermark/till")).json()["was_active"]
+
+    serving(path, program)
+
+
+def test_each_request_passes_the_gate_with_what_it_wants(path: str) -> None:
+    """Kills: an endpoint beside the gate, a topic judged by another name."""
+    asked: list[Action] = []
+
+    async def gate(request: object, action: Action) -> None:
+        asked.append(action)
+        if action.operation == "admin":
+            raise NotAllowed("role x may not")
+
+    async def program(http: httpx.AsyncClient, client: txlog.aio.Client) -> None:
+        await client.create_topic("orders")
+        assert (await http.delete(f"{BASE}/orders")).status_code == 405
+        assert (await http.get(f"{BASE}/orders-partition-0/stats")).is_success
+        assert (await http.get("/metrics")).is_success
+        assert (await http.get("/admin/v2/persistent/public/default")).is_success
+        assert len(await client.topics()) == 1
+
+    serving(path, program, gate=gate)
+    assert [one[:2] for one in asked] == [
+        ("admin", "public/default/orders"),
+        ("look", "public/default/orders"),
+        ("look", ""),
+        ("look", "public/default"),
+    ]
+
+
+def test_a_page_of_another_site_can_do_nothing(path: str) -> None:
+    async def program(http: httpx.AsyncClient, client: txlog.aio.Client) -> None:
+        for headers in (
+            {"Sec-Fetch-Site": "cross-site"},
+            {"Sec-Fetch-Site": "same-site"},
+            {"Origin": "http://evil.example"},
+            {"Origin": "null"},
+        ):
+            refused = await http.put(f"{BASE}/orders", headers=headers)
+            assert refused.status_code == 403, headers
+        ours = {"Origin": "http://here", "Sec-Fetch-Site": "same-origin"}
+        assert (await http.put(f"{BASE}/orders", headers=ours)).status_code == 204
+        found = await http.get(f"{BASE}/orders/stats", headers={"Sec-Fetch-Site": "cross-site"})
+        assert found.status_code == 403
+
+    serving(path, program)
+
+
+def test_health_metrics_and_openapi(path: str) -> None:
+    async def program(http: httpx.AsyncClient, client: txlog.aio.Client) -> None:
+        await client.create_topic("orders")
+        found = await http.get("/metrics")
+        assert "txlog_" in found.text and found.headers["content-type"].startswith("text/plain")
+        assert (await http.get("/health")).json()["status"] in ("ok", "warning")
+        assert (await http.get("/ready")).text == "ok"
+        assert (await http.get("/admin/v2/brokers/health")).text == "ok"
+        described = (await http.get("/openapi.json")).json()
+        skip = "/admin/v2/persistent/{tenant}/{namespace}/{topic}/subscription/{subscription}"
+        rows = described["paths"][f"{skip}/skip/{{messages}}"]["post"]["parameters"]
+        assert rows[-1] == {
+            "name": "messages",
+            "in": "path",
+            "required": True,
+            "schema": {"type": "integer"},
+        }
+
+    serving(path, program)
+
+
+def test_every_endpoint_is_explained_and_has_a_path_of_its_own() -> None:
+    seen = set()
+    for one in ENDPOINTS:
+        assert (one.act.__doc__ or "").strip(), one.path
+        assert (one.method, one.path) not in seen, one.path
+        seen.add((one.method, one.path))
+    document = openapi(ENDPOINTS, "1")
+    assert len(seen) > 120 and document["openapi"] == "3.1.0"
