@@ -59,8 +59,12 @@ def test_what_is_encoded_is_decoded_by_every_way(type: str, seed: int) -> None:
     for one, value in zip(records, data, strict=True):
         assert same(values.decode_one(schema, value), one), schema.definition
         assert same(by_other_means(schema, value), one), (schema.definition, value)
-    again = values.encode(schema, found)
+    again, kept = values.written(schema, found)
     assert again.equals(column)
+    assert same(shown(kept), shown(found)), schema.definition
+    part, rest = values.written(schema, found.slice(3, 7))  # its buffers begin elsewhere
+    assert part.equals(column.slice(3, 7))
+    assert same(shown(rest), shown(values.decode(schema, part))), schema.definition
     chunked = pa.chunked_array([column.slice(0, 5), column.slice(5, 0), column.slice(5)])
     assert values.decode(schema, chunked).combine_chunks().equals(found)
 

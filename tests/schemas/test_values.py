@@ -188,3 +188,15 @@ def test_a_value_of_avro_that_is_out_of_bounds_is_told(
     assert str(raised.value) == found
     with pytest.raises(InvalidMessage, match=r"^row 1: a "):
         values.decode(schema, pa.array([None, data], pa.binary()))
+
+
+@pytest.mark.parametrize("kind", ["json", "avro"])
+def test_text_that_is_no_utf8_is_not_written(kind: str) -> None:
+    """Arrow does not look; kills a value that nobody can decode."""
+    text = '{"type": "record", "name": "R", "fields": [{"name": "a", "type": "string"}]}'
+    schema = Schema.parse(kind, text)
+    data = pa.py_buffer(b"a\xff")
+    offsets = pa.py_buffer(pa.array([0, 1, 2], pa.int32()).buffers()[1])
+    bad = pa.StringArray.from_buffers(2, offsets, data)
+    with pytest.raises(InvalidMessage, match="UTF"):
+        values.encode(schema, pa.StructArray.from_arrays([bad], ["a"]))

@@ -28,6 +28,7 @@ from txlog.functions import FunctionOptions, run
 from txlog.functions.options import SKIP
 from txlog.ids import TxnId
 from txlog.relation.scans import read_scan, scans_of
+from txlog.schemas import values
 from txlog.schemas.values import encode_one
 from txlog.sql.client_query import Query
 
@@ -412,18 +413,70 @@ def test_a_staged_batch_keeps_its_schema_and_goes_with_it(
         second.commit(late, rows_if_small=rows_if_small)
 
 
+@pytest.mark.parametrize("kind", ["json", "avro"])
+def test_records_are_staged_as_they_are(
+    tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Beside rows of bytes in one file, routed by key; nothing is decoded that was a column."""
+    bench = Bench(tmp_path / "store", coordinators=1)
+    client = bench.client
+    client.create_topic("t", partitions=3, schema=Order, schema_type=kind)
+    schema = client.topic("t").schemas.get()
+    records = [{"cups": number, "who": 'a"\n'} for number in range(40)]
+    given = pa.array([*records, None], schema.arrow)
+    keys = pa.array([b"%d" % number for number in range(41)])
+    bytes_only = pa.table({"value": [encode_one(schema, {"cups": 100})]})
+    decoded: list[int] = []
+    decode = values.decode
+
+    def counted(schema: Schema, column: Any, **more: Any) -> Any:
+        decoded.append(len(column))
+        return decode(schema, column, **more)
+
+    for batch, tables in enumerate(
+        ([pa.table({"record": given, "key": keys})], [pa.table({"record": given}), bytes_only])
+    ):
+        bulk = client.bulk("t", key="k", batch=batch)
+        with monkeypatch.context() as patched:
+            patched.setattr(values, "decode", counted)
+            staged = bulk.stage(tables)
+        assert bulk.commit(staged)["messages"] == 41 + batch
+    assert decoded == [1]
+    wanted = [*records, *records, {"cups": 100, "who": "nobody"}]
+    rows = scanned(bench, ("key", "value", RECORD))
+    assert sorted((row[RECORD] for row in rows if row[RECORD]), key=key) == sorted(wanted, key=key)
+    for row in rows:
+        assert (row["value"] is None) == (row[RECORD] is None)
+        assert row["value"] is None or encode_one(schema, row[RECORD]) == row["value"]
+        if row["key"] is not None and row[RECORD] is not None:
+            assert row["key"] == b"%d" % row[RECORD]["cups"]
+    for one in client.reader("t"):
+        assert one.schema_version == (None if one.value is None else 1)
+    bad = pa.array([{"cups": None}], pa.struct([("cups", pa.int64())]))
+    for table, error, said in (
+        (pa.table({"record": bad}), InvalidMessage, "row 0: cups is null"),
+        (pa.table({"record": given, "value": keys}), InvalidArgument, "both value and record"),
+        (pa.table({"record": keys}), InvalidArgument, "must be a struct"),
+    ):
+        with pytest.raises(error, match=said):
+            client.bulk("t", key="k", batch=9).stage([table])
+    client.create_topic("bytes")
+    with pytest.raises(InvalidArgument, match="no schema to write records by"):
+        client.bulk("bytes", key="b", batch=9).stage([pa.table({"record": given})])
+
+
 def test_duplicates_of_a_named_producer_are_left_out(tmp_path: Path) -> None:
     bench = typed_bench(tmp_path)
     producer = bench.client.producer("t", "till")
-    values = [b'{"cups":%d}' % number for number in range(3)]
+    data = [b'{"cups":%d}' % number for number in range(3)]
 
     def rows(*numbers: int) -> pa.Table:
-        columns = {"value": [values[one] for one in numbers], "sequence_id": numbers}
+        columns = {"value": [data[one] for one in numbers], "sequence_id": numbers}
         return pa.table({**columns, "partition": [0] * len(numbers)})
 
     producer.send_batch(rows(0, 1))
     receipt = producer.send_batch(rows(0, 1, 2))
-    assert (receipt.messages, receipt.duplicates, receipt.bytes) == (1, 2, len(values[2]))
+    assert (receipt.messages, receipt.duplicates, receipt.bytes) == (1, 2, len(data[2]))
     with bench.client.transaction() as txn:
         producer.send_batch(rows(0, 1), txn=txn)
         producer.send_batch(rows(1, 2), txn=txn)

@@ -22,11 +22,13 @@ from typing import Annotated, Any, Final, Literal, Optional, Protocol
 import msgspec
 import pyarrow as pa
 
-from txlog.schemas.columns import Misfit, Parts, Plain
+from txlog.schemas.columns import Misfit, Parts, Plain, plain_values
 from txlog.schemas.schema import DEPTH_MAX, FLOAT_MAX, UUID, Schema, Type, decimal_of
+from txlog.startup import compute as pc
 
 # Deeper than any record, and so shallow that every caller can read what any writer has checked.
 _NESTING_MAX: Final = DEPTH_MAX + 68
+_ESCAPED: Final = r'[\x00-\x1f"\\]'
 _STRING: Final = re.compile(rb'"(?:[^"\\]|\\.)*"')
 _BRACKETS: Final = bytes.maketrans(b"{}", b"[]")
 _ELSE: Final = bytes(set(range(256)) - set(b"[]{}"))
@@ -55,6 +57,10 @@ class Form(Parts, Protocol):
 
     def write(self, record: dict[str, Any]) -> bytes:
         """The value of a record whose decimals are as `plain_decimals` makes them."""
+        ...
+
+    def write_all(self, records: pa.StructArray) -> pa.Array:
+        """The values of records of the schema's Arrow type, binary; of a null, null."""
         ...
 
     def plain_decimal(self, type: Type, value: Decimal) -> Plain:
@@ -111,6 +117,44 @@ class JsonForm:
     def write(self, record: dict[str, Any]) -> bytes:
         """The value of a record whose decimals are text."""
         return self._encode(record)
+
+    def write_all(self, records: pa.StructArray) -> pa.Array:
+        """The values of records: the text of each field, then all of them side by side."""
+        parts: list[pa.Array | str] = []
+        for n, one in enumerate(self._type.fields):
+            name = self._encode(one.name).decode()
+            parts += [f"{',' if n else '{'}{name}:", self._texts(one.type, records.field(n))]
+        values = pc.binary_join_element_wise(*parts, "}", "", null_handling="skip")
+        if records.null_count:
+            values = pc.if_else(records.is_valid(), values, pa.scalar(None, pa.string()))
+        return values.cast(pa.binary())
+
+    def _texts(self, type: Type, column: pa.Array) -> pa.Array:
+        """Each value of a column as JSON; none is null."""
+        if type.limits is not None:
+            plain = column.view(pa.int32() if type.kind == "int" else pa.int64())
+            texts = plain.cast(pa.string())
+        elif type.kind == "boolean":
+            texts = column.cast(pa.string())
+        elif type.kind in ("string", "enum"):
+            texts = self._quoted(column)
+        elif type.kind in ("float", "double") and len(column):
+            listed = self._encode(column.to_pylist())[1:-1]
+            texts = pa.array(listed.split(b","), pa.binary()).cast(pa.string())
+        else:
+            plain_ones = plain_values(type, column, self)
+            texts = pa.array(list(map(self._encode, plain_ones)), pa.binary()).cast(pa.string())
+        return texts.fill_null("null") if texts.null_count else texts
+
+    def _quoted(self, column: pa.Array) -> pa.Array:
+        """Texts as JSON: only those with a sign that must be escaped are looked at one by one."""
+        quoted = pc.binary_join_element_wise('"', column, '"', "")
+        is_special = pc.match_substring_regex(column, _ESCAPED)
+        if pc.any(is_special).as_py():
+            special = [self._encode(one) for one in column.filter(is_special).to_pylist()]
+            texts = pa.array(special, pa.binary()).cast(pa.string())
+            quoted = pc.replace_with_mask(quoted, is_special.fill_null(False), texts)
+        return quoted
 
     def columns_of(self, type: Type, records: list[Any]) -> Iterable[Sequence[Any]]:
         """The values of each field."""
@@ -262,10 +306,10 @@ def _json_type_alone(type: Type) -> Any:
 class AvroForm:
     """Values that are the schemaless binary of the record."""
 
-    __slots__ = ("_many", "_one", "has_infinity")
+    __slots__ = ("_many", "_one", "_type", "has_infinity")
 
     def __init__(self, record: Type) -> None:
-        self.has_infinity = True
+        self._type, self.has_infinity = record, True
         parse = _fastavro().parse_schema
         self._one = parse(_avro_node(record, []))
         self._many = parse({"type": "array", "items": _avro_node(record, [])})
@@ -302,6 +346,11 @@ class AvroForm:
         file = io.BytesIO()
         _fastavro().schemaless_writer(file, self._one, record)
         return file.getvalue()
+
+    def write_all(self, records: pa.StructArray) -> pa.Array:
+        """The values of records, one at a time."""
+        rows = plain_values(self._type, records, self)
+        return pa.array([None if row is None else self.write(row) for row in rows], pa.binary())
 
     def columns_of(self, type: Type, records: list[Any]) -> Iterable[Sequence[Any]]:
         """The values of each field."""

@@ -2,7 +2,7 @@
 
     invalid(schema, values)     which values are no records, and why
     decode(schema, values)      records of values that are
-    encode(schema, records)     values of columns
+    encode(schema, records)     values of columns; `written` has the records as well
     decode_one, encode_one      the same for one message
 
 What `invalid` passes, `decode` takes, whenever and by whomever it is called: a writer checks, and
@@ -20,7 +20,7 @@ import pyarrow as pa
 from txlog.errors import InvalidMessage
 from txlog.schemas.casts import fitted
 from txlog.schemas.classes import instance, natural, plain
-from txlog.schemas.columns import Misfit, column, nulls_of, plain_values
+from txlog.schemas.columns import Misfit, column, nulls_of
 from txlog.schemas.forms import Form, form_of
 from txlog.schemas.resolution import resolved, resolved_one
 from txlog.schemas.schema import Schema
@@ -29,6 +29,7 @@ T = TypeVar("T")
 # Rows that are Python objects at a time: as many as stay in the cache of a processor.
 _ROWS_MAX: Final = 1_024
 _BYTES_MAX: Final = 32 << 20
+_WRITTEN_MAX: Final = 16_384
 
 
 def invalid(schema: Schema, values: pa.Array | pa.ChunkedArray) -> list[tuple[int, str]]:
@@ -80,20 +81,31 @@ def encode(schema: Schema, records: pa.StructArray) -> pa.Array:
              for anything, as in a CSV file
     raises:  InvalidMessage: the row, the field, what it is and what it must be
     """
+    return written(schema, records)[0]
+
+
+def written(schema: Schema, records: pa.StructArray) -> tuple[pa.Array, pa.StructArray]:
+    """The same values, and the records as `decode` will make them of these: nobody need do it.
+
+    raises: as encode
+    """
     form = form_of(schema)
-    out = []
+    made = []
     try:
         array = fitted(schema, records)
+        try:
+            array.validate(full=True)  # text from elsewhere may be no UTF-8
+        except pa.ArrowInvalid as error:
+            raise Misfit("", f"cannot be written: {error}") from error
         wrong = nulls_of(array, schema.fields)
         if wrong is not None:
             raise wrong
-        for start in range(0, len(array), _ROWS_MAX):
-            rows = plain_values(schema.record, array.slice(start, _ROWS_MAX), form)
-            out += [None if row is None else form.write(row) for row in rows]
+        for start in range(0, len(array), _WRITTEN_MAX):
+            made.append(form.write_all(array.slice(start, _WRITTEN_MAX)))
     except Misfit as error:
         place = "" if error.row is None else f"row {error.row}: "
         raise InvalidMessage(f"{place}{error}") from error
-    return pa.array(out, pa.binary())
+    return pa.concat_arrays(made) if made else pa.array([], pa.binary()), array
 
 
 def encode_one(schema: Schema, obj: object) -> bytes:

@@ -38,7 +38,7 @@ from txlog.engine.plan.staging import ROWS_AT_ONCE, Staged, StagePlan
 from txlog.engine.storage.segment import RECORD
 from txlog.errors import InvalidArgument, InvalidMessage, LimitExceeded, TxlogError
 from txlog.spark import sink
-from txlog.spark.records import fields_of, with_values
+from txlog.spark.records import fields_of, with_record
 
 if TYPE_CHECKING:
     from txlog.rows.sending import BulkStored
@@ -142,7 +142,7 @@ class _Task:
         rows = 0
         for item in items:
             batch = pa.ipc.read_record_batch(pa.py_buffer(item), self._schema)
-            batch = sink.conformed(with_values(batch, self._plan.typing))
+            batch = sink.conformed(with_record(batch, self._plan.typing))
             waiting.append(batch)
             rows += batch.num_rows
             if rows >= ROWS_AT_ONCE // 2:

@@ -1,5 +1,5 @@
 """Owns records of typed topics in Spark: their type, those of one version as those of another, and
-values made of them.
+those made of columns.
 
 A record has the type of the newest schema. Spark scans it as a column of the files, so that it
 reads only the fields that a query needs; what is in parts and in the journal is decoded here.
@@ -23,9 +23,8 @@ from txlog.engine.plan.lookup import topic as find_topic
 from txlog.engine.plan.records import Typing, schema_in
 from txlog.engine.plan.route import COLUMNS
 from txlog.engine.storage.segment import RECORD
-from txlog.errors import InvalidArgument
 from txlog.ids import TopicName
-from txlog.schemas import resolution, values
+from txlog.schemas import resolution
 from txlog.schemas.resolution import Cast, Change, Items, Record, Step, Symbols
 from txlog.spark.datasource import SCHEMA
 
@@ -173,21 +172,11 @@ def fields_of(typing: Typing | None, names: Sequence[str]) -> list[str]:
     return [name for name in names if name in fields and name not in (*COLUMNS, "partition")]
 
 
-def with_values(rows: pa.RecordBatch, typing: Typing | None) -> pa.RecordBatch:
-    """Rows whose column `record`, or fields of it, have become `value`, by the topic's schema.
-
-    raises: InvalidArgument, InvalidMessage
-    """
-    names = rows.schema.names
-    fields = fields_of(typing, names)
-    if fields:
-        columns = [rows.column(name) for name in fields]
-        record = pa.StructArray.from_arrays(columns, names=fields)
-        rows = rows.drop_columns(fields).append_column(RECORD, record)
-    elif RECORD not in names:
+def with_record(rows: pa.RecordBatch, typing: Typing | None) -> pa.RecordBatch:
+    """Rows whose columns that are fields of the topic's records have become the column `record`."""
+    fields = fields_of(typing, rows.schema.names)
+    if not fields:
         return rows
-    if typing is None:
-        raise InvalidArgument("the topic has no schema to write records by", hint="a column value")
-    encoded = values.encode(typing.schema, rows.column(RECORD))
-    at = rows.schema.get_field_index(RECORD)
-    return rows.set_column(at, "value", encoded)
+    columns = [rows.column(name) for name in fields]
+    record = pa.StructArray.from_arrays(columns, names=fields)
+    return rows.drop_columns(fields).append_column(RECORD, record)

@@ -53,7 +53,7 @@ from txlog.errors import InvalidArgument, TxlogError
 from txlog.ids import TopicName
 from txlog.spark.datasource import NAMES, kept_by, plain
 from txlog.spark.options import NO_OPTIONS, SINK, STREAM_SINK, check_known
-from txlog.spark.records import fields_of, with_values
+from txlog.spark.records import fields_of, with_record
 from txlog.suggest import suggestion
 
 # Those whose text is the same wherever it is made; of a float or an instant it is not.
@@ -104,7 +104,7 @@ class BatchSink(DataSourceArrowWriter):
         if self._is_stored:
             return Written([])
         typing, of_store = self._plan.typing, self._of_store
-        rows = (conformed(with_values(_inserted(one, of_store), typing)) for one in iterator)
+        rows = (conformed(with_record(_inserted(one, of_store), typing)) for one in iterator)
         return Written(stage(self._plan, rows, _task()))
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
@@ -138,7 +138,7 @@ class StreamSink(DataSourceStreamArrowWriter):
         if self._app is None and not query:
             raise InvalidArgument("the query has no id", hint="set the option txnAppId")
         typing = self._plan.typing
-        rows = (conformed(with_values(batch, typing)) for batch in iterator)
+        rows = (conformed(with_record(batch, typing)) for batch in iterator)
         staged = stage(self._plan, rows, _task())
         return Written(staged, self._plan, query or "")
 

@@ -87,7 +87,8 @@ def planned(
 def stage(plan: StagePlan, rows: Iterable[Rows], task: int = 0) -> list[Staged]:
     """Write the rows of one task, in any process that sees the store's directory.
 
-    rows: tables or batches with the columns of Producer.send_batch; they are not kept
+    rows: tables or batches with the columns of Producer.send_batch; they are not kept. Of a typed
+          topic also with a struct `record` in the place of `value`
     task: its number in the job; rows without a key go to one partition, by this number
     returns: what `Bulk.commit` wants of this task; it can be pickled
     raises:  InvalidArgument, InvalidMessage, StoreNotFound, ReadOnlyStore, StoreFull, DiskFailed

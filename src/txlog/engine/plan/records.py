@@ -18,9 +18,9 @@ import pyarrow as pa
 
 from txlog.engine.folds.catalog import SchemaVersion, Topic, policies_of, schema_of
 from txlog.engine.plan.route import Routed
-from txlog.engine.storage.segment import Records
+from txlog.engine.storage.segment import RECORD, Records
 from txlog.engine.view.view import View
-from txlog.errors import InvalidMessage
+from txlog.errors import InvalidArgument, InvalidMessage
 from txlog.ids import TopicName
 from txlog.schemas import values
 from txlog.schemas.resolution import resolved
@@ -112,6 +112,38 @@ def stamped(routed: Routed, typing: Typing | None) -> Routed:
             is_there = pc.and_not(is_there, pc.is_in(rows, value_set=is_bad))
         versions = pc.if_else(is_there, versions, pa.scalar(None, pa.int32()))
     return msgspec.structs.replace(routed, batch=batch.append_column(_VERSION, versions))
+
+
+def with_values(
+    rows: pa.Table | pa.RecordBatch, typing: Typing | None
+) -> tuple[pa.Table | pa.RecordBatch, pa.StructArray]:
+    """Rows whose column `record` has become `value`, and the records as these values hold them.
+
+    raises: InvalidArgument, InvalidMessage: a record that does not fit, with its row
+    """
+    if typing is None:
+        raise InvalidArgument("the topic has no schema to write records by", hint="a column value")
+    if "value" in rows.schema.names:
+        raise InvalidArgument("there are both value and record", hint="leave out one of them")
+    given = rows.column(RECORD)
+    if isinstance(given, pa.ChunkedArray):
+        given = given.combine_chunks()
+    if not pa.types.is_struct(given.type):
+        raise InvalidArgument(f"the column record is of {given.type}, it must be a struct")
+    encoded, records = values.written(typing.schema, given)
+    at = rows.schema.get_field_index(RECORD)
+    return rows.set_column(at, "value", encoded), records
+
+
+def stamped_as(routed: Routed, typing: Typing, records: pa.StructArray) -> Routed:
+    """Routed rows with the records that their values were made of; nobody need check them."""
+    if routed.order is not None:
+        records = records.take(routed.order)
+    batch = routed.batch
+    version, none = pa.scalar(typing.version, pa.int32()), pa.scalar(None, pa.int32())
+    versions = pc.if_else(batch.column("value").is_valid(), version, none)
+    batch = batch.append_column(_VERSION, versions).append_column(RECORD, records)
+    return msgspec.structs.replace(routed, batch=batch)
 
 
 def stamped_copies(

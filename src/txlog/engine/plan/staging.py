@@ -15,10 +15,10 @@ import pyarrow as pa
 
 from txlog.engine.model.ops import NO_TIME
 from txlog.engine.model.schema import INSTANT
-from txlog.engine.plan.records import Typing, records_of, stamped
+from txlog.engine.plan.records import Typing, records_of, stamped, stamped_as, with_values
 from txlog.engine.plan.route import COLUMNS, route, user_batch
 from txlog.engine.storage.disk.protocol import Disk
-from txlog.engine.storage.segment import FileRef
+from txlog.engine.storage.segment import RECORD, FileRef
 from txlog.engine.storage.staged import StagedFile, times_bytes
 from txlog.errors import InvalidArgument
 from txlog.settings import INSTANT_MS_MAX
@@ -103,7 +103,8 @@ class Stager:
         self._done: list[Staged] = []
 
     def add(self, data: pa.Table | pa.RecordBatch) -> None:
-        """Add messages: the columns of Producer.send_batch.
+        """Add messages: the columns of Producer.send_batch; of a typed topic also `record`, a
+        struct by its schema, in the place of `value`. It need not be made of the value again.
 
         Those without a key go to one partition, by the number of the task.
         raises: InvalidArgument, InvalidMessage: as send_batch; StoreFull, DiskFailed
@@ -116,7 +117,7 @@ class Stager:
             )
         for start in range(0, data.num_rows, ROWS_AT_ONCE):
             self._add(data.slice(start, ROWS_AT_ONCE))
-        if not data.num_rows:
+        if not data.num_rows and RECORD not in data.schema.names:
             user_batch(data)  # its columns are checked all the same
 
     def finish(self) -> list[Staged]:
@@ -127,8 +128,14 @@ class Stager:
 
     def _add(self, data: pa.Table | pa.RecordBatch) -> None:
         plan = self._plan
+        records = None
+        if RECORD in data.schema.names:
+            data, records = with_values(data, plan.typing)
         routed = route(data, plan.partitions, self._task, plan.message_bytes_max)
-        routed = stamped(routed, plan.typing)
+        if plan.typing is None or records is None:
+            routed = stamped(routed, plan.typing)
+        else:
+            routed = stamped_as(routed, plan.typing, records)
         rows = self._with_times(routed.batch)
         for piece in routed.slices:
             file = self._files.get(piece.partition)
@@ -147,7 +154,7 @@ class Stager:
     def _with_times(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Rows with the instants that are stored: a delay counts from the time of the job."""
         plan, names = self._plan, batch.schema.names
-        stored = {*COLUMNS, "schema_version"}
+        stored = {*COLUMNS, "schema_version", RECORD}
         columns = {name: batch.column(name) for name in names if name in stored}
         after = columns.pop("deliver_after", None)
         if plan.fixed_delay_ms:

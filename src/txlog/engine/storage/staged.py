@@ -20,6 +20,7 @@ from txlog.engine.storage.segment import (
     BYTES,
     GROUP_BYTES,
     GROUP_ROWS,
+    RECORD,
     FileRef,
     Records,
     Written,
@@ -104,7 +105,7 @@ class StagedFile:
         self._payload_bytes += payload_bytes
         self._waiting.append(table)
         self._waiting_rows += table.num_rows
-        self._waiting_bytes += table.nbytes
+        self._waiting_bytes += _size(table)
         if self._waiting_rows >= GROUP_ROWS or self._waiting_bytes >= GROUP_BYTES:
             self._encode(is_last=False)
 
@@ -146,13 +147,13 @@ class StagedFile:
 
     def _encode(self, *, is_last: bool) -> None:
         """Write the row groups that are full, or (is_last) all rows."""
-        table = pa.concat_tables(self._waiting, promote_options="default").combine_chunks()
+        table = self._joined()
         self._waiting, self._waiting_rows, self._waiting_bytes = [], 0, 0
-        groups = list(cut(table))
+        groups = self._groups(table)
         if not is_last and len(groups) > 1:  # what is left over begins the next one
             rest = groups.pop()
             self._waiting = [rest]
-            self._waiting_rows, self._waiting_bytes = rest.num_rows, rest.nbytes
+            self._waiting_rows, self._waiting_bytes = rest.num_rows, _size(rest)
         for group in groups:
             stored = self._stored(group)
             if self._writer is None:
@@ -162,6 +163,22 @@ class StagedFile:
                 self._writer = sealed_writer(sink, bloom, stored.schema)
             self._writer.write_table(stored, row_group_size=GROUP_ROWS)
             self._pieces += self._written.take_group(stored.num_rows)
+
+    def _joined(self) -> pa.Table:
+        """The waiting rows; all with their records, if some have come with them."""
+        tables, records = self._waiting, self._records
+        if records is not None and any(RECORD in one.column_names for one in tables):
+            tables = [one if RECORD in one.column_names else records.beside(one) for one in tables]
+        return pa.concat_tables(tables, promote_options="default").combine_chunks()
+
+    @staticmethod
+    def _groups(table: pa.Table) -> list[pa.Table]:
+        """Row groups of a table; what a group holds is counted without records."""
+        groups, start = [], 0
+        for one in cut(_without_records(table)):
+            groups.append(table.slice(start, one.num_rows))
+            start += one.num_rows
+        return groups
 
     def _stored(self, rows: pa.Table) -> pa.Table:
         """Rows as the file has them."""
@@ -185,7 +202,21 @@ class StagedFile:
             return table.select(BYTES.names)
         self._unchecked += made["schema_version"].null_count - made["value"].null_count
         columns = typed(BYTES, self._records.kind).names
-        return self._records.beside(table).select(columns)
+        if RECORD in rows.column_names:
+            table = table.append_column(RECORD, rows.column(RECORD))
+        else:
+            table = self._records.beside(table)
+        return table.select(columns)
+
+
+def _without_records(table: pa.Table) -> pa.Table:
+    return table.drop_columns([RECORD]) if RECORD in table.column_names else table
+
+
+def _size(table: pa.Table) -> int:
+    """What decides where row groups end: the same whether records have come with the rows."""
+    size: int = _without_records(table).nbytes
+    return size
 
 
 def times_bytes(times: pa.ChunkedArray | None, none: int) -> bytes | None:
