@@ -20,6 +20,8 @@ Contents:
     failure      errors of the store as errors of the protocol
     listener     the address, and the connections
     messages     the messages of the protocol
+    schemas      schemas of a topic, by their versions
     topics       names, lookup, partitions, topics of a namespace
+    transactions   begin, registration, end; keys
     wire         frames
 """

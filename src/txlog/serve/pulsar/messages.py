@@ -180,8 +180,10 @@ CommandGetSchemaResponse: request_id 1 uint64!, error_code 2 ServerError, error_
 CommandGetOrCreateSchema: request_id 1 uint64!, topic 2 string!, schema 3 Schema!
 CommandGetOrCreateSchemaResponse: request_id 1 uint64!, error_code 2 ServerError, error_message
     3 string, schema_version 4 bytes
-CommandTcClientConnectRequest: request_id 1 uint64!, tc_id 2 uint64!
-CommandTcClientConnectResponse: request_id 1 uint64!, error 2 ServerError, message 3 string
+CommandTcClientConnectRequest: request_id 1 uint64!, tc_id 2 uint64!, transaction_key 1001
+    string, epoch 1002 int64 = -1
+CommandTcClientConnectResponse: request_id 1 uint64!, error 2 ServerError, message 3 string,
+    epoch 1001 int64
 CommandNewTxn: request_id 1 uint64!, txn_ttl_seconds 2 uint64, tc_id 3 uint64
 CommandNewTxnResponse: request_id 1 uint64!, txnid_least_bits 2 uint64, txnid_most_bits 3
     uint64, error 4 ServerError, message 5 string

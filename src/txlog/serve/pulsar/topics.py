@@ -4,6 +4,8 @@
     persistent://tenant/namespace/name-partition-2   its partition 2
     name                                             public/default/name
 
+    pulsar/system/transaction_coordinator_assign     no topic: where clients look for coordinators
+
 A topic with one partition is one that is not partitioned, to clients: they ask for it by its plain
 name. One that is missing is made at its first use, by whoever produces or subscribes, unless the
 server was told not to; the setting default_num_partitions says with how many partitions.
@@ -27,6 +29,8 @@ if TYPE_CHECKING:
 
     from txlog.api.client import Client
 
+_COORDINATORS: Final = TopicName("pulsar", "system", "transaction_coordinator_assign")
+COORDINATORS: Final = 1  # that clients are told of; see transactions
 _CONNECT, _FAILED = 1, 2  # of CommandLookupTopicResponse.LookupType
 
 
@@ -60,6 +64,8 @@ def in_use(client: Client, name: TopicName, *, creates: bool) -> Topic:
 
 def may_any(connection: Connection, name: TopicName) -> None:
     """Raises NotAllowed unless the client may do something with a topic."""
+    if name == _COORDINATORS:  # what a transaction may do is asked for each of its topics
+        return
     last: TxlogError | None = None
     for action in (PRODUCE, CONSUME, ADMIN):
         try:
@@ -89,7 +95,8 @@ async def partitions(connection: Connection, body: Proto, rest: memoryview) -> N
     try:
         name = name_of(body.topic)
         may_any(connection, name.topic)
-        count = await connection.client.run(act)
+        is_topic = name.topic != _COORDINATORS
+        count = await connection.client.run(act) if is_topic else COORDINATORS
     except TxlogError as error:
         connection.send(
             "partitionMetadataResponse",

@@ -1,0 +1,84 @@
+"""Owns a client of the protocol that is nobody's: it sends commands and shows what is answered."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any, Protocol
+
+import txlog
+from txlog.serve.app import Server
+from txlog.serve.core.address import Address
+from txlog.serve.core.service import Options
+from txlog.serve.pulsar.messages import FIELDS
+from txlog.serve.pulsar.wire import Frames, encoded
+
+
+class Raw:
+    """One connection."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader, self._writer = reader, writer
+        self._frames = Frames(1 << 20)
+        self._came: list[tuple[str, Any]] = []
+
+    async def ask(self, name: str, /, **fields: object) -> tuple[str, Any]:
+        """Send a command; returns the name and the body of the next one that comes."""
+        self._writer.write(encoded(name, **fields))
+        return await self.next()
+
+    async def next(self) -> tuple[str, Any]:
+        """The next command; ("", None): the connection has ended."""
+        while not self._came:
+            data = await self._reader.read(1 << 16)
+            if not data:
+                return "", None
+            self._came += [(FIELDS[one.kind], one.body) for one in self._frames.feed(data)]
+        return self._came.pop(0)
+
+    async def close(self) -> None:
+        """Hang up."""
+        self._writer.close()
+        await self._writer.wait_closed()
+
+
+class Story(Protocol):
+    """What happens between some clients and a server."""
+
+    def __call__(self, place: Place) -> Coroutine[Any, Any, None]: ...
+
+
+class Place:
+    """A server of a store, in this process."""
+
+    def __init__(self, store: str, port: int) -> None:
+        self.store, self.port = store, port
+        self.clients: list[Raw] = []
+
+    async def client(self) -> Raw:
+        """A client that is connected."""
+        raw = Raw(*await asyncio.open_connection("127.0.0.1", self.port))
+        self.clients.append(raw)
+        name, _ = await raw.ask("connect", client_version="raw", protocol_version=19)
+        assert name == "connected"
+        return raw
+
+
+def told(folder: Path, story: Story) -> None:
+    """Serve a store, new or not, while a story is told."""
+    asyncio.run(_told(str(folder / "store"), story))
+
+
+async def _told(store: str, story: Story) -> None:
+    if not Path(store).exists():
+        txlog.init(store)
+    server = Server(txlog.open(store), Options(pulsar=Address("127.0.0.1", 0)))
+    (url,) = await server.start()
+    place = Place(store, int(url.rpartition(":")[2]))
+    try:
+        await story(place)
+    finally:
+        for raw in place.clients:
+            await raw.close()
+        await server.close()

@@ -1,0 +1,173 @@
+"""Transactions by the binary protocol: whose they are, what an end answers, keys."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import txlog
+from tests.serve.raw import Place, Raw, told
+from txlog.ids import TxnId
+from txlog.serve.pulsar.messages import ERRORS
+
+pytestmark = pytest.mark.usefixtures("quick_disk")
+COMMIT, ABORT = 0, 1
+
+
+async def begin(raw: Raw, **fields: object) -> TxnId:
+    name, body = await raw.ask(
+        "newTxn", **{"request_id": 1, "txn_ttl_seconds": 60_000, "tc_id": 0, **fields}
+    )
+    assert name == "newTxnResponse" and not body.HasField("error"), body
+    return TxnId.from_halves(body.txnid_most_bits, body.txnid_least_bits)
+
+
+async def end(raw: Raw, txn: TxnId, action: int) -> str:
+    """Nothing, or the name of the error."""
+    name, body = await raw.ask("endTxn", request_id=2, txn_action=action, **halves(txn))
+    assert name == "endTxnResponse"
+    assert (body.txnid_most_bits, body.txnid_least_bits) == (txn.most, txn.least)
+    return error_in(body)
+
+
+def halves(txn: TxnId) -> dict[str, int]:
+    return {"txnid_most_bits": txn.most, "txnid_least_bits": txn.least}
+
+
+def error_in(body: Any) -> str:
+    names = {number: name for name, number in ERRORS.items()}
+    return names[body.error] if body.HasField("error") else ""
+
+
+def test_coordinator_is_one_partition_of_a_topic_that_is_none(tmp_path: Path) -> None:
+    async def story(place: Place) -> None:
+        raw = await place.client()
+        assign = "persistent://pulsar/system/transaction_coordinator_assign"
+        _, body = await raw.ask("partitionMetadata", topic=assign, request_id=1)
+        assert body.partitions == 1
+        _, body = await raw.ask("lookupTopic", topic=f"{assign}-partition-0", request_id=2)
+        assert body.response == 1
+        name, body = await raw.ask("tcClientConnectRequest", request_id=3, tc_id=0)
+        assert (name, error_in(body)) == ("tcClientConnectResponse", "")
+        _, body = await raw.ask("tcClientConnectRequest", request_id=4, tc_id=1)
+        assert error_in(body) == "TransactionCoordinatorNotFound"
+        with txlog.open(place.store) as client:
+            assert client.topics() == []
+
+    told(tmp_path, story)
+
+
+def test_high_half_of_an_id_names_the_coordinator_that_clients_know(tmp_path: Path) -> None:
+    """Java and Go look their coordinator up by it; ids are those of the store."""
+
+    async def story(place: Place) -> None:
+        raw = await place.client()
+        ids = [await begin(raw) for _ in range(3)]
+        assert [txn.most for txn in ids] == [0, 0, 0] and len(set(ids)) == 3
+        with txlog.open(place.store) as client:
+            assert {row["txn"] for row in client.transactions()} == set(ids)
+            assert {client.show_transaction(txn)["timeout_ms"] for txn in ids} == {60_000}
+
+    told(tmp_path, story)
+
+
+def test_end_answers_what_the_store_does(tmp_path: Path) -> None:
+    """spec/transactions 5: the answer depends on the id, the action and the record alone."""
+
+    async def story(place: Place) -> None:
+        raw = await place.client()
+        txn = await begin(raw)
+        assert await end(raw, txn, COMMIT) == ""
+        assert await end(raw, txn, COMMIT) == ""
+        assert await end(raw, txn, ABORT) == "InvalidTxnStatus"
+        other = await begin(raw)
+        assert await end(raw, other, ABORT) == ""
+        assert await end(raw, other, COMMIT) == "InvalidTxnStatus"
+        assert await end(raw, TxnId(0, 10**6), COMMIT) == "TransactionNotFound"
+
+    told(tmp_path, story)
+
+
+def test_registration_asks_for_the_topic_and_the_state(tmp_path: Path) -> None:
+    async def story(place: Place) -> None:
+        raw = await place.client()
+        with txlog.open(place.store) as client:
+            client.create_topic("orders")
+
+        async def added(txn: TxnId, topic: str) -> str:
+            _, body = await raw.ask(
+                "addPartitionToTxn", request_id=5, partitions=[topic], **halves(txn)
+            )
+            return error_in(body)
+
+        txn = await begin(raw)
+        assert await added(txn, "persistent://public/default/orders") == ""
+        assert await added(txn, "persistent://public/default/missing") == "TopicNotFound"
+        await end(raw, txn, COMMIT)
+        assert await added(txn, "persistent://public/default/orders") == "InvalidTxnStatus"
+
+    told(tmp_path, story)
+
+
+def test_transaction_goes_on_with_another_server(tmp_path: Path) -> None:
+    """The server keeps nothing: what one began, a second that opens the store ends."""
+    began: list[TxnId] = []
+
+    async def first(place: Place) -> None:
+        began.append(await begin(await place.client()))
+
+    async def second(place: Place) -> None:
+        assert await end(await place.client(), began[0], COMMIT) == ""
+
+    told(tmp_path, first)
+    told(tmp_path, second)
+    with txlog.open(str(tmp_path / "store")) as client:
+        assert client.show_transaction(began[0])["state"] == "committed"
+
+
+def test_key_fences_whoever_had_it(tmp_path: Path) -> None:
+    """The proposal of transaction keys, by the extension fields."""
+
+    async def take(raw: Raw, epoch: int) -> tuple[str, int]:
+        _, body = await raw.ask(
+            "tcClientConnectRequest", request_id=1, tc_id=0, transaction_key="n", epoch=epoch
+        )
+        return error_in(body), body.epoch
+
+    async def story(place: Place) -> None:
+        zombie, successor = await place.client(), await place.client()
+        assert await take(zombie, -1) == ("", 0)
+        txn = await begin(zombie)
+        assert await take(successor, -1) == ("", 1)
+        assert await end(zombie, txn, COMMIT) == "InvalidTxnStatus"  # expired: fenced
+        _, body = await zombie.ask("newTxn", request_id=2, txn_ttl_seconds=1000, tc_id=0)
+        assert error_in(body) == "ProducerFenced"
+        assert (await take(zombie, 0))[0] == "NotAllowedError"
+        assert await end(successor, await begin(successor), COMMIT) == ""
+
+    told(tmp_path, story)
+
+
+def test_example_of_a_key_in_the_documents_runs(tmp_path: Path) -> None:
+    text = (Path(__file__).parents[2] / "docs" / "serve.md").read_text(encoding="utf-8")
+    (program,) = [
+        part.partition("```")[0] for part in text.split("```python\n")[1:] if "epoch" in part
+    ]
+
+    async def story(place: Place) -> None:
+        import asyncio
+
+        made = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-c", program.replace("6650", str(place.port))),
+            stdout=subprocess.PIPE,
+            env={**os.environ, "PYTHONPATH": "src"},
+        )
+        output, _ = await made.communicate()
+        assert output.decode().split() == ["0", "1"]
+
+    told(tmp_path, story)
