@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import subprocess
 import sys
@@ -160,8 +161,6 @@ def test_example_of_a_key_in_the_documents_runs(tmp_path: Path) -> None:
     ]
 
     async def story(place: Place) -> None:
-        import asyncio
-
         made = await asyncio.create_subprocess_exec(
             *(sys.executable, "-c", program.replace("6650", str(place.port))),
             stdout=subprocess.PIPE,
@@ -169,5 +168,19 @@ def test_example_of_a_key_in_the_documents_runs(tmp_path: Path) -> None:
         )
         output, _ = await made.communicate()
         assert output.decode().split() == ["0", "1"]
+
+    told(tmp_path, story)
+
+
+def test_ends_of_many_clients_fail_alone(tmp_path: Path) -> None:
+    """They share a frame: one that is refused is refused alone."""
+
+    async def story(place: Place) -> None:
+        raws = [await place.client() for _ in range(4)]
+        txns = [await begin(raw) for raw in raws]
+        txns[2] = TxnId(0, 10**6)
+        answers = await asyncio.gather(*map(end, raws, txns, [COMMIT, ABORT, COMMIT, COMMIT]))
+        assert answers == ["", "", "TransactionNotFound", ""]
+        assert await end(raws[0], txns[0], COMMIT) == ""
 
     told(tmp_path, story)

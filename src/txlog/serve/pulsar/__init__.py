@@ -17,6 +17,7 @@ Contents:
 
     commands     which function answers which command
     connection   one client: its frames, its answers, its end
+    ends         ends of transactions, decided together
     failure      errors of the store as errors of the protocol
     listener     the address, and the connections
     messages     the messages of the protocol

@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
-from typing import Any, Final, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
 from txlog.errors import InvalidMessage, NotAllowed, TxlogError
 from txlog.ids import TopicName
@@ -22,6 +22,9 @@ from txlog.serve.core.service import Service
 from txlog.serve.pulsar.failure import error_of, text_of
 from txlog.serve.pulsar.messages import COMMANDS, ERRORS, Proto
 from txlog.serve.pulsar.wire import ROOM_BYTES, Frame, Frames, encoded
+
+if TYPE_CHECKING:
+    from txlog.serve.pulsar.ends import Ends
 
 READ_BYTES: Final = 1 << 18
 PING_SECONDS: Final = 30.0
@@ -36,6 +39,7 @@ class Host(Protocol):
     """What a connection needs of its listener."""
 
     service: Service
+    ends: Ends
 
     async def room(self) -> None:
         """Wait until there is room for more of what clients send."""

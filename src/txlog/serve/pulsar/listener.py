@@ -8,6 +8,7 @@ from txlog.serve.core.address import Address
 from txlog.serve.core.service import Service
 from txlog.serve.pulsar.commands import handlers
 from txlog.serve.pulsar.connection import READ_BYTES, Connection
+from txlog.serve.pulsar.ends import Ends
 
 
 class PulsarListener:
@@ -22,6 +23,7 @@ class PulsarListener:
         self.url = ""
         self.connections: set[Connection] = set()
         self._address = address
+        self.ends = Ends(service)
         self._handlers = handlers()
         self._listening: asyncio.Server | None = None
         self._running: set[asyncio.Task[None]] = set()

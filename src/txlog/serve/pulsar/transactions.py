@@ -135,11 +135,8 @@ async def end(connection: Connection, body: Proto, rest: memoryview) -> None:
     """END_TXN: commit or abort. The answer says that it is decided, and durable."""
 
     async def act() -> dict[str, Any]:
-        txn_id = _named(body)
-        if body.txn_action == _COMMIT:
-            await connection.client.commit(txn_id)
-        else:
-            await connection.client.abort(txn_id)
+        ends = connection.listener.ends
+        await ends.end(_named(body), commits=body.txn_action == _COMMIT)
         return {}
 
     await _answered(connection, "endTxnResponse", body, act)

@@ -1,0 +1,84 @@
+"""Owns Ends: the ends of transactions of all clients, decided together; one flush for everybody."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from txlog.api.transactions.end import unknown_end
+from txlog.engine.decide.transactions import end as end_txn
+from txlog.engine.decide.transactions.sweep import Uses
+from txlog.engine.store.appender import Call
+from txlog.engine.upkeep.delayed.buckets import tend_due
+from txlog.errors import OutcomeUnknown
+from txlog.ids import TxnId
+
+if TYPE_CHECKING:
+    from txlog.api.client import Client
+    from txlog.serve.core.service import Service
+
+GROUP_MAX: Final = 1000  # ends that are decided together
+
+
+class Ends:
+    """Ends of all clients: those that come while others are flushed are decided together.
+
+    They share a frame and a flush; one that is refused fails alone.
+    """
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._waiting: list[tuple[TxnId, bool, asyncio.Future[None]]] = []
+        self._task: asyncio.Task[None] | None = None
+
+    async def end(self, txn_id: TxnId, *, commits: bool) -> None:
+        """Commit or abort; durable when it returns. Raises as Client.commit."""
+        told: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append((txn_id, commits, told))
+        if self._task is None:
+            self._task = asyncio.create_task(self._run())
+        await told
+
+    async def _run(self) -> None:
+        try:
+            while self._waiting:
+                group = self._waiting[:GROUP_MAX]
+                del self._waiting[:GROUP_MAX]
+                wanted = [(txn_id, commits) for txn_id, commits, _ in group]
+                errors: Sequence[BaseException | None]
+                try:
+                    act = partial(_ended, wanted)
+                    errors = await self._service.client.run(act, blocking=True)
+                except Exception as raised:
+                    errors = [raised] * len(group)
+                for (_, _, told), error in zip(group, errors, strict=True):
+                    if told.cancelled():
+                        continue
+                    if error is not None:
+                        told.set_exception(error)
+                    else:
+                        told.set_result(None)
+        finally:
+            self._task = None
+
+
+def _ended(wanted: list[tuple[TxnId, bool]], client: Client) -> list[BaseException | None]:
+    """End transactions; for each why it was refused, or None."""
+    store = client._store
+    uid = store.disk.owner()[0]
+
+    def call(txn_id: TxnId, commits: bool) -> Call:
+        return Call(
+            lambda view, now: end_txn.end(view, store.settings, now, uid, txn_id, commit=commits),
+            uses=Uses(txn=(txn_id.coordinator, txn_id.sequence)),
+        )
+
+    calls = [call(txn_id, commits) for txn_id, commits in wanted]
+    try:
+        store.submit(calls)
+    except OutcomeUnknown as error:
+        return [unknown_end(txn_id, error) for txn_id, _ in wanted]
+    tend_due(store)
+    return [each.error for each in calls]
