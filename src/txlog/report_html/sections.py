@@ -32,12 +32,12 @@ def problems(figures: Figures) -> str:
         for row in figures["hanging_list"]
     ]
     if not found:
-        return _section("Problems", '<p class="good">✓ No problems</p>')
+        return section("Problems", '<p class="good">✓ No problems</p>')
     items = "".join(
         f"<li>{safe(text)}" + (f"<br><span>{safe(hint)}</span>" if hint else "") + "</li>"
         for text, hint in found
     )
-    return _section(
+    return section(
         "Problems",
         f'<p class="bad">! {counted(len(found), "problem")}</p><ul class="problems">{items}</ul>',
     )
@@ -52,7 +52,7 @@ def throughput(figures: Figures) -> str:
     rows, step_ms = known["row_list"], known["by_ms"]
     title = f"Messages by {spans(step_ms)}"
     if not rows:
-        return _section(title, _empty("no visible messages yet"))
+        return section(title, empty("no visible messages yet"))
     last = max(row["from_time"] for row in rows)
     first = max(min(row["from_time"] for row in rows), last - (SPANS_MAX - 1) * step_ms)
     starts = range(first, last + 1, step_ms)
@@ -90,8 +90,8 @@ def throughput(figures: Figures) -> str:
             + "".join(_of_topic(name, by_topic[name], starts, ticks) for name in names[:CHARTS_MAX])
             + "</div>"
         )
-        body += _left_out(len(names) - CHARTS_MAX, "topic")
-    return _section(title, body, note)
+        body += left_out(len(names) - CHARTS_MAX, "topic")
+    return section(title, body, note)
 
 
 def _of_topic(
@@ -130,7 +130,7 @@ def transactions(figures: Figures) -> str:
     known = figures["transactions"]
     states = known["state_list"]
     if not states:
-        return _section("Transactions", _empty("none yet"))
+        return section("Transactions", empty("none yet"))
     tones = {"committed": _GOOD, "aborted": _OTHER, "open": _THIRD}
     rows = []
     for row in states:
@@ -141,7 +141,7 @@ def transactions(figures: Figures) -> str:
     by_state = f"<div><h3>By state</h3>{bars(rows, 'transactions by state')}</div>"
     body = f'<div class="pair">{by_state}{_durations(known["duration_list"])}</div>'
     if known["open_list"]:
-        body += "<h3>Unfinished, oldest first</h3>" + _table(
+        body += "<h3>Unfinished, oldest first</h3>" + table(
             ("transaction", "state", "key", "age", "times out", "messages", "acks", "topics"),
             [
                 (
@@ -158,7 +158,7 @@ def transactions(figures: Figures) -> str:
             ],
             (3, 5, 6),
         )
-    return _section("Transactions", body, "Since the store was created.")
+    return section("Transactions", body, "Since the store was created.")
 
 
 def _durations(rows: Sequence[Figures]) -> str:
@@ -188,7 +188,7 @@ def backlog(figures: Figures) -> str:
     """What subscriptions have not acknowledged."""
     rows = sorted(figures["subscription_list"], key=lambda row: -row["backlog"])
     if not rows:
-        return _section("Backlog by subscription", _empty("no subscriptions"))
+        return section("Backlog by subscription", empty("no subscriptions"))
     shown = []
     for row in rows[:BARS_MAX]:
         ready, waits = row["backlog_no_delayed"], row["delayed"]
@@ -202,7 +202,7 @@ def backlog(figures: Figures) -> str:
         shown.append(Bar(name, parts, count(row["backlog"]) + live))
     key = legend([Series("ready", _GOOD, (), ()), Series("not due yet", _FOURTH, (), ())])
     body = bars(shown, "backlog by subscription") + key
-    body += _left_out(len(rows) - BARS_MAX, "subscription")
+    body += left_out(len(rows) - BARS_MAX, "subscription")
     body += _behind(
         "figures",
         (
@@ -230,7 +230,7 @@ def backlog(figures: Figures) -> str:
         ],
         (3, 4, 5, 6),
     )
-    return _section("Backlog by subscription", body)
+    return section("Backlog by subscription", body)
 
 
 def delayed(figures: Figures) -> str:
@@ -240,7 +240,7 @@ def delayed(figures: Figures) -> str:
     for row in figures["delayed_list"]:
         by_topic.setdefault(row["topic"], []).append(row)
     if not by_topic:
-        return _section(title, _empty("no delayed messages"))
+        return section(title, empty("no delayed messages"))
     sums = {name: sum(row["messages"] for row in rows) for name, rows in by_topic.items()}
     names = sorted(sums, key=lambda name: (-sums[name], name))
     charts = []
@@ -260,8 +260,8 @@ def delayed(figures: Figures) -> str:
             ordinal=True,
         )
         charts.append(f"<div><h3>{safe(name)}: {count(sums[name])}</h3>{drawn}</div>")
-    body = f'<div class="many">{"".join(charts)}</div>{_left_out(len(names) - CHARTS_MAX, "topic")}'
-    return _section(title, body, "By how soon they are due, from the time of this report.")
+    body = f'<div class="many">{"".join(charts)}</div>{left_out(len(names) - CHARTS_MAX, "topic")}'
+    return section(title, body, "By how soon they are due, from the time of this report.")
 
 
 def _within(bounds_ms: Sequence[int | None]) -> list[str]:
@@ -273,9 +273,9 @@ def watermarks(figures: Figures) -> str:
     title = "Watermarks"
     rows = figures["watermark_list"]
     if not rows:
-        return _section(title, _empty("no producer has asserted a time"))
+        return section(title, empty("no producer has asserted a time"))
     body = "".join(_watermark(row, figures["time"]) for row in rows[:CHARTS_MAX])
-    table = _table(
+    rows_shown = table(
         ("topic", "status", "watermark", "behind now", "held by"),
         [
             (
@@ -290,7 +290,7 @@ def watermarks(figures: Figures) -> str:
         (3,),
     )
     note = "Event time asserted by producers, over the time they asserted it, in UTC."
-    return _section(title, body + _left_out(len(rows) - CHARTS_MAX, "topic") + table, note)
+    return section(title, body + left_out(len(rows) - CHARTS_MAX, "topic") + rows_shown, note)
 
 
 def _watermark(row: Figures, now_ms: int) -> str:
@@ -319,7 +319,7 @@ def _watermark(row: Figures, now_ms: int) -> str:
     ticks = [_tick(at, across) for at in (bottom[0], (bottom[0] + bottom[1]) // 2, bottom[1])]
     chart = lines(drawn, left, bottom, scale, ticks, f"watermarks of {row['topic']}")
     of = f"{row['topic']}, partition {row['partition']}" if row["partition"] else row["topic"]
-    return f"<h3>{safe(of)}</h3>{chart}{_left_out(len(names) - LINES_MAX, 'producer')}"
+    return f"<h3>{safe(of)}</h3>{chart}{left_out(len(names) - LINES_MAX, 'producer')}"
 
 
 def _range(values: Iterable[int]) -> tuple[int, int]:
@@ -369,10 +369,10 @@ def segments(figures: Figures) -> str:
     key = legend([Series(kind, kinds[kind], (), ()) for kind in used], always=bool(used))
     by_place = f"<div><h3>By topic</h3>{bars(shown, 'bytes by topic')}{key}</div>"
     by_size = f"<div><h3>Files by size</h3>{_sizes(files)}</div>" if files else ""
-    return _section(
+    return section(
         "Segments",
         f'<div class="pair">{by_place}{by_size}</div>'
-        + _left_out(len(names) - BARS_MAX, "topic")
+        + left_out(len(names) - BARS_MAX, "topic")
         + _ledgers(rows),
         f"{counted(len(files), 'file')}, {size(sum(row['bytes'] for row in files))};"
         " rows that no checkpoint has moved yet are in the journal.",
@@ -424,10 +424,10 @@ def topics(figures: Figures) -> str:
     """One line for each topic."""
     rows = figures["topic_list"]
     if not rows:
-        return _section("Topics", _empty("no topics"))
-    return _section(
+        return section("Topics", empty("no topics"))
+    return section(
         "Topics",
-        _table(
+        table(
             (
                 "topic",
                 "partitions",
@@ -462,27 +462,32 @@ def topics(figures: Figures) -> str:
 # --- pieces ----------------------------------------------------------------------------------
 
 
-def _section(title: str, body: str, note: str = "") -> str:
+def section(title: str, body: str, note: str = "") -> str:
+    """A section: its heading, what is said about it, and what it shows."""
     said = f'<p class="note">{safe(note)}</p>' if note else ""
     return f"<section><h2>{safe(title)}</h2>{said}{body}</section>\n"
 
 
-def _empty(text: str) -> str:
+def empty(text: str) -> str:
+    """What a section says that has nothing to show."""
     return f'<p class="note">{safe(text)}</p>'
 
 
-def _left_out(number: int, noun: str) -> str:
+def left_out(number: int, noun: str) -> str:
+    """How many more there are than are shown; nothing for none."""
     return f'<p class="note">and {counted(number, f"more {noun}")}</p>' if number > 0 else ""
 
 
 def _behind(
     summary: str, headings: Sequence[str], rows: Iterable[Sequence[str]], numeric: Sequence[int]
 ) -> str:
-    table = _table(headings, rows, numeric)
-    return f"<details><summary>{safe(summary)}</summary>{table}</details>"
+    shown = table(headings, rows, numeric)
+    return f"<details><summary>{safe(summary)}</summary>{shown}</details>"
 
 
-def _table(headings: Sequence[str], rows: Iterable[Sequence[str]], numeric: Sequence[int]) -> str:
+def table(headings: Sequence[str], rows: Iterable[Sequence[str]], numeric: Sequence[int]) -> str:
+    """A table of texts, which are escaped here; numeric: the columns aligned on the right."""
+
     def cells(kind: str, texts: Sequence[str]) -> str:
         out = []
         for at, text in enumerate(texts):

@@ -21,7 +21,15 @@ class Query(SqlQuery):
         *,
         skip_unavailable: bool = False,
         this: str | None = None,
+        memory_bytes: int | None = None,
     ) -> None:
         super().__init__(
-            client, listed, sql, parameters, isolation, skip_unavailable=skip_unavailable, this=this
+            client,
+            listed,
+            sql,
+            parameters,
+            isolation,
+            skip_unavailable=skip_unavailable,
+            this=this,
+            memory_bytes=memory_bytes,
         )

@@ -91,6 +91,7 @@ class Session:
              of the row in its file as the extra column file_row_number
     paths:   other files that statements may read
     is_open: statements may read everything until `lock`: they must be our own
+    memory_bytes: what statements may use; None: most of the machine's
     failures: what ended the reading of a dataset; it is raised instead of DuckDB's words for it
     """
 
@@ -102,6 +103,7 @@ class Session:
         paths: Sequence[str] = (),
         *,
         is_open: bool = False,
+        memory_bytes: int | None = None,
     ) -> None:
         named = parquet or {}
         self.failures: list[TxlogError] = []
@@ -112,6 +114,8 @@ class Session:
             # A query of some seconds would draw it on standard output, amid what programs read.
             self._connection.execute("SET enable_progress_bar = false")
             _fit(self._connection, descriptor_limit() // 2)
+            if memory_bytes is not None:
+                self._connection.execute(f"SET memory_limit = '{memory_bytes}B'")
             if not is_open:
                 self.lock([*named.values(), *paths])
             for name, path in named.items():
@@ -174,6 +178,10 @@ class Session:
     def close(self) -> None:
         """End the connection; what it held in memory is freed."""
         self._connection.close()
+
+    def interrupt(self) -> None:
+        """End the statement that another thread runs, if it has begun."""
+        self._connection.interrupt()
 
     def register(self, name: str, table: object) -> None:
         """Make an Arrow table or dataset a view called name, replacing an older one.

@@ -64,6 +64,7 @@ class SqlQuery:
                 are there too; they have no id, place, LSN or visible time
     skip_unavailable: leave out unavailable or damaged partitions; `left_out` names them
     this:       a SELECT over the same relations, which the SQL knows as `this`
+    memory_bytes: what the SELECT may use; None: most of the machine's
     raises:     SqlError; what reading the topics raises
     """
 
@@ -77,8 +78,10 @@ class SqlQuery:
         *,
         skip_unavailable: bool = False,
         this: str | None = None,
+        memory_bytes: int | None = None,
     ) -> None:
         self._client = client
+        self._memory_bytes = memory_bytes
         self._lists = lists
         self._sql = sql
         self._this = this
@@ -89,7 +92,7 @@ class SqlQuery:
         self._contents: list[Content] = []
         self._tables: dict[str, pa.Table] = {}
         self.statements: list[str] = []
-        self._session: Session | None = Session(is_open=True)
+        self._session: Session | None = self._opened()
         try:
             texts = [sql] if this is None else [sql, this]
             self._begin([name for text in texts for name in self._session.tables_of(text)])
@@ -149,6 +152,12 @@ class SqlQuery:
         assert self._session is not None
         return self._session.stream(self._sql, self._parameters)
 
+    def interrupt(self) -> None:
+        """End the reading of rows in another thread, with SqlError there."""
+        session = self._session
+        if session is not None:
+            session.interrupt()
+
     def plan(self) -> str:
         """DuckDB's drawing of how the SQL would be run."""
         assert self._session is not None
@@ -174,6 +183,9 @@ class SqlQuery:
     ) -> None:
         self.close()
 
+    def _opened(self) -> Session:
+        return Session(is_open=True, memory_bytes=self._memory_bytes)
+
     def _open(self, words: set[str]) -> None:
         sources = list(files_of(self._contents))
         parts = [source for content in self._contents for source in content.relation.open]
@@ -186,7 +198,7 @@ class SqlQuery:
         path = path_below(self._client.path)
         near = [source for source in sources if not is_remote(source.ref.path)]
         paths = [path(source) for source in near]  # as a path, and as a pattern
-        session = self._session = self._session or Session(is_open=True)  # a retry has one
+        session = self._session = self._session or self._opened()  # a retry has none
         session.lock(sorted({*paths, *map(unglobbed, paths)}))
         lazily = parts_for(session, self._contents, self._client.open)
         messages = Messages(self._contents, path, lazily)

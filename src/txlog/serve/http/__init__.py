@@ -1,5 +1,5 @@
 """HTTP of `txlog serve`: Pulsar's admin API, messages by REST, WebSocket and server-sent events,
-metrics.
+metrics, and a live page.
 
 Contents:
 
@@ -8,4 +8,5 @@ Contents:
     core/         what all endpoints share: declarations, answers, rates, the gate
     data/         messages: REST, WebSocket, server-sent events
     listener      the address, and the application behind it
+    page/         the live page
 """

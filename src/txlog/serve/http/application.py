@@ -47,6 +47,7 @@ from txlog.serve.http.core.declared import (
 from txlog.serve.http.core.gate import Serving
 from txlog.serve.http.data import events, rest
 from txlog.serve.http.data.websocket import SESSIONS, Session, connected
+from txlog.serve.http.page import routes as page
 
 ENDPOINTS: Final[list[Endpoint]] = [
     endpoint
@@ -71,7 +72,8 @@ _SAFE: Final = frozenset(["GET", "HEAD", "OPTIONS"])
 def application(serving: Serving) -> Starlette:
     """The application over an open client; it neither opens nor closes it."""
     described = orjson.dumps(openapi(ENDPOINTS, txlog.__version__))
-    routes: list[BaseRoute] = [
+    found: list[BaseRoute] = [
+        *page.routes(serving),
         Route("/openapi.json", _fixed(serving, described)),
         Route("/metrics", _text(serving, _metrics)),
         Route("/metrics/", _text(serving, _metrics)),
@@ -86,7 +88,7 @@ def application(serving: Serving) -> Starlette:
         ),
         *(route_of(one, serving) for one in ENDPOINTS),
     ]
-    app = Starlette(routes=routes)
+    app = Starlette(routes=found)
     app.state.serving = serving
     app.add_exception_handler(TxlogError, _failed)
     app.add_exception_handler(HTTPException, _refused)

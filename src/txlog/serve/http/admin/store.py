@@ -166,6 +166,13 @@ def topics_of(name: TopicName, partitions: int) -> list[str]:
     return [f"{full(name)}-partition-{number}" for number in range(partitions)]
 
 
+@endpoint("GET", "/admin/v2/non-persistent/{tenant}/{namespace}", LOOK)
+@endpoint("GET", "/admin/v2/non-persistent/{tenant}/{namespace}/partitioned", LOOK)
+def not_persistent(client: Client, namespace: str) -> list[str]:
+    """The topics that are not persistent: none."""
+    return []
+
+
 @endpoint("GET", "/admin/v2/persistent/{tenant}/{namespace}/partitioned", LOOK)
 def partitioned(client: Client, namespace: str) -> list[str]:
     """The topics of a namespace that have several partitions."""

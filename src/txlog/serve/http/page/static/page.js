@@ -1,0 +1,198 @@
+"use strict";
+// The page of `txlog serve`. The server draws the sections; this puts them in their places.
+const $ = (id) => document.getElementById(id);
+const root = document.documentElement;
+// A token comes behind the #, which is sent to no server: /#token=...
+const token = new URLSearchParams(location.hash.slice(1)).get("token");
+const held = (place) => { // text that somebody is selecting
+  const chosen = getSelection();
+  return !chosen.isCollapsed && place.contains(chosen.anchorNode);
+};
+let isPaused = false;
+let source = null;
+const kept = new Map(); // sections that came while paused
+
+function state(word, kind) {
+  $("state").textContent = word;
+  $("dot").className = `dot ${kind}`;
+  document.body.classList.toggle("lost", kind === "lost");
+}
+
+function put(name, text) {
+  const place = $(name);
+  if (!place) return true;
+  if (held(place)) return false;
+  // What a reader has opened, scrolled or focused stays so.
+  const opened = [...place.querySelectorAll("details")].map((one) => one.open);
+  const scrolled = [...place.querySelectorAll(".scroll")].map((one) => one.scrollLeft);
+  const focused = place.contains(document.activeElement) ? document.activeElement.dataset.topic : null;
+  place.innerHTML = text; // made by the server, with every text from the store escaped
+  place.querySelectorAll("details").forEach((one, at) => { one.open = opened[at] === true; });
+  place.querySelectorAll(".scroll").forEach((one, at) => { one.scrollLeft = scrolled[at] || 0; });
+  if (focused) {
+    [...place.querySelectorAll("[data-topic]")].find((one) => one.dataset.topic === focused)?.focus();
+  }
+  return true;
+}
+
+function putAll() {
+  for (const [name, text] of kept) if (put(name, text)) kept.delete(name);
+}
+
+function show(look) {
+  for (const [name, text] of Object.entries(look.sections)) kept.set(name, text);
+  if (isPaused) return;
+  putAll();
+  const { path, health, said } = look.head;
+  const name = path.split("/").pop() || path;
+  $("path").textContent = name;
+  document.title = `${name}: txlog`;
+  $("health").textContent = health;
+  $("health").className = `pill ${health === "ok" ? "good" : "bad"}`;
+  const where = document.createElement("b");
+  where.textContent = path;
+  $("said").replaceChildren(where, ` · ${said}`);
+  if (!$("sql").value) suggest();
+  root.dataset.looks = String(Number(root.dataset.looks || 0) + 1);
+}
+
+function connect() {
+  source = new EventSource(token ? `page/stream?token=${encodeURIComponent(token)}` : "page/stream");
+  source.addEventListener("look", (event) => {
+    if (!isPaused) state("live", "live");
+    show(JSON.parse(event.data));
+  });
+  source.addEventListener("failure", (event) => {
+    const { reason, hint } = JSON.parse(event.data);
+    state("failing", "lost");
+    $("said").textContent = hint ? `${reason} (${hint})` : reason;
+  });
+  source.onerror = () => {
+    state(source.readyState === EventSource.CLOSED ? "refused" : "reconnecting", "lost");
+    if (source.readyState === EventSource.CLOSED) setTimeout(connect, 3000);
+  };
+}
+
+function pause() {
+  isPaused = !isPaused;
+  $("pause").setAttribute("aria-pressed", String(isPaused));
+  state(isPaused ? "paused" : "live", isPaused ? "" : "live");
+  if (!isPaused) putAll();
+}
+
+// --- messages ---------------------------------------------------------------------------------
+
+const quoted = (name) => `"${name.replaceAll('"', '""')}"`;
+const newest = (topic) => `SELECT message_id, publish_time, key, text(value) AS value\nFROM ${quoted(topic)} ORDER BY publish_time DESC LIMIT 50`;
+
+function suggest() {
+  const first = document.querySelector("#topics [data-topic]");
+  if (first) $("sql").placeholder = newest(first.dataset.topic);
+}
+
+function cells(row, kinds) {
+  const line = document.createElement("tr");
+  row.forEach((value, at) => {
+    const cell = document.createElement("td");
+    if (value === null) { cell.className = "null"; cell.textContent = "null"; }
+    else { cell.textContent = String(value); if (kinds[at]) cell.className = "n"; }
+    line.append(cell);
+  });
+  return line;
+}
+
+function table(found) {
+  const kinds = found.columns.map(({ type }) => /^(u?int|float|double|decimal)/.test(type));
+  const head = document.createElement("tr");
+  found.columns.forEach(({ name, type }, at) => {
+    const cell = document.createElement("th");
+    cell.scope = "col"; cell.textContent = name; cell.title = type;
+    if (kinds[at]) cell.className = "n";
+    head.append(cell);
+  });
+  const made = document.createElement("table"), top = document.createElement("thead");
+  const body = document.createElement("tbody"), scroll = document.createElement("div");
+  top.append(head);
+  body.append(...found.rows.map((row) => cells(row, kinds)));
+  made.append(top, body);
+  scroll.className = "scroll"; scroll.tabIndex = 0; scroll.append(made);
+  return scroll;
+}
+
+async function run() {
+  const sql = $("sql").value.trim() || $("sql").placeholder;
+  if (!sql || $("run").disabled) return;
+  $("sql").value = sql;
+  $("run").disabled = true;
+  $("answer").textContent = "running…";
+  try {
+    const answer = await fetch("page/query", {
+      method: "POST", body: JSON.stringify({ sql }),
+      headers: { "Content-Type": "application/json", ...(token && { Authorization: `Bearer ${token}` }) },
+    });
+    const found = await answer.json();
+    if (!answer.ok) throw new Error(found.hint ? `${found.reason} (${found.hint})` : found.reason);
+    const count = `${found.rows.length}${found.is_cut ? " or more" : ""} row${found.rows.length === 1 && !found.is_cut ? "" : "s"}`;
+    $("answer").textContent = `${found.is_cut ? `the first ${found.rows.length} rows` : count}, ${found.elapsed_ms} ms`;
+    $("result").replaceChildren(table(found));
+  } catch (error) {
+    const said = document.createElement("p");
+    said.className = "bad"; said.textContent = error.message;
+    $("answer").textContent = "";
+    $("result").replaceChildren(said);
+  }
+  $("run").disabled = false;
+}
+
+$("form").addEventListener("submit", (event) => { event.preventDefault(); run(); });
+document.addEventListener("click", (event) => {
+  const topic = event.target.closest?.("[data-topic]")?.dataset.topic;
+  if (topic === undefined) return;
+  $("sql").value = newest(topic);
+  $("browse").scrollIntoView();
+  run();
+});
+
+// --- keys -------------------------------------------------------------------------------------
+
+const links = [...document.querySelectorAll("nav a")];
+const places = links.map((one) => $(one.hash.slice(1)));
+
+function current() {
+  const line = 130;
+  const below = places.map((one, at) => ({ at, top: one.getBoundingClientRect().top }))
+    .filter(({ top }) => top <= line).sort((a, b) => b.top - a.top);
+  return below.length ? below[0].at : -1;
+}
+
+function mark() {
+  const at = current();
+  links.forEach((one, n) => {
+    if (n === at) one.setAttribute("aria-current", "true"); else one.removeAttribute("aria-current");
+  });
+}
+
+function go(step) {
+  const order = places.map((one, at) => ({ at, top: one.getBoundingClientRect().top + scrollY }))
+    .sort((a, b) => a.top - b.top).map(({ at }) => at);
+  const now = order.indexOf(current());
+  const next = order[Math.max(0, Math.min(order.length - 1, now + step))];
+  places[next].scrollIntoView();
+}
+
+document.addEventListener("keydown", (event) => {
+  const field = event.target.closest?.("textarea, input, select");
+  if (event.key === "Escape") { field?.blur(); return; }
+  if (field) {
+    if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) { event.preventDefault(); run(); }
+    return;
+  }
+  if (event.ctrlKey || event.metaKey || event.altKey || $("help").open) return;
+  const acts = { "/": () => $("sql").focus(), p: pause, j: () => go(1), k: () => go(-1), "?": () => $("help").showModal() };
+  const act = acts[event.key] || (/^[1-8]$/.test(event.key) ? () => links[Number(event.key) - 1].click() : null);
+  if (act) { event.preventDefault(); act(); }
+});
+$("pause").addEventListener("click", pause);
+$("help-button").addEventListener("click", () => $("help").showModal());
+addEventListener("scroll", mark, { passive: true });
+connect();
