@@ -15,13 +15,17 @@ Before it touches the store a handler asks `connection.may(action, topic)`, whic
 
 Contents:
 
+    batches      messages of a SEND as rows of Arrow, and rows as what a consumer is sent
     commands     which function answers which command
     connection   one client: its frames, its answers, its end
     ends         ends of transactions, decided together
     failure      errors of the store as errors of the protocol
+    ids          the ids on the wire
     listener     the address, and the connections
     messages     the messages of the protocol
+    producers    PRODUCER, SEND, CLOSE_PRODUCER
     schemas      schemas of a topic, by their versions
+    sends        what all clients send, stored together
     topics       names, lookup, partitions, topics of a namespace
     transactions   begin, registration, end; keys
     wire         frames

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from txlog import __version__
 from txlog.errors import NotAllowed
-from txlog.serve.pulsar import schemas, topics, transactions
+from txlog.serve.pulsar import producers, schemas, topics, transactions
 from txlog.serve.pulsar.connection import PROTOCOL_VERSION, Connection, Handler
 from txlog.serve.pulsar.failure import text_of
 from txlog.serve.pulsar.messages import COMMANDS, ERRORS, Proto
@@ -43,7 +43,13 @@ def pong(connection: Connection, body: Proto, rest: memoryview) -> None:
 
 
 HANDLERS: Final[Mapping[str, Handler]] = {"CONNECT": connect, "PING": ping, "PONG": pong}
-ROOMS: Final = (HANDLERS, topics.HANDLERS, schemas.HANDLERS, transactions.HANDLERS)
+ROOMS: Final = (
+    HANDLERS,
+    topics.HANDLERS,
+    producers.HANDLERS,
+    schemas.HANDLERS,
+    transactions.HANDLERS,
+)
 
 
 def handlers() -> dict[int, Handler]:

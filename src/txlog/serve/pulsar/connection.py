@@ -18,9 +18,11 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
 from txlog.errors import InvalidMessage, NotAllowed, TxlogError
 from txlog.ids import TopicName
+from txlog.ranges import Bound
 from txlog.serve.core.service import Service
 from txlog.serve.pulsar.failure import error_of, text_of
 from txlog.serve.pulsar.messages import COMMANDS, ERRORS, Proto
+from txlog.serve.pulsar.sends import Sends
 from txlog.serve.pulsar.wire import ROOM_BYTES, Frame, Frames, encoded
 
 if TYPE_CHECKING:
@@ -40,6 +42,12 @@ class Host(Protocol):
 
     service: Service
     ends: Ends
+    sends: Sends
+    names: set[tuple[str, str]]
+    sought: dict[tuple[str, str, int], Bound]
+
+    def new_name(self) -> str:
+        """A name for a producer that has none; nobody has it."""
 
     async def room(self) -> None:
         """Wait until there is room for more of what clients send."""

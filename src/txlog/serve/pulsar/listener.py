@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from itertools import count
 
+from txlog.ranges import Bound
 from txlog.serve.core.address import Address
 from txlog.serve.core.service import Service
 from txlog.serve.pulsar.commands import handlers
 from txlog.serve.pulsar.connection import READ_BYTES, Connection
 from txlog.serve.pulsar.ends import Ends
+from txlog.serve.pulsar.sends import Sends
 
 
 class PulsarListener:
@@ -16,6 +19,9 @@ class PulsarListener:
 
     url:         where clients are sent by a lookup
     connections: those that are open
+    sends:       what they send, stored together
+    sought:      where readers were sent that are to come again: topic, name, partition
+    names:       (topic, name) of the producers that are connected here
     """
 
     def __init__(self, service: Service, address: Address) -> None:
@@ -24,6 +30,11 @@ class PulsarListener:
         self.connections: set[Connection] = set()
         self._address = address
         self.ends = Ends(service)
+        self.sends = Sends(service)
+        self.names: set[tuple[str, str]] = set()
+        self.sought: dict[tuple[str, str, int], Bound] = {}
+        self._stem = service.store._store.disk.random_bytes(6).hex()
+        self._named = count()
         self._handlers = handlers()
         self._listening: asyncio.Server | None = None
         self._running: set[asyncio.Task[None]] = set()
@@ -54,12 +65,18 @@ class PulsarListener:
 
     async def room(self) -> None:
         """Wait until there is room for more of what clients send."""
+        await self.sends.room()
+
+    def new_name(self) -> str:
+        """A name for a producer that has none; nobody has it."""
+        return f"txlog-{self._stem}-{next(self._named)}"
 
     async def drain(self) -> None:
         """Take no new connections, and wait until the commands that came are answered."""
         if self._listening is not None:
             self._listening.close()
         await asyncio.gather(*(one.idle() for one in list(self.connections)))
+        await self.sends.settled()
 
     async def close(self) -> None:
         """End all connections; returns once all they had is given back."""

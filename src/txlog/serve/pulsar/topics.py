@@ -50,7 +50,7 @@ def found(client: Client, name: TopicName) -> Topic:
     return client._store.read(lambda view: find_topic(view, name.topic))
 
 
-def in_use(client: Client, name: TopicName, *, creates: bool) -> Topic:
+def in_use(client: Client, name: TopicName, creates: bool) -> Topic:
     """A topic that is used, made if it is missing and may be. Raises TopicNotFound."""
     try:
         return found(client, name)
@@ -60,6 +60,17 @@ def in_use(client: Client, name: TopicName, *, creates: bool) -> Topic:
     count = client.settings.default_num_partitions
     client.create_topic(name.full, count, if_not_exists=True)
     return found(client, name)
+
+
+def check_partition(topic: Topic, name: TopicName) -> int:
+    """The partition that a name means, 0 for the whole of a topic with one.
+
+    raises: TopicNotFound
+    """
+    index = name.partition or 0
+    if index >= topic.partitions:
+        raise TopicNotFound(f"{name.topic} has {topic.partitions} partitions, there is no {index}")
+    return index
 
 
 def may_any(connection: Connection, name: TopicName) -> None:

@@ -1,0 +1,303 @@
+"""Owns payloads: messages of a SEND as rows of Arrow, and rows as what a consumer is sent.
+
+A batch is, message for message: size (4), SingleMessageMetadata, value. These are read and written
+here by hand, as a message of the protobuf runtime for each would cost more than all the rest.
+"""
+
+from __future__ import annotations
+
+import zlib
+from base64 import b64decode, b64encode
+from binascii import Error as NotBase64
+from collections.abc import Sequence
+from struct import Struct
+from typing import Any, Final
+
+import pyarrow as pa
+
+from txlog.engine.plan.route import COLUMNS
+from txlog.errors import InvalidMessage
+from txlog.serve.pulsar.messages import MessageMetadata, Proto, SingleMessageMetadata
+
+_SIZE = Struct(">I")
+_NONE, _LZ4, _ZLIB, _ZSTD, _SNAPPY = range(5)
+_CODECS: Final = {_LZ4: "lz4_raw", _ZSTD: "zstd", _SNAPPY: "snappy"}
+_INT64: Final = range(1 << 63)
+# Pulsar's ordering key has no column: it is kept as this property, in base64.
+ORDERING_KEY: Final = "pulsar.ordering_key"
+
+
+def decompressed(kind: int, size: int, payload: memoryview, most: int) -> memoryview:
+    """The payload as it was before it was compressed; never more than `most` bytes are made.
+
+    size: what the client says that it was
+    raises: InvalidMessage
+    """
+    if kind == _NONE:
+        return payload
+    if size > most:
+        raise InvalidMessage(f"{size} bytes uncompressed, the most is {most}")
+    try:
+        if kind == _ZLIB:
+            stream = zlib.decompressobj()
+            data = stream.decompress(payload, size + 1)
+        else:
+            data = pa.Codec(_CODECS[kind]).decompress(pa.py_buffer(payload), size, asbytes=True)
+    except (zlib.error, pa.ArrowException, OSError, KeyError) as error:
+        raise InvalidMessage("a payload that cannot be decompressed") from error
+    if len(data) != size:
+        raise InvalidMessage(f"{len(data)} bytes uncompressed, not {size} as it says")
+    return memoryview(data)
+
+
+class Columns:
+    """Messages as they come, by column; `table` makes rows of them."""
+
+    def __init__(self) -> None:
+        self.values: list[bytes | None] = []
+        self.keys: list[bytes | None] = []
+        self.properties: list[list[tuple[str, str]] | None] = []
+        self.event_times: list[int | None] = []
+        self.sequences: list[int] = []
+        self.deliver_at: int | None = None
+
+    def table(self, partition: int) -> pa.RecordBatch:
+        """The rows; columns that nobody gave are left out."""
+        count = len(self.values)
+        columns: dict[str, pa.Array] = {"value": pa.array(self.values, pa.binary())}
+        for name, column in (
+            ("key", self.keys),
+            ("properties", self.properties),
+            ("event_time", self.event_times),
+        ):
+            if column.count(None) < count:
+                columns[name] = pa.array(column, COLUMNS[name])
+        if self.deliver_at is not None:
+            columns["deliver_at"] = pa.array([self.deliver_at] * count, COLUMNS["deliver_at"])
+        columns["sequence_id"] = pa.array(self.sequences, pa.int64())
+        columns["partition"] = pa.array([partition] * count, pa.int64())
+        return pa.RecordBatch.from_arrays([*columns.values()], [*columns])
+
+    def add(self, head: Proto, value: bytes, sequence: int) -> None:
+        """A message by its metadata, of either kind."""
+        self.values.append(None if head.null_value else value)
+        self.keys.append(_key_of(head))
+        pairs = [(pair.key, pair.value) for pair in head.properties]
+        if head.HasField("ordering_key"):
+            pairs.append((ORDERING_KEY, b64encode(head.ordering_key).decode()))
+        self.properties.append(pairs or None)
+        self.event_times.append(head.event_time or None)
+        self.sequences.append(sequence)
+
+
+def _key_of(head: Proto) -> bytes | None:
+    if head.null_partition_key or not head.HasField("partition_key"):
+        return None
+    if not head.partition_key_b64_encoded:
+        key: bytes = head.partition_key.encode()
+        return key
+    try:
+        return b64decode(head.partition_key, validate=True)
+    except (NotBase64, ValueError) as error:
+        raise InvalidMessage("a key that is not base64") from error
+
+
+def rows_of(metadata: Proto, payload: memoryview) -> Columns:
+    """The messages of a SEND; payload: uncompressed. Raises InvalidMessage."""
+    columns = Columns()
+    if metadata.HasField("deliver_at_time") and metadata.deliver_at_time > 0:
+        columns.deliver_at = metadata.deliver_at_time
+    if not metadata.HasField("num_messages_in_batch"):
+        columns.add(metadata, bytes(payload), metadata.sequence_id)
+    else:
+        _read_batch(columns, metadata.sequence_id, metadata.num_messages_in_batch, payload)
+    if any(one not in _INT64 for one in (columns.sequences[0], columns.sequences[-1])):
+        raise InvalidMessage("a sequence id does not fit into 63 bits")
+    return columns
+
+
+def _read_batch(columns: Columns, first: int, count: int, payload: memoryview) -> None:
+    data = bytes(payload)
+    end, at = len(data), 0
+    if not 1 <= count <= end // 5:
+        raise InvalidMessage(f"a batch of {count} messages in {end} bytes")
+    values, sequences = columns.values, columns.sequences
+    unpack = _SIZE.unpack_from
+    for number in range(count):
+        if at + 4 > end:
+            raise InvalidMessage(f"a batch of {count} messages ends after {number}")
+        (size,) = unpack(data, at)
+        start = at + 4
+        at = start + size
+        if at > end:
+            raise InvalidMessage(f"metadata of {size} bytes at the end of a batch")
+        found = _plain(data, start, at)
+        if found is None:
+            head = SingleMessageMetadata()
+            try:
+                head.ParseFromString(data[start:at])
+            except Exception as error:  # the runtime has several
+                raise InvalidMessage("metadata of a batch that cannot be read") from error
+            length, sequence = head.payload_size, head.sequence_id
+            if not head.HasField("sequence_id"):
+                sequence = first + number
+            if length < 0 or at + length > end:
+                raise InvalidMessage(f"a value of {length} bytes at the end of a batch")
+            if len(columns.keys) < number:
+                _fill(columns, number)
+            columns.add(head, data[at : at + length], sequence)
+            at += length
+            continue
+        length, sequence = found
+        if at + length > end:
+            raise InvalidMessage(f"a value of {length} bytes at the end of a batch")
+        values.append(data[at : at + length])
+        sequences.append(first + number if sequence < 0 else sequence)
+        at += length
+    if at != end:
+        raise InvalidMessage(f"{end - at} bytes behind a batch")
+    _fill(columns, count)
+
+
+def _fill(columns: Columns, count: int) -> None:
+    """Messages without a key, properties and time were not noted there."""
+    for column in (columns.keys, columns.properties, columns.event_times):
+        column.extend([None] * (count - len(column)))
+
+
+def _plain(data: bytes, at: int, end: int) -> tuple[int, int] | None:
+    """Size and sequence (-1: none) of metadata that has nothing else; None: it has."""
+    length, sequence = -1, -1
+    while at < end:
+        tag = data[at]
+        number = shift = 0
+        at += 1
+        if tag == 24 or tag == 64 or tag == 40:  # payload_size, sequence_id, event_time
+            while True:
+                if at >= end or shift > 63:
+                    return None
+                byte = data[at]
+                at += 1
+                number |= (byte & 127) << shift
+                if byte < 128:
+                    break
+                shift += 7
+            if tag == 24:
+                length = number
+            elif tag == 64:
+                sequence = number
+            elif number:
+                return None
+        else:
+            return None
+    return (length, sequence) if length >= 0 else None
+
+
+# --- rows as what a consumer is sent -------------------------------------------------------------
+
+
+class Rows:
+    """Received rows of one partition, by column, as lists."""
+
+    def __init__(self, table: pa.Table) -> None:
+        self.count = table.num_rows
+        self.values: list[bytes | None] = table.column("value").to_pylist()
+        self.keys = _listed(table, "key")
+        self.properties = _listed(table, "properties")
+        self.event_times = _listed(table, "event_time", pa.int64())
+        self.publish_times: list[int] = table.column("publish_time").cast(pa.int64()).to_pylist()
+        self.producers: list[str | None] = table.column("producer").to_pylist()
+        self.sequences: list[int | None] = table.column("sequence_id").to_pylist()
+        self.entries: list[int] = table.column("entry").to_pylist()
+        self.ledgers: list[int] = table.column("ledger").to_pylist()
+        self.indexes = _listed(table, "index")
+        self.redelivered = _listed(table, "redelivery_count")
+
+    def metadata(self, at: int) -> Proto:
+        """The MessageMetadata that begins with one row."""
+        return MessageMetadata(
+            producer_name=self.producers[at] or "",
+            sequence_id=self.sequences[at] or 0,
+            publish_time=self.publish_times[at],
+        )
+
+    def alone(self, at: int) -> tuple[Proto, bytes]:
+        """One row as a message that is in no batch: its metadata and value."""
+        head = self.metadata(at)
+        value = self.values[at]
+        if value is None:
+            head.null_value = True
+        self._describe(head, at)
+        return head, value or b""
+
+    def batch(self, at: int, count: int) -> tuple[Proto, bytes]:
+        """Rows as a batch: its metadata and payload."""
+        head = self.metadata(at)
+        head.num_messages_in_batch = count
+        stop = at + count
+        pieces: list[bytes] = []
+        is_plain = not any(
+            column is not None and any(one is not None for one in column[at:stop])
+            for column in (self.keys, self.properties, self.event_times)
+        )
+        last = -1
+        for value, sequence, row in zip(
+            self.values[at:stop], self.sequences[at:stop], range(at, stop), strict=True
+        ):
+            if is_plain and value is not None:
+                one = b"\x18" + _varint(len(value))
+                if sequence is not None:
+                    one += b"\x40" + _varint(sequence)
+            else:
+                made = SingleMessageMetadata(payload_size=len(value or b""))
+                if value is None:
+                    made.null_value = True
+                if sequence is not None:
+                    made.sequence_id = sequence
+                self._describe(made, row)
+                one = made.SerializeToString()
+            last = sequence if sequence is not None else last
+            pieces += (_SIZE.pack(len(one)), one, value or b"")
+        if last >= 0:
+            head.highest_sequence_id = last
+        return head, b"".join(pieces)
+
+    def _describe(self, head: Proto, at: int) -> None:
+        """Give metadata what goes with a value."""
+        if self.keys is not None and (key := self.keys[at]) is not None:
+            try:
+                head.partition_key = key.decode()
+            except UnicodeDecodeError:
+                head.partition_key = b64encode(key).decode()
+                head.partition_key_b64_encoded = True
+        if self.properties is not None:
+            for name, text in self.properties[at] or ():
+                if name == ORDERING_KEY:
+                    head.ordering_key = b64decode(text)
+                else:
+                    head.properties.add(key=name, value=text)
+        if self.event_times is not None and (time := self.event_times[at]) is not None and time > 0:
+            head.event_time = time
+
+
+def _listed(table: pa.Table, name: str, kind: pa.DataType | None = None) -> list[Any] | None:
+    """A column as a list; None if all of it is null."""
+    column = table.column(name)
+    if column.null_count == table.num_rows:
+        return None
+    listed: list[Any] = (column if kind is None else column.cast(kind)).to_pylist()
+    return listed
+
+
+def _varint(number: int) -> bytes:
+    if number < 128:
+        return _SHORT[number]
+    out = bytearray()
+    while number > 127:
+        out.append(number & 127 | 128)
+        number >>= 7
+    out.append(number)
+    return bytes(out)
+
+
+_SHORT: Final[Sequence[bytes]] = [bytes([one]) for one in range(128)]

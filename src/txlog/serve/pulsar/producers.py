@@ -1,0 +1,313 @@
+"""Owns producers: PRODUCER, SEND, CLOSE_PRODUCER.
+
+Every producer has a name, its own or one that the server makes, so what it sends is stored once: a
+client that lost its connection, or whose server was killed, sends again what it has no receipt for,
+under the same name and sequence. Producers of one client, name and topic (one for each partition)
+are one producer of the store.
+
+Messages that come in chunks are held until the last one is there, and only then stored and
+answered, all chunks at once: before that none of them has a receipt, so none can be lost.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from txlog.engine.folds.catalog import Topic, number_of
+from txlog.engine.view.view import View
+from txlog.errors import InvalidMessage, LimitExceeded, NotAllowed, ProducerBusy, TxlogError
+from txlog.ids import MessageId, TopicName, TxnId
+from txlog.serve.core.authority import PRODUCE
+from txlog.serve.pulsar import ids, topics
+from txlog.serve.pulsar.batches import decompressed, rows_of
+from txlog.serve.pulsar.connection import Connection, Handler
+from txlog.serve.pulsar.failure import error_of, text_of
+from txlog.serve.pulsar.messages import ERRORS, MessageIdData, Proto
+from txlog.serve.pulsar.sends import Item, Lane
+from txlog.serve.pulsar.wire import ROOM_BYTES, Checked, ChecksumMismatch, checked
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from txlog.aio.handles import Producer as Handle
+    from txlog.api.client import Client
+
+ROOM: Final = "producers"
+MODES: Final = ("shared", "exclusive", "wait-for-exclusive", "exclusive-with-fencing")
+CHUNKED_BYTES_MAX: Final = 256 << 20  # of one message in chunks, held in memory
+
+
+class Shared:
+    """A producer of the store, and the producers of one client that are it."""
+
+    def __init__(self, handle: Handle, topic: Topic, name: str) -> None:
+        self.handle, self.topic, self.name = handle, topic, name
+        self.lane = Lane(handle._sync)
+        self.users: dict[int, int] = {}  # partition -> producer id
+
+
+class WireProducer:
+    """One producer of a client: where what it sends goes."""
+
+    def __init__(self, number: int, shared: Shared, partition: int, shown: int) -> None:
+        self.number, self.shared, self.partition = number, shared, partition
+        self.shown = shown  # the partition in ids; -1: the topic is not partitioned
+        self.chunks: Chunks | None = None
+
+
+class Chunks:
+    """The chunks of one message so far."""
+
+    def __init__(self, head: Proto) -> None:
+        self.head = head
+        self.pieces: list[bytes] = []
+        self.size = 0
+        self.sequences: list[tuple[int, int]] = []
+
+
+class Room:
+    """The producers of one client."""
+
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+        self.producers: dict[int, WireProducer] = {}
+        self.shared: dict[tuple[str, str], Shared] = {}
+        connection.farewells.append(self.close)
+
+    @classmethod
+    def of(cls, connection: Connection) -> Room:
+        """The room of a connection."""
+        found: Room | None = connection.rooms.get(ROOM)
+        if found is None:
+            found = connection.rooms[ROOM] = cls(connection)
+        return found
+
+    async def leave(self, number: int) -> None:
+        """Close a producer, once all it sent is stored; an unknown one is closed already."""
+        one = self.producers.pop(number, None)
+        if one is None:
+            return
+        shared = one.shared
+        shared.users.pop(one.partition, None)
+        if shared.users:
+            return
+        self.shared.pop((shared.topic.name, shared.name), None)
+        if shared.lane.waiting:
+            await self.connection.listener.sends.settled()
+        self.connection.listener.names.discard((shared.topic.name, shared.name))
+        await shared.handle.close()
+
+    async def close(self) -> None:
+        """The connection ends."""
+        for number in list(self.producers):
+            await self.leave(number)
+
+
+# --- opening -------------------------------------------------------------------------------------
+
+
+async def open_producer(connection: Connection, body: Proto, rest: memoryview) -> None:
+    """PRODUCER: open one; the answer names it, and says what it sent last."""
+    name = topics.name_of(body.topic)
+    connection.may(PRODUCE, name.topic)
+    room, service = Room.of(connection), connection.service
+    if body.producer_id in room.producers:
+        raise ProducerBusy(f"there is a producer {body.producer_id} on this connection")
+    creates = service.options.creates_topics
+    topic = await connection.client.run(partial(topics.in_use, name=name, creates=creates))
+    if name.partition is None and topic.partitions > 1:
+        raise NotAllowed(f"{name} has {topic.partitions} partitions, name one of them")
+    partition = topics.check_partition(topic, name)
+    given = body.producer_name or connection.listener.new_name()
+    shared = await _shared(connection, room, body, topic, given)
+    if partition in shared.users:
+        raise ProducerBusy(f"producer {given} of {name} is connected")
+    shared.users[partition] = body.producer_id
+    shown = -1 if name.partition is None else partition
+    room.producers[body.producer_id] = WireProducer(body.producer_id, shared, partition, shown)
+    last = await connection.client.run(partial(_last_sequence, topic, partition, given))
+    connection.send(
+        "producer_success",
+        request_id=body.request_id,
+        producer_name=given,
+        last_sequence_id=last,
+        schema_version=b"",
+        topic_epoch=shared.handle._sync.access.epoch,
+        producer_ready=True,
+    )
+
+
+async def _shared(
+    connection: Connection, room: Room, body: Proto, topic: Topic, name: str
+) -> Shared:
+    """The producer of the store for a name, opened by its first user."""
+    key = (topic.name, name)
+    found = room.shared.get(key)
+    if found is not None:
+        return found
+    names = connection.listener.names
+    if key in names and not body.epoch:
+        raise ProducerBusy(f"producer {name} of {TopicName.parse(topic.name).short} is connected")
+    mode = MODES[body.producer_access_mode]
+    if mode == "wait-for-exclusive":  # the client learns that it has to wait
+        connection.send(
+            "producer_success",
+            request_id=body.request_id,
+            producer_name=name,
+            last_sequence_id=-1,
+            producer_ready=False,
+        )
+    handle = await connection.client.producer(topic.name, name, access_mode=mode, chunking=True)
+    found = room.shared[key] = Shared(handle, topic, name)
+    names.add(key)
+    return found
+
+
+def _last_sequence(topic: Topic, partition: int, name: str, client: Client) -> int:
+    """The highest sequence that a name has stored in a partition; -1: none."""
+
+    def look(view: View) -> int:
+        known = view.topic(number_of(topic, partition)).producers.get(name)
+        return -1 if known is None else int(known.sequence)
+
+    return client._store.read(look)
+
+
+async def close_producer(connection: Connection, body: Proto, rest: memoryview) -> None:
+    """CLOSE_PRODUCER: answered once all it sent is stored."""
+    await Room.of(connection).leave(body.producer_id)
+    connection.send("success", request_id=body.request_id)
+
+
+# --- sending -------------------------------------------------------------------------------------
+
+
+def send(connection: Connection, body: Proto, rest: memoryview) -> None:
+    """SEND: queue its messages; the receipt comes when they are durable."""
+    one = Room.of(connection).producers.get(body.producer_id)
+    if one is None:
+        # it was closed, here or by the client; whoever sent it has been told, or will be
+        _refuse(connection, body, ERRORS["ProducerFenced"], "there is no such producer")
+        return
+    try:
+        _send(connection, one, body, checked(rest))
+    except ChecksumMismatch as error:
+        _refuse(connection, body, ERRORS["ChecksumError"], text_of(error))
+    except TxlogError as error:
+        _refuse(connection, body, error_of(error), text_of(error))
+
+
+def _send(connection: Connection, one: WireProducer, body: Proto, message: Checked) -> None:
+    head, payload = message
+    if head.encryption_keys:
+        raise NotAllowed("encrypted messages cannot be split into rows")
+    txn = None
+    if body.HasField("txnid_most_bits") or body.HasField("txnid_least_bits"):
+        txn = TxnId.from_halves(body.txnid_most_bits, body.txnid_least_bits)
+    most = connection.message_bytes_max + ROOM_BYTES
+    if head.num_chunks_from_msg > 1:
+        item = _chunk(connection, one, body, message, txn)
+        if item is None:
+            return
+    else:
+        data = decompressed(head.compression, head.uncompressed_size, payload, most)
+        rows = rows_of(head, data).table(one.partition)
+        item = Item(rows, len(data), partial(_told, connection, one, body), txn)
+    connection.listener.sends.put(one.shared.lane, item)
+
+
+def _chunk(
+    connection: Connection, one: WireProducer, body: Proto, message: Checked, txn: TxnId | None
+) -> Item | None:
+    """One chunk; the message when it is the last. Raises InvalidMessage, LimitExceeded."""
+    head, payload = message
+    if head.chunk_id == 0:
+        one.chunks = Chunks(head)
+    have = one.chunks
+    if have is None or have.head.uuid != head.uuid or head.chunk_id != len(have.pieces):
+        one.chunks = None
+        raise InvalidMessage(f"chunk {head.chunk_id} of {head.uuid} is out of order")
+    have.pieces.append(bytes(payload))
+    have.size += len(payload)
+    have.sequences.append((body.sequence_id, body.highest_sequence_id))
+    most = min(CHUNKED_BYTES_MAX, connection.service.store.settings.max_chunked_message_bytes)
+    if max(have.size, have.head.total_chunk_msg_size) > most:
+        one.chunks = None
+        raise LimitExceeded(
+            f"a message of {head.total_chunk_msg_size} bytes in chunks, the most is {most}",
+            setting="max_chunked_message_bytes",
+            limit=most,
+            value=head.total_chunk_msg_size,
+        )
+    if head.chunk_id < head.num_chunks_from_msg - 1:
+        return None
+    one.chunks = None
+    data = memoryview(b"".join(have.pieces))
+    data = decompressed(head.compression, head.uncompressed_size, data, most)
+    first = have.head
+    first.ClearField("num_messages_in_batch")
+    columns = rows_of(first, data)
+    large: dict[str, Any] = {
+        "value": columns.values[0],
+        "key": columns.keys[0],
+        "properties": dict(columns.properties[0] or ()),
+        "event_time": columns.event_times[0],
+        "deliver_at": columns.deliver_at,
+        "sequence_id": columns.sequences[0],
+        "partition": one.partition,
+    }
+    sequences = have.sequences
+
+    def told(found: MessageId | None, error: Exception | None) -> None:
+        for sequence, highest in sequences:
+            made = type(body)(producer_id=one.number, sequence_id=sequence)
+            made.highest_sequence_id = highest
+            _told(connection, one, made, found, error)
+
+    return Item(None, len(data), told, txn, large)
+
+
+def _told(
+    connection: Connection,
+    one: WireProducer,
+    body: Proto,
+    found: MessageId | None,
+    error: Exception | None,
+) -> None:
+    """Answer a SEND."""
+    if error is not None:
+        if not isinstance(error, TxlogError):
+            connection.close()  # nobody knows what became of it: the client asks by repeating it
+            return
+        _refuse(connection, body, error_of(error), text_of(error))
+        return
+    where = MessageIdData(
+        ledgerId=ids.NOWHERE if found is None else found.ledger,
+        entryId=ids.NOWHERE if found is None else found.entry * ids.STEP,
+        partition=one.shown,
+    )
+    connection.send(
+        "send_receipt",
+        producer_id=body.producer_id,
+        sequence_id=body.sequence_id,
+        highest_sequence_id=body.highest_sequence_id or None,
+        message_id=where,
+    )
+
+
+def _refuse(connection: Connection, body: Proto, error: int, text: str) -> None:
+    connection.send(
+        "send_error",
+        producer_id=body.producer_id,
+        sequence_id=body.sequence_id,
+        error=error,
+        message=text,
+    )
+
+
+HANDLERS: Final[Mapping[str, Handler]] = {
+    "PRODUCER": open_producer,
+    "SEND": send,
+    "CLOSE_PRODUCER": close_producer,
+}

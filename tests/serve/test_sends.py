@@ -1,0 +1,156 @@
+"""SEND: batches become rows, a repeated message is stored once, what is wrong is refused alone."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from struct import pack
+
+import pyarrow as pa
+import pytest
+
+import txlog
+from tests.serve.served import Raw, served
+from txlog.serve.pulsar import wire
+from txlog.serve.pulsar.ids import STEP
+from txlog.serve.pulsar.messages import ERRORS, MessageMetadata, SingleMessageMetadata
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, str]]:
+    path = tmp_path_factory.mktemp("s") / "s"
+    with served(path) as url:
+        yield path, url
+
+
+def batch(values: list[bytes], **beside: object) -> bytes:
+    """A payload of several messages."""
+    out = b""
+    for at, value in enumerate(values):
+        head = SingleMessageMetadata(payload_size=len(value), **beside)
+        if at % 2:
+            head.partition_key = f"k{at}"
+        text = head.SerializeToString()
+        out += pack(">I", len(text)) + text + value
+    return out
+
+
+def rows(path: Path, topic: str) -> list[tuple[bytes | None, bytes | None]]:
+    with txlog.open(str(path), read_only=True) as client:
+        return [(one.value, one.key) for one in client.reader(topic)]
+
+
+def opened(raw: Raw, topic: str, name: str | None = None) -> str:
+    found = raw.ask("producer", "producer_success", topic=topic, producer_id=1, producer_name=name)
+    return str(found.producer_name)
+
+
+def test_a_batch_becomes_rows_with_one_receipt(place: tuple[Path, str]) -> None:
+    path, url = place
+    with Raw(url) as raw:
+        opened(raw, "batches")
+        head = {"sequence_id": 0, "num_messages_in_batch": 3}
+        raw.message("send", batch([b"a", b"", b"c"]), head, producer_id=1, sequence_id=0)
+        receipt = raw.read("send_receipt")
+        head = {"sequence_id": 3}
+        raw.message("send", b"d", head, producer_id=1, sequence_id=3)
+        later = raw.read("send_receipt")
+    assert (receipt.message_id.entryId, later.message_id.entryId) == (0, 3 * STEP)
+    assert rows(path, "batches") == [(b"a", None), (b"", b"k1"), (b"c", None), (b"d", None)]
+
+
+def test_what_is_sent_again_is_stored_once(place: tuple[Path, str]) -> None:
+    """As a client does that lost its connection before the receipt."""
+    path, url = place
+    found = []
+    for _ in range(2):
+        with Raw(url) as raw:
+            opened(raw, "again", "till")
+            head = {"sequence_id": 5, "num_messages_in_batch": 2}
+            raw.message("send", batch([b"a", b"b"]), head, producer_id=1, sequence_id=5)
+            found.append(raw.read("send_receipt").message_id.entryId)
+            raw.ask("close_producer", "success", producer_id=1)
+    assert found == [0, 0]
+    assert len(rows(path, "again")) == 2
+
+
+@pytest.mark.parametrize(
+    ("kind", "press"),
+    [
+        (1, lambda data: pa.Codec("lz4_raw").compress(data, asbytes=True)),
+        (2, zlib.compress),
+        (3, lambda data: pa.Codec("zstd").compress(data, asbytes=True)),
+        (4, lambda data: pa.Codec("snappy").compress(data, asbytes=True)),
+    ],
+    ids=["lz4", "zlib", "zstd", "snappy"],
+)
+def test_compressed_batches_are_read(place: tuple[Path, str], kind: int, press: object) -> None:
+    path, url = place
+    assert callable(press)
+    data = batch([b"a" * 500, b"b"])
+    with Raw(url) as raw:
+        opened(raw, f"pressed{kind}")
+        head = {"sequence_id": 0, "num_messages_in_batch": 2, "compression": kind}
+        head["uncompressed_size"] = len(data)
+        raw.message("send", press(data), head, producer_id=1, sequence_id=0)
+        raw.read("send_receipt")
+        head |= {"sequence_id": 2, "uncompressed_size": len(data) - 1}  # a bomb, or damage
+        raw.message("send", press(data), head, producer_id=1, sequence_id=2)
+        raw.read("send_error")
+        head |= {"sequence_id": 2, "uncompressed_size": 1 << 30}
+        raw.message("send", press(data), head, producer_id=1, sequence_id=2)
+        raw.read("send_error")
+    assert rows(path, f"pressed{kind}") == [(b"a" * 500, None), (b"b", b"k1")]
+
+
+def test_a_wrong_checksum_is_refused_and_the_next_message_is_not(place: tuple[Path, str]) -> None:
+    path, url = place
+    with Raw(url) as raw:
+        opened(raw, "sums")
+
+        head = MessageMetadata(producer_name="", publish_time=1, sequence_id=0).SerializeToString()
+        command = wire.made("send", producer_id=1, sequence_id=0).SerializeToString()
+        frame = bytearray(b"".join(wire.message_frame(command, head, b"value")))
+        frame[-1] ^= 1
+        raw.socket.sendall(frame)
+        assert raw.read("send_error").error == ERRORS["ChecksumError"]
+        raw.message("send", b"v", {"sequence_id": 1}, producer_id=1, sequence_id=1)
+        raw.read("send_receipt")
+    assert rows(path, "sums") == [(b"v", None)]
+
+
+@pytest.mark.parametrize("cut", [1, 4, 6, 9])
+def test_a_batch_that_is_cut_is_refused(place: tuple[Path, str], cut: int) -> None:
+    path, url = place
+    with Raw(url) as raw:
+        opened(raw, "cut")
+        head = {"sequence_id": 0, "num_messages_in_batch": 3}
+        raw.message("send", batch([b"a", b"b", b"c"])[:-cut], head, producer_id=1, sequence_id=0)
+        raw.read("send_error")
+    assert rows(path, "cut") == []
+
+
+def test_chunks_are_one_message_with_the_receipts_of_all(place: tuple[Path, str]) -> None:
+    path, url = place
+    pieces = [b"a" * 3_000_000, b"b" * 3_000_000, b"c"]
+    with Raw(url) as raw:
+        opened(raw, "chunks")
+        for at, piece in enumerate(pieces):
+            head = {"sequence_id": 0, "uuid": "u", "chunk_id": at, "num_chunks_from_msg": 3}
+            head["total_chunk_msg_size"] = 6_000_001
+            raw.message("send", piece, head, producer_id=1, sequence_id=0)
+        found = {raw.read("send_receipt").message_id.entryId for _ in pieces}
+    assert len(found) == 1
+    [(value, _)] = rows(path, "chunks")
+    assert value == b"".join(pieces)
+
+
+def test_a_name_has_one_client_at_a_time(place: tuple[Path, str]) -> None:
+    _, url = place
+    with Raw(url) as raw, Raw(url) as other:
+        opened(raw, "names", "till")
+        error = other.ask("producer", "error", topic="names", producer_id=1, producer_name="till")
+        assert error.error == ERRORS["ProducerBusy"]
+        raw.ask("close_producer", "success", producer_id=1)
+        assert opened(other, "names", "till") == "till"
