@@ -15,7 +15,8 @@ from txlog.errors import NotAllowed, TryAgain
 from txlog.jobs.mirrors.table import TABLE, Added, Label, check_ours
 
 _APP: Final = "txlog"
-_SCHEMA: Final = TABLE.append(pa.field("day", pa.date32()))
+_RECORD: Final = "txlog.record"
+_DAY: Final = pa.field("day", pa.date32())
 
 
 class Table:
@@ -24,17 +25,30 @@ class Table:
     def __init__(self, place: Path, label: Label) -> None:
         self._place = place
         self._label = label
+        self._columns = TABLE.append(_DAY)
         self._table = self._opened()
 
     def lsn(self) -> int:
         """As Target."""
         return 0 if self._table is None else self._table.transaction_version(_APP) or 0
 
-    def folder(self) -> Path:
+    def record(self) -> int | None:
         """As Target."""
         if self._table is None:
+            return None
+        return int(self._table.metadata().configuration.get(_RECORD, "0"))
+
+    def folder(self, columns: pa.Schema, record: int) -> Path:
+        """As Target."""
+        self._columns = columns.append(_DAY)
+        if self._table is None:
             self._table = DeltaTable.create(
-                str(self._place), _SCHEMA, partition_by=["day"], description=str(self._label)
+                str(self._place),
+                self._columns,
+                partition_by=["day"],
+                description=str(self._label),
+                configuration={_RECORD: str(record)} if record else None,
+                raise_if_key_not_exists=False,
             )
         return self._place
 
@@ -45,7 +59,7 @@ class Table:
         actions = [self._action(one) for one in added]
         try:
             self._table.create_write_transaction(
-                [*actions], "append", _SCHEMA, partition_by=["day"], commit_properties=done
+                [*actions], "append", self._columns, partition_by=["day"], commit_properties=done
             )
         except (CommitFailedError, DeltaError) as error:
             text = " ".join(str(error).split())

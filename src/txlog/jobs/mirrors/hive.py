@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 from typing import Final
 
+import pyarrow as pa
+
 from txlog.engine.storage.user_files import rename_file, replace_file
 from txlog.errors import NotAllowed
 from txlog.jobs.mirrors.table import Added, Label, check_ours
@@ -19,6 +21,7 @@ class Table:
     def __init__(self, place: Path, label: Label) -> None:
         self._place = place
         self._label = label
+        self._record: int | None = None
 
     def lsn(self) -> int:
         """As Target; what a killed run had begun to show is finished first."""
@@ -26,9 +29,9 @@ class Table:
             found = json.loads((self._place / STATE).read_bytes())
             label, lsn = str(found["mirror"]), int(found["lsn"])
             coming, goal = [str(one) for one in found["coming"]], int(found["goal"])
+            self._record = int(found.get("record", 0))
         except FileNotFoundError:
             check_ours(self._place)
-            self._save(0)
             return 0
         except (ValueError, TypeError, KeyError) as error:
             raise NotAllowed(
@@ -43,8 +46,15 @@ class Table:
             self._save(lsn)
         return lsn
 
-    def folder(self) -> Path:
+    def record(self) -> int | None:
         """As Target."""
+        return self._record
+
+    def folder(self, columns: pa.Schema, record: int) -> Path:
+        """As Target."""
+        if self._record is None:
+            self._record = record
+            self._save(0)
         return self._place
 
     def commit(self, added: list[Added], lsn: int) -> None:
@@ -61,7 +71,13 @@ class Table:
         """Nothing is open."""
 
     def _save(self, lsn: int, coming: list[str] | None = None, goal: int = 0) -> None:
-        said = {"mirror": str(self._label), "lsn": lsn, "goal": goal, "coming": coming or []}
+        said = {
+            "mirror": str(self._label),
+            "lsn": lsn,
+            "record": self._record or 0,
+            "goal": goal,
+            "coming": coming or [],
+        }
         replace_file(str(self._place / STATE), json.dumps(said, indent=1).encode() + b"\n")
 
     def _show(self, coming: list[str]) -> None:

@@ -9,10 +9,13 @@ day(visible_time), which is a property of the table and no column.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
 from typing import Final
 from urllib.parse import quote
 
+import pyarrow as pa
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import CommitFailedException, NoSuchTableError
 from pyiceberg.partitioning import PartitionField, PartitionSpec
@@ -21,21 +24,31 @@ from pyiceberg.table import Table as Opened
 from pyiceberg.transforms import DayTransform
 from pyiceberg.types import (
     BinaryType,
+    BooleanType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IcebergType,
     IntegerType,
+    ListType,
     LongType,
     MapType,
     NestedField,
     StringType,
+    StructType,
+    TimestampType,
     TimestamptzType,
+    TimeType,
 )
 
 from txlog.errors import InvalidArgument, NotAllowed, TryAgain
 from txlog.ids import TopicName
-from txlog.jobs.mirrors.table import TABLE, Added, Label, check_ours
+from txlog.jobs.mirrors.table import Added, Label, check_ours
 
 CATALOG: Final = "txlog"
 FILE: Final = "catalog.db"
-_LSN, _SOURCE = "txlog.lsn", "txlog.mirror"
+_LSN, _SOURCE, _RECORD = "txlog.lsn", "txlog.mirror", "txlog.record"
 _UNFIT: Final = re.compile(r"[%#?\x00-\x1f\x7f-\x9f\ud800-\udfff]")  # a location is a URI
 _TYPES: Final = {
     "string": StringType(),
@@ -43,6 +56,12 @@ _TYPES: Final = {
     "int32": IntegerType(),
     "int64": LongType(),
     "timestamp[us, tz=UTC]": TimestamptzType(),
+    "timestamp[us]": TimestampType(),
+    "bool": BooleanType(),
+    "float": FloatType(),
+    "double": DoubleType(),
+    "date32[day]": DateType(),
+    "time64[us]": TimeType(),
 }
 
 
@@ -66,10 +85,14 @@ class Table:
         """As Target."""
         return 0 if self._table is None else int(self._table.properties.get(_LSN, "0"))
 
-    def folder(self) -> Path:
+    def record(self) -> int | None:
+        """As Target."""
+        return None if self._table is None else int(self._table.properties.get(_RECORD, "0"))
+
+    def folder(self, columns: pa.Schema, record: int) -> Path:
         """As Target."""
         if self._table is None:
-            schema = _schema()
+            schema = _schema(columns)
             visible = schema.find_field("visible_time").field_id
             self._catalog.create_namespace_if_not_exists(self._name[:-1])
             self._table = self._catalog.create_table(
@@ -79,7 +102,7 @@ class Table:
                 partition_spec=PartitionSpec(
                     PartitionField(visible, 1000, DayTransform(), "day"), spec_id=0
                 ),
-                properties={_SOURCE: str(self._label), _LSN: "0"},
+                properties={_SOURCE: str(self._label), _LSN: "0", _RECORD: str(record)},
             )
         return self._folder / "data"
 
@@ -127,13 +150,30 @@ def _plain(word: str) -> str:
     return quote(word, safe="").replace("~", "%7E").replace("%", "~")
 
 
-def _schema() -> Schema:
-    """TABLE with the ids that Iceberg wants."""
-    fields: list[NestedField] = []
-    inner = len(TABLE)
-    for number, field in enumerate(TABLE, 1):
-        kind = _TYPES.get(str(field.type)) or MapType(
-            inner + 1, StringType(), inner + 2, StringType(), value_required=False
+def _schema(columns: pa.Schema) -> Schema:
+    """Columns with the ids that Iceberg wants: those of the table, then those of what is inside."""
+    ids = count(len(columns) + 1)
+    return Schema(
+        *(
+            NestedField(number, field.name, _type(field.type, ids), required=False)
+            for number, field in enumerate(columns, 1)
         )
-        fields.append(NestedField(number, field.name, kind, required=False))
-    return Schema(*fields)
+    )
+
+
+def _type(kind: pa.DataType, ids: Iterator[int]) -> IcebergType:
+    if pa.types.is_struct(kind):
+        return StructType(
+            *(
+                NestedField(next(ids), one.name, _type(one.type, ids), required=False)
+                for one in kind
+            )
+        )
+    if pa.types.is_map(kind):
+        key, value = next(ids), next(ids)
+        return MapType(key, StringType(), value, _type(kind.item_type, ids), value_required=False)
+    if pa.types.is_list(kind):
+        return ListType(next(ids), _type(kind.value_type, ids), element_required=False)
+    if pa.types.is_decimal(kind):
+        return DecimalType(kind.precision, kind.scale)
+    return _TYPES[str(kind)]

@@ -21,23 +21,25 @@ import importlib
 import re
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
+import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from txlog.api.client import Client
+from txlog.engine.plan.records import schema_in
 from txlog.engine.storage.disk.posix import PosixDisk
 from txlog.engine.storage.user_files import make_directory, remove_files, replacing
 from txlog.errors import InvalidArgument, MissingExtra, NotAllowed, TryAgain
 from txlog.ids import TopicName
 from txlog.jobs.engine import Tell, silent
 from txlog.jobs.export_files import rows_after
-from txlog.jobs.mirrors.table import LOCK, TABLE, Added, Label, Target
+from txlog.jobs.mirrors.table import LOCK, Added, Label, Target, as_stored, columns_of
 from txlog.relation.build import content
 from txlog.relation.relation import Content, Source
-from txlog.relation.scans import MESSAGES
 from txlog.sql.duck import bounded
 from txlog.startup import compute as pc
 
@@ -87,12 +89,13 @@ def mirror(client: Client, topic: str, path: str, form: str, *, tell: Tell = sil
                     path=str(place),
                     lsn=lsn,
                 )
-            folder = target.folder()
+            found, columns, record = _typed(found, target.record(), form)
+            folder = target.folder(columns, record)
             remove_files(str(one) for one in _left(folder, since))
-            written = _Written(folder, since, lsn, is_hidden=form == "hive")
+            written = _Written(folder, since, lsn, columns, is_hidden=form == "hive")
             pin = client._pin(_files(found))
             try:
-                for rows in rows_after(client, found, since, MESSAGES.names):
+                for rows in rows_after(client, found, since, columns.names):
                     written.add(rows)
                     tell(f"{name.short}: {written.messages:,} messages")
                 added = written.finish()
@@ -109,6 +112,31 @@ def mirror(client: Client, topic: str, path: str, form: str, *, tell: Tell = sil
         "messages": written.messages,
         "size_bytes": written.size_bytes,
     }
+
+
+def _typed(found: Content, known: int | None, form: str) -> tuple[Content, pa.Schema, int]:
+    """The messages as a table has them, its columns, and the version of its records.
+
+    known: that of a table which there is; its records stay those of that schema
+    """
+    relation = found.relation
+    version = relation.record if known is None else known
+    if not version:
+        return found, columns_of(None, has_times=False), 0
+    schemas = tuple(relation.schemas)
+    if version != relation.record:
+        if version > len(schemas):
+            raise NotAllowed(
+                "the table has records of a schema that the topic does not have",
+                hint="the topic was made anew: export to another directory",
+            )
+        # one more that is the same is the newest: records become those of it
+        last = msgspec.structs.replace(
+            schemas[version - 1], version=len(schemas) + 1, deleted=False
+        )
+        found = replace(found, relation=replace(relation, schemas=(*schemas, last)))
+    columns = columns_of(schema_in(schemas[version - 1]).arrow, has_times=form == "iceberg")
+    return found, columns, version
 
 
 class _Making(Protocol):
@@ -149,9 +177,12 @@ def _left(folder: Path, since: int) -> Iterator[Path]:
 class _Written:
     """The files of a run, one a day, or more when it is large."""
 
-    def __init__(self, folder: Path, since: int, lsn: int, *, is_hidden: bool) -> None:
+    def __init__(
+        self, folder: Path, since: int, lsn: int, columns: pa.Schema, *, is_hidden: bool
+    ) -> None:
         self.messages = self.size_bytes = 0
         self._folder = folder
+        self._columns = columns
         self._stem = f"part-{since + 1:020}-{lsn:020}"
         self._is_hidden = is_hidden
         self._open: dict[str, _File] = {}
@@ -159,15 +190,15 @@ class _Written:
         self._made = 0
 
     def add(self, rows: pa.Table) -> None:
-        """Write rows of MESSAGES."""
+        """Write rows with the columns of messages."""
         self.messages += rows.num_rows
         self.size_bytes += pc.sum(rows.column("size_bytes")).as_py() or 0
         days = pc.floor(
             pc.divide(rows.column("visible_time").cast(pa.int64()).cast(pa.float64()), _DAY_MS)
         ).cast(pa.int64())
         table = bounded(rows)
-        shaped = [table.column(field.name).cast(field.type) for field in TABLE]
-        whole = pa.Table.from_arrays(shaped, schema=TABLE)
+        shaped = [as_stored(table.column(field.name), field.type) for field in self._columns]
+        whole = pa.Table.from_arrays(shaped, schema=self._columns)
         for day in days.unique().to_pylist():
             here = whole.filter(pc.equal(days, pa.scalar(day, pa.int64())))
             word = str(pa.scalar(day, pa.int32()).cast(pa.date32()))
@@ -197,7 +228,7 @@ class _Written:
         below = self._folder / f"day={day}"
         make_directory(str(below))
         name = f"{self._stem}-{self._made:05}.parquet"
-        made = _File(below / (f".{name}.new" if self._is_hidden else name))
+        made = _File(below / (f".{name}.new" if self._is_hidden else name), self._columns)
         self._open[day] = made
         return made
 
@@ -210,14 +241,14 @@ class _Written:
 class _File:
     """A Parquet file in progress; it takes its name, flushed, when it is closed."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, columns: pa.Schema) -> None:
         self.path = path
         self.rows = 0
         self._held = ExitStack()
         sink = self._held.enter_context(replacing(str(path)))
         self._writer = pq.ParquetWriter(
             sink,
-            TABLE,
+            columns,
             compression="zstd",
             compression_level=1,
             use_dictionary=["topic", "key", "producer"],
