@@ -17,10 +17,13 @@ import pyarrow as pa
 import pytest
 
 import txlog
+from tests.engine_kit import Bench
 from tests.sql.test_querying import FIRST, History
 from tests.tiers import graded
+from txlog import Schema
 from txlog.cli.main import main
 from txlog.ranges import Bound
+from txlog.sql.client_query import Query
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 Run = Callable[..., tuple[int, str, str]]
@@ -321,3 +324,72 @@ def test_the_script_is_made_without_duckdb(tmp_path: Path) -> None:
         check=False,
     )
     assert (done.returncode, done.stdout[:3]) == (0, "-- "), done.stderr
+
+
+@pytest.mark.parametrize("isolation", ["committed", "uncommitted"])
+def test_typed_topics_have_their_records(
+    tmp_path: Path, run: Run, bare: Bare, isolation: str
+) -> None:
+    """Of two versions, sealed, joined with markers, adopted, in parts and in the journal; a
+    transaction over two topics is not there twice."""
+    bench = Bench(tmp_path / "store", coordinators=1)
+    client = bench.client
+    schemas = [
+        Schema.parse("json", json.dumps({"type": "record", "name": "R", "fields": fields}))
+        for fields in (
+            [{"name": "cups", "type": "int"}],
+            [
+                {"name": "price", "type": "double", "default": 1.5},
+                {"name": "cups", "type": "long"},
+            ],
+        )
+    ]
+    for topic in ("t", "u"):
+        client.create_topic(topic, schema=schemas[0])
+        client.admin.set_schema_policies(topic, compatibility="backward", validation="record")
+    client.create_topic("plain")
+    kept = client.begin()["txn"]  # so that its sidecar cannot be sealed as clean
+    for number in range(3):
+        for topic in ("t", "u"):
+            producer = client.producer(topic)
+            producer.send({"cups": number})
+            producer.send(b"no record" if number else None)
+            producer.send({"cups": 66}, txn=kept)
+        with client.transaction() as txn:
+            for topic in ("t", "u"):
+                client.producer(topic).send({"cups": 10 + number}, txn=txn)
+        record = pa.array([{"cups": 100 + number}])
+        bulk = client.bulk("t", key="k", batch=number)
+        bulk.commit(bulk.stage([pa.table({"record": record})]))
+        if number == 0:
+            client.checkpoint(roll_all=True)
+            client.topic("t").schemas.add(schemas[1])
+            client.topic("u").schemas.add(schemas[1])
+        elif number == 1:
+            client.checkpoint(roll_all=True)
+            client.admin.compact("u")
+    client.checkpoint()
+    client.producer("t").send({"cups": 1000, "price": 2.5})
+    client.flush()
+    given = ("-S", bench.path, "--isolation", isolation)
+    code, script, err = run("views", *given, "--complete", str(tmp_path / "rest"))
+    assert code == 0, err
+    for topic in ("t", "u"):
+        sql = f"SELECT message_id, value, record FROM {topic} ORDER BY ALL"
+        with Query(client, sql, isolation=isolation) as query:
+            wanted = [row for rows in query.rows() for row in rows.to_pylist()]
+        assert any(row["record"] is None for row in wanted)
+        shown = "SELECT message_id, hex(value) AS value, record FROM"
+        found = bare.ask(script, f"{shown} (FROM {topic} ORDER BY message_id, value, record)")
+        for row in wanted:
+            row["value"] = row["value"] and row["value"].hex().upper()
+        assert found == wanted, topic
+        assert {row["record"]["price"] for row in found if row["record"]} >= {1.5}
+    assert bare.ask(script, "SELECT count(*) AS n FROM plain") == [{"n": 0}]
+    if isolation == "committed":
+        code, _, err = run("views", "-S", bench.path, "--out", str(tmp_path / "views.duckdb"))
+        assert code == 0, err
+        sql = "SELECT count(*) AS n FROM t WHERE record.cups >= 0"
+        [row] = bare.ask(str(tmp_path / "views.duckdb"), sql)
+        assert row["n"] > 0
+    client.abort(kept)

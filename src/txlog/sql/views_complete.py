@@ -25,7 +25,9 @@ def resolved(client: Client, content: Content, *, uncommitted: bool) -> Iterator
         path = path_below(client.path)
         paths = [path(source) for source in sources]
         with Session(paths=sorted({*paths, *map(unglobbed, paths)})) as session:
-            messages = Messages([part], path, parts_for(session, [part], client.open))
+            is_typed = part.relation.record > 0
+            parts = parts_for(session, [part], client.open, is_typed=is_typed)
+            messages = Messages([part], path, parts, is_typed=is_typed)
             for table_name, table in messages.tables.items():
                 session.register(table_name, table)
             yield from session.stream(messages.plain(uncommitted=uncommitted))

@@ -3,13 +3,15 @@
 A stock duckdb reads neither journal frames nor Arrow parts, and finds only the bytes of a large
 message. What only these hold is *not covered*: it is counted, or written to Parquet files that the
 views then read too. Markers come from the sealed files of partitions, as rows of `kind` 1; a row of
-an unclean file whose marker is in no such file is not covered either.
+an unclean file whose marker is in no such file is not covered either. The view of a typed topic has
+the column `record`, which `messages` has not.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import PurePath
 from typing import Final
 
 import pyarrow as pa
@@ -167,12 +169,21 @@ def statements(
     if "txlog_compacted" not in messages.tables:  # else it would lack what SQL cannot hold
         out.append(f"{made} VIEW compacted AS {messages.newest()}")
     taken = set(RELATIONS)
-    for content in contents:
+    for number, content in enumerate(contents):
         topic = content.relation.topic
+        rows = f"FROM messages WHERE topic = {text(topic)}"
+        if content.relation.record:
+            prefix = f"txlog_{number}"
+            ours = [one for one in complete if PurePath(one).name == file_of(content)]
+            typed = Messages([content], path, prefix=prefix, is_typed=True)
+            markers = typed.markers_of_files()
+            if markers is not None:
+                out.append(f"{made} VIEW {prefix}_markers AS {markers}")
+            rows = typed.of_files(ours, uncommitted=uncommitted)
         for word in dict.fromkeys((content.name, topic)):
             if word.casefold() not in taken:
                 taken.add(word.casefold())
-                out.append(f"{made} VIEW {name(word)} AS FROM messages WHERE topic = {text(topic)}")
+                out.append(f"{made} VIEW {name(word)} AS {rows}")
     out.append(f"{made} VIEW segments AS {_segments(contents, segments)}")
     return out
 
