@@ -157,17 +157,17 @@ def test_policies_of_topics_and_namespaces(path: str) -> None:
     serving(path, program)
 
 
-def test_schemas_have_versions_from_0(path: str) -> None:
+def test_schemas_have_the_versions_of_the_store(path: str) -> None:
     async def program(http: httpx.AsyncClient, client: txlog.aio.Client) -> None:
         await client.create_topic("orders")
         base = "/admin/v2/schemas/public/default/orders"
         assert (await http.get(f"{base}/schema")).status_code == 404
         cups = '{"type":"record","name":"R","fields":[{"name":"cups","type":"int"}]}'
         body = {"type": "JSON", "schema": cups, "properties": {}}
-        assert (await http.post(f"{base}/schema", json=body)).json() == {"version": {"version": 0}}
+        assert (await http.post(f"{base}/schema", json=body)).json() == {"version": {"version": 1}}
         found = (await http.get(f"{base}/schema")).json()
-        assert (found["version"], found["type"]) == (0, "JSON")
-        assert (await http.post(f"{base}/version", json=body)).json() == {"version": 0}
+        assert (found["version"], found["type"]) == (1, "JSON")
+        assert (await http.post(f"{base}/version", json=body)).json() == {"version": 1}
         other = {**body, "schema": cups.replace("int", "string")}
         said = (await http.post(f"{base}/compatibility", json=other)).json()
         assert said["compatibility"] is False

@@ -153,6 +153,30 @@ def test_a_tail_goes_on_behind_the_last_event(path: str) -> None:
     serving(path, program)
 
 
+def test_what_never_ends_ends_when_the_server_stops(path: str) -> None:
+    """Kills: a server that waits for its streams until it is killed."""
+
+    async def program(http: httpx.AsyncClient, client: txlog.aio.Client) -> None:
+        await client.create_topic("orders")
+        app: Any = http.app  # type: ignore[attr-defined]
+        tail, page = Talk(app, f"{TOPICS}/orders/events"), Talk(app, "/page/stream")
+        talks = [socket(http, f"consumer/{PLACE}/s"), socket(http, f"producer/{PLACE}")]
+        await tail.get()
+        await page.get()
+        for talk in talks:
+            assert (await talk.raw())["type"] == "websocket.accept"
+        app.state.serving.stopped.set()
+        for talk in talks:
+            assert (await talk.get())["closed"] == 1001
+        for stream in (tail, page):
+            while await stream.get():
+                pass
+        [row] = await client.subscriptions("orders")
+        assert row["consumers"] == 0
+
+    serving(path, program)
+
+
 IDS = st.builds(
     MessageId, st.integers(0, 1 << 62), st.integers(0, 1 << 62), st.integers(0, (1 << 31) - 1)
 )

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from contextlib import suppress
-from socket import socket
+from socket import SO_REUSEADDR, SOL_SOCKET, socket
 from typing import Final
 
 import uvicorn
@@ -55,11 +56,12 @@ class HttpListener:
 
     def __init__(self, service: Service, address: Address) -> None:
         self._address = address
+        logging.getLogger("uvicorn").setLevel(logging.CRITICAL)  # what fails is noted by Service
         self._addresses: dict[str, str] = {}
         if service.options.pulsar is not None:
             url = f"pulsar://{service.options.pulsar}"
             self._addresses |= {"brokerUrl": url, "nativeUrl": url}
-        serving = Serving(
+        serving = self._serving = Serving(
             service.client,
             gate_of(service),
             self._addresses,
@@ -85,6 +87,7 @@ class HttpListener:
         found = await loop.getaddrinfo(self._address.host, self._address.port)
         family, where = found[0][0], found[0][4]
         mine = socket(family)
+        mine.setsockopt(SOL_SOCKET, SO_REUSEADDR, 1)  # a server that follows another at once
         try:
             mine.bind(where)
             mine.listen()
@@ -98,6 +101,7 @@ class HttpListener:
 
     async def drain(self) -> None:
         """Take no new connections; answer what was asked."""
+        self._serving.stopped.set()
         self._uvicorn.should_exit = True
         if self._task is not None:
             await asyncio.shield(self._task)

@@ -1,6 +1,6 @@
 """Owns the endpoints of schemas: the versions of a topic's schema, by Pulsar's names.
 
-Our versions count from 1, Pulsar's from 0: version 0 there is our first.
+Versions are those of the store, from 1 up, as the binary protocol has them.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ def schema(client: Client, topic: TopicName) -> dict[str, object]:
 
 @endpoint("GET", f"{SCHEMAS}/schema/{{version}}", LOOK)
 def schema_of_version(client: Client, topic: TopicName, version: int) -> dict[str, object]:
-    """A version of the schema; they count from 0."""
+    """A version of the schema; they count from 1."""
     for row in _rows(client, topic):
-        if row["version"] == version + 1:
+        if row["version"] == version:
             return _written(row)
     raise NotFound(f"topic {topic.short} has no schema {version}", topic=topic.short)
 
@@ -46,13 +46,13 @@ def schemas(client: Client, topic: TopicName) -> dict[str, object]:
 def upload_schema(client: Client, topic: TopicName, body: object) -> dict[str, object]:
     """Add a version: {type, schema, properties}."""
     version = client.topic(topic.full).schemas.add(_given(body))
-    return {"version": {"version": version - 1}}
+    return {"version": {"version": version}}
 
 
 @endpoint("DELETE", f"{SCHEMAS}/schema", ADMIN)
 def delete_schema(client: Client, topic: TopicName, force: bool = False) -> dict[str, object]:
     """Delete all versions."""
-    return {"version": {"version": client.topic(topic.full).schemas.delete() - 1}}
+    return {"version": {"version": client.topic(topic.full).schemas.delete()}}
 
 
 @endpoint("POST", f"{SCHEMAS}/compatibility", LOOK)
@@ -75,7 +75,7 @@ def version_of_schema(client: Client, topic: TopicName, body: object) -> dict[st
     wanted = _given(body)
     for row in _rows(client, topic):
         if Schema.parse(row["type"], row["definition"]) == wanted:
-            return {"version": row["version"] - 1}
+            return {"version": row["version"]}
     raise NotFound(f"topic {topic.short} has no such schema", topic=topic.short)
 
 
@@ -85,7 +85,7 @@ def _rows(client: Client, topic: TopicName) -> list[SchemaRow]:
 
 def _written(row: SchemaRow) -> dict[str, object]:
     return {
-        "version": row["version"] - 1,
+        "version": row["version"],
         "type": row["type"].upper(),
         "timestamp": row["created_time"],
         "data": row["definition"],

@@ -6,7 +6,8 @@ answer will say. The one here lets everybody in.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 
 from starlette.requests import HTTPConnection
@@ -32,6 +33,7 @@ class Serving:
     addresses: what lookup tells clients: brokerUrl, httpUrl, nativeUrl, and with TLS …UrlTls
     creates_topics: a topic that a client sends to or consumes, and that is missing, is made
     failed:    told of an error that is a bug
+    stopped:   set when the server stops: what never ends by itself ends then
     """
 
     client: Client
@@ -40,6 +42,7 @@ class Serving:
     rates: Rates = field(default_factory=Rates)
     clock: Clock = field(default_factory=SystemClock)
     creates_topics: bool = False
+    stopped: asyncio.Event = field(default_factory=asyncio.Event)
     failed: Callable[[Exception], object] = repr
 
     def now_ms(self) -> int:
@@ -66,3 +69,27 @@ class Serving:
                 await self.client.describe_topic(topic.full)
             except TopicNotFound:
                 await self.client.create_topic(topic.full, if_not_exists=True)
+
+    async def until_stopped(
+        self, pieces: AsyncGenerator[bytes, None]
+    ) -> AsyncGenerator[bytes, None]:
+        """The pieces of a response that never ends, until the server stops."""
+        stop = asyncio.ensure_future(self.stopped.wait())
+        following: asyncio.Future[bytes] | None = None
+        try:
+            while True:
+                following = asyncio.ensure_future(anext(pieces))
+                await asyncio.wait([following, stop], return_when=asyncio.FIRST_COMPLETED)
+                if not following.done():
+                    return
+                try:
+                    piece = following.result()
+                except StopAsyncIteration:
+                    return
+                yield piece
+        finally:
+            stop.cancel()
+            if following is not None and not following.done():
+                following.cancel()
+                await asyncio.gather(following, return_exceptions=True)
+            await pieces.aclose()

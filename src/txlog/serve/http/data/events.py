@@ -9,7 +9,7 @@ A browser that was cut off sends the last id again (`Last-Event-ID`), and gets w
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack
 
 from starlette.requests import Request
@@ -62,13 +62,15 @@ async def tail(serving: Serving, request: Request) -> Response:
         raise
     headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
     return StreamingResponse(
-        _events(readers, seen, stack), media_type=EVENT_STREAM, headers=headers
+        serving.until_stopped(_events(readers, seen, stack)),
+        media_type=EVENT_STREAM,
+        headers=headers,
     )
 
 
 async def _events(
     readers: dict[int, Reader], seen: dict[int, MessageId], stack: AsyncExitStack
-) -> AsyncIterator[bytes]:
+) -> AsyncGenerator[bytes, None]:
     queue: asyncio.Queue[Message | TxlogError] = asyncio.Queue(QUEUE_MAX)
 
     async def follow(reader: Reader) -> None:

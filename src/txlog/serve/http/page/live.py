@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from typing import Any, Final
 
 from txlog.api.client import Client
@@ -47,7 +47,7 @@ class Live:
         """Whether nobody else may watch."""
         return self._viewers >= VIEWERS_MAX
 
-    async def watch(self) -> AsyncIterator[bytes]:
+    async def watch(self) -> AsyncGenerator[bytes, None]:
         """Events for a viewer: everything at first, then what has changed."""
         self._viewers += 1
         if self._task is None or self._task.done():

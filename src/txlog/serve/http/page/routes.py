@@ -51,7 +51,9 @@ def routes(serving: Serving) -> list[Route]:
         if live.is_full:
             raise TryAgain("too many watch this page", code=509)
         headers = {"X-Accel-Buffering": "no"}
-        return StreamingResponse(live.watch(), media_type=EVENT_STREAM, headers=headers)
+        return StreamingResponse(
+            serving.until_stopped(live.watch()), media_type=EVENT_STREAM, headers=headers
+        )
 
     async def query(request: Request) -> Response:
         await serving.let_in(request, CONSUME, "query")

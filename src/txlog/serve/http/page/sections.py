@@ -92,8 +92,8 @@ def topics(figures: Figures, paces: Sequence[Pace]) -> str:
         rate = pace.get(row["topic"], 0.0)
         cells = [
             (_rate(rate), rate == 0),
-            (count(row["messages"]), row["messages"] == 0),
             (count(row["backlog"]), row["backlog"] == 0),
+            (count(row["messages"]), row["messages"] == 0),
             (count(row["delayed"]), row["delayed"] == 0),
             (count(row["open_txns"]), row["open_txns"] == 0),
             (size(row["size_bytes"]), row["size_bytes"] == 0),
@@ -110,7 +110,7 @@ def topics(figures: Figures, paces: Sequence[Pace]) -> str:
             )
             + "</tr>"
         )
-    heads = ("messages/s", "messages", "backlog", "delayed", "open txns", "size", "last message")
+    heads = ("messages/s", "backlog", "messages", "delayed", "open txns", "size", "last message")
     head = '<th scope="col">topic</th>' + "".join(
         f'<th scope="col" class="n">{word}</th>' for word in heads
     )

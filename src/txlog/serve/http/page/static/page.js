@@ -165,8 +165,12 @@ function current() {
   return below.length ? below[0].at : -1;
 }
 
+let marked = -1;
 function mark() {
   const at = current();
+  if (at === marked) return;
+  marked = at;
+  $("nav").scrollLeft = at < 0 ? 0 : links[at].offsetLeft - 60;
   links.forEach((one, n) => {
     if (n === at) one.setAttribute("aria-current", "true"); else one.removeAttribute("aria-current");
   });
