@@ -28,6 +28,10 @@ class Raw:
         self._writer.write(encoded(name, **fields))
         return await self.next()
 
+    def write(self, pieces: list[bytes]) -> None:
+        """Send bytes as they are."""
+        self._writer.writelines(pieces)
+
     async def next(self) -> tuple[str, Any]:
         """The next command; ("", None): the connection has ended."""
         while not self._came:

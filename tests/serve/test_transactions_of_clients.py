@@ -14,7 +14,8 @@ import pytest
 import txlog
 from tests.serve.raw import Place, Raw, told
 from txlog.ids import TxnId
-from txlog.serve.pulsar.messages import ERRORS
+from txlog.serve.pulsar.messages import ERRORS, MessageMetadata
+from txlog.serve.pulsar.wire import made, message_frame
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 COMMIT, ABORT = 0, 1
@@ -182,5 +183,27 @@ def test_ends_of_many_clients_fail_alone(tmp_path: Path) -> None:
         answers = await asyncio.gather(*map(end, raws, txns, [COMMIT, ABORT, COMMIT, COMMIT]))
         assert answers == ["", "", "TransactionNotFound", ""]
         assert await end(raws[0], txns[0], COMMIT) == ""
+
+    told(tmp_path, story)
+
+
+def test_sends_in_transactions_fail_alone_and_come_with_the_commit(tmp_path: Path) -> None:
+    async def story(place: Place) -> None:
+        raw = await place.client()
+        await raw.ask("producer", request_id=1, producer_id=1, topic="orders")
+        txns = [await begin(raw), TxnId(0, 10**6), await begin(raw)]
+        answers = [await sent(raw, number, txn) for number, txn in enumerate(txns)]
+        assert answers == ["send_receipt", "send_error", "send_receipt"]
+        assert [await end(raw, txn, COMMIT) for txn in (txns[2], txns[0])] == ["", ""]
+        with txlog.open(place.store) as client:
+            assert [one.value for one in client.reader("orders")] == [b"2", b"0"]
+
+    async def sent(raw: Raw, number: int, txn: TxnId) -> str:
+        command = made("send", producer_id=1, sequence_id=number, **halves(txn))
+        head = MessageMetadata(producer_name="p", sequence_id=number, publish_time=1)
+        raw.write(
+            message_frame(command.SerializeToString(), head.SerializeToString(), b"%d" % number)
+        )
+        return (await raw.next())[0]
 
     told(tmp_path, story)

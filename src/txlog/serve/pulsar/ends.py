@@ -25,7 +25,9 @@ GROUP_MAX: Final = 1000  # ends that are decided together
 class Ends:
     """Ends of all clients: those that come while others are flushed are decided together.
 
-    They share a frame and a flush; one that is refused fails alone.
+    They share a frame and a flush; one that is refused fails alone. Of transactions with one
+    decision LSN the lower id is the first, wherever they are put in order (plan/participants), so
+    that is their order in the frame.
     """
 
     def __init__(self, service: Service) -> None:
@@ -44,7 +46,7 @@ class Ends:
     async def _run(self) -> None:
         try:
             while self._waiting:
-                group = self._waiting[:GROUP_MAX]
+                group = sorted(self._waiting[:GROUP_MAX], key=lambda one: one[0])
                 del self._waiting[:GROUP_MAX]
                 wanted = [(txn_id, commits) for txn_id, commits, _ in group]
                 errors: Sequence[BaseException | None]

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from txlog.api.sending.producer import Producer
+from txlog.api.transactions.transaction import DecideIn
 from txlog.clock import Instant
 from txlog.engine.decide.draft import Decision
 from txlog.engine.decide.sending import send as produce
@@ -171,7 +172,8 @@ def _written(turns: list[list[tuple[Lane, Item]]], client: Client) -> list[Store
         apart = [(lane, item) for lane, item in turn if item.is_apart]
         if apart and calls:
             submit()
-        answers += [_singly(lane.producer, item) for lane, item in apart]
+        answers += _in_txns(store, [(one, it) for one, it in apart if it.large is None])
+        answers += [_singly(one.producer, it) for one, it in apart if it.large is not None]
         batches: list[produce.Batch] = []
         items: list[Item] = []
         for lane, item in turn:
@@ -220,6 +222,44 @@ def _answer(item: Item, answer: list[produce.SliceReceipt] | TxlogError) -> Stor
     return item, MessageId(piece.ledger, piece.first_entry), None
 
 
+def _in_txns(store: Store, given: list[tuple[Lane, Item]]) -> list[Stored]:
+    """SENDs in transactions, under one lock; the end of each makes its own durable."""
+    answers: list[Stored] = []
+    calls: list[tuple[Call, Lane, Item]] = []
+    for lane, item in given:
+        assert item.rows is not None and item.txn is not None
+        try:
+            lane.producer._check_open()
+            sending = lane.producer._in_txn(item.rows, lane.producer._shape.version)
+        except (TxlogError, pa.ArrowException) as error:
+            answers.append((item, None, error))
+            continue
+        uses = sending.uses.in_txn(item.txn.coordinator, item.txn.sequence)
+        decide = _within(sending.decide, item.txn)
+        calls.append((Call(decide, uses=uses), lane, item))
+    if calls:
+        store.submit([call for call, _, _ in calls])
+    for call, lane, item in calls:
+        if isinstance(call.error, Exception):
+            answers.append((item, None, call.error))
+        elif call.answer is None:  # what was overdue has been ended first
+            answers.append(_singly(lane.producer, item))
+        else:
+            assert isinstance(call.answer, tuple)
+            answers.append(_placed(item, call.answer[1]))
+    return answers
+
+
+def _within(decide: DecideIn, txn: TxnId) -> Decide:
+    return lambda view, now: decide(view, now, txn)
+
+
+def _placed(item: Item, stored: list[produce.SliceReceipt]) -> Stored:
+    """The place in the sidecar: the message gets its id when the transaction is committed."""
+    [piece] = stored
+    return item, MessageId(piece.ledger, piece.first_entry), None
+
+
 def _singly(producer: Producer, item: Item) -> Stored:
     """A SEND in a transaction, or of a message that came in chunks."""
     try:
@@ -228,8 +268,6 @@ def _singly(producer: Producer, item: Item) -> Stored:
             return item, receipt.message_id, None
         assert item.rows is not None
         sent = producer.send_batch(item.rows, txn=item.txn)
-        [piece] = sent._stored
     except (TxlogError, pa.ArrowException) as error:
         return item, None, error
-    # the place in the sidecar: the message gets its id when the transaction is committed
-    return item, MessageId(piece.ledger, piece.first_entry), None
+    return _placed(item, sent._stored)

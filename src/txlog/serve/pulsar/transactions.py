@@ -95,11 +95,11 @@ async def new(connection: Connection, body: Proto, rest: memoryview) -> None:
             begun = await connection.client.run(
                 lambda client: client.begin(timeout_ms, key=key, epoch=epoch)
             )
+            txn_id = begun["txn"]
         else:
-            begun = await connection.client.run(
-                lambda client: client.begin(timeout_ms, COORDINATOR)
+            txn_id = await connection.client.run(
+                lambda client: client._begin(client._new(timeout_ms, COORDINATOR))
             )
-        txn_id = begun["txn"]
         return {"txnid_most_bits": txn_id.most, "txnid_least_bits": txn_id.least}
 
     await _answered(connection, "newTxnResponse", body, act)
