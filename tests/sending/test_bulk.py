@@ -732,3 +732,25 @@ class TestLeftovers:
         assert len(calls) == 2
         assert values(client)[-2:] == [b"b2", b"c"]
         assert len(files_below(bench, "topics/**/ledger-*.parquet")) == 1
+
+
+@pytest.mark.parametrize("is_typed", [False, True])
+def test_small_batches_of_a_stream_leave_few_files(tmp_path: Path, is_typed: bool) -> None:
+    """They are rows, as a producer's messages are, which seal together; kills a file a batch."""
+    bench = Bench(tmp_path / "store", coordinators=1, reader_grace_ms=0)
+    schema = pa.schema([("cups", pa.int64())]) if is_typed else None
+    bench.client.create_topic("t", partitions=2, schema=schema)
+    for batch in range(100):
+        bulk = bench.client.bulk("t", key="query", batch=batch)
+        values = [b'{"cups":%d}' % (2 * batch + at) for at in range(2)]
+        answer = bulk.commit(
+            bulk.stage([pa.table({"value": values, "partition": [0, 1]})]), rows_if_small=True
+        )
+        assert (answer["files"], answer["messages"]) == (0, 2)
+    for _ in range(3):  # sealed, then what the seals replaced is removed
+        bench.clock.advance(10_000)
+        bench.client.checkpoint(roll_all=True)
+    files = [one for one in Path(bench.path, "topics").rglob("*.*") if one.is_file()]
+    assert len(files) <= 4, files  # for each partition its own, and one of transactions
+    found = sorted(one.value for one in bench.client.reader("t") if one.value)
+    assert found == sorted(b'{"cups":%d}' % number for number in range(200))

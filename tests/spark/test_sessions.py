@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
@@ -90,3 +91,18 @@ def test_session_is_a_function_whatever_was_imported_before() -> None:
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True)
     assert done.stdout == b"True True\n"
+
+
+def test_spark_connect_is_answered_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has no JVM in this process; kills an AttributeError of PySpark."""
+    of_connect: Any = type("Remote", (), {"__module__": "pyspark.sql.connect.dataframe"})()
+    with pytest.raises(InvalidArgument, match=r"bulk_load needs .* Spark Connect") as raised:
+        txlog.spark.bulk_load(of_connect, "nowhere", "t", txn_key="k", batch_id="1")
+    assert "txnKey" in str(raised.value.hint)
+    with pytest.raises(InvalidArgument, match=r"read needs .* Spark Connect"):
+        txlog.spark.read(of_connect, "nowhere", "t")
+    with pytest.raises(InvalidArgument, match=r"session needs .* Spark Connect"):
+        txlog.spark.session("sc://host:15002")
+    monkeypatch.setenv("SPARK_REMOTE", "sc://host")
+    with pytest.raises(InvalidArgument, match=r"session needs .* Spark Connect"):
+        txlog.spark.session()

@@ -39,6 +39,7 @@ from txlog.engine.storage.segment import RECORD
 from txlog.errors import InvalidArgument, InvalidMessage, LimitExceeded, TxlogError
 from txlog.spark import sink
 from txlog.spark.records import fields_of, with_record
+from txlog.spark.session import need_jvm
 
 if TYPE_CHECKING:
     from txlog.rows.sending import BulkStored
@@ -83,6 +84,7 @@ def bulk_load(
     raises:   InvalidArgument, InvalidMessage, TopicNotFound, NotAllowed; an error of the job as
               Spark's. Warns about needlessly small files
     """
+    need_jvm(frame, "bulk_load", 'frame.write.format("txlog") with txnKey and batchId')
     if order_by and shuffle is False:
         raise InvalidArgument("an order needs all rows of a partition in one task: shuffle")
     with open_store(store) as client:

@@ -36,7 +36,7 @@ from txlog.relation.scans import scans_of
 from txlog.relation.spans import Span, Wanted
 from txlog.spark.records import as_type, is_scanned, record_of, spark_type
 from txlog.spark.remote import remote_frame
-from txlog.spark.session import opened
+from txlog.spark.session import need_jvm, opened
 from txlog.sql.messages import files_of
 from txlog.startup import compute as pc
 
@@ -104,6 +104,7 @@ def read(
             InvalidArgument, MessageNotFound
     cost:   the driver reads what is in parts and in the journal; only a job reads the rest
     """
+    need_jvm(spark, "read", 'spark.read.format("txlog").option("topic", …).load(…)')
     wanted = Wanted(partitions, Range(_bound(start) or START, _bound(end)), at_lsn)
     topics = [topic] if isinstance(topic, str) else list(topic)
     if not topics:

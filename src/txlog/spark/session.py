@@ -55,12 +55,29 @@ def session(
     fast_start: for tests and short jobs: the JVM starts sooner and computes more slowly; it starts
                 from the archive of loaded classes if `prepare` has made one
     conf:       Spark properties; a running session takes those it can still change
-    raises:     MissingExtra without Java; InvalidArgument for what a running JVM cannot change
+    raises:     MissingExtra without Java; InvalidArgument for what a running JVM cannot change, and
+                for a session of Spark Connect
     """
+    remote = os.environ.get("SPARK_REMOTE", "")
+    if (master or remote).startswith("sc://"):
+        raise _of_connect("txlog.spark.session", "SparkSession.builder.remote(…) makes the session")
     opened = _session(master, conf, fast_start)
     if isinstance(getattr(__spec__, "loader", None), zipimporter):
         _register(opened)
     return opened
+
+
+def need_jvm(what: object, name: str, instead: str) -> None:
+    """Raise InvalidArgument for a session or data frame of Spark Connect: it has no JVM here."""
+    if type(what).__module__.startswith("pyspark.sql.connect"):
+        raise _of_connect(f"txlog.spark.{name}", instead)
+
+
+def _of_connect(name: str, instead: str) -> InvalidArgument:
+    return InvalidArgument(
+        f"{name} needs Spark in this process, and this is Spark Connect",
+        hint=f"{instead}; the server needs txlog and the store",
+    )
 
 
 def _session(
