@@ -1,0 +1,195 @@
+"""The bench of typed topics: records in and out by Spark and DuckDB, beside their own Parquet.
+
+    PYTHONPATH=src python bench/typed.py [--rows N] [--rounds N]
+
+1. Writing a cached frame of twenty fields: Spark's Parquet writer (zstd), the same with the bytes
+   of the records as JSON beside them, which is what a store keeps; `bulk_load`; the sink.
+2. Two fields of twenty, by Spark: `spark.read.parquet` of what 1 wrote, `txlog.spark.read`, format
+   `txlog`, `from_json` of the bytes; a stream of format `txlog`, with its rows a second.
+3. The same by DuckDB: the files themselves, and the view of `txlog views`.
+
+Each round turns through all of a part; medians, of processor time of all that runs, and of the
+clock. A first round is not counted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "src"))
+sys.path.insert(0, str(ROOT / "bench"))
+
+import duckdb  # noqa: E402
+from pyspark.sql import DataFrame, SparkSession  # noqa: E402
+from pyspark.sql import functions as F  # noqa: E402
+from pyspark.sql.pandas.types import to_arrow_schema  # noqa: E402
+from pyspark.sql.types import StructType  # noqa: E402
+from sinks import timed  # noqa: E402
+
+import txlog  # noqa: E402
+from txlog.cli.main import main as command  # noqa: E402
+from txlog.spark import bulk_load, read, session  # noqa: E402
+
+PARTITIONS = 2
+
+
+def frame_of(spark: SparkSession, count: int) -> DataFrame:
+    """Rows of twenty fields: longs, doubles, words, instants."""
+    word = F.concat(F.lit("word "), F.pmod(F.xxhash64("id"), F.lit(1_000)))
+    kinds = [
+        F.pmod(F.xxhash64("id", F.lit(1)), F.lit(1 << 40)),
+        F.rand(1) * 1000,
+        word,
+        F.timestamp_millis(F.col("id") * 1000),
+    ]
+    fields = [kinds[n % 4].alias(f"f{n}") for n in range(20)]
+    return spark.range(count, numPartitions=PARTITIONS).select(*fields).cache()
+
+
+def turns(rounds: int, works: dict[str, Callable[[int], object]]) -> dict[str, tuple[float, float]]:
+    """Median seconds, of the clock and of processors, of each."""
+    took: dict[str, list[tuple[float, float]]] = {name: [] for name in works}
+    for number in range(rounds + 1):
+        for name, work in works.items():
+            took[name].append(timed(lambda work=work, number=number: work(number)))
+    return {
+        name: (
+            statistics.median(one for one, _ in pairs[1:]),
+            statistics.median(one for _, one in pairs[1:]),
+        )
+        for name, pairs in took.items()
+    }
+
+
+def show(title: str, rows: int, found: dict[str, tuple[float, float]]) -> None:
+    """A table; each beside the first."""
+    print(f"\n{title}\n")
+    print("| | s | processor s | rows/s | of the first |\n|---|---|---|---|---|")
+    base = next(iter(found.values()))
+    for name, (wall, used) in found.items():
+        print(f"| {name} | {wall:.2f} | {used:.2f} | {rows / wall:,.0f} | {used / base[1]:.2f} |")
+
+
+def writing(spark: SparkSession, folder: Path, frame: DataFrame, rounds: int) -> str:
+    """Part 1; returns the store."""
+    store = str(folder / "store")
+    txlog.init(store, durability="os")
+    with txlog.open(store) as client:
+        for name in ("t", "loaded", "sunk"):
+            client.create_topic(
+                name, partitions=PARTITIONS, schema=to_arrow_schema(frame.schema, timezone="UTC")
+            )
+    record = frame.select(F.struct("*").alias("record"))
+    both = record.withColumn("value", F.to_json("record").cast("binary"))
+
+    def sink(number: int) -> None:
+        record.write.format("txlog").mode("append").options(
+            path=store, topic="sunk", txnKey="s", batchId=str(number)
+        ).save()
+
+    def parquet(rows: DataFrame, name: str) -> None:
+        rows.write.mode("overwrite").option("compression", "zstd").parquet(str(folder / name))
+
+    found = turns(
+        rounds,
+        {
+            "Spark's writer": lambda number: parquet(record, "flat"),
+            "Spark's writer, with JSON": lambda number: parquet(both, "both"),
+            "bulk_load": lambda number: bulk_load(
+                record, store, "loaded", txn_key="l", batch_id=str(number)
+            ),
+            "sink": sink,
+        },
+    )
+    show("Writing", frame.count(), found)
+    bulk_load(record, store, "t", txn_key="t", batch_id="1")
+    return store
+
+
+def reading(spark: SparkSession, folder: Path, store: str, count: int, rounds: int) -> None:
+    """Part 2."""
+    two = (F.sum("record.f0"), F.sum("record.f1"))
+    kind = spark.read.parquet(str(folder / "flat")).schema["record"].dataType
+    assert isinstance(kind, StructType)
+    given = {"path": store, "topic": "t"}
+
+    def source() -> DataFrame:
+        return spark.read.format("txlog").options(**given).schema(f"record {narrow}").load()
+
+    narrow = "struct<f0:bigint,f1:double>"
+
+    def parsed() -> DataFrame:
+        value = F.from_json(F.col("value").cast("string"), kind).alias("record")
+        return read(spark, store, "t").select(value)
+
+    def stream(number: int) -> None:
+        rows = spark.readStream.format("txlog").options(**given).load().select("record")
+        query = (
+            rows.writeStream.format("noop")
+            .option("checkpointLocation", str(folder / f"check-{number}"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination()
+
+    found = turns(
+        rounds,
+        {
+            "spark.read.parquet": lambda number: (
+                spark.read.parquet(str(folder / "flat")).agg(*two).collect()
+            ),
+            "txlog.spark.read": lambda number: read(spark, store, "t").agg(*two).collect(),
+            "format txlog": lambda number: source().agg(*two).collect(),
+            "from_json of the bytes": lambda number: parsed().agg(*two).collect(),
+            "a stream, all of record": stream,
+        },
+    )
+    show("Two fields of twenty, by Spark", count, found)
+
+
+def by_duckdb(folder: Path, store: str, count: int, rounds: int) -> None:
+    """Part 3."""
+    script = folder / "views.sql"
+    if command(["views", "-S", store, "--out", str(folder / "views.duckdb"), "-q"]):
+        raise SystemExit(f"no views: {script}")
+    opened = duckdb.connect(str(folder / "views.duckdb"), read_only=True)
+    asked = "SELECT sum(record.f0), sum(record.f1) FROM"
+    raw = f"{store}/topics/public/default/t/**/*.parquet"
+    found = turns(
+        rounds * 5,
+        {
+            "the files": lambda number: opened.sql(f"{asked} '{raw}'").fetchall(),
+            "the view": lambda number: opened.sql(f"{asked} t").fetchall(),
+        },
+    )
+    show("Two fields of twenty, by DuckDB", count, found)
+    opened.close()
+
+
+def main() -> None:
+    """Run all parts."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--rows", type=int, default=1_000_000)
+    parser.add_argument("--rounds", type=int, default=5)
+    given = parser.parse_args()
+    print(f"rows {given.rows:,}, rounds {given.rounds}, load {os.getloadavg()[0]:.1f}")
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        spark = session("local[2]", {"spark.driver.memory": "1g"})
+        frame = frame_of(spark, given.rows)
+        frame.count()
+        store = writing(spark, folder, frame, given.rounds)
+        reading(spark, folder, store, given.rows, given.rounds)
+        by_duckdb(folder, store, given.rows, given.rounds)
+        spark.stop()
+
+
+if __name__ == "__main__":
+    main()
