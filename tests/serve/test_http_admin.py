@@ -14,6 +14,7 @@ from txlog.errors import NotAllowed
 from txlog.ids import TxnId
 from txlog.serve.http.application import ENDPOINTS
 from txlog.serve.http.core.declared import Action, openapi
+from txlog.serve.pulsar.ids import STEP
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 ORDERS = "persistent://public/default/orders"
@@ -93,11 +94,11 @@ def test_a_subscription_is_skipped_moved_peeked_and_deleted(path: str) -> None:
         place = sent[3].message_id
         assert place is not None
         assert peeked.content == b"3"
-        assert peeked.headers["X-Pulsar-Message-ID"] == str(place)
+        assert peeked.headers["X-Pulsar-Message-ID"] == f"{place.ledger}:{3 * STEP}"
         assert peeked.headers["X-Pulsar-PROPERTY-n"] == "3"
         assert peeked.headers["X-Pulsar-partition-key"] == "k"
         assert (await http.get(f"{billing}/position/4")).status_code == 404
-        one = {"ledgerId": place.ledger, "entryId": 1, "partitionIndex": -1}
+        one = {"ledgerId": place.ledger, "entryId": STEP, "partitionIndex": -1}
         assert (await http.post(f"{billing}/resetcursor", json=one)).status_code == 204
         assert (await http.get(f"{billing}/position/1")).content == b"1"
         excluded = {**one, "isExcluded": True}
@@ -107,10 +108,12 @@ def test_a_subscription_is_skipped_moved_peeked_and_deleted(path: str) -> None:
         assert found["msgInCounter"] == 5
         assert found["subscriptions"]["billing"]["msgBacklog"] == 3
         last = (await http.get(f"{BASE}/orders/lastMessageId")).json()
-        assert (last["ledgerId"], last["entryId"]) == (place.ledger, 4)
-        entry = await http.get(f"{BASE}/orders/ledger/{place.ledger}/entry/4")
+        assert (last["ledgerId"], last["entryId"]) == (place.ledger, 4 * STEP)
+        entry = await http.get(f"{BASE}/orders/ledger/{place.ledger}/entry/{4 * STEP}")
         assert entry.content == b"4"
-        assert (await http.get(f"{BASE}/orders/ledger/{place.ledger}/entry/9")).status_code == 404
+        assert (
+            await http.get(f"{BASE}/orders/ledger/{place.ledger}/entry/{9 * STEP}")
+        ).status_code == 404
         inside = (await http.get(f"{BASE}/orders/internalStats")).json()
         assert inside["lastConfirmedEntry"] == f"{place.ledger}:4"
         assert inside["cursors"]["billing"]["markDeletePosition"] == f"{place.ledger}:1"
@@ -121,6 +124,41 @@ def test_a_subscription_is_skipped_moved_peeked_and_deleted(path: str) -> None:
         ] == 0
         assert (await http.delete(billing)).status_code == 204
         assert (await http.get(f"{BASE}/orders/subscriptions")).json() == []
+
+    serving(path, program)
+
+
+def test_ids_are_those_of_the_binary_protocol(path: str) -> None:
+    """Each id leads back to its message, and that of a whole transaction to both of its ends."""
+
+    async def program(http: httpx.AsyncClient, client: txlog.aio.Client) -> None:
+        await client.create_topic("orders")
+        await client.create_subscription("orders", "s")
+        async with client.transaction() as txn:
+            producer = await client.producer("orders")
+            for n in range(3):
+                await producer.send(b"%d" % n, txn=txn)
+        base = f"{BASE}/orders/subscription/s"
+        seen = [await http.get(f"{base}/position/{n + 1}") for n in range(3)]
+        places = [one.headers["X-Pulsar-Message-ID"].split(":") for one in seen]
+        assert [int(entry) % STEP for _, entry in places] == [1, 2, 3]
+        for n, (ledger, entry) in enumerate(places):
+            found = await http.get(f"{BASE}/orders/ledger/{ledger}/entry/{entry}")
+            assert found.content == b"%d" % n
+            body = {"ledgerId": int(ledger), "entryId": int(entry), "partitionIndex": -1}
+            assert (await http.post(f"{base}/resetcursor", json=body)).status_code == 204
+            assert (await http.get(f"{base}/position/1")).content == b"%d" % n
+        whole = {"ledgerId": int(places[0][0]), "entryId": int(places[0][1]) - 1}
+        assert (await http.post(f"{base}/resetcursor", json=whole)).status_code == 204
+        assert (await http.get(f"{base}/position/1")).content == b"0"
+        one = {**whole, "batchIndex": 1, "isExcluded": True}
+        assert (await http.post(f"{base}/resetcursor", json=one)).status_code == 204
+        assert (await http.get(f"{base}/position/1")).content == b"2"
+        behind = {**whole, "isExcluded": True}
+        assert (await http.post(f"{base}/resetcursor", json=behind)).status_code == 204
+        assert (await http.get(f"{base}/position/1")).status_code == 404
+        nowhere = {"ledgerId": 99, "entryId": 0}
+        assert (await http.post(f"{base}/resetcursor", json=nowhere)).status_code == 404
 
     serving(path, program)
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import Final
 
 from txlog.api.client import Client
-from txlog.api.reading.message import Message, messages
+from txlog.api.reading.message import messages
 from txlog.errors import InvalidArgument, MessageNotFound
 from txlog.ids import TopicName
 from txlog.ranges import END, START, Bound, Range
 from txlog.relation.positions import Where
-from txlog.serve.http.admin.topics import TOPIC, message_id_of
+from txlog.serve.http.admin.places import message_of, wire_text
+from txlog.serve.http.admin.topics import TOPIC
+from txlog.serve.http.core.answers import Peeked
 from txlog.serve.http.core.declared import CONSUME, LOOK, Declared, members
 
 SUBSCRIPTION: Final = f"{TOPIC}/subscription/{{subscription}}"
@@ -29,7 +31,9 @@ def create_subscription(
     client: Client, topic: TopicName, subscription: str, body: object = None
 ) -> None:
     """Create a subscription; the body says where it starts, at the end if there is none."""
-    client.create_subscription(topic.full, subscription, type="shared", position=_position(body))
+    client.create_subscription(
+        topic.full, subscription, type="shared", position=_position(client, body)
+    )
 
 
 @endpoint("DELETE", SUBSCRIPTION, CONSUME)
@@ -74,10 +78,10 @@ def seek_to_time(client: Client, topic: TopicName, subscription: str, timestamp:
 @endpoint("POST", f"{SUBSCRIPTION}/resetcursor", CONSUME)
 def seek(client: Client, topic: TopicName, subscription: str, body: object) -> None:
     """Move to before a message, or with isExcluded behind it."""
-    client.subscription(str(topic), subscription).seek(_position(body))
+    client.subscription(str(topic), subscription).seek(_position(client, body))
 
 
-def _position(body: object) -> Where:
+def _position(client: Client, body: object) -> Where:
     """The place that a body says, as Pulsar writes ids."""
     if body in ("latest", "earliest"):
         return END if body == "latest" else START
@@ -87,15 +91,16 @@ def _position(body: object) -> Where:
         return END
     if ledger == -1:
         return START
-    place = message_id_of(given)
-    return Bound("after" if given.get("isExcluded") else "id", place)
+    is_behind = bool(given.get("isExcluded"))
+    place = message_of(client, given, is_last=is_behind)
+    return Bound("after" if is_behind else "id", place)
 
 
 # --- peeking ---------------------------------------------------------------------------------
 
 
 @endpoint("GET", f"{SUBSCRIPTION}/position/{{number}}", CONSUME)
-def peek(client: Client, topic: TopicName, subscription: str, number: int) -> Message:
+def peek(client: Client, topic: TopicName, subscription: str, number: int) -> Peeked:
     """The n-th message that is not acknowledged, from 1, with its metadata as headers."""
     client.subscription(str(topic), subscription)
     wanted = Range(kind="unacked", subscription=subscription)
@@ -103,19 +108,19 @@ def peek(client: Client, topic: TopicName, subscription: str, number: int) -> Me
 
 
 @endpoint("GET", f"{TOPIC}/ledger/{{ledger}}/entry/{{entry}}", CONSUME)
-def message_at(client: Client, topic: TopicName, ledger: int, entry: int) -> Message:
+def message_at(client: Client, topic: TopicName, ledger: int, entry: int) -> Peeked:
     """A message by its id."""
-    place = message_id_of({"ledgerId": ledger, "entryId": entry})
+    place = message_of(client, {"ledgerId": ledger, "entryId": entry}, is_last=False)
     found = _nth(client, topic, Range(start=Bound("id", place), stop=END), 1)
-    if found.message_id is None or found.message_id.position != place.position:
-        raise MessageNotFound(f"topic {topic} has no message {place}")
+    if found.message.message_id != place:
+        raise MessageNotFound(f"topic {topic} has no message {ledger}:{entry}")
     return found
 
 
 @endpoint("GET", f"{TOPIC}/examinemessage", CONSUME)
 def examine(
     client: Client, topic: TopicName, initialPosition: str = "latest", messagePosition: int = 1
-) -> Message:
+) -> Peeked:
     """The n-th message from the first, or from the last back."""
     if initialPosition == "earliest":
         return _nth(client, topic, Range(stop=END), messagePosition)
@@ -123,7 +128,7 @@ def examine(
     return _nth(client, topic, Range(start=bound, stop=END), 1)
 
 
-def _nth(client: Client, topic: TopicName, wanted: Range, number: int) -> Message:
+def _nth(client: Client, topic: TopicName, wanted: Range, number: int) -> Peeked:
     if number < 1:
         raise InvalidArgument(f"{number} is not a place, they count from 1", code=203)
     only = None if topic.partition is None else [topic.partition]
@@ -131,6 +136,7 @@ def _nth(client: Client, topic: TopicName, wanted: Range, number: int) -> Messag
     for table in client.read(topic.full, range=wanted, partitions=only, limit=number):
         if seen + table.num_rows >= number:
             [found] = messages(table.slice(number - seen - 1, 1))
-            return found
+            assert found.message_id is not None
+            return Peeked(found, wire_text(client, found.message_id))
         seen += table.num_rows
     raise MessageNotFound(f"topic {topic} has only {seen} such messages")

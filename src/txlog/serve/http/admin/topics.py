@@ -9,9 +9,10 @@ from typing import Any, Final
 
 from txlog.api.client import Client
 from txlog.errors import InvalidArgument, NotAllowed
-from txlog.ids import MessageId, TopicName
+from txlog.ids import TopicName
 from txlog.ranges import Bound, Range
 from txlog.rows.topics import TopicDescription
+from txlog.serve.http.admin.places import as_pulsar
 from txlog.serve.http.admin.store import full
 from txlog.serve.http.core.declared import ADMIN, CONSUME, LOOK, Declared, integer, members
 from txlog.serve.http.core.rates import Rates
@@ -301,7 +302,7 @@ def last_message_id(client: Client, topic: TopicName) -> dict[str, object]:
     if topic.partition is None and found["partitions"] > 1:
         raise InvalidArgument(f"{topic.short} is partitioned", hint="name a partition")
     last = found["partition_list"][topic.partition or 0]["last"]
-    return as_pulsar(last, -1 if topic.partition is None else topic.partition)
+    return as_pulsar(client, last, -1 if topic.partition is None else topic.partition)
 
 
 @endpoint("GET", f"{TOPIC}/messageid/{{timestamp}}", CONSUME)
@@ -309,29 +310,8 @@ def message_id_at(client: Client, topic: TopicName, timestamp: int) -> dict[str,
     """The first message that became visible at an instant or later."""
     wanted = Range(start=Bound("time", timestamp))
     for message in client.reader(str(topic), wanted.start):
-        return as_pulsar(message.message_id, message.partition)
-    return as_pulsar(None, topic.partition or 0)
-
-
-def as_pulsar(place: MessageId | None, partition: int) -> dict[str, object]:
-    """An id by Pulsar's names; of a message of a transaction also its index there."""
-    if place is None:
-        return {"ledgerId": -1, "entryId": -1, "partitionIndex": partition}
-    out: dict[str, object] = {
-        "ledgerId": place.ledger,
-        "entryId": place.entry,
-        "partitionIndex": partition,
-    }
-    if place.index:
-        out["txnIndex"] = place.index
-    return out
-
-
-def message_id_of(given: dict[str, Any]) -> MessageId:
-    """The id that Pulsar's names say. Raises InvalidArgument."""
-    return MessageId(
-        integer(given.get("ledgerId")), integer(given.get("entryId")), given.get("txnIndex") or 0
-    )
+        return as_pulsar(client, message.message_id, message.partition)
+    return as_pulsar(client, None, topic.partition or 0)
 
 
 # --- compaction and offload ------------------------------------------------------------------

@@ -9,8 +9,9 @@ from typing import Final
 
 from txlog.api.client import Client
 from txlog.errors import CoordinatorNotFound
-from txlog.ids import MessageId, TopicName, TxnId
+from txlog.ids import TopicName, TxnId
 from txlog.rows.transactions import CoordinatorStats
+from txlog.serve.http.admin.places import message_of
 from txlog.serve.http.core.declared import ADMIN, LOOK, Declared, integer
 
 V3: Final = "/admin/v3/transactions"
@@ -154,10 +155,10 @@ def pending_acks_internal(client: Client, topic: TopicName, subscription: str) -
 
 @endpoint("GET", f"{V3}/pendingAckStats/{OF_TOPIC}/{{subscription}}/{{ledger}}/{{entry}}", LOOK)
 def position_in_pending_ack(
-    client: Client, topic: TopicName, subscription: str, ledger: int, entry: int, batch: int = 0
+    client: Client, topic: TopicName, subscription: str, ledger: int, entry: int
 ) -> object:
     """Whether a transaction holds a message of a subscription."""
-    place = MessageId(ledger, entry, batch)
+    place = message_of(client, {"ledgerId": ledger, "entryId": entry}, is_last=False)
     return camel(client.admin.position_in_pending_ack(str(topic), subscription, place))
 
 

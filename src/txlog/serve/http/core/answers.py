@@ -7,7 +7,7 @@ from __future__ import annotations
 import base64
 import json
 from datetime import UTC, datetime
-from typing import Final
+from typing import Final, NamedTuple
 from urllib.parse import quote
 
 import orjson
@@ -35,6 +35,15 @@ from txlog.errors import (
 from txlog.ids import MessageId, Position, TxnId
 
 HEADER: Final = "X-Pulsar-"
+
+
+class Peeked(NamedTuple):
+    """A message as an answer; place: its id as Pulsar's clients have it."""
+
+    message: Message
+    place: str
+
+
 BODY_MAX: Final = 8 << 20  # bytes of a request
 # The first class that fits: what Pulsar answers, and `pulsar-admin` knows how to say.
 STATUSES: Final[tuple[tuple[type[TxlogError], int], ...]] = (
@@ -95,7 +104,7 @@ def answered(found: object) -> Response:
     """The response of what an endpoint returned: 204 for None."""
     if found is None:
         return Response(status_code=204)
-    if isinstance(found, Message):
+    if isinstance(found, Peeked):
         return peeked(found)
     return Response(dumped(found), media_type="application/json")
 
@@ -123,15 +132,13 @@ def response_of(error: TxlogError, status: int | None = None) -> Response:
 # --- a message ---------------------------------------------------------------------------------
 
 
-def peeked(message: Message) -> Response:
+def peeked(found: Peeked) -> Response:
     """The response for a message; text that no header can hold is percent-encoded."""
-    place = message.message_id
+    message = found.message
     headers = {
-        f"{HEADER}Message-ID": "" if place is None else f"{place.ledger}:{place.entry}",
+        f"{HEADER}Message-ID": found.place,
         f"{HEADER}publish-time": _instant(message.publish_time),
     }
-    if place is not None and place.index:
-        headers[f"{HEADER}txn-index"] = str(place.index)
     if message.event_time is not None:
         headers[f"{HEADER}event-time"] = _instant(message.event_time)
     if message.deliver_at is not None:

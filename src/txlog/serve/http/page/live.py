@@ -12,7 +12,7 @@ from collections.abc import AsyncGenerator
 from typing import Any, Final
 
 from txlog.api.client import Client
-from txlog.errors import TxlogError
+from txlog.errors import InternalError, TxlogError
 from txlog.serve.http.core.answers import dumped, error_of
 from txlog.serve.http.core.gate import Serving
 from txlog.serve.http.core.rates import Rates
@@ -82,6 +82,9 @@ class Live:
                 self._take(found)
             except TxlogError as error:
                 self._failure = error_of(error)
+            except Exception as error:  # a bug must not leave all who watch with an old look
+                self._serving.failed(error)
+                self._failure = error_of(InternalError(f"a bug: {type(error).__name__}"))
             async with self._news:
                 self._looks += 1
                 self._news.notify_all()

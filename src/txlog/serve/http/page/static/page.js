@@ -4,6 +4,7 @@ const $ = (id) => document.getElementById(id);
 const root = document.documentElement;
 // A token comes behind the #, which is sent to no server: /#token=...
 const token = new URLSearchParams(location.hash.slice(1)).get("token");
+const signed = token ? { Authorization: `Bearer ${token}` } : {};
 const held = (place) => { // text that somebody is selecting
   const chosen = getSelection();
   return !chosen.isCollapsed && place.contains(chosen.anchorNode);
@@ -83,6 +84,7 @@ function pause() {
 // --- messages ---------------------------------------------------------------------------------
 
 const quoted = (name) => `"${name.replaceAll('"', '""')}"`;
+const full = (topic) => (topic.includes("/") ? topic : `public/default/${topic}`);
 const newest = (topic) => `SELECT message_id, publish_time, key, text(value) AS value\nFROM ${quoted(topic)} ORDER BY publish_time DESC LIMIT 50`;
 
 function suggest() {
@@ -119,28 +121,53 @@ function table(found) {
   return scroll;
 }
 
-async function run() {
-  const sql = $("sql").value.trim() || $("sql").placeholder;
-  if (!sql || $("run").disabled) return;
-  $("sql").value = sql;
-  $("run").disabled = true;
-  $("answer").textContent = "running…";
+// The newest messages of a topic are read from its end; SQL would look through all of it.
+async function open(topic) {
+  $("sql").value = newest(topic);
+  $("answer").textContent = "reading…";
+  const path = full(topic).split("/").map(encodeURIComponent).join("/");
+  await answered(fetch(`topics/persistent/${path}?start=-50&limit=500`, { headers: signed }), ({ messages }) => {
+    messages.sort((a, b) => b.publish_time - a.publish_time);
+    const instant = (ms) => new Date(ms).toISOString().replace("T", " ").replace("Z", "");
+    const names = ["message_id", "publish_time", "key", "value"];
+    return {
+      columns: names.map((name) => ({ name, type: "string" })),
+      rows: messages.map((one) => [one.message_id, instant(one.publish_time), one.key ?? one.key_base64 ?? null,
+        one.value ?? (one.value_base64 === undefined ? null : `base64: ${one.value_base64}`)]),
+      said: `the newest ${messages.length} messages`,
+    };
+  });
+}
+
+async function answered(asked, made) {
   try {
-    const answer = await fetch("page/query", {
-      method: "POST", body: JSON.stringify({ sql }),
-      headers: { "Content-Type": "application/json", ...(token && { Authorization: `Bearer ${token}` }) },
-    });
+    const answer = await asked;
     const found = await answer.json();
     if (!answer.ok) throw new Error(found.hint ? `${found.reason} (${found.hint})` : found.reason);
-    const count = `${found.rows.length}${found.is_cut ? " or more" : ""} row${found.rows.length === 1 && !found.is_cut ? "" : "s"}`;
-    $("answer").textContent = `${found.is_cut ? `the first ${found.rows.length} rows` : count}, ${found.elapsed_ms} ms`;
-    $("result").replaceChildren(table(found));
+    const { said, ...rest } = made(found);
+    $("answer").textContent = said;
+    $("result").replaceChildren(table(rest));
   } catch (error) {
     const said = document.createElement("p");
     said.className = "bad"; said.textContent = error.message;
     $("answer").textContent = "";
     $("result").replaceChildren(said);
   }
+}
+
+async function run() {
+  const sql = $("sql").value.trim() || $("sql").placeholder;
+  if (!sql || $("run").disabled) return;
+  $("sql").value = sql;
+  $("run").disabled = true;
+  $("answer").textContent = "running…";
+  const asked = fetch("page/query", {
+    method: "POST", body: JSON.stringify({ sql }), headers: { "Content-Type": "application/json", ...signed },
+  });
+  await answered(asked, (found) => {
+    const count = `${found.rows.length} row${found.rows.length === 1 ? "" : "s"}`;
+    return { ...found, said: `${found.is_cut ? `the first ${count}` : count}, ${found.elapsed_ms} ms` };
+  });
   $("run").disabled = false;
 }
 
@@ -148,9 +175,8 @@ $("form").addEventListener("submit", (event) => { event.preventDefault(); run();
 document.addEventListener("click", (event) => {
   const topic = event.target.closest?.("[data-topic]")?.dataset.topic;
   if (topic === undefined) return;
-  $("sql").value = newest(topic);
   $("browse").scrollIntoView();
-  run();
+  open(topic);
 });
 
 // --- keys -------------------------------------------------------------------------------------
