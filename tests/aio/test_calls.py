@@ -15,7 +15,9 @@ import pytest
 import txlog
 import txlog.aio
 from txlog import Bound, NonDurableConsumer
+from txlog.engine.storage.disk.protocol import ACTING
 from txlog.errors import AlreadyClosed, InvalidMessage, NotAllowed, StoreNotFound, TopicNotFound
+from txlog.ids import TxnId
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 
@@ -266,3 +268,52 @@ def test_a_reader_reads_compacted_messages(path: str) -> None:
             return [one.value async for one in reader]
 
     assert run(path, program) == [b"new"]
+
+
+def test_tasks_of_one_client_act_for_several_owners(path: str) -> None:
+    """What one begins no other may use; without an owner it is the user of the process."""
+
+    async def program(client: txlog.aio.Client) -> None:
+        async def one(number: int, name: str) -> str:
+            ACTING.set((number, name))
+            txn = await client.transaction(key="nightly")
+            producer = await client.producer("out")
+            await producer.send(name.encode(), txn=txn)
+            return str(await txn.get_id())
+
+        async def other(number: int, txn: str) -> None:
+            ACTING.set((number, "other"))
+            txn_id = TxnId.parse(txn)
+            producer = await client.producer("out")
+            sent = (await (await client.producer("in")).send(b"x")).message_id
+            assert sent is not None
+            for act in (
+                lambda: client.commit(txn_id),
+                lambda: client.abort(txn_id),
+                lambda: producer.send(b"x", txn=txn_id),
+                lambda: client.acknowledge("in", "s", [sent], txn=txn_id),
+            ):
+                with pytest.raises(NotAllowed, match="belongs to billing"):
+                    await act()
+                with pytest.raises(NotAllowed, match="belongs to billing"):
+                    await client.run(lambda sync: sync.commit(txn_id), blocking=True)
+
+        first, second = 1 << 40, 1 << 41
+        billing = await asyncio.create_task(one(first, "billing"))
+        await asyncio.create_task(one(second, "keeper"))  # the same key is another one
+        await asyncio.create_task(other(second, billing))
+        keys = await client.run(lambda sync: sync.admin.transaction_keys())
+        assert {(row["owner"], row["owner_uid"], row["epoch"]) for row in keys} == {
+            ("billing", first, 0),
+            ("keeper", second, 0),
+        }
+        assert ACTING.get() is None
+
+        async def end() -> None:
+            ACTING.set((first, "billing"))
+            await client.commit(TxnId.parse(billing))
+
+        await asyncio.create_task(end())
+
+    run(path, program)
+    assert values(path, "out") == [b"billing"]

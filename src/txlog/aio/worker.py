@@ -9,6 +9,8 @@ calls of one store handle run one at a time anyway, so one thread is enough for 
 An act that waits by itself would hold up all others, so it is told to run aside, in a thread of
 its own.
 
+An act runs in a copy of its task's context: whom the task acts for, the act does too.
+
 A task may be cancelled while it waits. If its call has not begun, it never does. If it has,
 nothing can stop it half way: it runs to its end, and what it took for the task (a message, a
 handle) is given back in the same thread.
@@ -19,6 +21,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from threading import Lock
 from typing import Generic, TypeVar
 
@@ -58,20 +61,22 @@ class Worker:
         """
         self._check()
         job = _Job(act, self._given_back(undo))
-        future = (self._beside() if aside else self._pool).submit(job.run)
+        act_as = copy_context().run
+        future = (self._beside() if aside else self._pool).submit(act_as, job.run)
         if keeps:
             return await asyncio.shield(asyncio.wrap_future(future))
         try:
             return await asyncio.wrap_future(future)
         except asyncio.CancelledError:
             if not future.cancel() and job.abandon() and not self._is_closed:
-                self._pool.submit(job.give_back)
+                self._pool.submit(copy_context().run, job.give_back)
             raise
 
     def leave(self, act: Callable[[], object]) -> None:
         """Run an act after the calls so far, for nobody; what fails is reported."""
         if not self._is_closed:
-            self._pool.submit(self._given_back(lambda _: act()), None)
+            left = self._given_back(lambda _: act())
+            self._pool.submit(copy_context().run, left, None)
 
     def _beside(self) -> ThreadPoolExecutor:
         if self._aside is None:

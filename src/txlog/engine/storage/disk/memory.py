@@ -34,6 +34,7 @@ from txlog.engine.storage.disk.power_loss import (
     pending_items,
 )
 from txlog.engine.storage.disk.protocol import (
+    ACTING,
     GROUP_FILES,
     TEMPORARY_PREFIX,
     Fate,
@@ -656,7 +657,7 @@ class MemoryDisk:
         return self._pid
 
     def owner(self) -> tuple[int, str]:
-        return 1000, "user"
+        return ACTING.get() or (1000, "user")
 
     def close(self) -> None:
         """Nothing is cached."""

@@ -35,6 +35,7 @@ from txlog.engine.storage.disk.handle import Handle
 from txlog.engine.storage.disk.libc import inode_of, sync_file_system
 from txlog.engine.storage.disk.locks import Identity, PosixLock, find_holder, identity_of, read_proc
 from txlog.engine.storage.disk.protocol import (
+    ACTING,
     GROUP_FILES,
     TEMPORARY_PREFIX,
     Fate,
@@ -537,6 +538,9 @@ class PosixDisk:
         return os.getpid()
 
     def owner(self) -> tuple[int, str]:
+        acting = ACTING.get()
+        if acting is not None:
+            return acting
         uid = os.geteuid()
         if self._owner is None or self._owner[0] != uid:
             name = str(uid)

@@ -14,6 +14,7 @@ from __future__ import annotations
 import errno
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
+from contextvars import ContextVar
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 
@@ -32,6 +33,10 @@ from txlog.startup.crc32c import crc32c
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
+
+# Whom the calls of this thread or task are for, by number and name, where one process serves many:
+# what they begin is his. None: the user of the process.
+ACTING: ContextVar[tuple[int, str] | None] = ContextVar("ACTING", default=None)
 
 TEMPORARY_PREFIX = ".tmp-"
 """Prefix of an unpublished name: readers of a directory ignore it, the sweeper removes it."""
@@ -269,7 +274,7 @@ class Disk(Protocol):
         """Return the id of this process."""
 
     def owner(self) -> tuple[int, str]:
-        """Return id and name of the effective user."""
+        """Return whom the caller acts for (`ACTING`), else id and name of the effective user."""
 
     def close(self) -> None:
         """Let go of cached descriptors; open files and locks stay."""
