@@ -2,8 +2,9 @@
 
     open      the listeners; what they serve is told once all of them listen
     serve     until SIGTERM, SIGINT or `stop`
+    reload    SIGHUP: rules and certificates are read again; those that cannot be read stay
     stop      no new connections; what was begun is answered (`drain`), at most DRAIN_SECONDS;
-              then the connections end, and the store is closed
+              then the connections end, and the store is closed. A second signal ends the wait
     killed    nothing is lost: what was answered is durable, and clients repeat the rest
 
 A listener is one protocol at one address, and does not know the others.
@@ -14,11 +15,10 @@ from __future__ import annotations
 import asyncio
 import signal
 from collections.abc import Callable
-from contextlib import suppress
-from typing import Final
+from typing import Any, Final
 
 from txlog.api.client import Client
-from txlog.errors import NoResources
+from txlog.errors import InvalidArgument, NoResources, Usage
 from txlog.serve.core.authority import Authority
 from txlog.serve.core.service import Listener, Options, Service
 from txlog.serve.http.listener import HttpListener
@@ -34,11 +34,29 @@ class Server:
     def __init__(self, store: Client, options: Options, authority: Authority | None = None) -> None:
         self.service = Service(store, options, authority or Authority())
         self.listeners: list[Listener] = []
-        self._ended = asyncio.Event()
+        self._ended, self._hurried = asyncio.Event(), asyncio.Event()
 
     def stop(self) -> None:
-        """Begin to stop; a second call does nothing."""
+        """Begin to stop; a second call ends the wait for what was begun."""
+        if self._ended.is_set():
+            self._hurried.set()
         self._ended.set()
+
+    def reload(self) -> None:
+        """Read rules and certificates again; what cannot be read stays as it was."""
+        guard, tls = self.service.authority.guard, self.service.options.tls
+        for name, read in (
+            ("rules", None if guard is None else guard.reload),
+            ("certificate", None if tls is None else tls.reload),
+        ):
+            try:
+                if read is not None:
+                    read()
+                    self.service.tell("reloaded", {"what": name})
+            except InvalidArgument as error:
+                self.service.tell("failed", {"what": name, "reason": error.message})
+        for listener in self.listeners:
+            listener.judge_again()
 
     async def start(self) -> list[str]:
         """Listen; returns the URL of each listener. Raises NoResources (an address is taken)."""
@@ -51,6 +69,9 @@ class Server:
         for listener in self.listeners:
             try:
                 places.append(await listener.start())
+            except Usage:
+                await self.close()
+                raise
             except OSError as error:
                 await self.close()
                 raise NoResources(f"cannot listen: {error.strerror or error}") from error
@@ -62,9 +83,14 @@ class Server:
 
     async def close(self) -> None:
         """Drain, end the connections, close the store."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(DRAIN_SECONDS):
-                await asyncio.gather(*(one.drain() for one in self.listeners))
+        waits: list[asyncio.Future[Any]] = [
+            asyncio.gather(*(one.drain() for one in self.listeners)),
+            asyncio.create_task(self._hurried.wait()),
+        ]
+        await asyncio.wait(waits, timeout=DRAIN_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+        for one in waits:
+            one.cancel()
+        await asyncio.gather(*waits, return_exceptions=True)
         for listener in self.listeners:
             await listener.close()
         await self.service.client.close()
@@ -84,6 +110,13 @@ def serve(
     return asyncio.run(_serve(store, options, told, authority))
 
 
+def _crashed(server: Server, what: dict[str, Any]) -> None:
+    """What asyncio says of a task or callback that failed, without the data it failed at."""
+    error = what.get("exception")
+    name = type(error).__name__ if error is not None else ""
+    server.service.tell("failed", {"class": name, "reason": str(what.get("message"))[:200]})
+
+
 async def _serve(
     store: Client,
     options: Options,
@@ -98,9 +131,12 @@ async def _serve(
         came.append(number)
         server.stop()
 
+    loop.set_exception_handler(lambda _, what: _crashed(server, what))
+    places = await server.start()
     for number in _SIGNALS:
         loop.add_signal_handler(number, on_signal, number)
-    told(await server.start())
+    loop.add_signal_handler(signal.SIGHUP, server.reload)
+    told(places)
     try:
         await server.wait()
     finally:

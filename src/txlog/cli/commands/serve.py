@@ -3,14 +3,54 @@
 from __future__ import annotations
 
 import importlib
-from typing import Annotated
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Annotated, Any, Final
 
 from txlog.cli.call.call import Call
 from txlog.cli.line.command import command
 from txlog.cli.line.declared import Option
-from txlog.errors import MissingExtra, Usage
+from txlog.cli.terminal import say
+from txlog.engine.storage.user_files import replace_file
+from txlog.errors import InvalidArgument, MissingExtra, Usage, printable
+from txlog.ranges import format_time
 
-_PACKAGES = ("google", "starlette", "uvicorn", "websockets", "jwt")
+_PACKAGES = ("google", "starlette", "uvicorn", "websockets", "jwt", "cryptography", "h11")
+_WARNINGS: Final = frozenset({"refused", "dropped", "failed"})
+
+PulsarOption = Annotated[
+    str, Option("--pulsar", metavar="HOST:PORT", help="for Pulsar's clients; or off")
+]
+HttpOption = Annotated[str, Option("--http", metavar="HOST:PORT", help="for REST; or off")]
+CreationOption = Annotated[
+    bool,
+    Option("--topic-creation/--no-topic-creation", help="make topics at their first use"),
+]
+AuthOption = Annotated[
+    str | None, Option("--auth", metavar="FILE", help="rules: who a client is, and may do what")
+]
+CertOption = Annotated[
+    str | None, Option("--tls-cert", metavar="FILE", help="certificate, with its chain, as PEM")
+]
+KeyOption = Annotated[
+    str | None, Option("--tls-key", metavar="FILE", help="its private key, as PEM")
+]
+ClientsOption = Annotated[
+    str | None, Option("--tls-client-ca", metavar="FILE", help="who signs clients' certificates")
+]
+InsecureOption = Annotated[
+    bool, Option("--insecure", help="let other machines in without --tls-cert or --auth")
+]
+LimitOption = Annotated[
+    list[str] | None,
+    Option("--limit", metavar="NAME=VALUE", help="what clients may use at most; repeatable"),
+]
+PidOption = Annotated[
+    str | None, Option("--pidfile", metavar="FILE", help="has the process id while it serves")
+]
 
 
 @command(
@@ -18,45 +58,120 @@ _PACKAGES = ("google", "starlette", "uvicorn", "websockets", "jwt")
     examples=(
         "txlog serve",
         "txlog serve --pulsar 127.0.0.1:6651 --http off",
-        "txlog serve --no-topic-creation   # clients use the topics that there are",
+        "txlog serve --pulsar 0.0.0.0:6651 --tls-cert cert.pem --tls-key key.pem --auth rules.toml",
+        "txlog serve --no-topic-creation --limit connections=100 --limit memory_bytes=64MiB",
     ),
     changes=True,
 )
 def serve(
     call: Call,
-    pulsar: Annotated[
-        str, Option("--pulsar", metavar="HOST:PORT", help="for Pulsar's clients; or off")
-    ] = "127.0.0.1:6650",
-    http: Annotated[
-        str, Option("--http", metavar="HOST:PORT", help="for REST; or off")
-    ] = "127.0.0.1:8080",
-    topic_creation: Annotated[
-        bool,
-        Option("--topic-creation/--no-topic-creation", help="make topics at their first use"),
-    ] = True,
+    pulsar: PulsarOption = "127.0.0.1:6650",
+    http: HttpOption = "127.0.0.1:8080",
+    topic_creation: CreationOption = True,
+    auth: AuthOption = None,
+    cert: CertOption = None,
+    key: KeyOption = None,
+    client_ca: ClientsOption = None,
+    insecure: InsecureOption = False,
+    limit: LimitOption = None,
+    pidfile: PidOption = None,
 ) -> None:
     """Serve the store to stock clients of Apache Pulsar, and by HTTP.
 
     It says on stderr what it serves where, once it listens; port 0 is any free one. SIGTERM and
-    SIGINT end it: what was begun is answered first. It keeps nothing of its own, so it may also be
-    killed, several may serve one store, and commands and programs go on using it.
+    SIGINT end it: what was begun is answered first, and a second one ends that. SIGHUP reads rules
+    and certificates again. It keeps nothing of its own, so it may also be killed, several may serve
+    one store, and commands and programs go on using it.
+
+    Only this machine can connect, unless there are --tls-cert, --tls-key and --auth.
     """
     address = importlib.import_module("txlog.serve.core.address").Address
     pulsar_at, http_at = address.parse("--pulsar", pulsar), address.parse("--http", http)
     if pulsar_at is None and http_at is None:
         raise Usage("--pulsar and --http are both off")
+    app = _app()
+    options = app.Options(
+        pulsar_at,
+        http_at,
+        topic_creation,
+        tls=_tls(cert, key, client_ca, has_auth=auth is not None),
+        limits=_module("core.limits").Limits.parse("--limit", limit or ()),
+        is_insecure=insecure,
+        sockets=_module("core.systemd").handed_over(os.environ, os.getpid()),
+        tell=_log(call),
+    )
+    guard = None if auth is None else _module("auth.guard").Guard(Path(auth), call.clock)
+    authority = _module("core.authority").Authority(guard)
+    notify = _module("core.systemd").notify
+
+    def told(places: list[str]) -> None:
+        call.say(f"serving {call.store_path()} at {' and '.join(places)}")
+        notify(os.environ, f"READY=1\nMAINPID={os.getpid()}")
+
+    with _pidfile(pidfile):
+        app.serve(call.client(write=True), options, told, authority)
+        notify(os.environ, "STOPPING=1")
+
+
+def _app() -> Any:
+    """The server; raises MissingExtra."""
     try:
-        app = importlib.import_module("txlog.serve.app")
-        run = app.serve  # a module of txlog runs when it is used
+        app = _module("app")
+        app.serve  # noqa: B018 - a module of txlog runs when it is used
     except ModuleNotFoundError as error:
         if (error.name or "").split(".")[0] not in _PACKAGES:
             raise
         raise MissingExtra(
             f"{error.name} is not installed", hint="pip install 'txlog[serve]'"
         ) from error
-    options = app.Options(pulsar_at, http_at, topic_creation)
+    return app
 
-    def told(places: list[str]) -> None:
-        call.say(f"serving {call.store_path()} at {' and '.join(places)}")
 
-    run(call.client(write=True), options, told)
+def _module(name: str) -> Any:
+    return importlib.import_module(f"txlog.serve.{name}")
+
+
+def _tls(cert: str | None, key: str | None, client_ca: str | None, *, has_auth: bool) -> Any:
+    """TLS of these files, None without any; raises InvalidArgument."""
+    if cert is None or key is None:
+        if cert or key or client_ca:
+            raise InvalidArgument("--tls-cert and --tls-key go together, --tls-client-ca with both")
+        return None
+    ca = None if client_ca is None else Path(client_ca)
+    # without rules a certificate is all that lets a client in
+    return _module("core.tls").Tls(Path(cert), Path(key), ca, needs_certificate=not has_auth)
+
+
+@contextmanager
+def _pidfile(path: str | None) -> Iterator[None]:
+    if path is None:
+        yield
+        return
+    replace_file(path, f"{os.getpid()}\n".encode())
+    try:
+        yield
+    finally:
+        with suppress(OSError):
+            os.unlink(path)
+
+
+def _log(call: Call) -> Callable[[str, Mapping[str, object]], None]:
+    """What happens, as a line on stderr, of JSON with --log-format json."""
+
+    def tell(event: str, facts: Mapping[str, object]) -> None:
+        level = "warning" if event in _WARNINGS else "info"
+        if call.flags.quiet >= (2 if level == "warning" else 1):
+            return
+        known = {name: value for name, value in facts.items() if value is not None}
+        if call.flags.log_format == "json":
+            at = format_time(call.now_ms())
+            line = json.dumps({"level": level, "time": at, "event": event, **known}, default=str)
+        else:
+            shown = ", ".join(f"{name} {value}" for name, value in known.items())
+            line = printable(f"{event}: {shown}")
+        if call.flags.log_file is not None:
+            say.log(call.flags.log_file, line)
+        else:
+            say.say(line + "\n")
+
+    return tell

@@ -181,6 +181,13 @@ class Caller:
         return number_of_role(self.role), self.role
 
     @property
+    def left_ms(self) -> int | None:
+        """How long its token still holds; None: there is no end."""
+        if self._guard is None or self.expires_ms is None:
+            return None
+        return max(0, self.expires_ms - self._guard.now_ms())
+
+    @property
     def has_expired(self) -> bool:
         """Whether it has to say anew who it is."""
         if self._guard is None or self.expires_ms is None:

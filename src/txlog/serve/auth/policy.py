@@ -2,7 +2,8 @@
 
     produce, consume    on topics
     admin               everything there, and the settings of what is there
-    look                figures and names: whoever may do anything there or below
+    look                names and figures; whoever may do anything at a topic may look at its
+                        namespace and tenant, at the store only with a rule for all of it
 
 A place is the store, a tenant, a namespace or a topic: a tuple of no, one, two or three names. A
 rule names a place and holds for all below it.
@@ -29,8 +30,8 @@ from txlog.suggest import suggestion
 PRODUCE: Final = "produce"
 CONSUME: Final = "consume"
 ADMIN: Final = "admin"
-LOOK: Final = "look"  # in no rule: it follows from the others
-ACTIONS: Final = (PRODUCE, CONSUME, ADMIN)
+LOOK: Final = "look"
+ACTIONS: Final = (PRODUCE, CONSUME, ADMIN, LOOK)
 ROLES_MAX: Final = 10_000
 PLACES_MAX: Final = 1_000  # of one role and action
 
@@ -77,7 +78,8 @@ class Policy:
         if of is None:
             return False
         if action == LOOK:
-            return any(one.reaches(place) for patterns in of.values() for one in patterns)
+            every = [one for patterns in of.values() for one in patterns]
+            return any(one.reaches(place) if place else one.covers(place) for one in every)
         return any(one.covers(place) for of_action in {action, ADMIN} for one in of[of_action])
 
 

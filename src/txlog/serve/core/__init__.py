@@ -4,5 +4,9 @@ Contents:
 
     address     HOST:PORT as an option says it, and what was bound
     authority   who a client is and what it may do
+    exposure    who may be listened to, and how
+    limits      what clients may use at most
     service     the store and the options, for all listeners
+    systemd     sockets that are handed over, and READY
+    tls         certificates
 """

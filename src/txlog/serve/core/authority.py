@@ -1,32 +1,53 @@
-"""Owns Authority: who a client is, and what it may do. This one lets everybody do everything.
+"""Owns Authority: who a client is, and what it may do. Without rules everybody may do everything.
 
-Each listener asks `authenticate` once a connection or request and `check` before each call that
-touches a topic, a subscription or a transaction. Both may be replaced as a whole (`Server`).
+Each listener asks `authenticate` once a connection or request, and `check` before each call that
+touches a topic, a subscription or a transaction. `become` makes what a task begins its client's:
+transactions and keys belong to the role, and nobody else may use them.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
+from txlog.engine.storage.disk.protocol import ACTING
+from txlog.errors import NotAuthenticated
 from txlog.ids import TopicName
+from txlog.serve.auth import ADMIN, ANYONE, CONSUME, LOOK, PRODUCE, STORE, Caller, Guard, Place
+from txlog.serve.auth.guard import Certificate
 
-PRODUCE: Final = "produce"
-CONSUME: Final = "consume"
-ADMIN: Final = "admin"
 ACTIONS: Final = (PRODUCE, CONSUME, ADMIN)
+
+__all__ = ["ACTIONS", "ADMIN", "CONSUME", "LOOK", "PRODUCE", "Authority", "Caller"]
 
 
 class Authority:
-    """Everybody is nobody in particular, and may do everything."""
+    """Judges clients by rules; without rules everybody is the user of the server."""
 
-    def authenticate(self, method: str, data: bytes) -> str | None:
-        """The role of a client; None: no particular one.
+    def __init__(self, guard: Guard | None = None) -> None:
+        self.guard = guard
 
-        method: as Pulsar's auth_method_name, such as token; empty: none was given
-        data:   what proves it
-        raises: NotAllowed
+    def authenticate(
+        self, method: str, data: bytes, certificate: Certificate | None = None
+    ) -> Caller:
+        """Who a client is.
+
+        method:      as Pulsar's auth_method_name, such as token; empty: none was given
+        data:        what proves it
+        certificate: what TLS has verified
+        raises:      NotAuthenticated
         """
-        return None
+        if self.guard is None:
+            return ANYONE
+        return self.guard.connected(method, data, certificate)
 
-    def check(self, role: str | None, action: str, topic: TopicName | None) -> None:
-        """Raises NotAllowed unless a role may do this; topic: None for what concerns none."""
+    def check(self, caller: Caller | None, action: str, place: TopicName | Place | None) -> None:
+        """Raises NotAllowed unless a client may do this; place: None for the whole store."""
+        if caller is None:
+            if self.guard is None:
+                return
+            raise NotAuthenticated("nobody has said who this is")
+        caller.check(action, STORE if place is None else place)
+
+    def become(self, caller: Caller) -> None:
+        """From now on the calls of this task, and of tasks that it makes, are for a client."""
+        ACTING.set(caller.owner)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+from collections.abc import Callable, Mapping
 from typing import NamedTuple, Protocol
 
 from txlog.aio.client import Client
@@ -9,17 +11,35 @@ from txlog.aio.worker import Worker
 from txlog.api.client import Client as Synchronous
 from txlog.serve.core.address import Address
 from txlog.serve.core.authority import Authority
+from txlog.serve.core.exposure import listening
+from txlog.serve.core.limits import Budget, Limits, Seats
+from txlog.serve.core.tls import Tls
+
+Tell = Callable[[str, Mapping[str, object]], object]
+
+
+def silent(event: str, facts: Mapping[str, object]) -> None:
+    """Tell nobody."""
 
 
 class Options(NamedTuple):
     """What to serve, and how; an address that is None is not served.
 
     creates_topics: a topic that a client names and that is missing is made
+    tls:            for all listeners
+    is_insecure:    other machines may connect without TLS or authentication
+    sockets:        that listen already, by the name of the listener: pulsar, http
+    tell:           is told what happens, in a word and its facts; never a secret
     """
 
     pulsar: Address | None = None
     http: Address | None = None
     creates_topics: bool = True
+    tls: Tls | None = None
+    limits: Limits = Limits()
+    is_insecure: bool = False
+    sockets: Mapping[str, socket.socket] = {}
+    tell: Tell = silent
 
 
 class Service:
@@ -28,6 +48,7 @@ class Service:
     client:    the store, for the event loop; listeners share it, and with it flushes
     store:     the same for calls within `client.run`, and for what is in memory
     authority: who may do what
+    seats, budget: what clients have of the limits, all listeners together
     """
 
     def __init__(self, store: Synchronous, options: Options, authority: Authority) -> None:
@@ -35,10 +56,28 @@ class Service:
         self.store = store
         self.options = options
         self.authority = authority
+        self.limits, self.tell = options.limits, options.tell
+        self.seats, self.budget = Seats(options.limits), Budget(options.limits.memory_bytes)
 
     def failed(self, error: Exception) -> None:
         """Note what failed for a reason that no client can know."""
         self.store._store.note(f"serve: {type(error).__name__}: {error}")
+        self.tell("failed", {"class": type(error).__name__})
+
+    def sockets(self, name: str, address: Address) -> list[socket.socket]:
+        """The sockets of a listener, bound and allowed.
+
+        raises: OSError; Usage where others could connect who must not
+        """
+        given = self.options.sockets.get(name)
+        return listening(
+            f"--{name}",
+            address,
+            None if given is None else [given],
+            has_tls=self.options.tls is not None,
+            has_auth=self.authority.guard is not None,
+            is_insecure=self.options.is_insecure,
+        )
 
 
 class Listener(Protocol):
@@ -46,6 +85,9 @@ class Listener(Protocol):
 
     async def start(self) -> str:
         """Listen; returns what is served where, as a URL. Raises OSError."""
+
+    def judge_again(self) -> None:
+        """The rules have changed: end the connections that they do not allow."""
 
     async def drain(self) -> None:
         """Take no new connections, and wait until what was begun is answered."""

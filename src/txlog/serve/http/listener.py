@@ -5,18 +5,17 @@ from __future__ import annotations
 import asyncio
 import logging
 from contextlib import suppress
-from socket import SO_REUSEADDR, SOL_SOCKET, socket
 from typing import Final
 
 import uvicorn
 from starlette.requests import HTTPConnection
 
-from txlog.ids import TopicName
+from txlog.errors import NotAllowed
 from txlog.serve.core.address import Address
-from txlog.serve.core.authority import CONSUME
 from txlog.serve.core.service import Service
 from txlog.serve.http.application import application
-from txlog.serve.http.core.declared import LOOK, Action
+from txlog.serve.http.core.bounds import Bounds, protocol_of
+from txlog.serve.http.core.declared import LOOK, STORE, Action
 from txlog.serve.http.core.gate import Gate, Serving
 
 
@@ -27,12 +26,21 @@ class _Quiet(uvicorn.Server):
         """None."""
 
 
+BACKLOG: Final = 1_024
 GRACE_SECONDS: Final = 3  # for streams, which never end by themselves
 MESSAGE_MAX: Final = 12 << 20  # bytes of a message of a WebSocket: 8 MiB in base64
 
 
+# Of the store as a whole, and no secret: any role may see it.
+HARMLESS: Final = frozenset(["openapi", "clusters", "cluster", "brokers"])
+# Whose it is decides, which the store knows.
+OWN: Final = frozenset(["abort_transaction", "transaction_key", "delete_transaction_key"])
+# For who looks after the process, and has no token.
+OPEN: Final = frozenset(["ready"])
+
+
 def gate_of(service: Service) -> Gate:
-    """The gate that asks the authority of a server, by the token of a request.
+    """The gate that asks the authority of a server, by the token or certificate of a request.
 
     A browser's WebSocket and EventSource send no headers: their token is in the query, as Pulsar's
     clients have it.
@@ -40,13 +48,24 @@ def gate_of(service: Service) -> Gate:
     authority = service.authority
 
     async def gate(connection: HTTPConnection, action: Action) -> None:
+        if action.resource == STORE and action.name in OPEN:
+            return
         scheme, _, token = connection.headers.get("authorization", "").partition(" ")
         if scheme.lower() != "bearer":
             token = connection.query_params.get("token", "")
-        role = authority.authenticate("token" if token else "", token.strip().encode())
-        is_topic = action.resource.count("/") == 2
-        topic = TopicName.parse(action.resource) if is_topic else None
-        authority.check(role, CONSUME if action.operation == LOOK else action.operation, topic)
+        certificate = getattr(connection.state, "certificate", None)
+        data = token.strip().encode(errors="replace")
+        try:
+            caller = authority.authenticate("token" if token else "", data, certificate)
+            authority.become(caller)
+            if action.name in OWN or (action.operation == LOOK and action.name in HARMLESS):
+                return
+            place = tuple(filter(None, action.resource.split("/")))
+            authority.check(caller, action.operation, place)
+        except NotAllowed as error:
+            peer = None if connection.client is None else connection.client.host
+            service.tell("refused", {"peer": peer, "reason": error.message})
+            raise
 
     return gate
 
@@ -59,7 +78,8 @@ class HttpListener:
         logging.getLogger("uvicorn").setLevel(logging.CRITICAL)  # what fails is noted by Service
         self._addresses: dict[str, str] = {}
         if service.options.pulsar is not None:
-            url = f"pulsar://{service.options.pulsar}"
+            scheme = "pulsar" if service.options.tls is None else "pulsar+ssl"
+            url = f"{scheme}://{service.options.pulsar}"
             self._addresses |= {"brokerUrl": url, "nativeUrl": url}
         serving = self._serving = Serving(
             service.client,
@@ -68,8 +88,11 @@ class HttpListener:
             creates_topics=service.options.creates_topics,
             failed=service.failed,
         )
+        tls = service.options.tls
         config = uvicorn.Config(
-            application(serving),
+            Bounds(application(serving), service, address.host),
+            http=protocol_of(service),
+            reset_contextvars=True,  # what one request acts for is none of the next one's
             log_config=None,
             lifespan="off",
             access_log=False,
@@ -78,26 +101,25 @@ class HttpListener:
             ws_max_size=MESSAGE_MAX,
             timeout_graceful_shutdown=GRACE_SECONDS,
         )
+        config.load()
+        config.ssl = None if tls is None else tls.context
+        self._scheme = "http" if tls is None else "https"
+        self._service = service
         self._uvicorn = _Quiet(config)
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> str:
         """Listen; returns the URL. Raises OSError."""
-        loop = asyncio.get_running_loop()
-        found = await loop.getaddrinfo(self._address.host, self._address.port)
-        family, where = found[0][0], found[0][4]
-        mine = socket(family)
-        mine.setsockopt(SOL_SOCKET, SO_REUSEADDR, 1)  # a server that follows another at once
-        try:
-            mine.bind(where)
-            mine.listen()
-        except OSError:
-            mine.close()
-            raise
-        bound = Address(self._address.host, mine.getsockname()[1])
-        self._task = asyncio.create_task(self._uvicorn._serve([mine]))
-        self._addresses["httpUrl"] = f"http://{bound}"
+        sockets = self._service.sockets("http", self._address)
+        for one in sockets:
+            one.listen(BACKLOG)
+        bound = Address(self._address.host, sockets[0].getsockname()[1])
+        self._task = asyncio.create_task(self._uvicorn._serve(sockets))
+        self._addresses["httpUrl"] = f"{self._scheme}://{bound}"
         return self._addresses["httpUrl"]
+
+    def judge_again(self) -> None:
+        """Nothing: each request is judged by itself."""
 
     async def drain(self) -> None:
         """Take no new connections; answer what was asked."""

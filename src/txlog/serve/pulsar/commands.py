@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from txlog import __version__
 from txlog.errors import NotAllowed
+from txlog.serve.core.authority import Caller
 from txlog.serve.pulsar import producers, schemas, topics, transactions
 from txlog.serve.pulsar.connection import PROTOCOL_VERSION, Connection, Handler
 from txlog.serve.pulsar.failure import text_of
@@ -17,20 +18,38 @@ if TYPE_CHECKING:
 
 def connect(connection: Connection, body: Proto, rest: memoryview) -> None:
     """CONNECT: who the client is; everything else comes after it."""
-    try:
-        role = connection.service.authority.authenticate(body.auth_method_name, body.auth_data)
-    except NotAllowed as error:
-        wrong = ERRORS["AuthenticationError"]
-        connection.send("error", request_id=0, error=wrong, message=text_of(error))
-        connection.close()
+    caller = _caller(connection, body.auth_method_name, body.auth_data)
+    if caller is None:
         return
-    connection.connected(role, body.client_version, body.protocol_version)
+    connection.refreshes = body.feature_flags.supports_auth_refresh
+    connection.connected(caller, body.client_version, body.protocol_version)
     connection.send(
         "connected",
         server_version=f"txlog-{__version__}",
         protocol_version=min(PROTOCOL_VERSION, body.protocol_version),
         max_message_size=connection.message_bytes_max,
     )
+
+
+def auth_response(connection: Connection, body: Proto, rest: memoryview) -> None:
+    """AUTH_RESPONSE: another token, as the last one ends."""
+    given = body.response
+    caller = _caller(connection, given.auth_method_name, given.auth_data)
+    if caller is not None:
+        connection.renewed(caller)
+
+
+def _caller(connection: Connection, method: str, data: bytes) -> Caller | None:
+    """Who the client says it is; None: it is refused, and the connection ends."""
+    service = connection.service
+    try:
+        return service.authority.authenticate(method, data, connection.certificate)
+    except NotAllowed as error:
+        wrong = ERRORS["AuthenticationError"]
+        connection.send("error", request_id=0, error=wrong, message=text_of(error))
+        service.tell("refused", {"peer": connection.peer, "reason": error.message})
+        connection.close()
+        return None
 
 
 def ping(connection: Connection, body: Proto, rest: memoryview) -> None:
@@ -42,7 +61,12 @@ def pong(connection: Connection, body: Proto, rest: memoryview) -> None:
     """PONG: that anything came is what counts."""
 
 
-HANDLERS: Final[Mapping[str, Handler]] = {"CONNECT": connect, "PING": ping, "PONG": pong}
+HANDLERS: Final[Mapping[str, Handler]] = {
+    "CONNECT": connect,
+    "AUTH_RESPONSE": auth_response,
+    "PING": ping,
+    "PONG": pong,
+}
 ROOMS: Final = (
     HANDLERS,
     topics.HANDLERS,

@@ -2,7 +2,9 @@
 
     connect     CONNECT first; then anything
     command     a plain function answers at once, a coroutine beside what follows
-    ping        a client that is silent for PING_SECONDS is asked; silent again, it is gone
+    ping        a client that is silent is asked; silent again, it is gone
+    limits      what it sends is counted before it comes; without room nothing is read
+    expiry      a client whose token ends is asked for another, and gone without one
     end         what it had in hand goes back, its producers and consumers close
 
 Frames that cannot be read end the connection: nothing behind them can be trusted. A message whose
@@ -12,16 +14,27 @@ checksum is wrong does not; it is refused alone.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
-from txlog.errors import InvalidMessage, NotAllowed, TxlogError
+from txlog.errors import InvalidMessage, NotAllowed, TryAgain, TxlogError
 from txlog.ids import TopicName
 from txlog.ranges import Bound
+from txlog.serve.auth.guard import Certificate
+from txlog.serve.core.authority import Caller
+from txlog.serve.core.limits import (
+    FIRST_FRAME_BYTES_MAX,
+    FRAME_BYTES_PER_SECOND_MIN,
+    Pace,
+    Share,
+    too_many,
+)
 from txlog.serve.core.service import Service
+from txlog.serve.core.tls import certificate_of
 from txlog.serve.pulsar.failure import error_of, text_of
-from txlog.serve.pulsar.messages import COMMANDS, ERRORS, Proto
+from txlog.serve.pulsar.messages import COMMANDS, AuthData, Proto
 from txlog.serve.pulsar.sends import Sends
 from txlog.serve.pulsar.wire import ROOM_BYTES, Frame, Frames, encoded
 
@@ -29,10 +42,13 @@ if TYPE_CHECKING:
     from txlog.serve.pulsar.ends import Ends
 
 READ_BYTES: Final = 1 << 18
-PING_SECONDS: Final = 30.0
+# Before its token ends a client is asked for a new one.
+CHALLENGE_SECONDS: Final = 30.0
+REFRESH: Final = b"PulsarAuthRefresh"  # as Pulsar's clients know it
+CLOSE_SECONDS: Final = 5.0  # for the last answers of one that does not read
+COMMAND_BYTES: Final = 256  # what a command costs beside its payload
 # Answers that a client has not taken, beyond which nothing more is read from it.
 UNSENT_BYTES_MAX: Final = 16 << 20
-TASKS_MAX: Final = 10_000  # commands of one client that wait for something
 PROTOCOL_VERSION: Final = 19  # acknowledgements with receipts, transactions
 Handler: TypeAlias = Callable[["Connection", Proto, memoryview], Coroutine[Any, Any, None] | None]
 
@@ -59,7 +75,7 @@ class Host(Protocol):
 class Connection:
     """One client.
 
-    role:      who it is; None: nobody in particular
+    caller:    who it is, once it has said so
     rooms:     what the rooms keep of it, by their names
     farewells: what to do when it ends, the last first
     """
@@ -73,7 +89,8 @@ class Connection:
         self.listener = listener
         self.service = listener.service
         self.client = listener.service.client
-        self.role: str | None = None
+        self.caller: Caller | None = None
+        self.refreshes = False  # it can be asked for another token
         self.version = ""  # of the client
         self.protocol = 0
         self.rooms: dict[str, Any] = {}
@@ -81,7 +98,14 @@ class Connection:
         self.peer = _text_of(writer.get_extra_info("peername"))
         self._reader, self._writer = reader, writer
         self._tasks: set[asyncio.Task[None]] = set()
-        self._frames = Frames(self.message_bytes_max + ROOM_BYTES)
+        self._limits = limits = self.service.limits
+        self._frames = Frames(FIRST_FRAME_BYTES_MAX)
+        self._share = Share(
+            self.service.budget, max(limits.connection_bytes, 2 * self.frame_bytes_max)
+        )
+        self._begun = 0  # bytes counted for a frame that is not whole
+        self._granted = set[tuple[str, TopicName | None]]()
+        self._expiry: asyncio.TimerHandle | None = None
         self._is_connected = False
         self._is_closing = False
 
@@ -90,26 +114,51 @@ class Connection:
         """The largest message that it may send, in bytes."""
         return self.service.store.settings.max_message_bytes
 
+    @property
+    def frame_bytes_max(self) -> int:
+        """The largest frame, in bytes."""
+        return self.message_bytes_max + ROOM_BYTES
+
+    @property
+    def role(self) -> str | None:
+        """The name of who it is; None: nobody in particular."""
+        return None if self.caller is None else self.caller.role
+
+    @property
+    def certificate(self) -> Certificate | None:
+        """Its certificate, if TLS has verified one."""
+        return certificate_of(self._writer.get_extra_info("ssl_object"))
+
     # --- reading -----------------------------------------------------------------------------
 
     async def run(self, handlers: dict[int, Handler]) -> None:
         """Serve it until it ends; returns once all it had is given back."""
         try:
             await self._read(handlers)
-        except (ConnectionError, TimeoutError):
+        except ConnectionError:
             pass
-        except InvalidMessage as error:
-            self.send("error", request_id=0, error=ERRORS["UnknownError"], message=text_of(error))
+        except TimeoutError as error:
+            self._tell("dropped", str(error) or "it did not answer")
+        except (InvalidMessage, TryAgain) as error:
+            self._tell("dropped", error.message)
+            self.send("error", request_id=0, error=error_of(error), message=text_of(error))
         finally:
             await self._end()
 
     async def _read(self, handlers: dict[int, Handler]) -> None:
+        now = asyncio.get_running_loop().time
+        limits = self._limits
+        idle_seconds = limits.idle_timeout_ms / 1_000
+        connected_by, whole_by = now() + limits.connect_timeout_ms / 1_000, math.inf
+        paces = Pace(limits.bytes_per_second, now), Pace(limits.commands_per_second, now)
         is_asked = False
         while not self._is_closing:
+            last = whole_by if self._is_connected else min(whole_by, connected_by)
             try:
-                async with asyncio.timeout(PING_SECONDS):
+                async with asyncio.timeout_at(min(now() + idle_seconds, last)):
                     data = await self._reader.read(READ_BYTES)
             except TimeoutError:
+                _check_time(now(), last)
                 if is_asked:
                     raise
                 is_asked = True
@@ -118,10 +167,31 @@ class Connection:
             is_asked = False
             if not data:
                 return
+            count = 0
             for frame in self._frames.feed(data):
+                count += 1
                 self._take(handlers, frame)
-            await self.listener.room()
+            wanted = self._frames.wanted
+            if not wanted:
+                whole_by = math.inf
+            elif count or whole_by == math.inf:
+                seconds = limits.frame_timeout_ms / 1_000 + wanted / FRAME_BYTES_PER_SECOND_MIN
+                whole_by = now() + seconds
+            last = whole_by if self._is_connected else min(whole_by, connected_by)
+            _check_time(now(), last)  # one that sends a byte from time to time is never silent
+            await self._rest(max(paces[0].spend(len(data)), paces[1].spend(count)), wanted)
+
+    async def _rest(self, seconds: float, wanted: int) -> None:
+        """Read nothing while it is too fast, does not take its answers, or there is no room."""
+        if seconds:
+            await asyncio.sleep(seconds)
+        await self.listener.room()
+        async with asyncio.timeout(2 * self._limits.idle_timeout_ms / 1_000):
             await self._writer.drain()
+        self._share.give(self._begun)
+        self._begun = 0
+        await self._share.reserve(wanted)
+        self._begun = wanted
 
     def _take(self, handlers: dict[int, Handler], frame: Frame) -> None:
         kind, body, rest = frame
@@ -138,10 +208,12 @@ class Connection:
             self._refuse(body, error)
             return
         if task is not None:
-            if len(self._tasks) >= TASKS_MAX:
+            if len(self._tasks) >= self._limits.commands:
                 task.close()
-                raise InvalidMessage("too many commands wait for an answer")
-            self.begin(self._answer(task, body))
+                raise too_many("commands without an answer", self._limits.commands)
+            size = COMMAND_BYTES + len(rest)
+            self.hold(size)
+            self.begin(self._answer(task, body)).add_done_callback(lambda _: self.release(size))
 
     async def _answer(self, task: Coroutine[Any, Any, None], body: Proto) -> None:
         try:
@@ -162,14 +234,69 @@ class Connection:
 
     # --- for the rooms -----------------------------------------------------------------------
 
-    def connected(self, role: str | None, version: str, protocol: int) -> None:
+    def connected(self, caller: Caller, version: str, protocol: int) -> None:
         """It has said who it is; from now on its other commands are taken."""
-        self.role, self.version, self.protocol = role, version, protocol
+        self.caller, self.version, self.protocol = caller, version, protocol
+        self.service.authority.become(caller)
+        self._frames.allow(self.frame_bytes_max)
         self._is_connected = True
+        self._watch()
+
+    def renewed(self, caller: Caller) -> None:
+        """It has said anew who it is; raises NotAllowed if that is somebody else."""
+        if self.caller is None or caller.role != self.caller.role:
+            raise NotAllowed("another role needs another connection")
+        self.caller = caller
+        self._watch()
 
     def may(self, action: str, topic: TopicName | None = None) -> None:
         """Raises NotAllowed unless this client may do it."""
-        self.service.authority.check(self.role, action, topic)
+        self.service.authority.check(self.caller, action, topic)
+        if self.service.authority.guard is not None:
+            self._granted.add((action, topic))
+
+    def judge_again(self) -> None:
+        """End it if other rules do not allow what it has been doing."""
+        try:
+            for action, topic in self._granted:
+                self.service.authority.check(self.caller, action, topic)
+        except NotAllowed as error:
+            self._tell("dropped", error.message)
+            self.close()
+
+    def hold(self, size: int) -> None:
+        """Count bytes that it sent and that are not stored yet: without room it waits."""
+        self._share.take(size)
+
+    def release(self, size: int) -> None:
+        """They are stored, or refused."""
+        self._share.give(size)
+
+    def _watch(self) -> None:
+        """See to it that it is gone when its token ends, or has given another by then."""
+        if self._expiry is not None:
+            self._expiry.cancel()
+        left_ms = None if self.caller is None else self.caller.left_ms
+        if left_ms is None:
+            return
+        loop, seconds = asyncio.get_running_loop(), left_ms / 1_000
+        if self.refreshes and seconds > CHALLENGE_SECONDS:
+            self._expiry = loop.call_later(seconds - CHALLENGE_SECONDS, self._challenge)
+        else:
+            self._expiry = loop.call_later(seconds, self._expired)
+
+    def _challenge(self) -> None:
+        asked = AuthData(auth_method_name="token", auth_data=REFRESH)
+        self.send("authChallenge", challenge=asked, protocol_version=self.protocol)
+        loop = asyncio.get_running_loop()
+        self._expiry = loop.call_later(CHALLENGE_SECONDS, self._expired)
+
+    def _expired(self) -> None:
+        self._tell("dropped", "its token has expired")
+        self.close()
+
+    def _tell(self, event: str, reason: str) -> None:
+        self.service.tell(event, {"peer": self.peer, "role": self.role, "reason": reason})
 
     def begin(self, task: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Run something beside the commands; it is cancelled when the connection ends."""
@@ -214,14 +341,24 @@ class Connection:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        if self._expiry is not None:
+            self._expiry.cancel()
         for farewell in reversed(self.farewells):
             try:
                 await farewell()
             except TxlogError as error:
                 self.service.failed(error)
-        with suppress(ConnectionError, OSError):
+        self._share.close()
+        with suppress(ConnectionError, OSError, TimeoutError):
             self._writer.close()
-            await self._writer.wait_closed()
+            async with asyncio.timeout(CLOSE_SECONDS):
+                await self._writer.wait_closed()
+        self._writer.transport.abort()  # of one that does not read its last answers
+
+
+def _check_time(now: float, last: float) -> None:
+    if now >= last:
+        raise TimeoutError("what it began to send did not come")
 
 
 def _text_of(peer: object) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from txlog.api.transactions.end import unknown_end
 from txlog.engine.decide.transactions import end as end_txn
@@ -22,6 +22,14 @@ if TYPE_CHECKING:
 GROUP_MAX: Final = 1000  # ends that are decided together
 
 
+class _Wanted(NamedTuple):
+    """An end, and who wants it."""
+
+    txn_id: TxnId
+    commits: bool
+    uid: int
+
+
 class Ends:
     """Ends of all clients: those that come while others are flushed are decided together.
 
@@ -32,13 +40,14 @@ class Ends:
 
     def __init__(self, service: Service) -> None:
         self._service = service
-        self._waiting: list[tuple[TxnId, bool, asyncio.Future[None]]] = []
+        self._waiting: list[tuple[_Wanted, asyncio.Future[None]]] = []
         self._task: asyncio.Task[None] | None = None
 
     async def end(self, txn_id: TxnId, *, commits: bool) -> None:
         """Commit or abort; durable when it returns. Raises as Client.commit."""
         told: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.append((txn_id, commits, told))
+        uid = self._service.store._store.disk.owner()[0]  # of this client: the task is nobody's
+        self._waiting.append((_Wanted(txn_id, commits, uid), told))
         if self._task is None:
             self._task = asyncio.create_task(self._run())
         await told
@@ -48,14 +57,14 @@ class Ends:
             while self._waiting:
                 group = sorted(self._waiting[:GROUP_MAX], key=lambda one: one[0])
                 del self._waiting[:GROUP_MAX]
-                wanted = [(txn_id, commits) for txn_id, commits, _ in group]
+                wanted = [one for one, _ in group]
                 errors: Sequence[BaseException | None]
                 try:
                     act = partial(_ended, wanted)
                     errors = await self._service.client.run(act, blocking=True)
                 except Exception as raised:
                     errors = [raised] * len(group)
-                for (_, _, told), error in zip(group, errors, strict=True):
+                for (_, told), error in zip(group, errors, strict=True):
                     if told.cancelled():
                         continue
                     if error is not None:
@@ -66,21 +75,20 @@ class Ends:
             self._task = None
 
 
-def _ended(wanted: list[tuple[TxnId, bool]], client: Client) -> list[BaseException | None]:
+def _ended(wanted: list[_Wanted], client: Client) -> list[BaseException | None]:
     """End transactions; for each why it was refused, or None."""
     store = client._store
-    uid = store.disk.owner()[0]
 
-    def call(txn_id: TxnId, commits: bool) -> Call:
+    def call(txn_id: TxnId, commits: bool, uid: int) -> Call:
         return Call(
             lambda view, now: end_txn.end(view, store.settings, now, uid, txn_id, commit=commits),
             uses=Uses(txn=(txn_id.coordinator, txn_id.sequence)),
         )
 
-    calls = [call(txn_id, commits) for txn_id, commits in wanted]
+    calls = [call(*one) for one in wanted]
     try:
         store.submit(calls)
     except OutcomeUnknown as error:
-        return [unknown_end(txn_id, error) for txn_id, _ in wanted]
+        return [unknown_end(txn_id, error) for txn_id, _, _ in wanted]
     tend_due(store)
     return [each.error for each in calls]

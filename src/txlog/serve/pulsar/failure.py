@@ -18,6 +18,7 @@ _NAMES: Final[list[tuple[type[errors.TxlogError], str]]] = [
     (errors.ProducerFenced, "ProducerFenced"),
     (errors.TransactionConflict, "TransactionConflict"),
     (errors.IncompatibleSchema, "IncompatibleSchema"),
+    (errors.NotAuthenticated, "AuthenticationError"),
     (errors.NotAllowed, "NotAllowedError"),
     (errors.ReadOnlyStore, "NotAllowedError"),
     (errors.ConsumerBusy, "ConsumerBusy"),
@@ -40,6 +41,8 @@ def error_of(error: Exception) -> int:
     """The number of the ServerError that tells of an error."""
     if isinstance(error, errors.InvalidArgument) and error.code == 202:
         return ERRORS["InvalidTopicName"]
+    if isinstance(error, errors.TryAgain) and error.code == 509:
+        return ERRORS["TooManyRequests"]
     for kind, name in _NAMES:
         if isinstance(error, kind):
             return ERRORS[name]

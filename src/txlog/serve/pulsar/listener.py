@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import asyncio
 from itertools import count
+from typing import Final
 
+from txlog.errors import TryAgain
 from txlog.ranges import Bound
 from txlog.serve.core.address import Address
+from txlog.serve.core.limits import host_of
 from txlog.serve.core.service import Service
 from txlog.serve.pulsar.commands import handlers
-from txlog.serve.pulsar.connection import READ_BYTES, Connection
+from txlog.serve.pulsar.connection import Connection
 from txlog.serve.pulsar.ends import Ends
+from txlog.serve.pulsar.failure import error_of, text_of
 from txlog.serve.pulsar.sends import Sends
+from txlog.serve.pulsar.wire import encoded
+
+BUFFER_BYTES: Final = 1 << 16  # twice as much is taken from a socket before anybody asks for it
+BACKLOG: Final = 1_024
 
 
 class PulsarListener:
@@ -36,32 +44,58 @@ class PulsarListener:
         self._stem = service.store._store.disk.random_bytes(6).hex()
         self._named = count()
         self._handlers = handlers()
-        self._listening: asyncio.Server | None = None
+        self._listening = list[asyncio.Server]()
         self._running: set[asyncio.Task[None]] = set()
 
     async def start(self) -> str:
         """Listen; returns the URL. Raises OSError."""
-        host, port = self._address
-        self._listening = await asyncio.start_server(self._accepted, host, port, limit=READ_BYTES)
-        bound = Address(host, self._listening.sockets[0].getsockname()[1])
-        self.url = f"pulsar://{bound}"
+        tls, limits = self.service.options.tls, self.service.limits
+        sockets = self.service.sockets("pulsar", self._address)
+        for one in sockets:
+            listening = await asyncio.start_server(
+                self._accepted,
+                sock=one,
+                limit=BUFFER_BYTES,
+                backlog=BACKLOG,
+                ssl=None if tls is None else tls.context,
+                ssl_handshake_timeout=None if tls is None else limits.connect_timeout_ms / 1_000,
+            )
+            self._listening.append(listening)
+        bound = Address(self._address.host, sockets[0].getsockname()[1])
+        self.url = f"{'pulsar' if tls is None else 'pulsar+ssl'}://{bound}"
         return self.url
 
     async def _accepted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        connection = Connection(self, reader, writer)
         task = asyncio.current_task()
         assert task is not None
+        address = host_of(writer.get_extra_info("peername"))
+        try:
+            self.service.seats.take(address)
+        except TryAgain as error:
+            self.service.tell("refused", {"peer": address, "reason": error.message})
+            number = error_of(error)
+            writer.write(encoded("error", request_id=0, error=number, message=text_of(error)))
+            writer.close()
+            return
+        connection = Connection(self, reader, writer)
         self.connections.add(connection)
         self._running.add(task)
         try:
             await connection.run(self._handlers)
         finally:
+            self.service.seats.leave(address)
             self.connections.discard(connection)
             self._running.discard(task)
 
+    def judge_again(self) -> None:
+        """The rules have changed: connections that they do not allow end."""
+        for connection in list(self.connections):
+            connection.judge_again()
+
     def broker(self) -> dict[str, str]:
         """Where topics are served, in the fields of a lookup."""
-        return {"brokerServiceUrl": self.url}
+        is_plain = self.service.options.tls is None
+        return {"brokerServiceUrl" if is_plain else "brokerServiceUrlTls": self.url}
 
     async def room(self) -> None:
         """Wait until there is room for more of what clients send."""
@@ -73,8 +107,8 @@ class PulsarListener:
 
     async def drain(self) -> None:
         """Take no new connections, and wait until the commands that came are answered."""
-        if self._listening is not None:
-            self._listening.close()
+        for listening in self._listening:
+            listening.close()
         await asyncio.gather(*(one.idle() for one in list(self.connections)))
         await self.sends.settled()
 

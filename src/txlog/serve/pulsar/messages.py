@@ -333,6 +333,7 @@ FIELDS: Final = {
     if name != "type"
 }
 
+AuthData: Proto = message_class("AuthData")
 BaseCommand: Proto = message_class("BaseCommand")
 MessageIdData: Proto = message_class("MessageIdData")
 MessageMetadata: Proto = message_class("MessageMetadata")

@@ -25,6 +25,7 @@ from txlog.api.transactions.transaction import DecideIn
 from txlog.clock import Instant
 from txlog.engine.decide.draft import Decision
 from txlog.engine.decide.sending import send as produce
+from txlog.engine.storage.disk.protocol import ACTING
 from txlog.engine.store.appender import Call, Decide
 from txlog.engine.store.store import Store
 from txlog.engine.upkeep.delayed.buckets import tend_due
@@ -51,7 +52,7 @@ class Item:
     large: the value of a message that came in chunks, and what goes with it, instead of rows
     """
 
-    __slots__ = ("large", "rows", "size", "told", "txn")
+    __slots__ = ("acting", "large", "rows", "size", "told", "txn")
 
     def __init__(
         self,
@@ -62,6 +63,7 @@ class Item:
         large: dict[str, Any] | None = None,
     ) -> None:
         self.rows, self.size, self.told, self.txn, self.large = rows, size, told, txn, large
+        self.acting = ACTING.get()  # whose it is: the task that stores it is nobody's
 
     @property
     def is_apart(self) -> bool:
@@ -228,12 +230,15 @@ def _in_txns(store: Store, given: list[tuple[Lane, Item]]) -> list[Stored]:
     calls: list[tuple[Call, Lane, Item]] = []
     for lane, item in given:
         assert item.rows is not None and item.txn is not None
+        before = ACTING.set(item.acting)
         try:
             lane.producer._check_open()
             sending = lane.producer._in_txn(item.rows, lane.producer._shape.version)
         except (TxlogError, pa.ArrowException) as error:
             answers.append((item, None, error))
             continue
+        finally:
+            ACTING.reset(before)
         uses = sending.uses.in_txn(item.txn.coordinator, item.txn.sequence)
         decide = _within(sending.decide, item.txn)
         calls.append((Call(decide, uses=uses), lane, item))
@@ -262,6 +267,7 @@ def _placed(item: Item, stored: list[produce.SliceReceipt]) -> Stored:
 
 def _singly(producer: Producer, item: Item) -> Stored:
     """A SEND in a transaction, or of a message that came in chunks."""
+    before = ACTING.set(item.acting)
     try:
         if item.large is not None:
             receipt = producer._send_one(**item.large, txn=item.txn).receipts()[0]
@@ -270,4 +276,6 @@ def _singly(producer: Producer, item: Item) -> Stored:
         sent = producer.send_batch(item.rows, txn=item.txn)
     except (TxlogError, pa.ArrowException) as error:
         return item, None, error
+    finally:
+        ACTING.reset(before)
     return _placed(item, sent._stored)

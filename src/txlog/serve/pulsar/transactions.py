@@ -26,7 +26,7 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from txlog.engine.decide.transactions.sweep import Uses
-from txlog.engine.plan.lookup import check_open, transaction
+from txlog.engine.plan.lookup import check_open, check_owner, transaction
 from txlog.errors import CoordinatorNotFound, InvalidArgument, TxlogError
 from txlog.ids import TopicName, TxnId
 from txlog.serve.core.authority import CONSUME, PRODUCE
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from txlog.api.client import Client
+    from txlog.engine.view.view import View
 
 COORDINATOR: Final = 0
 _COMMIT: Final = 0  # of TxnAction
@@ -160,7 +161,14 @@ def _must_be_open(client: Client, body: Proto, names: list[TopicName]) -> None:
     """Raises what an operation in the transaction would: ended, timed out, no such topic."""
     txn_id, store = _named(body), client._store
     store.sweep_if_due(Uses(txn=(txn_id.coordinator, txn_id.sequence)))
-    store.read(lambda view: check_open(transaction(view, txn_id, client.settings.coordinators)))
+    uid = store.disk.owner()[0]
+
+    def look(view: View) -> None:
+        txn = transaction(view, txn_id, client.settings.coordinators)
+        check_owner(txn, uid)
+        check_open(txn)
+
+    store.read(look)
     for name in names:
         found(client, name)
 

@@ -70,6 +70,18 @@ class Frames:
         """Bytes of a frame that is not whole yet."""
         return len(self._have)
 
+    @property
+    def wanted(self) -> int:
+        """How many bytes that frame will have; 0 without one."""
+        if len(self._have) < 4:
+            return 4 if self._have else 0
+        wanted: int = _SIZE.unpack_from(self._have)[0]
+        return min(wanted, self._bytes_max) + 4
+
+    def allow(self, bytes_max: int) -> None:
+        """Take frames of another size from now on."""
+        self._bytes_max = bytes_max
+
     def feed(self, data: bytes) -> Iterator[Frame]:
         """The frames that are whole now. Raises InvalidMessage: nothing after it can be read."""
         have = self._have

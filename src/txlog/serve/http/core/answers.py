@@ -113,6 +113,8 @@ def status_of(error: TxlogError) -> int:
     """The status of an error."""
     if error.code == 509:
         return 429
+    if isinstance(error, NotAllowed) and {"role", "owner"} & error.fields.keys():
+        return 403  # others may: 405 is for what nobody may
     return next((status for kind, status in STATUSES if isinstance(error, kind)), 500)
 
 

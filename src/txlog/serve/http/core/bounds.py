@@ -1,0 +1,169 @@
+"""Owns what holds HTTP clients to the limits: connections, time, memory, and the name they ask for.
+
+uvicorn's own protocol answers requests; this one counts connections, and ends those that do not get
+on: the head of a request within `connect_timeout_ms`, a body in the time for its bytes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+from typing import Any, Final
+
+import h11
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from txlog.errors import NotAllowed, TryAgain
+from txlog.serve.core.limits import FRAME_BYTES_PER_SECOND_MIN
+from txlog.serve.core.service import Service
+from txlog.serve.core.tls import certificate_of
+from txlog.serve.http.core.answers import BODY_MAX, response_of
+
+_REFUSED: Final = (
+    b"HTTP/1.1 429 Too Many Requests\r\nConnection: close\r\nRetry-After: 1\r\n"
+    b"Content-Length: 0\r\n\r\n"
+)
+
+
+class Bounded(H11Protocol):
+    """A connection that has a seat, and a time for what it begins."""
+
+    service: Service
+    _address: str | None = None
+    _timer: asyncio.TimerHandle | None = None
+    _waits_for: object = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Take a seat, or be refused."""
+        super().connection_made(transport)
+        certificate = certificate_of(transport.get_extra_info("ssl_object"))
+        self.app_state = {**self.app_state, "certificate": certificate}
+        address = "" if self.client is None else self.client[0]
+        try:
+            self.service.seats.take(address)
+        except TryAgain as error:
+            self.service.tell("refused", {"peer": address, "reason": error.message})
+            transport.write(_REFUSED)
+            transport.close()
+            return
+        self._address = address
+        self._watch()
+
+    def data_received(self, data: bytes) -> None:
+        """Take what comes, and see whether it is the end of a head or a body."""
+        if self._address is not None:
+            super().data_received(data)
+            self._watch()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Leave the seat."""
+        self._leave()
+        super().connection_lost(exc)
+
+    def handle_websocket_upgrade(self, event: h11.Request) -> None:
+        """From here on another protocol has the connection; the seat is left when that ends."""
+        self._stop()
+        super().handle_websocket_upgrade(event)
+        following: Any = self.transport.get_protocol()
+        if following is self:
+            return
+        lost = following.connection_lost
+
+        def connection_lost(exc: Exception | None) -> None:
+            self._leave()
+            lost(exc)
+
+        following.connection_lost = connection_lost
+
+    def _watch(self) -> None:
+        """Begin to wait for a head or a body, unless it is waited for already."""
+        state = self.conn.their_state
+        if state is self._waits_for or self.transport.get_protocol() is not self:
+            return
+        self._stop()
+        self._waits_for = state
+        limits = self.service.limits
+        if state is h11.IDLE:
+            self._timer = self.loop.call_later(limits.connect_timeout_ms / 1_000, self._late)
+        elif state is h11.SEND_BODY:
+            seconds = limits.frame_timeout_ms / 1_000 + BODY_MAX / FRAME_BYTES_PER_SECOND_MIN
+            self._timer = self.loop.call_later(seconds, self._late)
+
+    def _late(self) -> None:
+        self.service.tell("dropped", {"peer": self._address, "reason": "a request did not come"})
+        self.transport.abort()
+
+    def _stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _leave(self) -> None:
+        self._stop()
+        if self._address is not None:
+            self.service.seats.leave(self._address)
+            self._address = None
+
+
+def protocol_of(service: Service) -> type[Bounded]:
+    """The protocol for the clients of a server."""
+    return type("Bounded", (Bounded,), {"service": service})
+
+
+class Bounds:
+    """Around an application: bodies have room before they are read, and names are those of here.
+
+    A page of another site can make its own name lead here (DNS rebinding); then the browser takes
+    what it reads here for its own. Without authentication such names are refused.
+    """
+
+    def __init__(self, app: ASGIApp, service: Service, host: str) -> None:
+        self._app, self._service = app, service
+        is_open = service.authority.guard is None and not service.options.is_insecure
+        self._host = host if is_open else None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] not in ("http", "websocket"):
+            await self._app(scope, receive, send)
+            return
+        headers = Headers(scope=scope)
+        if self._host is not None and not _is_ours(headers.get("host", ""), self._host):
+            if scope["type"] == "websocket":
+                await send({"type": "websocket.close", "code": 1008})
+                return
+            refused = NotAllowed("this server is not known by the name that was asked for")
+            await response_of(refused, 421)(scope, receive, send)
+            return
+        size = _size_of(headers) if scope["type"] == "http" else 0
+        if not size:
+            await self._app(scope, receive, send)
+            return
+        budget = self._service.budget
+        await budget.reserve(size)
+        try:
+            await self._app(scope, receive, send)
+        finally:
+            budget.give(size)
+
+
+def _size_of(headers: Headers) -> int:
+    """How much of a body may have to be held."""
+    length = headers.get("content-length", "")
+    if length.isascii() and length.isdecimal() and len(length) < 16:
+        return min(int(length), BODY_MAX)
+    return BODY_MAX if "transfer-encoding" in headers else 0
+
+
+def _is_ours(named: str, host: str) -> bool:
+    """True for an address, localhost, and the name that the server was given."""
+    name = named.rpartition(":")[0] if not named.endswith("]") and ":" in named else named
+    name = name.removeprefix("[").removesuffix("]").rstrip(".").lower()
+    if name in ("localhost", host.lower()):
+        return True
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,138 @@
+"""Owns a server in the process of a test, and clients that say exactly what a test wants."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import txlog
+from txlog.clock import ManualClock
+from txlog.serve.app import Server
+from txlog.serve.auth import Guard
+from txlog.serve.core.address import Address
+from txlog.serve.core.authority import Authority
+from txlog.serve.core.limits import Limits
+from txlog.serve.core.service import Options
+from txlog.serve.pulsar.messages import FIELDS, BaseCommand, MessageMetadata, Proto
+from txlog.serve.pulsar.wire import encoded, made, message_frame
+
+Told = list[tuple[str, Mapping[str, object]]]
+Program = Callable[["Served"], Awaitable[Any]]
+LOCAL = Address("127.0.0.1", 0)
+
+
+class Served:
+    """A running server, where it is, and what it has told."""
+
+    def __init__(self, server: Server, places: list[str], told: Told) -> None:
+        self.server, self.told = server, told
+        self.clients = list[Wire]()
+        self.pulsar, self.http = (int(place.rpartition(":")[2]) for place in places)
+
+    @property
+    def service(self) -> Any:
+        """What its listeners share."""
+        return self.server.service
+
+    async def client(self, **tls: Any) -> Wire:
+        """A connection that has said nothing."""
+        client = Wire(*await asyncio.open_connection("127.0.0.1", self.pulsar, **tls))
+        self.clients.append(client)
+        return client
+
+    async def connected(self, **fields: Any) -> Wire:
+        """A connection that is connected."""
+        made = await self.client()
+        made.send("connect", client_version="test", protocol_version=19, **fields)
+        assert (await made.answer()).HasField("connected")
+        return made
+
+    async def request(self, head: str, body: bytes = b"") -> tuple[int, str]:
+        """Status and text of the answer to a request as it is."""
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.http)
+        writer.write(head.replace("\n", "\r\n").encode() + body)
+        answer = await reader.read()
+        writer.close()
+        head_, _, text = answer.decode(errors="replace").partition("\r\n\r\n")
+        return int(head_.split()[1]) if head_ else 0, head_ + "\n" + text
+
+
+class Wire:
+    """A client of the protocol, frame by frame."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader, self.writer = reader, writer
+
+    def send(self, name: str, /, **fields: Any) -> None:
+        self.writer.write(encoded(name, **fields))
+
+    def message(self, payload: bytes, fields: dict[str, Any], /, **more: Any) -> None:
+        """Send a message."""
+        head = MessageMetadata(producer_name="", publish_time=1, sequence_id=more["sequence_id"])
+        command = made("send", num_messages=1, **fields, **more).SerializeToString()
+        self.writer.writelines(message_frame(command, head.SerializeToString(), payload))
+
+    async def answer(self) -> Proto:
+        """The next command."""
+        size, length = struct.unpack(">II", await self.reader.readexactly(8))
+        data = await self.reader.readexactly(size - 4)
+        command = BaseCommand()
+        command.ParseFromString(data[:length])
+        return command
+
+    async def ask(self, name: str, /, **fields: Any) -> Any:
+        """Send a command; returns what answers it, by its field."""
+        self.send(name, **fields)
+        answer = await self.answer()
+        return getattr(answer, FIELDS[answer.type])
+
+    async def is_ended(self) -> bool:
+        """Whether the server has ended it; reads all it has said."""
+        try:
+            while await self.reader.read(1 << 16):
+                pass
+        except ConnectionError:
+            pass
+        return True
+
+    def close(self) -> None:
+        self.writer.close()
+
+
+def serving(
+    folder: Path,
+    program: Program,
+    *,
+    limits: Limits = Limits(),  # noqa: B008 - a value
+    rules: str | None = None,
+    clock: ManualClock | None = None,
+    **options: Any,
+) -> Any:
+    """Run a program beside a server on a store in a folder, which is made."""
+    path, told = str(folder / "store"), Told()
+    txlog.init(path, durability="os", free_bytes_min=0, if_not_exists=True)
+    guard = None
+    if rules is not None:
+        (folder / "rules.toml").write_text(rules)
+        guard = Guard(folder / "rules.toml", clock or ManualClock(1_790_000_000_000))
+
+    async def main() -> Any:
+        made = Options(LOCAL, LOCAL, limits=limits, **options)._replace(
+            tell=lambda event, facts: told.append((event, facts))
+        )
+        server = Server(txlog.open(path), made, Authority(guard))
+        places = await server.start()
+        try:
+            served = Served(server, places, told)
+            return await asyncio.wait_for(program(served), 60)
+        finally:
+            for client in served.clients:
+                client.writer.transport.abort()
+            server.stop()
+            server.stop()
+            await server.close()
+
+    return asyncio.run(main())

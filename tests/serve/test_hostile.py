@@ -1,0 +1,376 @@
+"""Slow and hostile clients: each ends alone, in bounded time and memory."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from pathlib import Path
+from typing import Any
+
+import jwt
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.serve.siege import Served, serving
+from txlog.clock import ManualClock
+from txlog.errors import InvalidMessage
+from txlog.serve.core.limits import Limits
+from txlog.serve.pulsar.messages import ERRORS
+from txlog.serve.pulsar.wire import Frames, encoded
+
+pytestmark = pytest.mark.usefixtures("quick_disk")
+SECRET = bytes(range(32))
+NOW_S = 1_790_000_000
+RULES = """
+superusers = ["boss"]
+[tokens]
+secret_key = "secret.key"
+[roles.billing]
+produce = ["acme/shop/*"]
+"""
+QUICK = Limits(connect_timeout_ms=100, frame_timeout_ms=100, idle_timeout_ms=100)
+
+
+def token(role: str, **claims: int) -> bytes:
+    return jwt.encode({"sub": role, **claims}, SECRET).encode()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "secret.key").write_bytes(SECRET)
+    return tmp_path
+
+
+async def still_served(served: Served) -> None:
+    """Another client is served as if nothing were."""
+    other = await served.connected()
+    assert (await other.ask("ping")) is not None
+    other.close()
+
+
+def frame(size: int, data: bytes) -> bytes:
+    return struct.pack(">I", size) + data
+
+
+BAD = {
+    "a size of nothing": frame(0, b""),
+    "a size of everything": frame(0xFFFFFFFF, b""),
+    "larger than a first frame": frame(65_537, b""),
+    "a command longer than its frame": frame(8, struct.pack(">I", 5) + b"abcd"),
+    "no command": frame(8, struct.pack(">I", 4) + b"\xff\xff\xff\xff"),
+    "another protocol": b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
+    "TLS where there is none": b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(500),
+    "a command before CONNECT": encoded("ping"),
+    "a producer before CONNECT": encoded("producer", topic="x", producer_id=1, request_id=1),
+}
+
+
+@pytest.mark.parametrize("data", BAD.values(), ids=BAD)
+def test_what_is_no_frame_ends_the_connection(folder: Path, data: bytes) -> None:
+    async def program(served: Served) -> None:
+        bad = await served.client()
+        bad.writer.write(data)
+        await bad.is_ended()
+        await still_served(served)
+        assert [event for event, _ in served.told] == ["dropped"]
+
+    serving(folder, program)
+
+
+@pytest.mark.parametrize("data", [b"", b"\x00", encoded("connect", client_version="x")[:-1]])
+def test_who_does_not_say_who_it_is_is_dropped(folder: Path, data: bytes) -> None:
+    """Kills: slowloris, and sockets that are opened and forgotten."""
+
+    async def program(served: Served) -> None:
+        slow = await served.client()
+        slow.writer.write(data)
+        await slow.is_ended()
+        assert served.service.seats.count == 0
+        assert served.service.budget.used == 0
+
+    serving(folder, program, limits=QUICK)
+
+
+def test_one_that_drips_is_dropped(folder: Path) -> None:
+    """A byte now and then is no sign of life: a frame that has begun has an end."""
+
+    async def program(served: Served) -> None:
+        slow = await served.connected()
+        whole = encoded("partitionMetadata", topic="x" * 5_000, request_id=1)
+        for at in range(len(whole)):
+            slow.writer.write(whole[at : at + 1])
+            await asyncio.sleep(0.002)
+            if slow.writer.is_closing() or slow.reader.at_eof():
+                break
+        await slow.is_ended()
+        assert at < len(whole) - 1
+        assert served.told[-1][0] == "dropped"
+
+    serving(folder, program, limits=QUICK)
+
+
+def test_a_silent_client_is_asked_and_then_dropped(folder: Path) -> None:
+    async def program(served: Served) -> None:
+        silent = await served.connected()
+        assert (await silent.answer()).HasField("ping")
+        silent.send("pong")
+        assert (await silent.answer()).HasField("ping")
+        await silent.is_ended()
+
+    serving(folder, program, limits=QUICK)
+
+
+def test_connections_beyond_the_limit_are_refused_and_those_there_go_on(folder: Path) -> None:
+    async def program(served: Served) -> None:
+        first = await served.connected()
+        second = await served.connected()
+        third = await served.client()
+        answer = await third.answer()
+        assert answer.error.error == ERRORS["TooManyRequests"]
+        assert "TXL-509" in answer.error.message
+        await third.is_ended()
+        assert (await served.request("GET /ready HTTP/1.1\nHost: localhost\n\n"))[0] == 429
+        assert await first.ask("ping") is not None
+        second.close()
+        while served.service.seats.count > 1:
+            await asyncio.sleep(0)
+        await still_served(served)
+
+    serving(folder, program, limits=Limits(connections=2))
+
+
+def test_frames_that_are_begun_wait_for_room(folder: Path) -> None:
+    """Kills: half frames of many clients, each as large as is allowed, in memory at once."""
+
+    async def program(served: Served) -> None:
+        budget = served.service.budget
+        size = served.service.store.settings.max_message_bytes
+        clients = [await served.connected() for _ in range(20)]
+        for one in clients:
+            one.writer.write(frame(size, bytes(1_000)))
+        while budget.used < size:
+            await asyncio.sleep(0)
+        await still_served(served)
+        assert budget.used <= budget.bytes_max
+        for one in clients:
+            one.writer.transport.abort()
+        while budget.used:
+            await asyncio.sleep(0)
+        assert budget.peak <= budget.bytes_max
+
+    serving(folder, program, limits=Limits(memory_bytes=12 << 20))
+
+
+def test_who_does_not_take_answers_is_not_read_from(folder: Path) -> None:
+    """Kills: answers that pile up for one that only asks."""
+
+    async def program(served: Served) -> None:
+        flood = await served.connected()
+        flood.reader._transport.pause_reading()  # type: ignore[attr-defined]
+        pings = encoded("ping") * 10_000
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.5):
+                for _ in range(10_000):
+                    flood.writer.write(pings)
+                    await flood.writer.drain()
+        [connection] = served.server.listeners[0].connections  # type: ignore[attr-defined]
+        assert connection._writer.transport.get_write_buffer_size() < 4 << 20
+        await still_served(served)
+        flood.writer.transport.abort()
+
+    serving(folder, program)
+
+
+@settings(max_examples=200)
+@given(st.lists(st.binary(max_size=80), max_size=8), st.integers(1, 300))
+def test_any_bytes_are_frames_or_refused(pieces: list[bytes], bytes_max: int) -> None:
+    """However they are cut, and never more is kept than one frame may have."""
+    frames = Frames(bytes_max)
+    try:
+        for piece in pieces:
+            for _ in frames.feed(piece):
+                pass
+            assert frames.pending <= max(bytes_max + 4, 4)
+    except InvalidMessage as error:
+        assert "\n" not in str(error)
+
+
+# --- who it is -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"auth_method_name": "token"},
+        {"auth_method_name": "token", "auth_data": b"\xff\x00"},
+        {"auth_method_name": "token", "auth_data": token("boss")[:-4]},
+        {"auth_method_name": "token", "auth_data": token("boss", exp=NOW_S)},
+        {"auth_method_name": "none", "auth_data": token("boss")},
+        {"auth_method_name": "basic", "auth_data": b"boss:boss"},
+        {"original_principal": "boss", "auth_method_name": "tls"},
+        {"original_principal": "boss", "original_auth_data": token("boss").decode()},
+    ],
+)
+def test_who_cannot_say_who_it_is_gets_nowhere(folder: Path, fields: dict[str, Any]) -> None:
+    async def program(served: Served) -> None:
+        bad = await served.client()
+        bad.send("connect", client_version="test", protocol_version=19, **fields)
+        bad.send("partitionMetadata", topic="acme/shop/x", request_id=7)
+        answer = await bad.answer()
+        assert answer.error.error == ERRORS["AuthenticationError"]
+        assert "TXL-411" in answer.error.message
+        rest = await bad.reader.read()
+        assert b"acme" not in rest
+        said = f"{served.told} {answer}"
+        for secret in (token("boss"), token("boss", exp=NOW_S)):
+            assert secret.decode()[-20:] not in said
+
+    serving(folder, program, rules=RULES)
+
+
+def test_a_token_that_ends_ends_its_connection(folder: Path) -> None:
+    clock = ManualClock(NOW_S * 1_000)
+
+    async def program(served: Served) -> None:
+        soon = {"auth_method_name": "token", "auth_data": token("boss", exp=NOW_S + 1)}
+        client = await served.connected(**soon)
+        clock.advance(1_000)
+        answer = await client.ask("partitionMetadata", topic="acme/shop/x", request_id=7)
+        assert answer.error == ERRORS["AuthenticationError"]
+        await client.is_ended()
+        assert served.told[-1][1]["reason"] == "its token has expired"
+
+    serving(folder, program, rules=RULES, clock=clock)
+
+
+def test_another_token_prolongs_a_connection_of_the_same_role(folder: Path) -> None:
+    async def program(served: Served) -> None:
+        client = await served.connected(auth_method_name="token", auth_data=token("boss"))
+        client.send("authResponse", response=_auth(token("boss", exp=NOW_S + 900)))
+        assert await client.ask("ping") is not None
+        [connection] = served.server.listeners[0].connections  # type: ignore[attr-defined]
+        assert connection.caller.expires_ms == (NOW_S + 900) * 1_000
+        client.send("authResponse", response=_auth(token("boss")[:-9]))
+        assert (await client.answer()).error.error == ERRORS["AuthenticationError"]
+        await client.is_ended()
+
+    serving(folder, program, rules=RULES)
+
+
+def test_other_rules_end_what_they_do_not_allow(folder: Path) -> None:
+    async def program(served: Served) -> None:
+        clients = {
+            role: await served.connected(auth_method_name="token", auth_data=token(role))
+            for role in ("boss", "billing")
+        }
+        for one in clients.values():
+            await one.ask("partitionMetadata", topic="acme/shop/x", request_id=7)
+        (folder / "rules.toml").write_text(RULES.replace("acme/shop/*", "acme/other/*"))
+        served.server.reload()
+        await clients["billing"].is_ended()
+        assert await clients["boss"].ask("ping") is not None
+        (folder / "rules.toml").write_text("what = 1")
+        served.server.reload()
+        assert served.told[-1][0] == "failed"
+        assert await clients["boss"].ask("ping") is not None
+
+    serving(folder, program, rules=RULES)
+
+
+def _auth(data: bytes) -> Any:
+    from txlog.serve.pulsar.messages import AuthData
+
+    return AuthData(auth_method_name="token", auth_data=data)
+
+
+# --- HTTP ------------------------------------------------------------------------------------
+
+
+def test_a_request_without_end_is_dropped(folder: Path) -> None:
+    async def program(served: Served) -> None:
+        for head in ("", "GET /ready HTTP/1.1\nHost: loc", "POST /x HTTP/1.1\nHost: localhost\n"):
+            assert (await served.request(head))[0] == 0
+        assert served.service.seats.count == 0
+
+    serving(folder, program, limits=QUICK)
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        *(
+            (name, 200)
+            for name in ("localhost", "localhost:8080", "127.0.0.1:1", "[::1]:9", "[::1]")
+        ),
+        *(
+            (name, 421)
+            for name in ("evil.example", "localhost.evil.example:8080", "", "a@localhost")
+        ),
+    ],
+)
+def test_a_name_of_elsewhere_is_refused(folder: Path, host: str, status: int) -> None:
+    """Kills: DNS rebinding, by which a page of another site reads what is here."""
+
+    async def program(served: Served) -> None:
+        head = f"GET /admin/v2/clusters HTTP/1.1\nHost: {host}\nConnection: close\n\n"
+        assert (await served.request(head))[0] == status
+
+    serving(folder, program)
+
+
+def test_roles_hold_for_http(folder: Path) -> None:
+    async def program(served: Served) -> None:
+        async def status(role: str | None, line: str) -> int:
+            by = "" if role is None else f"Authorization: Bearer {token(role).decode()}\n"
+            head = f"{line} HTTP/1.1\nHost: a.example\n{by}Connection: close\n\n"
+            found, text = await served.request(head)
+            assert token(role or "boss").decode() not in text
+            return found
+
+        topic = "/admin/v2/persistent/acme/shop/orders"
+        assert await status(None, "GET /admin/v2/brokers/ready") == 200
+        assert await status(None, "GET /admin/v2/clusters") == 401
+        assert await status("boss", f"PUT {topic}") == 204
+        assert await status("billing", f"GET {topic}/stats") == 200
+        assert await status("nobody", f"GET {topic}/stats") == 403
+        assert await status("billing", f"DELETE {topic}") == 403
+        assert await status("billing", "GET /metrics") == 403
+        assert await status("boss", "GET /metrics") == 200
+        assert await status("billing", "GET /admin/v2/clusters") == 200
+        assert token("boss").decode() not in str(served.told)
+
+    serving(folder, program, rules=RULES)
+
+
+# --- whose transactions are ------------------------------------------------------------------
+
+
+def test_transactions_are_of_the_role_that_began_them(folder: Path) -> None:
+    """Kills: a task that stores for all, as whoever was there first."""
+    rules = RULES + '[roles.other]\nproduce = ["acme/shop/*"]\nconsume = ["acme/shop/*"]\n'
+
+    async def program(served: Served) -> None:
+        billing = await served.connected(auth_method_name="token", auth_data=token("billing"))
+        other = await served.connected(auth_method_name="token", auth_data=token("other"))
+        made = await billing.ask("newTxn", request_id=1, txn_ttl_seconds=60_000, tc_id=0)
+        txn = {"txnid_most_bits": made.txnid_most_bits, "txnid_least_bits": made.txnid_least_bits}
+        name = "persistent://acme/shop/orders"
+        for client in (billing, other):
+            ready = await client.ask("producer", topic=name, producer_id=1, request_id=2)
+            assert ready.producer_ready
+        for client, expected in ((other, "send_error"), (billing, "send_receipt")):
+            client.message(b"x", txn, producer_id=1, sequence_id=1)
+            answer = await client.answer()
+            assert answer.HasField(expected), answer
+        ended = await other.ask("endTxn", request_id=3, txn_action=0, **txn)
+        assert ended.error == ERRORS["NotAllowedError"]
+        assert "belongs to billing" in ended.message
+        for command in ("addPartitionToTxn", "addSubscriptionToTxn"):
+            answer = await other.ask(command, request_id=4, **txn)
+            assert answer.error == ERRORS["NotAllowedError"], command
+        ended = await billing.ask("endTxn", request_id=5, txn_action=0, **txn)
+        assert not ended.HasField("error")
+
+    serving(folder, program, rules=rules)

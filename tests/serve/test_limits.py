@@ -1,0 +1,247 @@
+"""What clients may use at most, who may be listened to, and what systemd is told."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.serve.certificates import make_certificate
+from txlog.errors import InvalidArgument, LimitExceeded, TryAgain, Usage
+from txlog.serve.core.exposure import check_exposed, is_loopback
+from txlog.serve.core.limits import Budget, Limits, Pace, Seats, Share
+from txlog.serve.core.systemd import handed_over, notify
+from txlog.serve.core.tls import Tls
+
+UNIT = 1 << 17  # bytes: a large frame
+
+
+def run(program: Coroutine[Any, Any, None]) -> None:
+    asyncio.run(asyncio.wait_for(program, 20))
+
+
+def test_limits_are_given_by_name() -> None:
+    limits = Limits.parse("--limit", ["connections=10", "memory_bytes=64MiB", "idle_timeout_ms=5s"])
+    assert (limits.connections, limits.memory_bytes, limits.idle_timeout_ms) == (10, 64 << 20, 5000)
+    assert limits.producers == Limits().producers
+    for text in (
+        "conections=1",
+        "connections",
+        "connections=",
+        "connections=-1",
+        "connections=1e3",
+    ):
+        with pytest.raises(InvalidArgument, match="--limit"):
+            Limits.parse("--limit", [text])
+    for text in ("connections=0", "memory_bytes=1KiB", "idle_timeout_ms=1ms", "producers=10000000"):
+        with pytest.raises(LimitExceeded, match="it is "):
+            Limits.parse("--limit", [text])
+
+
+def test_connections_are_counted_in_all_and_per_address() -> None:
+    seats = Seats(Limits(connections=3, connections_per_address=2))
+    for address in ("a", "a", "b"):
+        seats.take(address)
+    with pytest.raises(TryAgain, match="3 connections") as caught:
+        seats.take("c")
+    assert caught.value.code == 509
+    seats.leave("b")
+    with pytest.raises(TryAgain, match="from this address"):
+        seats.take("a")
+    seats.leave("a")
+    seats.take("a")
+    seats.leave("a")
+    seats.leave("a")
+    assert seats.count == 0
+    assert not seats._of
+
+
+def test_who_waits_for_room_comes_in_order() -> None:
+    """Kills: a small frame that overtakes a large one for ever."""
+
+    async def program() -> None:
+        budget, done = Budget(100 * UNIT), list[int]()
+
+        async def want(size: int) -> None:
+            await budget.reserve(size * UNIT)
+            done.append(size)
+
+        await want(60)
+        tasks = [asyncio.create_task(want(size)) for size in (80, 2)]
+        await asyncio.sleep(0)
+        assert done == [60]
+        await budget.reserve(UNIT // 2)  # a small one finds room, whoever waits
+        budget.give(60 * UNIT)
+        await asyncio.gather(*tasks)
+        assert done == [60, 80, 2]
+        assert budget.used == budget.peak == 82 * UNIT + UNIT // 2
+
+    run(program())
+
+
+def test_a_frame_larger_than_the_budget_passes_alone() -> None:
+    async def program() -> None:
+        budget = Budget(100 * UNIT)
+        await budget.reserve(500 * UNIT)
+        late = asyncio.create_task(budget.reserve(1 * UNIT))
+        await asyncio.sleep(0)
+        assert not late.done()
+        budget.give(500 * UNIT)
+        await late
+
+    run(program())
+
+
+def test_who_gives_up_waiting_holds_nobody_up() -> None:
+    async def program() -> None:
+        budget = Budget(120 * UNIT)
+        await budget.reserve(60 * UNIT)
+        first, second = (asyncio.create_task(budget.reserve(size * UNIT)) for size in (90, 30))
+        await asyncio.sleep(0)
+        first.cancel()
+        await asyncio.wait([first])
+        await second
+        assert budget.used == 90 * UNIT
+        third = asyncio.create_task(budget.reserve(50 * UNIT))
+        await asyncio.sleep(0)
+        budget.give(90 * UNIT)
+        third.cancel()  # at the moment in which it has its turn
+        await asyncio.wait([third])
+        assert budget.used == 0
+
+    run(program())
+
+
+def test_a_client_waits_for_its_own_share_and_leaves_nothing_behind() -> None:
+    async def program() -> None:
+        budget = Budget(1_000 * UNIT)
+        share, other = Share(budget, 100 * UNIT), Share(budget, 100 * UNIT)
+        await share.reserve(80 * UNIT)
+        waiting = asyncio.create_task(share.reserve(30 * UNIT))
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        await other.reserve(100 * UNIT)
+        share.give(80 * UNIT)
+        await waiting
+        share.take(500 * UNIT)
+        share.close()
+        share.give(30 * UNIT)  # a late task of a client that is gone
+        share.close()
+        assert budget.used == 100 * UNIT
+
+    run(program())
+
+
+def test_a_pace_is_held_and_a_burst_of_a_second_is_free() -> None:
+    now = [0.0]
+    pace = Pace(100, lambda: now[0])
+    assert pace.spend(100) == 0
+    assert pace.spend(50) == 0.5
+    now[0] = 1.5
+    assert pace.spend(0) == 0
+    assert Pace(0, lambda: now[0]).spend(10**9) == 0
+
+
+# --- who may be listened to ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        (("127.0.0.1", 1), True),
+        (("127.9.9.9", 1), True),
+        (("::1", 1, 0, 0), True),
+        (("::ffff:127.0.0.1", 1, 0, 0), True),
+        ("/run/txlog.sock", True),
+        (("0.0.0.0", 1), False),
+        (("::", 1, 0, 0), False),
+        (("10.0.0.1", 1), False),
+        (("::ffff:10.0.0.1", 1, 0, 0), False),
+        (("fe80::1%eth0", 1, 0, 2), False),
+        (("localhost", 1), False),
+        ((), False),
+        (None, False),
+    ],
+)
+def test_loopback_is_what_only_this_machine_reaches(name: object, expected: bool) -> None:
+    assert is_loopback(name) == expected
+
+
+def test_others_reach_a_server_with_tls_and_authentication_only() -> None:
+    with socket.socket() as bound:
+        bound.bind(("0.0.0.0", 0))
+        for has_tls, has_auth, missing in (
+            (False, False, "--tls-cert FILE and --tls-key FILE, and --auth FILE, or --insecure"),
+            (True, False, "add --auth FILE, or --insecure"),
+            (False, True, "add --tls-cert FILE and --tls-key FILE, or --insecure"),
+        ):
+            with pytest.raises(Usage, match=missing):
+                check_exposed(
+                    "--pulsar", bound, has_tls=has_tls, has_auth=has_auth, is_insecure=False
+                )
+            check_exposed("--pulsar", bound, has_tls=has_tls, has_auth=has_auth, is_insecure=True)
+        check_exposed("--pulsar", bound, has_tls=True, has_auth=True, is_insecure=False)
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        check_exposed("--pulsar", bound, has_tls=False, has_auth=False, is_insecure=False)
+
+
+# --- TLS -------------------------------------------------------------------------------------
+
+
+def test_a_certificate_is_replaced_while_the_server_runs(tmp_path: Path) -> None:
+    cert, key = make_certificate(tmp_path, "first.example")
+    tls = Tls(cert, key)
+    assert tls.context.minimum_version == ssl.TLSVersion.TLSv1_2
+    other, other_key = make_certificate(tmp_path / "new", "second.example")
+    old = cert.read_bytes()
+    cert.write_bytes(other.read_bytes())
+    with pytest.raises(InvalidArgument, match="no TLS with"):
+        tls.reload()  # the key is not that of the certificate
+    assert tls.context.cert_store_stats() is not None
+    key.write_bytes(other_key.read_bytes())
+    tls.reload()
+    assert cert.read_bytes() != old
+
+
+def test_bad_files_of_tls_are_told_in_one_line(tmp_path: Path) -> None:
+    cert, key = make_certificate(tmp_path, "a.example")
+    empty = tmp_path / "empty"
+    empty.write_bytes(b"")
+    for files in ((tmp_path / "no", key), (cert, tmp_path / "no"), (empty, key), (key, cert)):
+        with pytest.raises(InvalidArgument, match="no TLS") as caught:
+            Tls(*files)
+        assert "\n" not in str(caught.value)
+    with pytest.raises(InvalidArgument, match="no TLS"):
+        Tls(cert, key, empty)
+
+
+# --- systemd ---------------------------------------------------------------------------------
+
+
+def test_sockets_for_another_process_are_not_taken() -> None:
+    for environment in (
+        {},
+        {"LISTEN_PID": "1", "LISTEN_FDS": "1"},
+        {"LISTEN_PID": "7", "LISTEN_FDS": "0"},
+        {"LISTEN_PID": "7", "LISTEN_FDS": "99"},
+        {"LISTEN_PID": "7", "LISTEN_FDS": "x"},
+        {"LISTEN_PID": "7"},
+    ):
+        assert handed_over(environment, 7) == {}
+
+
+def test_systemd_is_told(tmp_path: Path) -> None:
+    path = str(tmp_path / "notify")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as told:
+        told.bind(path)
+        notify({"NOTIFY_SOCKET": path}, "READY=1")
+        assert told.recv(100) == b"READY=1"
+    notify({"NOTIFY_SOCKET": path}, "READY=1")  # nobody is there any more
+    notify({"NOTIFY_SOCKET": "relative"}, "READY=1")
+    notify({}, "READY=1")
