@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import httpx
@@ -176,3 +178,17 @@ def test_a_cell_is_text_that_a_browser_can_hold() -> None:
     assert cell([("k", "v")]) == "{k: v}"
     long = cell("x" * 10_000)
     assert isinstance(long, str) and len(long) == 2000
+
+
+@pytest.mark.deep
+def test_a_server_starts_without_duckdb() -> None:
+    """Kills: an import that makes each start wait for what only a query needs."""
+    program = (
+        "import sys, txlog.aio\n"
+        "from txlog.serve.http.application import application\n"
+        "from txlog.serve.http.core.gate import Serving\n"
+        "application(Serving(None))\n"
+        "print({'duckdb', 'pyarrow.compute', 'pyarrow.dataset'} & sys.modules.keys())"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("set()\n", "")

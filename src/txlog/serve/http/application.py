@@ -8,10 +8,9 @@ Every request goes through one function, the *gate* (core/gate), with what it wa
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from functools import partial
+from functools import cache, partial
 from typing import Any, Final
 
-import orjson
 from starlette.applications import Starlette
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
@@ -71,10 +70,9 @@ _SAFE: Final = frozenset(["GET", "HEAD", "OPTIONS"])
 
 def application(serving: Serving) -> Starlette:
     """The application over an open client; it neither opens nor closes it."""
-    described = orjson.dumps(openapi(ENDPOINTS, txlog.__version__))
     found: list[BaseRoute] = [
         *page.routes(serving),
-        Route("/openapi.json", _fixed(serving, described)),
+        Route("/openapi.json", _openapi(serving)),
         Route("/metrics", _text(serving, _metrics)),
         Route("/metrics/", _text(serving, _metrics)),
         Route("/health", _text(serving, _health)),
@@ -214,10 +212,15 @@ def _text(serving: Serving, act: Text) -> Callable[[Request], Awaitable[Response
     return handle
 
 
-def _fixed(serving: Serving, body: bytes) -> Callable[[Request], Awaitable[Response]]:
+@cache
+def _described() -> bytes:
+    return dumped(openapi(ENDPOINTS, txlog.__version__))
+
+
+def _openapi(serving: Serving) -> Callable[[Request], Awaitable[Response]]:
     async def handle(request: Request) -> Response:
         await serving.gate(request, Action(LOOK, STORE, "openapi"))
-        return Response(body, media_type="application/json")
+        return Response(_described(), media_type="application/json")
 
     return handle
 

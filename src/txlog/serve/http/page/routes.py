@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
@@ -16,8 +16,11 @@ from txlog.serve.http.core.answers import answered, body_of
 from txlog.serve.http.core.declared import CONSUME, LOOK, members
 from txlog.serve.http.core.gate import Serving
 from txlog.serve.http.data.events import EVENT_STREAM
-from txlog.serve.http.page.browser import Browser
+from txlog.serve.http.page import browser as queries
 from txlog.serve.http.page.live import Live
+
+if TYPE_CHECKING:
+    from txlog.serve.http.page.browser import Browser
 
 STATIC: Final = Path(__file__).parent / "static"
 _KINDS: Final = {
@@ -35,7 +38,11 @@ def _file(name: str) -> str:
 
 def routes(serving: Serving) -> list[Route]:
     """The routes of the page."""
-    live, browser = Live(serving), Browser(serving)
+    live = Live(serving)
+
+    @cache
+    def browser() -> Browser:  # with the first query comes DuckDB, which takes as long as a start
+        return queries.Browser(serving)
 
     async def document(request: Request) -> Response:
         return _static("page.html")
@@ -57,7 +64,7 @@ def routes(serving: Serving) -> list[Route]:
 
     async def query(request: Request) -> Response:
         await serving.let_in(request, CONSUME, "query")
-        return answered(await browser.run(members(await body_of(request)).get("sql")))
+        return answered(await browser().run(members(await body_of(request)).get("sql")))
 
     return [
         Route("/", document),
