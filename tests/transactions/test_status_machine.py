@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import product
 
+import msgspec
 import pytest
 
 from txlog.engine.folds.coordinator import (
@@ -14,8 +15,18 @@ from txlog.engine.folds.coordinator import (
     FOLD,
     OPEN,
     Coordinator,
+    take_whole,
 )
-from txlog.engine.model.ops import IdsReserved, StatusUpdated, TxnOpened
+from txlog.engine.model.ops import (
+    BufferCommitted,
+    IdsReserved,
+    Op,
+    PartitionAdded,
+    StatusUpdated,
+    SubscriptionAdded,
+    TxnOpened,
+    TxnsForgotten,
+)
 from txlog.errors import Corruption
 
 STATUSES = (OPEN, COMMITTING, COMMITTED, ABORTING, ABORTED)
@@ -105,3 +116,77 @@ def test_the_ended_stand_in_order_of_decision() -> None:
         FOLD.apply(state, lsn, lsn, StatusUpdated(0, sequence, COMMITTING, COMMITTED))
     assert list(state.ended) == [2, 0, 3, 1]
     assert list(FOLD.load(FOLD.dump(state)).ended) == [2, 0, 3, 1]
+
+
+def one_frame(first: str, last: str) -> list[Op]:
+    """A transaction that a frame opens and ends; what other folds take lies between."""
+    opened = TxnOpened(0, 3, 1000, "ana", 1000, 10, "boot", 10, "k", 7)
+    parts: list[Op] = [
+        PartitionAdded(0, 3, 1),
+        SubscriptionAdded(0, 3, 1, 2),
+        PartitionAdded(0, 3, 4),
+    ]
+    parts += [PartitionAdded(0, 3, 1), SubscriptionAdded(0, 3, 1, 2)]  # again
+    markers = [(1, 5, 0, 3), (4, 6, 2, 1)] if first == COMMITTING else []
+    reason = None if first == COMMITTING else "user"
+    decided = StatusUpdated(0, 3, OPEN, first, reason, 4, 2, markers)
+    ended = StatusUpdated(0, 3, first, last, skipped=[(9, 9)])
+    return [opened, *parts, decided, BufferCommitted(1, 0, 3, 8, 0, 5, 0), ended]
+
+
+def one_by_one(ops: list[Op]) -> bytes | None:
+    """The dump after ops, one after another; None: they are refused."""
+    state = coordinator_in(COMMITTED)
+    try:
+        for op in ops:
+            if not isinstance(op, BufferCommitted):
+                FOLD.apply(state, 20, 55, op)
+    except Corruption:
+        return None
+    return bytes(FOLD.dump(state))
+
+
+@pytest.mark.parametrize("way", [(COMMITTING, COMMITTED), (ABORTING, ABORTED)])
+def test_a_transaction_taken_whole_is_as_by_its_ops(way: tuple[str, str]) -> None:
+    """Law 1: the same record and the same figures."""
+    for ops in (
+        one_frame(*way),
+        [one for one in one_frame(*way) if type(one) is not PartitionAdded],
+    ):
+        state = coordinator_in(COMMITTED)
+        assert take_whole(state, 20, 55, ops)
+        assert FOLD.dump(state) == one_by_one(ops)
+
+
+@pytest.mark.parametrize("way", [(COMMITTING, COMMITTED), (ABORTING, ABORTED)])
+def test_a_frame_that_is_not_one_transaction_is_not_taken_whole(way: tuple[str, str]) -> None:
+    """Law 1: one op left out, doubled, moved, of another transaction or out of place."""
+    good = one_frame(*way)
+    frames = [good[:at] + good[at + 1 :] for at in range(1, len(good))]
+    frames += [good[: at + 1] + good[at:] for at in range(len(good))]
+    frames += [[good[0], *good[at:], *good[1:at]] for at in range(1, len(good))]
+    for at, op in enumerate(good):
+        for name, value in (
+            ("coordinator", 1), ("sequence", 4), ("sequence", 0), ("sequence", 8),
+            ("expected", COMMITTED), ("status", OPEN), ("markers", [(1, 1, 1, 1)]),
+        ):  # fmt: skip
+            if name in op.__struct_fields__:
+                frames.append(
+                    [*good[:at], msgspec.structs.replace(op, **{name: value}), *good[at + 1 :]]
+                )
+    # given out before, and never
+    frames += [[msgspec.structs.replace(op, sequence=number) for op in good] for number in (0, 8)]
+    for strange in (TxnsForgotten(0, [0]), IdsReserved(0, 99)):
+        frames += [[*good[:at], strange, *good[at:]] for at in range(1, len(good))]
+    taken = 0
+    for ops in frames:
+        state = coordinator_in(COMMITTED)
+        before = FOLD.dump(state)
+        if take_whole(state, 20, 55, ops):
+            taken += 1
+            others = [op for op in ops if not isinstance(op, BufferCommitted)]
+            assert {op.coordinator for op in others} == {0}  # type: ignore[union-attr]
+            assert FOLD.dump(state) == one_by_one(ops)
+        else:
+            assert FOLD.dump(state) == before
+    assert 0 < taken < len(frames) // 2

@@ -176,8 +176,9 @@ def _grow(state: Buffer, lsn: int, ledger: int, first: int, rows: int, size: int
     end = state.ledgers[-1] if state.ledgers else SidecarLedger(0)
     if end.ledger != ledger or end.entries != first:
         raise broken("buffer", lsn, f"entry {ledger}:{first} does not follow the last")
-    end.entries += rows
-    end.payload_bytes += size
+    end.entries = first + rows
+    if size:
+        end.payload_bytes += size
 
 
 def _watermark(state: Buffer, lsn: int, time_ms: int, op: BufferWatermark) -> None:
@@ -240,21 +241,27 @@ def _chunks_appended(state: Buffer, lsn: int, time_ms: int, op: ChunksAppended) 
 
 
 def _appended(state: Buffer, lsn: int, time_ms: int, op: BufferAppended) -> None:
-    _grow(state, lsn, op.ledger, op.first_entry, op.rows, op.payload_bytes)
+    ledger, first, rows, size = op.ledger, op.first_entry, op.rows, op.payload_bytes
+    _grow(state, lsn, ledger, first, rows, size)
     held = _held(state, lsn, time_ms, op.coordinator, op.sequence, op.first_index)
-    last = held.ranges[-1] if held.ranges else None
-    if last is not None and last[0] == op.ledger and last[1] + last[2] == op.first_entry:
-        held.ranges[-1] = (last[0], last[1], last[2] + op.rows, last[3])
+    ranges = held.ranges
+    if not ranges:
+        state.ledgers[-1].open_txns += 1
+        ranges.append((ledger, first, rows, op.first_index))
     else:
-        if all(part[0] != op.ledger for part in reversed(held.ranges)):  # mostly the last is of it
-            state.ledgers[-1].open_txns += 1
-            if last is not None and held.sizes is None:
-                held.sizes = {last[0]: held.payload_bytes}
-        held.ranges.append((op.ledger, op.first_entry, op.rows, op.first_index))
-    held.count += op.rows
-    held.payload_bytes += op.payload_bytes
+        last = ranges[-1]
+        if last[0] == ledger and last[1] + last[2] == first:
+            ranges[-1] = (ledger, last[1], last[2] + rows, last[3])
+        else:
+            if all(part[0] != ledger for part in reversed(ranges)):  # mostly the last is of it
+                state.ledgers[-1].open_txns += 1
+                if held.sizes is None:
+                    held.sizes = {last[0]: held.payload_bytes}
+            ranges.append((ledger, first, rows, op.first_index))
+    held.count += rows
+    held.payload_bytes += size
     if held.sizes is not None:
-        held.sizes[op.ledger] = held.sizes.get(op.ledger, 0) + op.payload_bytes
+        held.sizes[ledger] = held.sizes.get(ledger, 0) + size
     if op.producer is not None:
         held.producers[op.producer] = (op.last_sequence, held.count)
     if op.times:

@@ -41,6 +41,7 @@ OPEN, COMMITTING, COMMITTED = "OPEN", "COMMITTING", "COMMITTED"
 ABORTING, ABORTED = "ABORTING", "ABORTED"
 ARROWS = {(OPEN, COMMITTING), (COMMITTING, COMMITTED), (OPEN, ABORTING), (ABORTING, ABORTED)}
 ENDED = (COMMITTED, ABORTED)
+_ENDS = {(COMMITTING, COMMITTED), (ABORTING, ABORTED)}
 # Upper bounds of the durations' histogram, in ms (spec/transactions 16); one more is above.
 DURATION_BOUNDS_MS = (
     10, 20, 50, 100, 500, 1_000, 5_000, 15_000, 30_000, 60_000, 300_000, 1_500_000, 3_000_000,
@@ -104,7 +105,6 @@ def apply(state: Coordinator, lsn: int, time_ms: int, op: Op) -> None:
     if take is None:
         raise unexpected("coordinator", lsn, op)
     take(state, lsn, time_ms, op)
-    state.log_ops += 1
 
 
 def _take_txn_opened(state: Coordinator, lsn: int, time_ms: int, op: TxnOpened) -> None:
@@ -125,6 +125,87 @@ def _take_txn_opened(state: Coordinator, lsn: int, time_ms: int, op: TxnOpened) 
         op.epoch,
         modified_ms=time_ms,
     )
+    state.log_ops += 1
+
+
+def take_whole(state: Coordinator, lsn: int, time_ms: int, ops: list[Op]) -> bool:
+    """Take all ops of a frame about the transaction that it opens first and ends: one record.
+
+    Says nothing that the ops one by one would not. Most frames are of this form, and each process
+    takes those of all others.
+    returns: False: the frame is another, nothing was taken
+    """
+    own = [op for op in ops if type(op) in _TAKES]
+    if not _is_whole(state, own):
+        return False
+    opened, decided, ended = own[0], own[-2], own[-1]
+    assert type(opened) is TxnOpened
+    assert type(decided) is StatusUpdated
+    assert type(ended) is StatusUpdated
+    number, sequence = opened.coordinator, opened.sequence
+    partitions: list[int] = []
+    subscriptions: list[tuple[int, int]] = []
+    for op in own[1:-2]:
+        if type(op) is PartitionAdded:
+            partitions.append(op.partition)
+        elif type(op) is SubscriptionAdded:
+            subscriptions.append((op.subscription, op.partition))
+        else:
+            return False
+        if op.sequence != sequence or op.coordinator != number:
+            return False
+    state.log_ops += len(own)
+    if len(partitions) > 1:
+        partitions = list(dict.fromkeys(partitions))
+    if len(subscriptions) > 1:
+        subscriptions = list(dict.fromkeys(subscriptions))
+    state.next_sequence = sequence + 1
+    state.created_count += 1
+    txn = Txn(
+        number,
+        sequence,
+        opened.owner_uid,
+        opened.owner,
+        opened.timeout_ms,
+        opened.wall_ms,
+        opened.boot_id,
+        opened.boot_ms,
+        opened.key,
+        opened.epoch,
+        ended.status,
+        decided.reason,
+        time_ms,
+        time_ms,
+        lsn,
+        partitions,
+        subscriptions,
+        decided.messages,
+        decided.acks,
+        decided.markers,
+        ended.skipped,
+    )
+    _remember(state, txn)
+    _count_end(state, txn, late=False)
+    return True
+
+
+def _is_whole(state: Coordinator, own: list[Op]) -> bool:
+    """Whether the first op opens a transaction that the last two end, and may do so."""
+    if len(own) < 3:
+        return False
+    opened, decided, ended = own[0], own[-2], own[-1]
+    return (
+        type(opened) is TxnOpened
+        and type(decided) is StatusUpdated
+        and type(ended) is StatusUpdated
+        and decided.sequence == ended.sequence == opened.sequence
+        and decided.coordinator == ended.coordinator == opened.coordinator
+        and state.next_sequence <= opened.sequence < state.reserved_below
+        and decided.expected == OPEN
+        and decided.status == ended.expected
+        and (decided.status, ended.status) in _ENDS
+        and not ended.markers
+    )
 
 
 def _take_partition_added(state: Coordinator, lsn: int, time_ms: int, op: PartitionAdded) -> None:
@@ -132,6 +213,7 @@ def _take_partition_added(state: Coordinator, lsn: int, time_ms: int, op: Partit
     if op.partition not in txn.partitions:
         txn.partitions.append(op.partition)
         txn.modified_ms = time_ms
+    state.log_ops += 1
 
 
 def _take_subscription_added(
@@ -141,19 +223,23 @@ def _take_subscription_added(
     if (op.subscription, op.partition) not in txn.subscriptions:
         txn.subscriptions.append((op.subscription, op.partition))
         txn.modified_ms = time_ms
+    state.log_ops += 1
 
 
 def _take_ids_reserved(state: Coordinator, lsn: int, time_ms: int, op: IdsReserved) -> None:
     state.reserved_below = max(state.reserved_below, op.below)
+    state.log_ops += 1
 
 
 def _take_counter_raised(state: Coordinator, lsn: int, time_ms: int, op: CounterRaised) -> None:
     state.next_sequence = max(state.next_sequence, op.sequence)
+    state.log_ops += 1
 
 
 def _take_txns_forgotten(state: Coordinator, lsn: int, time_ms: int, op: TxnsForgotten) -> None:
     for sequence in op.sequences:
         state.ended.pop(sequence, None)
+    state.log_ops += 1
 
 
 def _unfinished(state: Coordinator, lsn: int, sequence: int) -> Txn:
@@ -186,6 +272,7 @@ def _update(state: Coordinator, lsn: int, time_ms: int, op: StatusUpdated) -> No
         del state.unfinished[op.sequence]
         _remember(state, txn)
         _count_end(state, txn, late=lsn > txn.decision_lsn)
+    state.log_ops += 1
 
 
 def _count_end(state: Coordinator, txn: Txn, *, late: bool) -> None:
@@ -220,6 +307,8 @@ def find(state: Coordinator, sequence: int) -> Txn | None:
     return state.unfinished.get(sequence) or state.ended.get(sequence)
 
 
+# What `take_whole` has taken.
+WHOLE = frozenset([TxnOpened, PartitionAdded, SubscriptionAdded, StatusUpdated])
 # Looked up by the type of the op: a chain of isinstance would cost more than the ops do.
 _TAKES: dict[type, Callable[[Coordinator, int, int, Any], None]] = {
     TxnOpened: _take_txn_opened,
@@ -246,4 +335,4 @@ def _load(data: bytes) -> Coordinator:
 
 assert _Dump.__struct_fields__ == Coordinator.__struct_fields__
 _decoder, _txn = msgspec.msgpack.Decoder(_Dump), msgspec.msgpack.Decoder(Txn)
-FOLD = Fold("coordinator", Coordinator, apply, msgspec.msgpack.encode, _load)
+FOLD = Fold("coordinator", Coordinator, apply, msgspec.msgpack.encode, _load, _TAKES)

@@ -162,6 +162,9 @@ NOTED = frozenset([
 ])  # fmt: skip
 
 
+_NONE = frozenset[type]()
+
+
 class View:
     """One consistent state of the store; used by one thread at a time."""
 
@@ -343,8 +346,13 @@ class View:
         """Let the folds take ops of a frame."""
         waiting = 0  # transactions that this frame decides and does not complete
         state_of, changed = self._loaded.get, self._changed
+        taken = _NONE
+        if ops and type(ops[0]) is TxnOpened and type(ops[-1]) is StatusUpdated:
+            taken = self._take_whole(lsn, time_ms, ops)
         for op in ops:
             kind = type(op)
+            if kind in taken:
+                continue
             if kind in NOTED:
                 waiting += self._note(op)
             takes = _TAKES[kind]
@@ -362,6 +370,23 @@ class View:
                     self._delays.add(key[1])
         if waiting > 0:
             self._deadline = ("", 0)  # what waits may continue: the next sweep looks
+
+    def _take_whole(self, lsn: int, time_ms: int, ops: list[Op]) -> frozenset[type]:
+        """Let the coordinator take a transaction that a frame opens and ends, if it is one.
+
+        Its time-out is of no interest any more. returns: the types of the ops that were taken
+        """
+        opened = ops[0]
+        assert type(opened) is TxnOpened
+        key: Component = ("coordinator", opened.coordinator, 0)
+        state, catalog = self._loaded.get(key), self._loaded.get(CATALOG)
+        if state is None or catalog is None:
+            return _NONE
+        if not coordinators.take_whole(state, lsn, time_ms, ops):
+            return _NONE
+        self._changed[key] = self._changed[CATALOG] = lsn
+        catalogs.apply(catalog, lsn, time_ms, opened)
+        return coordinators.WHOLE
 
     def _keep(self, key: Component, lsn: int, time_ms: int, op: Op) -> None:
         """Keep an op for a fold that nobody has used yet."""
