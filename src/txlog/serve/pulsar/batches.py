@@ -20,6 +20,7 @@ from txlog.errors import InvalidMessage
 from txlog.serve.pulsar.messages import MessageMetadata, Proto, SingleMessageMetadata
 
 _SIZE = Struct(">I")
+VERSION: Final = Struct(">q")  # of a schema, as clients know it
 _NONE, _LZ4, _ZLIB, _ZSTD, _SNAPPY = range(5)
 _CODECS: Final = {_LZ4: "lz4_raw", _ZSTD: "zstd", _SNAPPY: "snappy"}
 _INT64: Final = range(1 << 63)
@@ -212,14 +213,18 @@ class Rows:
         self.ledgers: list[int] = table.column("ledger").to_pylist()
         self.indexes = _listed(table, "index")
         self.redelivered = _listed(table, "redelivery_count")
+        self.versions = _listed(table, "schema_version")
 
     def metadata(self, at: int) -> Proto:
         """The MessageMetadata that begins with one row."""
-        return MessageMetadata(
+        head = MessageMetadata(
             producer_name=self.producers[at] or "",
             sequence_id=self.sequences[at] or 0,
             publish_time=self.publish_times[at],
         )
+        if self.versions is not None and self.versions[at] is not None:
+            head.schema_version = VERSION.pack(self.versions[at])
+        return head
 
     def alone(self, at: int) -> tuple[Proto, bytes]:
         """One row as a message that is in no batch: its metadata and value."""

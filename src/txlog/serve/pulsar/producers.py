@@ -12,6 +12,7 @@ answered, all chunks at once: before that none of them has a receipt, so none ca
 from __future__ import annotations
 
 from functools import partial
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final
 
 from txlog.engine.folds.catalog import Topic, number_of
@@ -19,7 +20,7 @@ from txlog.engine.view.view import View
 from txlog.errors import InvalidMessage, LimitExceeded, NotAllowed, ProducerBusy, TxlogError
 from txlog.ids import MessageId, TopicName, TxnId
 from txlog.serve.core.authority import PRODUCE
-from txlog.serve.pulsar import ids, topics
+from txlog.serve.pulsar import ids, schemas, topics
 from txlog.serve.pulsar.batches import decompressed, rows_of
 from txlog.serve.pulsar.connection import Connection, Handler
 from txlog.serve.pulsar.failure import error_of, text_of
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 
 ROOM: Final = "producers"
 MODES: Final = ("shared", "exclusive", "wait-for-exclusive", "exclusive-with-fencing")
+NAME_MAX: Final = 128  # characters of a producer's name in the store
 CHUNKED_BYTES_MAX: Final = 256 << 20  # of one message in chunks, held in memory
 
 
@@ -120,22 +122,37 @@ async def open_producer(connection: Connection, body: Proto, rest: memoryview) -
         raise NotAllowed(f"{name} has {topic.partitions} partitions, name one of them")
     partition = topics.check_partition(topic, name)
     given = body.producer_name or connection.listener.new_name()
-    shared = await _shared(connection, room, body, topic, given)
+    shared = await _shared(connection, room, body, topic, name_in_store(given))
     if partition in shared.users:
         raise ProducerBusy(f"producer {given} of {name} is connected")
     shared.users[partition] = body.producer_id
     shown = -1 if name.partition is None else partition
     room.producers[body.producer_id] = WireProducer(body.producer_id, shared, partition, shown)
-    last = await connection.client.run(partial(_last_sequence, topic, partition, given))
+    last = await connection.client.run(partial(_last_sequence, topic, partition, shared.name))
     connection.send(
         "producer_success",
         request_id=body.request_id,
         producer_name=given,
         last_sequence_id=last,
-        schema_version=b"",
+        schema_version=schemas.version_bytes(shared.handle._sync._shape.version),
         topic_epoch=shared.handle._sync.access.epoch,
         producer_ready=True,
     )
+
+
+def name_in_store(name: str) -> str:
+    """A name that the store takes; clients make some of topics, with `/` in them.
+
+    What it does not take becomes its hexadecimal digits behind a `~`; a long one ends in a hash.
+    """
+    plain = "".join(
+        one if (one.isascii() and one.isalnum()) or one in "._-=:+@" else f"~{ord(one):02x}"
+        for one in name
+    )
+    plain = f"~{plain}" if plain[0] in "-_." else plain
+    if len(plain) <= NAME_MAX:
+        return plain
+    return f"{plain[: NAME_MAX - 33]}~{sha256(name.encode()).hexdigest()[:32]}"
 
 
 async def _shared(
@@ -158,7 +175,9 @@ async def _shared(
             last_sequence_id=-1,
             producer_ready=False,
         )
-    handle = await connection.client.producer(topic.name, name, access_mode=mode, chunking=True)
+    handle = await connection.client.producer(
+        topic.name, name, access_mode=mode, chunking=True, schema=schemas.schema_of(body)
+    )
     found = room.shared[key] = Shared(handle, topic, name)
     names.add(key)
     return found

@@ -10,7 +10,6 @@ compatible  by the policy schema_compatibility of the topic; a refusal is Incomp
 
 from __future__ import annotations
 
-import struct
 from typing import TYPE_CHECKING, Any, Final
 
 from txlog.engine.plan.lookup import topic as find_topic
@@ -19,6 +18,7 @@ from txlog.errors import InvalidArgument, NotFound, TopicNotFound, TxlogError
 from txlog.ids import TopicName
 from txlog.schemas.schema import Schema
 from txlog.serve.core.authority import PRODUCE
+from txlog.serve.pulsar.batches import VERSION
 from txlog.serve.pulsar.connection import Connection, Handler
 from txlog.serve.pulsar.failure import error_of, text_of
 from txlog.serve.pulsar.messages import ERRORS, Proto, message_class
@@ -31,22 +31,21 @@ if TYPE_CHECKING:
 
 _TYPES: Final = {2: "json", 4: "avro"}  # of Schema.Type
 _NUMBERS: Final = {name: number for number, name in _TYPES.items()}
-_VERSION: Final = struct.Struct(">q")
 _Proto: Final = message_class("Schema")
 
 
-def version_bytes(version: int) -> bytes:
-    """A version as clients know it."""
-    return _VERSION.pack(version)
+def version_bytes(version: int | None) -> bytes:
+    """A version as clients know it; None: of none."""
+    return b"" if version is None else VERSION.pack(version)
 
 
 def version_of(data: bytes) -> int | None:
     """The reverse; None: nothing was named. Raises InvalidArgument."""
     if not data:
         return None
-    if len(data) != _VERSION.size:
+    if len(data) != VERSION.size:
         raise InvalidArgument(f"a version of a schema has 8 bytes, not {len(data)}")
-    number: int = _VERSION.unpack(data)[0]
+    number: int = VERSION.unpack(data)[0]
     return number
 
 
@@ -63,15 +62,17 @@ def schema_of(body: Proto) -> Schema | None:
     return Schema.parse(_TYPES[body.schema.type], text)
 
 
-def used(client: Client, name: TopicName, body: Proto) -> tuple[Schema, bytes] | None:
-    """The schema of whoever opens a producer or consumer, and its version; it is added if new.
+def check_reader(client: Client, name: TopicName, body: Proto) -> None:
+    """Raises IncompatibleSchema unless the schema of a consumer fits those that its topic has.
 
-    None: the topic or the client has none. Raises IncompatibleSchema, InvalidArgument.
+    It is not added: what reads a topic does not say what others write.
     """
     schema = schema_of(body)
     if schema is None:
-        return None
-    return schema, version_bytes(client.topic(name.full).schemas.add(schema))
+        return
+    known = client.topic(name.full).schemas
+    if known.list():
+        known.test(schema)
 
 
 async def get(connection: Connection, body: Proto, rest: memoryview) -> None:
@@ -111,8 +112,10 @@ async def get_or_create(connection: Connection, body: Proto, rest: memoryview) -
 
     def act(client: Client) -> bytes:
         in_use(client, name, creates=connection.service.options.creates_topics)
-        known = used(client, name.topic, body)
-        return b"" if known is None else known[1]
+        schema = schema_of(body)
+        if schema is None:
+            return b""
+        return version_bytes(client.topic(name.full).schemas.add(schema))
 
     fields: dict[str, Any] = {}
     try:

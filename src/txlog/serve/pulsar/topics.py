@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 _COORDINATORS: Final = TopicName("pulsar", "system", "transaction_coordinator_assign")
 COORDINATORS: Final = 1  # that clients are told of; see transactions
+_PATTERN: Final = frozenset("*?[(|^$\\")  # of regular expressions, and of no name
 _CONNECT, _FAILED = 1, 2  # of CommandLookupTopicResponse.LookupType
 
 
@@ -123,9 +124,14 @@ async def partitions(connection: Connection, body: Proto, rest: memoryview) -> N
 
 
 def lookup(connection: Connection, body: Proto, rest: memoryview) -> None:
-    """LOOKUP: everything is served here, through the address that the client already has."""
+    """LOOKUP: everything is served here, through the address that the client already has.
+
+    Java looks up a pattern, too, for a connection to ask for topics.
+    """
+    is_pattern = body.topic.startswith("persistent://") and not _PATTERN.isdisjoint(body.topic)
     try:
-        may_any(connection, name_of(body.topic).topic)
+        if not is_pattern:
+            may_any(connection, name_of(body.topic).topic)
     except TxlogError as error:
         connection.send(
             "lookupTopicResponse",
