@@ -205,7 +205,7 @@ class _Plan:
         self._record = relation.record if is_typed else 0
         if self._record and not is_scanned(relation.record_type):
             warnings.warn(
-                f"{relation.topic}: a record has milliseconds of a day, which Spark's reader does"
+                f"{relation.topic}: a record has a time of day, which Spark's reader does"
                 f" not know: without the column {RECORD}; format txlog has it",
                 stacklevel=5,
             )
@@ -432,7 +432,8 @@ class _Plan:
         """Rows that travel with the plan, their values decoded."""
         if self._record and {"value", "schema_version"} <= {*table.column_names}:
             made = records_as(self._relation.schemas, self._record, table)
-            kind = to_arrow_type(spark_type(self._relation.schemas[self._record - 1]))
+            found = spark_type(self._relation.schemas[self._record - 1])
+            kind = to_arrow_type(found, timezone="UTC")
             pieces = [as_type(one, kind) for one in made.chunks]
             table = table.append_column(RECORD, pa.chunked_array(pieces, kind))
         return local_frame(self._spark, table)

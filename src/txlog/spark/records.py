@@ -62,7 +62,8 @@ def spark_type(known: SchemaVersion) -> StructType:
 
 
 def of_arrow(kind: pa.DataType) -> DataType:
-    """The type of Spark; anything in it may be null."""
+    """The type of Spark; anything in it may be null. Times of day are microseconds since midnight:
+    Spark's own type for them is off unless somebody turns it on."""
     return from_arrow_type(_nullable(kind))
 
 
@@ -73,22 +74,33 @@ def _nullable(kind: pa.DataType) -> pa.DataType:
         return pa.map_(kind.key_type, _nullable(kind.item_type))
     if pa.types.is_list(kind):
         return pa.list_(_nullable(kind.value_type))
-    return pa.time64("us") if pa.types.is_time32(kind) else kind
+    return pa.int64() if pa.types.is_time(kind) else kind
 
 
 def is_scanned(kind: pa.DataType) -> bool:
-    """True unless Spark's Parquet reader does not know a type in it: milliseconds of a day."""
+    """True unless Spark's Parquet reader does not know a type in it: times of day."""
     if pa.types.is_struct(kind):
         return all(is_scanned(one.type) for one in kind)
     if pa.types.is_map(kind):
         return is_scanned(kind.key_type) and is_scanned(kind.item_type)
-    return is_scanned(kind.value_type) if pa.types.is_list(kind) else not pa.types.is_time32(kind)
+    return is_scanned(kind.value_type) if pa.types.is_list(kind) else not pa.types.is_time(kind)
 
 
 def as_type(array: pa.Array, kind: pa.DataType) -> pa.Array:
     """Records of one type as another: fields by name, null where there is none."""
     if array.type == kind:
         return array
+    mask = array.is_null() if array.null_count else None
+    if pa.types.is_list(kind) and pa.types.is_list(array.type):
+        array = pa.concat_arrays([array])  # of a slice, offsets count from where it begins
+        items = as_type(array.values, kind.value_type)
+        return pa.ListArray.from_arrays(array.offsets, items, kind, mask=mask)
+    if pa.types.is_map(kind) and pa.types.is_map(array.type):
+        array = pa.concat_arrays([array])
+        items = as_type(array.items, kind.item_type)
+        return pa.MapArray.from_arrays(array.offsets, array.keys, items, kind, mask=mask)
+    if pa.types.is_time(array.type) and pa.types.is_int64(kind):
+        return array.cast(pa.time64("us")).cast(kind)
     if not (pa.types.is_struct(kind) and pa.types.is_struct(array.type)):
         return array.cast(kind)
     names = [one.name for one in array.type]
@@ -98,7 +110,6 @@ def as_type(array: pa.Array, kind: pa.DataType) -> pa.Array:
         else pa.nulls(len(array), one.type)
         for one in kind
     ]
-    mask = array.is_null() if array.null_count else None
     return pa.StructArray.from_arrays(children, fields=list(kind), mask=mask)
 
 
