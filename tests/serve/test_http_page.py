@@ -14,7 +14,7 @@ import pytest
 import txlog.aio
 from tests.serve.http_kit import Talk, serving
 from tests.tiers import graded
-from txlog.errors import SqlError
+from txlog.errors import NoResources, SqlError
 from txlog.serve.http.core.gate import Serving
 from txlog.serve.http.page import browser, live
 from txlog.serve.http.page.browser import ROWS_MAX, Browser, cell
@@ -71,6 +71,30 @@ def test_the_stream_sends_everything_and_then_what_has_changed(
             pass
         assert '<td class="n">3</td>' in second["sections"]["topics"]
         assert "watermarks" not in second["sections"]
+        await talk.close()
+
+    serving(path, program)
+
+
+def test_the_stream_says_what_fails_and_goes_on(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kills: a look that fails once, and a page that stands still from then on."""
+    monkeypatch.setattr(live, "PAUSE_SECONDS", 0)
+    monkeypatch.setattr(live, "SHARE", 0)
+    right = live._figures
+    fails = iter([NoResources("no memory"), ValueError("a bug")])
+
+    def figures(client: txlog.Client) -> dict[str, object]:
+        for error in fails:
+            raise error
+        return right(client)
+
+    monkeypatch.setattr(live, "_figures", figures)
+
+    async def program(http: httpx.AsyncClient, client: txlog.aio.Client) -> None:
+        talk = Talk(http.app, "/page/stream")  # type: ignore[attr-defined]
+        assert b'"reason":"no memory"' in (first := await talk.get()) and b"failure" in first
+        assert b"TXL-101" in await talk.get()
+        assert looked(await talk.get())["head"]["health"] == "ok"
         await talk.close()
 
     serving(path, program)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncGenerator
+from contextvars import Context
 from typing import Any, Final
 
 from txlog.api.client import Client
@@ -51,7 +52,8 @@ class Live:
         """Events for a viewer: everything at first, then what has changed."""
         self._viewers += 1
         if self._task is None or self._task.done():
-            self._task = asyncio.create_task(self._look_on())
+            # It looks for all, so it acts for none of them.
+            self._task = asyncio.create_task(self._look_on(), context=Context())
         sent: Sections = {}
         seen = 0
         try:
@@ -73,10 +75,13 @@ class Live:
 
     async def _look_on(self) -> None:
         client = self._serving.client
+        lsn = 0
         while True:
             begun = time.monotonic()
-            lsn = 0
             try:
+                if self._looks and self._failure is None:
+                    await client.wait_for_change(lsn, QUIET_MS)
+                    begun = time.monotonic()
                 found = await client.run(_figures, blocking=True)
                 lsn = found["lsn"]
                 self._take(found)
@@ -90,8 +95,6 @@ class Live:
                 self._news.notify_all()
             took = time.monotonic() - begun
             await asyncio.sleep(max(PAUSE_SECONDS, took * SHARE))
-            if self._failure is None:
-                await client.wait_for_change(lsn, QUIET_MS)
 
     def _take(self, found: dict[str, Any]) -> None:
         now_ms = found["time"]
