@@ -88,9 +88,10 @@ class HttpListener:
             creates_topics=service.options.creates_topics,
             failed=service.failed,
         )
+        self.application = application(serving)
         tls = service.options.tls
         config = uvicorn.Config(
-            Bounds(application(serving), service, address.host),
+            Bounds(self.application, service, address.host),
             http=protocol_of(service),
             reset_contextvars=True,  # what one request acts for is none of the next one's
             log_config=None,

@@ -1,0 +1,207 @@
+"""Who may what: each command and each route, for those without a role and those without rights."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import jwt
+import pytest
+from starlette.routing import Route, WebSocketRoute
+
+from tests.serve.siege import Served, serving
+from txlog.serve.http.application import ENDPOINTS
+from txlog.serve.http.listener import HARMLESS, OWN
+from txlog.serve.pulsar.commands import handlers
+from txlog.serve.pulsar.messages import COMMANDS, FIELDS
+
+pytestmark = pytest.mark.usefixtures("quick_disk")
+SECRET = bytes(range(32))
+RULES = """
+superusers = ["boss"]
+[tokens]
+secret_key = "secret.key"
+[roles.idle]
+[roles.sender]
+produce = ["acme/*"]
+[roles.reader]
+consume = ["acme/*"]
+"""
+TOPIC = "persistent://acme/shop/orders"
+
+# What each command is about. anyone: nobody's data; own: the store knows whose it is, tested with
+# transactions; handle: of a producer or consumer that this connection has opened; otherwise the
+# rules that allow it.
+WHO: dict[str, str] = {
+    "CONNECT": "anyone",
+    "AUTH_RESPONSE": "anyone",
+    "PING": "anyone",
+    "PONG": "anyone",
+    "PARTITIONED_METADATA": "produce consume",
+    "LOOKUP": "produce consume",
+    "GET_TOPICS_OF_NAMESPACE": "shown",
+    "WATCH_TOPIC_LIST": "shown",
+    "WATCH_TOPIC_LIST_CLOSE": "handle",
+    "PRODUCER": "produce",
+    "SEND": "handle",
+    "CLOSE_PRODUCER": "handle",
+    "SUBSCRIBE": "consume",
+    "FLOW": "handle",
+    "ACK": "handle",
+    "REDELIVER_UNACKNOWLEDGED_MESSAGES": "handle",
+    "UNSUBSCRIBE": "handle",
+    "SEEK": "handle",
+    "CLOSE_CONSUMER": "handle",
+    "CONSUMER_STATS": "handle",
+    "GET_LAST_MESSAGE_ID": "handle",
+    "GET_SCHEMA": "produce consume",
+    "GET_OR_CREATE_SCHEMA": "produce",
+    "TC_CLIENT_CONNECT_REQUEST": "own",
+    "NEW_TXN": "own",
+    "ADD_PARTITION_TO_TXN": "produce",
+    "ADD_SUBSCRIPTION_TO_TXN": "consume",
+    "END_TXN": "own",
+}
+FIELDS_OF: dict[str, dict[str, Any]] = {
+    "PRODUCER": {"producer_id": 9},
+    "SUBSCRIBE": {"subscription": "s", "subType": 1, "consumer_id": 9},
+    "GET_OR_CREATE_SCHEMA": {"schema": {"name": "x", "schema_data": b"", "type": 0}},
+}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "secret.key").write_bytes(SECRET)
+    return tmp_path
+
+
+def token(role: str) -> bytes:
+    return jwt.encode({"sub": role}, SECRET).encode()
+
+
+def test_every_command_says_who_may() -> None:
+    """Kills: a new command that nobody has thought about. It needs a line in WHO."""
+    names = {number: name for name, number in COMMANDS.items()}
+    assert {names[number] for number in handlers()} <= set(WHO)
+
+
+def test_commands_at_a_topic_are_for_those_whom_the_rules_let(folder: Path) -> None:
+    at_topic = [name for name, who in WHO.items() if {"produce", "consume"} & set(who.split())]
+    there = [name for name in at_topic if COMMANDS[name] in handlers()]
+    assert len(there) >= 6
+
+    async def program(served: Served) -> None:
+        boss = await served.connected(auth_method_name="token", auth_data=token("boss"))
+        assert (await boss.ask("producer", topic=TOPIC, producer_id=1, request_id=1)).producer_ready
+        made = await boss.ask("newTxn", request_id=1, txn_ttl_seconds=60_000, tc_id=0)
+        txn = {"txnid_most_bits": made.txnid_most_bits, "txnid_least_bits": made.txnid_least_bits}
+        wrong = []
+        for role, may in (("idle", ""), ("sender", "produce"), ("reader", "consume")):
+            for name in there:
+                client = await served.connected(auth_method_name="token", auth_data=token(role))
+                client.send(FIELDS[COMMANDS[name]], **_fields(name, txn))
+                said = str(await client.answer())
+                # in a transaction of another its topic was allowed
+                is_refused = f"role {role} may not" in said and "NotAllowedError" in said
+                if is_refused == bool({may} & set(WHO[name].split())):
+                    wrong.append((role, name, said))
+        assert wrong == []
+
+    serving(folder, program, rules=RULES)
+
+
+def _fields(name: str, txn: dict[str, int]) -> dict[str, Any]:
+    from txlog.serve.pulsar.messages import message_class
+
+    given = dict(FIELDS_OF.get(name, {}))
+    if name == "ADD_PARTITION_TO_TXN":
+        return {**txn, "partitions": [TOPIC], "request_id": 7}
+    if name == "ADD_SUBSCRIPTION_TO_TXN":
+        one = message_class("Subscription")(topic=TOPIC, subscription="s")
+        return {**txn, "subscription": [one], "request_id": 7}
+    if "schema" in given:
+        given["schema"] = message_class("Schema")(**given["schema"])
+    return {"topic": TOPIC, "request_id": 7, **given}
+
+
+def test_names_of_topics_are_shown_to_those_who_may_use_them(folder: Path) -> None:
+    async def program(served: Served) -> None:
+        boss = await served.connected(auth_method_name="token", auth_data=token("boss"))
+        assert (await boss.ask("producer", topic=TOPIC, producer_id=1, request_id=1)).producer_ready
+        for role, expected in (("boss", [TOPIC]), ("reader", [TOPIC]), ("idle", [])):
+            client = await served.connected(auth_method_name="token", auth_data=token(role))
+            answer = await client.ask("getTopicsOfNamespace", namespace="acme/shop", request_id=7)
+            assert list(answer.topics) == expected
+
+    serving(folder, program, rules=RULES)
+
+
+# --- HTTP ------------------------------------------------------------------------------------
+
+OPEN_PATHS = {"/", "/page.css", "/page.js", "/ready"} | {
+    f"/admin/v2/brokers/{name}" for name in ("health", "ready")
+}
+GIVEN = {"tenant": "acme", "namespace": "shop", "topic": "orders", "domain": "persistent"}
+
+
+def test_every_route_refuses_those_without_role_or_right(folder: Path) -> None:
+    """Kills: a new route without a gate. One that needs none stands in OPEN_PATHS above."""
+    spared = {one.path for one in ENDPOINTS if one.act.__name__ in HARMLESS | OWN}
+
+    async def program(served: Served) -> None:
+        wrong, count = [], 0
+        for route in routes_of(served):
+            path = re.sub(r"{(\w+)(?::\w+)?}", lambda m: GIVEN.get(m[1], "1"), route.path)
+            for method in sorted((route.methods or {"GET"}) - {"HEAD"}):
+                for role in (None, "idle"):
+                    found = await _status(served, method, path, role)
+                    count += 1
+                    if route.path in OPEN_PATHS:
+                        expected = 200
+                    elif role is None:
+                        expected = 401
+                    elif route.path in spared or route.path == "/openapi.json":
+                        continue
+                    else:
+                        expected = 403
+                    if found != expected:
+                        wrong.append((method, route.path, role, found))
+        assert wrong == []
+        assert count > 200
+
+    serving(folder, program, rules=RULES)
+
+
+def routes_of(served: Served) -> list[Route]:
+    """The routes of requests; those of WebSockets are below."""
+    app = served.server.listeners[1].application  # type: ignore[attr-defined]
+    return [one for one in app.routes if isinstance(one, Route)]
+
+
+async def _status(served: Served, method: str, path: str, role: str | None) -> int:
+    by = "" if role is None else f"Authorization: Bearer {token(role).decode()}\n"
+    head = (
+        f"{method} {path} HTTP/1.1\nHost: a.example\n{by}Connection: close\nContent-Length: 0\n\n"
+    )
+    return (await served.request(head))[0]
+
+
+def test_every_websocket_refuses_those_without_role_or_right(folder: Path) -> None:
+    async def program(served: Served) -> None:
+        app = served.server.listeners[1].application  # type: ignore[attr-defined]
+        sockets = [one for one in app.routes if isinstance(one, WebSocketRoute)]
+        assert len(sockets) >= 3
+        for route in sockets:
+            path = re.sub(r"{(\w+)(?::\w+)?}", lambda m: GIVEN.get(m[1], "1"), route.path)
+            for by in ("", f"?token={token('idle').decode()}"):
+                upgrade = (
+                    "Connection: Upgrade\nUpgrade: websocket\nSec-WebSocket-Version: 13\n"
+                    "Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\n"
+                )
+                status, text = await served.request(
+                    f"GET {path}{by} HTTP/1.1\nHost: a.example\n{upgrade}\n"
+                )
+                assert status != 101 or "TXL-4" in text, (route.path, by, text)
+
+    serving(folder, program, rules=RULES)
