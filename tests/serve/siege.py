@@ -69,11 +69,23 @@ class Wire:
     def send(self, name: str, /, **fields: Any) -> None:
         self.writer.write(encoded(name, **fields))
 
-    def message(self, payload: bytes, fields: dict[str, Any], /, **more: Any) -> None:
-        """Send a message."""
-        head = MessageMetadata(producer_name="", publish_time=1, sequence_id=more["sequence_id"])
+    def message(
+        self,
+        payload: bytes,
+        fields: dict[str, Any],
+        head: dict[str, Any],
+        /,
+        spoils: int = 0,
+        **more: Any,
+    ) -> None:
+        """Send a message; spoils: how many bits of its checksum are wrong."""
+        number = more["sequence_id"]
+        metadata = MessageMetadata(producer_name="", publish_time=1, sequence_id=number, **head)
         command = made("send", num_messages=1, **fields, **more).SerializeToString()
-        self.writer.writelines(message_frame(command, head.SerializeToString(), payload))
+        first, rest = message_frame(command, metadata.SerializeToString(), payload)
+        at = 8 + len(command) + 2
+        first = first[:at] + bytes([first[at] ^ ((1 << spoils) - 1)]) + first[at + 1 :]
+        self.writer.writelines([first, rest])
 
     async def answer(self) -> Proto:
         """The next command."""

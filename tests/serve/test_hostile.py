@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import struct
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ secret_key = "secret.key"
 [roles.billing]
 produce = ["acme/shop/*"]
 """
+BOMB = zlib.compress(bytes(64 << 20), 9)  # 64 KiB
 QUICK = Limits(connect_timeout_ms=100, frame_timeout_ms=100, idle_timeout_ms=100)
 
 
@@ -361,7 +363,7 @@ def test_transactions_are_of_the_role_that_began_them(folder: Path) -> None:
             ready = await client.ask("producer", topic=name, producer_id=1, request_id=2)
             assert ready.producer_ready
         for client, expected in ((other, "send_error"), (billing, "send_receipt")):
-            client.message(b"x", txn, producer_id=1, sequence_id=1)
+            client.message(b"x", txn, {}, producer_id=1, sequence_id=1)
             answer = await client.answer()
             assert answer.HasField(expected), answer
         ended = await other.ask("endTxn", request_id=3, txn_action=0, **txn)
@@ -374,3 +376,70 @@ def test_transactions_are_of_the_role_that_began_them(folder: Path) -> None:
         assert not ended.HasField("error")
 
     serving(folder, program, rules=rules)
+
+
+def test_producers_beyond_the_limit_are_refused(folder: Path) -> None:
+    async def program(served: Served) -> None:
+        client = await served.connected()
+        for number in (1, 2, 3):
+            answer = await client.ask("producer", topic="x", producer_id=number, request_id=number)
+            assert hasattr(answer, "error") == (number == 3)
+        assert answer.error == ERRORS["TooManyRequests"]
+
+    serving(folder, program, limits=Limits(producers=2))
+
+
+@pytest.mark.parametrize("said", [1, 200 << 20])
+def test_chunks_are_held_within_bounds(folder: Path, said: int) -> None:
+    """Kills: chunks larger than they said, and many messages whose last chunk never comes."""
+
+    async def program(served: Served) -> None:
+        client, answers = await served.connected(), []
+        for number in (1, 2, 3):
+            await client.ask("producer", topic="x", producer_id=number, request_id=number)
+            head = {"uuid": "u", "chunk_id": 0, "num_chunks_from_msg": 9}
+            head["total_chunk_msg_size"] = said
+            client.message(b"xx", {}, head, producer_id=number, sequence_id=0)
+            client.send("ping")
+            answers.append(await client.answer())
+            if answers[-1].HasField("send_error"):
+                await client.answer()
+        refused = [one.send_error.error for one in answers if one.HasField("send_error")]
+        if said == 1:
+            assert len(refused) == 3
+        else:
+            assert refused == [ERRORS["TooManyRequests"]]
+
+    serving(folder, program)
+
+
+BATCHES = {
+    "a wrong checksum": ({}, b"x", 1),
+    "a bomb of zlib": ({"compression": 2, "uncompressed_size": 1 << 30}, BOMB, 0),
+    "a bomb that lies": ({"compression": 2, "uncompressed_size": 10}, BOMB, 0),
+    "no zstd": ({"compression": 3, "uncompressed_size": 10}, b"what", 0),
+    "a batch of nothing": ({"num_messages_in_batch": 0}, b"", 0),
+    "a batch of too much": ({"num_messages_in_batch": 1 << 30}, b"\0\0\0\2\x18\0", 0),
+    "a batch that ends early": ({"num_messages_in_batch": 1}, b"\0\0\0\x09\x18", 0),
+    "a value outside": ({"num_messages_in_batch": 1}, b"\0\0\0\2\x18\x7fabc", 0),
+}
+
+
+@pytest.mark.parametrize("bad", BATCHES.values(), ids=BATCHES)
+def test_a_bad_message_is_refused_alone(
+    folder: Path, bad: tuple[dict[str, Any], bytes, int]
+) -> None:
+    """Nothing of it is stored, and what the client sends after it is."""
+    head, payload, spoils = bad
+
+    async def program(served: Served) -> None:
+        client = await served.connected()
+        await client.ask("producer", topic="x", producer_id=1, request_id=1)
+        client.message(payload, {}, head, producer_id=1, sequence_id=0, spoils=spoils)
+        assert (await client.answer()).HasField("send_error")
+        client.message(b"good", {}, {}, producer_id=1, sequence_id=1)
+        assert (await client.answer()).HasField("send_receipt")
+        rows = await served.service.client.run(lambda sync: list(sync.reader("x")))
+        assert [row.value for row in rows] == [b"good"]
+
+    serving(folder, program)

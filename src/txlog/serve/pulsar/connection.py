@@ -57,6 +57,7 @@ class Host(Protocol):
     """What a connection needs of its listener."""
 
     service: Service
+    connections: set[Connection]
     ends: Ends
     sends: Sends
     names: set[tuple[str, str]]

@@ -17,9 +17,17 @@ from typing import TYPE_CHECKING, Any, Final
 
 from txlog.engine.folds.catalog import Topic, number_of
 from txlog.engine.view.view import View
-from txlog.errors import InvalidMessage, LimitExceeded, NotAllowed, ProducerBusy, TxlogError
+from txlog.errors import (
+    InvalidMessage,
+    LimitExceeded,
+    NotAllowed,
+    ProducerBusy,
+    TryAgain,
+    TxlogError,
+)
 from txlog.ids import MessageId, TopicName, TxnId
 from txlog.serve.core.authority import PRODUCE
+from txlog.serve.core.limits import too_many
 from txlog.serve.pulsar import ids, schemas, topics
 from txlog.serve.pulsar.batches import decompressed, rows_of
 from txlog.serve.pulsar.connection import Connection, Handler
@@ -38,6 +46,7 @@ ROOM: Final = "producers"
 MODES: Final = ("shared", "exclusive", "wait-for-exclusive", "exclusive-with-fencing")
 NAME_MAX: Final = 128  # characters of a producer's name in the store
 CHUNKED_BYTES_MAX: Final = 256 << 20  # of one message in chunks, held in memory
+CHUNKS_BYTES_MAX: Final = 512 << 20  # of all of them, of all clients
 
 
 class Shared:
@@ -114,6 +123,9 @@ async def open_producer(connection: Connection, body: Proto, rest: memoryview) -
     name = topics.name_of(body.topic)
     connection.may(PRODUCE, name.topic)
     room, service = Room.of(connection), connection.service
+    most = service.limits.producers
+    if len(room.producers) >= most:
+        raise too_many("producers on this connection", most)
     if body.producer_id in room.producers:
         raise ProducerBusy(f"there is a producer {body.producer_id} on this connection")
     creates = service.options.creates_topics
@@ -242,6 +254,9 @@ def _chunk(
     """One chunk; the message when it is the last. Raises InvalidMessage, LimitExceeded."""
     head, payload = message
     if head.chunk_id == 0:
+        one.chunks = None
+        if _held(connection) + head.total_chunk_msg_size > CHUNKS_BYTES_MAX:
+            raise TryAgain("too many messages in chunks are on their way", code=509)
         one.chunks = Chunks(head)
     have = one.chunks
     if have is None or have.head.uuid != head.uuid or head.chunk_id != len(have.pieces):
@@ -249,6 +264,9 @@ def _chunk(
         raise InvalidMessage(f"chunk {head.chunk_id} of {head.uuid} is out of order")
     have.pieces.append(bytes(payload))
     have.size += len(payload)
+    if have.size > have.head.total_chunk_msg_size:
+        one.chunks = None
+        raise InvalidMessage(f"chunks of {head.uuid} are larger than it says")
     have.sequences.append((body.sequence_id, body.highest_sequence_id))
     most = min(CHUNKED_BYTES_MAX, connection.service.store.settings.max_chunked_message_bytes)
     if max(have.size, have.head.total_chunk_msg_size) > most:
@@ -285,6 +303,18 @@ def _chunk(
             _told(connection, one, made, found, error)
 
     return Item(None, len(data), told, txn, large)
+
+
+def _held(connection: Connection) -> int:
+    """How many bytes the messages that come in chunks will have, of all clients."""
+    rooms = [one.rooms.get(ROOM) for one in connection.listener.connections]
+    return sum(
+        one.chunks.head.total_chunk_msg_size
+        for room in rooms
+        if room is not None
+        for one in room.producers.values()
+        if one.chunks is not None
+    )
 
 
 def _told(
