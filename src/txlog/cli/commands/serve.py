@@ -19,6 +19,7 @@ from txlog.errors import InvalidArgument, MissingExtra, Usage, printable
 from txlog.ranges import format_time
 
 _PACKAGES = ("google", "starlette", "uvicorn", "websockets", "jwt", "cryptography", "h11")
+_LINES_PER_SECOND_MAX: Final = 20
 _WARNINGS: Final = frozenset({"refused", "dropped", "failed"})
 
 PulsarOption = Annotated[
@@ -156,12 +157,24 @@ def _pidfile(path: str | None) -> Iterator[None]:
 
 
 def _log(call: Call) -> Callable[[str, Mapping[str, object]], None]:
-    """What happens, as a line on stderr, of JSON with --log-format json."""
+    """What happens, as a line on stderr, of JSON with --log-format json.
+
+    A flood of clients is no flood of lines: beyond so many in a second the next line counts them.
+    """
+    since, told, untold = 0, 0, 0
 
     def tell(event: str, facts: Mapping[str, object]) -> None:
+        nonlocal since, told, untold
         level = "warning" if event in _WARNINGS else "info"
         if call.flags.quiet >= (2 if level == "warning" else 1):
             return
+        second = call.now_ms() // 1_000
+        since, told = (since, told + 1) if second == since else (second, 1)
+        if told > _LINES_PER_SECOND_MAX and level == "warning":
+            untold += 1
+            return
+        if untold:
+            facts, untold = {**facts, "untold": untold}, 0
         known = {name: value for name, value in facts.items() if value is not None}
         if call.flags.log_format == "json":
             at = format_time(call.now_ms())
