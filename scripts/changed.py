@@ -40,7 +40,7 @@ def check() -> int:
         return 0
     left = max(1, SECONDS - int(time.monotonic() - began))
     words = ["-q", "--maxfail", "9", "-n", "0", "--seconds", str(left), *tests[:FILES_MAX]]
-    return _run(["pytest", *words, "-m", "not slow and not deep and not spark"])
+    return _run(["pytest", *words, "-m", "not slow and not deep and not spark and not clients"])
 
 
 def _run(words: list[str]) -> int:

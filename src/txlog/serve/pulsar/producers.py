@@ -22,6 +22,7 @@ from txlog.errors import (
     LimitExceeded,
     NotAllowed,
     ProducerBusy,
+    ProducerFenced,
     TryAgain,
     TxlogError,
 )
@@ -187,9 +188,15 @@ async def _shared(
             last_sequence_id=-1,
             producer_ready=False,
         )
-    handle = await connection.client.producer(
-        topic.name, name, access_mode=mode, chunking=True, schema=schemas.schema_of(body)
-    )
+    try:
+        handle = await connection.client.producer(
+            topic.name, name, access_mode=mode, chunking=True, schema=schemas.schema_of(body)
+        )
+    except ProducerBusy as error:
+        if mode == "shared" or not body.HasField("topic_epoch") or key in names:
+            raise
+        # it was the exclusive one, and comes again: somebody has taken over
+        raise ProducerFenced(error.message) from error
     found = room.shared[key] = Shared(handle, topic, name)
     names.add(key)
     return found

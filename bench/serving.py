@@ -1,0 +1,317 @@
+"""`txlog serve` beside Apache Pulsar standalone and pulsar-lite: same machine, same clients.
+
+    python bench/serving.py [--messages N] [--systems txlog,pulsar,lite] [--runs N]
+
+Apache Pulsar comes by Maven (pulsar-server-distribution), pulsar-lite by pip; both are kept in
+bench/.work. Messages have 100 bytes. Produce and consume are measured with the stock Python client,
+transactions with the stock Java client (tests/clients/java: two topics, one message each). What is
+printed is the median of the runs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import signal
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pulsar
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+from tests.clients import bed  # noqa: E402
+
+WORK = ROOT / "bench" / ".work"
+VERSION = "4.0.4"
+PAYLOAD = os.urandom(50).hex().encode()
+SYNC = 300  # messages that are sent one by one
+TRANSACTIONS = 1000
+SILENT = pulsar.FileLogger(pulsar.LoggerLevel.Error, os.devnull)
+
+
+def main() -> int:
+    """Measure, and print a table and the figures as JSON."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--messages", type=int, default=200_000)
+    parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--systems", default="txlog,pulsar,lite")
+    options = parser.parse_args()
+    WORK.mkdir(exist_ok=True)
+    found: dict[str, dict[str, list[float]]] = {}
+    for run in range(options.runs):  # in turns, so that a busy machine is one for all
+        for name in options.systems.split(","):
+            with tempfile.TemporaryDirectory(dir=WORK) as folder:
+                figures = measured(SYSTEMS[name], Path(folder), options.messages)
+            print(f"run {run}: {name}: {json.dumps(figures)}", file=sys.stderr)
+            for what, value in figures.items():
+                found.setdefault(what, {}).setdefault(name, []).append(value)
+    names = options.systems.split(",")
+    print("| | " + " | ".join(names) + " |\n|---|" + "---|" * len(names))
+    for what, by_name in found.items():
+        cells = [
+            f"{statistics.median(by_name[name]):,.6g}" if name in by_name else "-" for name in names
+        ]
+        print(f"| {what} | " + " | ".join(cells) + " |")
+    return 0
+
+
+# --- systems: each starts a process that listens at a port -----------------------------------
+
+
+def txlog_serve(folder: Path, port: int) -> subprocess.Popen[bytes]:
+    """This tree."""
+    store = ["--store", str(folder / "store")]
+    txlog = [sys.executable, "-m", "txlog", *store]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+    if not (folder / "store").exists():
+        subprocess.run([*txlog, "init"], env=environment, check=True, stdout=subprocess.DEVNULL)
+    return subprocess.Popen(
+        [*txlog, "serve", "--pulsar", f"127.0.0.1:{port}", "--http", "off"],
+        env=environment,
+        stderr=subprocess.DEVNULL,
+    )
+
+
+def apache_pulsar(folder: Path, port: int) -> subprocess.Popen[bytes]:
+    """Apache Pulsar standalone with transactions, in 512 MB."""
+    home = WORK / f"apache-pulsar-{VERSION}"
+    if not home.exists():
+        subprocess.run(
+            [
+                *("mvn", "-q", "-B", "dependency:copy", f"-DoutputDirectory={WORK}"),
+                f"-Dartifact=org.apache.pulsar:pulsar-server-distribution:{VERSION}:tar.gz:bin",
+            ],
+            check=True,
+        )
+        archive = WORK / f"pulsar-server-distribution-{VERSION}-bin.tar.gz"
+        shutil.unpack_archive(archive, WORK, filter="tar")
+    settings = {
+        "brokerServicePort": port,
+        "webServicePort": _free_port(),
+        "bindAddress": "127.0.0.1",
+        "advertisedAddress": "127.0.0.1",
+        "transactionCoordinatorEnabled": "true",
+    }
+    lines = (home / "conf" / "standalone.conf").read_text().splitlines()
+    kept = [line for line in lines if line.partition("=")[0] not in settings]
+    configuration = folder / "standalone.conf"
+    configuration.write_text("\n".join(kept + [f"{a}={b}" for a, b in settings.items()]))
+    return subprocess.Popen(
+        [
+            *(home / "bin" / "pulsar", "standalone", "-nfw", "-nss", "-c", configuration),
+            f"--bookkeeper-port={_free_port()}",
+            f"--bookkeeper-dir={folder}/bookkeeper",
+            f"--metadata-dir={folder}/metadata",
+        ],
+        env={
+            **os.environ,
+            "PULSAR_MEM": "-Xms512m -Xmx512m -XX:MaxDirectMemorySize=512m",
+            "PULSAR_GC": "-XX:+UseG1GC",
+            "PULSAR_GC_LOG": " ",
+            "PULSAR_LOG_DIR": str(folder),
+            "PULSAR_STANDALONE_CONF": str(configuration),
+        },
+        cwd=folder,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+
+
+def pulsar_lite(folder: Path, port: int) -> subprocess.Popen[bytes]:
+    """pulsar-lite, from a virtual environment of its own."""
+    home = WORK / "lite"
+    if not home.exists():
+        subprocess.run([sys.executable, "-m", "venv", str(home)], check=True)
+        subprocess.run([home / "bin" / "pip", "install", "-q", "pulsar-lite"], check=True)
+    (program,) = home.glob("lib/python*/site-packages/pulsar_lite/bin/pulsar-lite")
+    return subprocess.Popen(
+        [program, "--addr", f"127.0.0.1:{port}", "--db-path", str(folder / "db")],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+
+
+Start = Callable[[Path, int], "subprocess.Popen[bytes]"]
+SYSTEMS: dict[str, Start] = {"txlog": txlog_serve, "pulsar": apache_pulsar, "lite": pulsar_lite}
+
+
+# --- measuring -------------------------------------------------------------------------------
+
+
+def measured(start: Start, folder: Path, count: int) -> dict[str, float]:
+    """All figures of one system; what it cannot do is left out."""
+    port = _free_port()
+    url = f"pulsar://127.0.0.1:{port}"
+    if start is txlog_serve:
+        start(folder, port).kill()  # makes the store
+    began = time.monotonic()
+    process = start(folder, port)
+    figures: dict[str, float] = {}
+    try:
+        client = _connected(url, process)
+        figures["start, s"] = round(time.monotonic() - began, 2)
+        for what, act in MEASURES.items():
+            figures[what] = act(client, count)
+        for at_once in (1, 50):
+            rate = _transactions(url, at_once)
+            if rate:
+                figures[f"transactions/s, {at_once} at once"] = rate
+        figures["memory, MB"] = round(_memory_mb(process.pid))
+        client.close()
+    finally:
+        _end(process)
+    return figures
+
+
+def _connected(url: str, process: subprocess.Popen[bytes]) -> Any:
+    """A client, once a message has been sent."""
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline:
+        assert process.poll() is None, "it ended"
+        try:
+            socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2])), 1).close()
+            client = pulsar.Client(url, logger=SILENT, operation_timeout_seconds=30)
+            producer = client.create_producer("persistent://public/default/first")
+            producer.send(PAYLOAD)
+            producer.close()
+            return client
+        except (OSError, pulsar.PulsarException):
+            time.sleep(0.05)
+    raise AssertionError("it did not start")
+
+
+def sync(client: Any, count: int) -> float:
+    """Messages a second, each after the answer to the one before."""
+    producer = client.create_producer("persistent://public/default/sync", batching_enabled=False)
+    began = time.monotonic()
+    for _ in range(SYNC):
+        producer.send(PAYLOAD)
+    return round(SYNC / (time.monotonic() - began))
+
+
+def unbatched(client: Any, count: int) -> float:
+    """Messages a second without waiting, each for itself."""
+    return _sent(client, "async", count // 4, batching_enabled=False)
+
+
+def batched(client: Any, count: int) -> float:
+    """Messages a second in batches of up to 1,000."""
+    return _sent(
+        client,
+        "batched",
+        count,
+        batching_enabled=True,
+        batching_max_messages=1000,
+        batching_max_publish_delay_ms=10,
+        batching_max_allowed_size_in_bytes=1 << 20,
+    )
+
+
+def _sent(client: Any, topic: str, count: int, **options: Any) -> float:
+    producer = client.create_producer(
+        f"persistent://public/default/{topic}",
+        block_if_queue_full=True,
+        max_pending_messages=20_000,
+        send_timeout_millis=120_000,
+        **options,
+    )
+    failed = []
+
+    def done(result: Any, message_id: Any) -> None:
+        if result != pulsar.Result.Ok:
+            failed.append(result)
+
+    began = time.monotonic()
+    for _ in range(count):
+        producer.send_async(PAYLOAD, done)
+    producer.flush()
+    seconds = time.monotonic() - began
+    assert not failed, failed[:3]
+    return round(count / seconds)
+
+
+def consumed(client: Any, count: int) -> float:
+    """Messages a second of those that were sent in batches, all of them acknowledged."""
+    consumer = client.subscribe(
+        "persistent://public/default/batched",
+        "s",
+        initial_position=pulsar.InitialPosition.Earliest,
+        receiver_queue_size=10_000,
+    )
+    began = time.monotonic()
+    for n in range(count):
+        message = consumer.receive(timeout_millis=60_000)
+        if n % 1000 == 999:
+            consumer.acknowledge_cumulative(message)
+    seconds = time.monotonic() - began
+    consumer.close()
+    return round(count / seconds)
+
+
+MEASURES: dict[str, Callable[[Any, int], float]] = {
+    "produce one by one, messages/s": sync,
+    "produce async, messages/s": unbatched,
+    "produce batched, messages/s": batched,
+    "consume, messages/s": consumed,
+}
+
+
+def _transactions(url: str, at_once: int) -> float | None:
+    """Transactions a second of the Java client; None: it cannot be had, or the server has none."""
+    try:
+        command = bed.PROGRAMS["java"]()
+    except bed.Unavailable as error:
+        print(error, file=sys.stderr)
+        return None
+    command[command.index("clients.Main")] = "clients.Bench"
+    topic = f"persistent://public/default/txn-{at_once}-"
+    count = TRANSACTIONS if at_once > 1 else TRANSACTIONS // 5
+    made = subprocess.run(
+        [*command, url, topic, str(count), str(at_once)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    return float(made.stdout) if made.returncode == 0 and made.stdout else None
+
+
+def _memory_mb(pid: int) -> float:
+    """Resident memory of a process and its children."""
+    total = 0.0
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("VmRSS"):
+            total += int(line.split()[1]) / 1024
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return total + sum(_memory_mb(int(child)) for child in children)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    process.send_signal(signal.SIGTERM)
+    try:
+        process.wait(20)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def _free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        port: int = found.getsockname()[1]
+        return port
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,681 @@
+"""Owns what the stock Python client should be able to do, for its sync and its asyncio flavour.
+
+    scenarios.py (sync | asyncio) URL PREFIX [NAME ...]
+
+It runs the scenarios that are named, or all, and prints a JSON object for each: its name, whether
+it held, and why not. Topics have names that begin with the prefix.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import json
+import os
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import TimeoutError as TimedOut
+from typing import Any
+
+import pulsar
+import pulsar.asyncio
+from pulsar import schema
+
+AT_ONCE = 4
+PATIENCE_MS = 20_000
+SILENCE_MS = 700  # how long nothing has to come for it to be "nothing"
+Scenario = Callable[["Bed"], None]
+SCENARIOS: dict[str, Scenario] = {}
+ONLY_SYNC: set[str] = set()
+PRINTING = threading.Lock()
+
+
+def scenario(act: Scenario) -> Scenario:
+    """A scenario of both flavours."""
+    SCENARIOS[act.__name__] = act
+    return act
+
+
+def only_sync(act: Scenario) -> Scenario:
+    """A scenario of what the asyncio flavour does not have."""
+    ONLY_SYNC.add(act.__name__)
+    return scenario(act)
+
+
+class Bed:
+    """What scenarios share: one client, names of topics."""
+
+    def __init__(self, client: Any, prefix: str) -> None:
+        self.client, self._prefix = client, prefix
+
+    def of(self, name: str) -> Bed:
+        return Bed(self.client, f"{self._prefix}-{name.replace('_', '-')}")
+
+    def topic(self, *parts: str) -> str:
+        return "persistent://public/default/" + "-".join([self._prefix, *parts])
+
+    def producer(self, topic: str | None = None, **options: Any) -> Any:
+        options.setdefault("batching_enabled", False)
+        return self.client.create_producer(topic or self.topic(), **options)
+
+    def consumer(self, topic: Any = None, name: str = "s", **options: Any) -> Any:
+        return self.client.subscribe(
+            topic or self.topic(), name, initial_position=pulsar.InitialPosition.Earliest, **options
+        )
+
+    def shared(self, **options: Any) -> Any:
+        return self.consumer(consumer_type=pulsar.ConsumerType.Shared, **options)
+
+    def send(self, count: int, topic: str | None = None) -> list[Any]:
+        """Send m0, m1, ... one by one."""
+        producer = self.producer(topic)
+        ids = [producer.send(f"m{n}".encode()) for n in range(count)]
+        producer.close()
+        return ids
+
+    def send_batch(self, count: int) -> list[Any]:
+        """Send m0, m1, ... in one batch."""
+        producer = self.producer(
+            batching_enabled=True,
+            batching_max_messages=count,
+            batching_max_publish_delay_ms=1000,
+        )
+        ids = send_all(producer, values(0, count))
+        producer.close()
+        return ids
+
+
+def send_all(producer: Any, texts: Sequence[str]) -> list[Any]:
+    """Send without waiting in between; returns the ids."""
+    sent: list[Future[Any]] = []
+    for text in texts:
+        if isinstance(producer, Awaited):
+            sent.append(producer.begin("send", text.encode()))
+            continue
+        future: Future[Any] = Future()
+        sent.append(future)
+
+        def done(result: Any, message_id: Any, future: Future[Any] = future) -> None:
+            if result == pulsar.Result.Ok:
+                future.set_result(message_id)
+            else:
+                future.set_exception(Exception(str(result)))
+
+        producer.send_async(text.encode(), done)
+    producer.flush()
+    return [future.result(PATIENCE_MS / 1000) for future in sent]
+
+
+class Awaited:
+    """An object of the asyncio flavour, whose calls are waited for in a thread of scenarios."""
+
+    def __init__(self, inner: Any, loop: asyncio.AbstractEventLoop) -> None:
+        self._inner, self._loop = inner, loop
+        self._receiving: Future[Any] | None = None
+
+    def begin(self, name: str, *args: Any) -> Future[Any]:
+        return asyncio.run_coroutine_threadsafe(getattr(self._inner, name)(*args), self._loop)
+
+    def receive(self, timeout_millis: int) -> Any:
+        if self._receiving is None:
+            self._receiving = self.begin("receive")
+        try:
+            message = self._receiving.result(timeout_millis / 1000)
+        except TimedOut:
+            raise pulsar.Timeout("nothing came") from None
+        self._receiving = None
+        return message
+
+    def read_next(self, timeout_millis: int) -> Any:
+        return self.begin("read_next").result(timeout_millis / 1000)
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._inner, name)
+        if not callable(found):
+            return found
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            made = found(*args, **kwargs)
+            if inspect.isawaitable(made):
+                made = asyncio.run_coroutine_threadsafe(_of(made), self._loop).result(
+                    PATIENCE_MS / 1000
+                )
+            kinds = (pulsar.asyncio.Producer, pulsar.asyncio.Consumer, pulsar.asyncio.Reader)
+            return Awaited(made, self._loop) if isinstance(made, kinds) else made
+
+        return call
+
+
+async def _of(made: Any) -> Any:
+    return await made
+
+
+def values(start: int, end: int) -> list[str]:
+    return [f"m{n}" for n in range(start, end)]
+
+
+def following(consumer: Any, count: int) -> list[Any]:
+    return [consumer.receive(timeout_millis=PATIENCE_MS) for _ in range(count)]
+
+
+def texts(messages: Sequence[Any]) -> list[str]:
+    return [message.data().decode() for message in messages]
+
+
+def nothing(consumer: Any) -> None:
+    try:
+        message = consumer.receive(timeout_millis=SILENCE_MS)
+    except pulsar.Timeout:
+        return
+    raise AssertionError(f"a message came: {message.data()[:50]!r}")
+
+
+def same(found: object, expected: object) -> None:
+    assert found == expected, f"expected {expected!r}, found {found!r}"
+
+
+def fails(act: Callable[[], object], *texts: str) -> None:
+    try:
+        act()
+    except Exception as error:
+        said = f"{type(error).__name__} {error}"
+        assert any(text in said for text in texts), said
+        return
+    raise AssertionError("nothing was raised")
+
+
+def wrapped(message_id: Any) -> pulsar.MessageId:
+    """The class of ids that users see; some calls answer with another."""
+    is_wrapped = isinstance(message_id, pulsar.MessageId)
+    return message_id if is_wrapped else pulsar.MessageId.wrap(message_id)
+
+
+def arrived(messages: Sequence[Any], ids: Sequence[Any]) -> None:
+    for n, (message, message_id) in enumerate(zip(messages, ids, strict=True)):
+        found = wrapped(message.message_id())
+        message_id = wrapped(message_id)
+        assert not found < message_id and not message_id < found, f"{found} is not {message_id}"
+        assert n == 0 or wrapped(ids[n - 1]) < message_id, "ids are not in order"
+
+
+# --- sending ---------------------------------------------------------------------------------
+
+
+@scenario
+def send(bed: Bed) -> None:
+    ids = bed.send(5)
+    messages = following(bed.consumer(), 5)
+    same(texts(messages), values(0, 5))
+    arrived(messages, ids)
+
+
+@scenario
+def send_async(bed: Bed) -> None:
+    ids = send_all(bed.producer(), values(0, 200))
+    messages = following(bed.consumer(), 200)
+    same(texts(messages), values(0, 200))
+    arrived(messages, ids)
+
+
+@scenario
+def batches(bed: Bed) -> None:
+    ids = [*bed.send_batch(20), *bed.send(1), *bed.send_batch(20)]
+    messages = following(bed.consumer(), 41)
+    same(texts(messages), [*values(0, 20), "m0", *values(0, 20)])
+    arrived(messages, ids)
+
+
+@scenario
+def compression(bed: Bed) -> None:
+    value = "compressible " * 1000
+    consumer = bed.consumer()
+    for name in ("NONE", "LZ4", "ZLib", "ZSTD", "SNAPPY"):
+        for batching in (False, True):
+            producer = bed.producer(
+                compression_type=getattr(pulsar.CompressionType, name), batching_enabled=batching
+            )
+            send_all(producer, [value + name, value])
+            producer.close()
+            same(texts(following(consumer, 2)), [value + name, value])
+
+
+@scenario
+def chunks(bed: Bed) -> None:
+    value = "0123456789abcdef" * 700_000
+    producer, consumer = bed.producer(chunking_enabled=True), bed.consumer()
+    for each in ("before", value, "behind"):
+        producer.send(each.encode())
+    messages = following(consumer, 3)
+    assert texts(messages) == ["before", value, "behind"], "other values came"
+    for message in messages:
+        consumer.acknowledge(message)
+    nothing(consumer)
+
+
+@scenario
+def metadata(bed: Bed) -> None:
+    producer, consumer = bed.producer(producer_name="named"), bed.consumer()
+    producer.send(
+        b"v", properties={"p": "v", "empty": ""}, partition_key="a key", event_timestamp=1234567
+    )
+    (message,) = following(consumer, 1)
+    same(message.partition_key(), "a key")
+    same(message.properties(), {"p": "v", "empty": ""})
+    same(message.event_timestamp(), 1234567)
+    same(message.producer_name(), "named")
+    same(message.topic_name(), bed.topic())
+    assert message.publish_timestamp() > 1234567
+
+
+@scenario
+def delayed(bed: Bed) -> None:
+    producer, consumer = bed.producer(), bed.shared()
+    at = int(time.time() * 1000) + 2000
+    producer.send(b"later", deliver_at=at)
+    producer.send(b"now")
+    (first,) = following(consumer, 1)
+    same(first.data(), b"now")
+    consumer.acknowledge(first)
+    same(texts(following(consumer, 1)), ["later"])
+    assert time.time() * 1000 >= at - 1000, "it came too early"
+
+
+@scenario
+def deduplication(bed: Bed) -> None:
+    for _ in range(2):
+        producer = bed.producer(producer_name="p")
+        for n in range(5):
+            producer.send(f"m{n}".encode(), sequence_id=n + 1)  # it takes 0 for none
+        producer.close()
+    consumer = bed.consumer()
+    same(texts(following(consumer, 5)), values(0, 5))
+    nothing(consumer)
+
+
+@scenario
+def exclusive_producer(bed: Bed) -> None:
+    first = bed.producer(access_mode=pulsar.ProducerAccessMode.Exclusive)
+    fails(bed.producer, "ProducerBusy", "ProducerFenced")
+    first.send(b"m0")
+    first.close()
+    bed.send(1)
+
+
+@scenario
+def waiting_producer(bed: Bed) -> None:
+    first = bed.producer(access_mode=pulsar.ProducerAccessMode.Exclusive)
+    with ThreadPoolExecutor(1) as pool:
+        second = pool.submit(bed.producer, access_mode=pulsar.ProducerAccessMode.WaitForExclusive)
+        first.send(b"m0")
+        assert not second.done()
+        first.close()
+        second.result(PATIENCE_MS / 1000).send(b"m1")
+    same(texts(following(bed.consumer(), 2)), values(0, 2))
+
+
+@scenario
+def fencing_producer(bed: Bed) -> None:
+    first = bed.producer(access_mode=pulsar.ProducerAccessMode.Exclusive)
+    second = bed.producer(access_mode=pulsar.ProducerAccessMode.ExclusiveWithFencing)
+    second.send(b"m0")
+    fails(lambda: first.send(b"m1"), "ProducerFenced", "AlreadyClosed")
+    second.send(b"m2")
+
+
+@scenario
+def partitions(bed: Bed) -> None:
+    names = bed.client.get_topic_partitions(bed.topic())
+    same(len(names), 3)
+    producer, consumer = bed.producer(), bed.consumer()
+    for n in range(30):
+        producer.send(f"m{n}".encode())
+    messages = following(consumer, 30)
+    same(sorted(texts(messages)), sorted(values(0, 30)))
+    same(len({message.topic_name() for message in messages}), 3)
+    for message in messages:
+        consumer.acknowledge(message)
+    for n in range(10):
+        producer.send(f"m{n}".encode(), partition_key="the key")
+    same(len({message.topic_name() for message in following(consumer, 10)}), 1)
+    (message,) = following(bed.consumer(names[1], "one"), 1)
+    same(message.topic_name(), names[1])
+
+
+# --- consuming -------------------------------------------------------------------------------
+
+
+@scenario
+def exclusive(bed: Bed) -> None:
+    bed.send(10)
+    first = bed.consumer()
+    fails(bed.consumer, "ConsumerBusy")
+    same(texts(following(first, 10)), values(0, 10))
+    first.close()
+    same(texts(following(bed.consumer(), 10)), values(0, 10))
+
+
+@scenario
+def failover(bed: Bed) -> None:
+    options = {"consumer_type": pulsar.ConsumerType.Failover}
+    active, waiting = bed.consumer(**options), bed.consumer(**options)
+    bed.send(10)
+    try:
+        first = active.receive(timeout_millis=5000)
+    except pulsar.Timeout:  # which of them is the active one is the server's affair
+        active, waiting = waiting, active
+        (first,) = following(active, 1)
+    messages = [first, *following(active, 9)]
+    same(texts(messages), values(0, 10))
+    nothing(waiting)
+    active.acknowledge_cumulative(messages[4])
+    active.close()
+    same(texts(following(waiting, 5)), values(5, 10))
+
+
+@scenario
+def shared(bed: Bed) -> None:
+    consumers = [bed.shared(receiver_queue_size=5) for _ in range(2)]
+    bed.send(100)
+    found: list[str] = []
+    counts = [0, 0]
+    while len(found) < 100:
+        for n, consumer in enumerate(consumers):
+            try:
+                message = consumer.receive(timeout_millis=100)
+            except pulsar.Timeout:
+                continue
+            found += texts([message])
+            counts[n] += 1
+            consumer.acknowledge(message)
+    same(sorted(found), sorted(values(0, 100)))
+    assert all(counts), "one of them got everything"
+
+
+@scenario
+def key_shared(bed: Bed) -> None:
+    consumers = [bed.consumer(consumer_type=pulsar.ConsumerType.KeyShared) for _ in range(2)]
+    producer = bed.producer()
+    for n in range(100):
+        producer.send(f"{n:03}".encode(), partition_key=f"key {n % 20}")
+    owners: dict[str, int] = {}
+    newest: dict[str, bytes] = {}
+    count = 0
+    while count < 100:
+        for n, consumer in enumerate(consumers):
+            try:
+                message = consumer.receive(timeout_millis=100)
+            except pulsar.Timeout:
+                continue
+            count += 1
+            key = message.partition_key()
+            same(owners.setdefault(key, n), n)
+            assert newest.get(key, b"") < message.data(), "a key lost its order"
+            newest[key] = message.data()
+            consumer.acknowledge(message)
+    same(set(owners.values()), {0, 1})
+
+
+@scenario
+def acknowledge(bed: Bed) -> None:
+    bed.send(10)
+    consumer = bed.shared()
+    for message in following(consumer, 10)[::2]:
+        consumer.acknowledge(message)
+    consumer.close()
+    consumer = bed.shared()
+    same(sorted(texts(following(consumer, 5))), ["m1", "m3", "m5", "m7", "m9"])
+    nothing(consumer)
+
+
+@scenario
+def acknowledge_cumulative(bed: Bed) -> None:
+    bed.send(10)
+    consumer = bed.consumer()
+    consumer.acknowledge_cumulative(following(consumer, 6)[5])
+    consumer.close()
+    same(texts(following(bed.consumer(), 4)), values(6, 10))
+
+
+@scenario
+def acknowledge_in_batch(bed: Bed) -> None:
+    bed.send_batch(10)
+    consumer = bed.shared(batch_index_ack_enabled=True)
+    for message in following(consumer, 10)[::2]:
+        consumer.acknowledge(message)
+    consumer.close()
+    consumer = bed.shared(batch_index_ack_enabled=True)
+    same(sorted(texts(following(consumer, 5))), ["m1", "m3", "m5", "m7", "m9"])
+    nothing(consumer)
+
+
+@scenario
+def nack(bed: Bed) -> None:
+    bed.send(3)
+    consumer = bed.shared(negative_ack_redelivery_delay_ms=500)
+    messages = following(consumer, 3)
+    consumer.acknowledge(messages[0])
+    consumer.negative_acknowledge(messages[1])
+    consumer.acknowledge(messages[2])
+    for count in (1, 2):
+        (again,) = following(consumer, 1)
+        same((again.data(), again.redelivery_count()), (b"m1", count))
+        if count == 1:
+            consumer.negative_acknowledge(again)
+    consumer.acknowledge(again)
+    nothing(consumer)
+
+
+@scenario
+def redeliver(bed: Bed) -> None:
+    bed.send(5)
+    consumer = bed.consumer()
+    consumer.acknowledge_cumulative(following(consumer, 5)[1])
+    consumer.redeliver_unacknowledged_messages()
+    same(texts(following(consumer, 3)), values(2, 5))
+
+
+@scenario
+def seek(bed: Bed) -> None:
+    ids = bed.send(10)
+    consumer = bed.consumer()
+    following(consumer, 10)
+    consumer.seek(wrapped(ids[4]))
+    same(texts(following(consumer, 5)), values(5, 10))
+    consumer.seek(wrapped(pulsar.MessageId.earliest))
+    same(texts(following(consumer, 10)), values(0, 10))
+    consumer.seek(wrapped(pulsar.MessageId.latest))
+    bed.send(1)
+    same(texts(following(consumer, 1)), values(0, 1))
+    consumer.close()
+    consumer = bed.consumer(name="inclusive", start_message_id_inclusive=True)
+    consumer.seek(wrapped(ids[4]))
+    same(texts(following(consumer, 6)), values(4, 10))
+
+
+@scenario
+def seek_time(bed: Bed) -> None:
+    bed.send(5)
+    threading.Event().wait(0.05)  # so that the times differ
+    between = int(time.time() * 1000)
+    threading.Event().wait(0.05)  # so that the times differ
+    bed.producer().send(b"m5")
+    consumer = bed.consumer()
+    following(consumer, 6)
+    consumer.seek(between)
+    same(texts(following(consumer, 1)), ["m5"])
+
+
+def rest(reader: Any) -> list[str]:
+    found = []
+    while reader.has_message_available():
+        found += texts([reader.read_next(timeout_millis=PATIENCE_MS)])
+    return found
+
+
+@scenario
+def reader(bed: Bed) -> None:
+    ids = bed.send(10)
+    reading = bed.client.create_reader
+    first = reading(bed.topic(), pulsar.MessageId.earliest)
+    same(rest(first), values(0, 10))
+    first.seek(wrapped(ids[7]))
+    same(rest(first), values(8, 10))
+    same(rest(reading(bed.topic(), ids[3])), values(4, 10))
+    same(rest(reading(bed.topic(), ids[3], start_message_id_inclusive=True)), values(3, 10))
+    newest = reading(bed.topic(), pulsar.MessageId.latest)
+    same(rest(newest), [])
+    bed.send(2)
+    same(rest(newest), values(0, 2))
+
+
+@scenario
+def last_message_id(bed: Bed) -> None:
+    last = bed.send(3)[2]
+    found = bed.consumer().get_last_message_id()
+    same((found.ledger_id(), found.entry_id()), (last.ledger_id(), last.entry_id()))
+
+
+@scenario
+def id_bytes(bed: Bed) -> None:
+    bed.send_batch(6)
+    for n, message in enumerate(following(bed.consumer(), 6)):
+        found = message.message_id()
+        read = pulsar.MessageId.deserialize(found.serialize())
+        assert not read < found and not found < read
+        same(rest(bed.client.create_reader(bed.topic(), read)), values(n + 1, 6))
+
+
+@scenario
+def many_topics(bed: Bed) -> None:
+    topics = [bed.topic(name) for name in "abc"]
+    consumer = bed.consumer(topics)
+    for topic in topics:
+        bed.send(2, topic)
+    found = [message.topic_name() for message in following(consumer, 6)]
+    same({topic: found.count(topic) for topic in topics}, dict.fromkeys(topics, 2))
+
+
+@only_sync
+def regex(bed: Bed) -> None:
+    import re
+
+    for name in ("x-1", "x-2", "y"):
+        bed.send(1, bed.topic(name))
+    consumer = bed.consumer(re.compile(bed.topic("x-.*")), pattern_auto_discovery_period=1)
+    following(consumer, 2)
+    bed.send(1, bed.topic("x-3"))
+    same(following(consumer, 1)[0].topic_name(), bed.topic("x-3"))
+    nothing(consumer)
+
+
+@scenario
+def dead_letters(bed: Bed) -> None:
+    bed.send(1)
+    consumer = bed.shared(
+        negative_ack_redelivery_delay_ms=200,
+        dead_letter_policy=pulsar.ConsumerDeadLetterPolicy(2, bed.topic("dead")),
+    )
+    dead = bed.consumer(bed.topic("dead"))
+    for count in range(3):
+        (message,) = following(consumer, 1)
+        same(message.redelivery_count(), count)
+        consumer.negative_acknowledge(message)
+    same(texts(following(dead, 1)), ["m0"])
+    nothing(consumer)
+
+
+@scenario
+def unsubscribe(bed: Bed) -> None:
+    bed.send(3)
+    consumer = bed.consumer()
+    consumer.acknowledge_cumulative(following(consumer, 3)[2])
+    consumer.unsubscribe()
+    same(texts(following(bed.consumer(), 3)), values(0, 3))
+
+
+@only_sync
+def table_view(bed: Bed) -> None:
+    producer = bed.producer()
+    for key, value in (("a", b"1"), ("b", b"2"), ("a", b"3")):
+        producer.send(value, partition_key=key)
+    view = bed.client.create_table_view(bed.topic())
+    same((view.get("a"), view.get("b"), len(view)), (b"3", b"2", 2))
+
+
+# --- schemas ---------------------------------------------------------------------------------
+
+
+class Order(schema.Record):  # type: ignore[misc]
+    customer = schema.String()
+    quantity = schema.Integer()
+
+
+class Broken(schema.Record):  # type: ignore[misc]
+    customer = schema.Integer()
+
+
+def round_trip(bed: Bed, kind: Any) -> None:
+    bed.producer(schema=kind(Order)).send(Order(customer="Ada", quantity=3))
+    (message,) = following(bed.consumer(schema=kind(Order)), 1)
+    same((message.value().customer, message.value().quantity), ("Ada", 3))
+
+
+@scenario
+def schema_json(bed: Bed) -> None:
+    round_trip(bed, schema.JsonSchema)
+
+
+@scenario
+def schema_avro(bed: Bed) -> None:
+    round_trip(bed, schema.AvroSchema)
+
+
+@scenario
+def schema_refused(bed: Bed) -> None:
+    bed.producer(schema=schema.AvroSchema(Order)).close()
+    fails(lambda: bed.producer(schema=schema.AvroSchema(Broken)), "IncompatibleSchema")
+
+
+# --- running ---------------------------------------------------------------------------------
+
+
+def run(bed: Bed, name: str) -> None:
+    error = ""
+    try:
+        SCENARIOS[name](bed.of(name))
+    except Exception as raised:
+        error = f"{type(raised).__name__}: {raised}"[:500]
+        if "TRACE" in os.environ:
+            traceback.print_exc()
+    with PRINTING:
+        print(json.dumps({"scenario": name, "error": error}), flush=True)
+
+
+def main(flavour: str, url: str, prefix: str, *names: str) -> None:
+    """Run the scenarios."""
+    silent = pulsar.FileLogger(pulsar.LoggerLevel.Error, os.devnull)
+    client: Any
+    if flavour == "sync":
+        client = pulsar.Client(url, logger=silent, operation_timeout_seconds=20)
+    else:
+        loop = asyncio.new_event_loop()
+        threading.Thread(target=loop.run_forever, daemon=True).start()
+
+        async def opened() -> Any:
+            return pulsar.asyncio.Client(url, logger=silent, operation_timeout_seconds=20)
+
+        client = Awaited(asyncio.run_coroutine_threadsafe(opened(), loop).result(), loop)
+    left_out = ONLY_SYNC if flavour == "asyncio" else set()
+    bed = Bed(client, prefix)
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        list(pool.map(lambda name: run(bed, name), names or [*SCENARIOS.keys() - left_out]))
+    sys.stdout.flush()
+    os._exit(0)  # whatever a scenario left running
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
