@@ -19,12 +19,11 @@ from txlog.serve.pulsar import wire
 from txlog.serve.pulsar.messages import BaseCommand, MessageMetadata
 from txlog.serve.pulsar.wire import Frame, Frames
 
-FREE = Address("127.0.0.1", 0)
 WAIT_SECONDS = 30
 
 
 @contextmanager
-def served(path: Path, **options: Any) -> Iterator[str]:
+def served(path: Path, port: int = 0, **options: Any) -> Iterator[str]:
     """Serve a store, made if there is none; gives the URL for clients of Pulsar."""
     if not (path / "txlog.toml").exists():
         txlog.init(str(path))
@@ -33,7 +32,7 @@ def served(path: Path, **options: Any) -> Iterator[str]:
     loops: list[tuple[asyncio.AbstractEventLoop, Server]] = []
 
     async def run() -> None:
-        server = Server(txlog.open(str(path)), Options(FREE, None, **options))
+        server = Server(txlog.open(str(path)), Options(Address("127.0.0.1", port), None, **options))
         loops.append((asyncio.get_running_loop(), server))
         try:
             places.extend(await server.start())

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import NamedTuple, Protocol
 
 from txlog.aio.client import Client
@@ -58,6 +60,12 @@ class Service:
         self.authority = authority
         self.limits, self.tell = options.limits, options.tell
         self.seats, self.budget = Seats(options.limits), Budget(options.limits.memory_bytes)
+        self._loop = asyncio.get_running_loop()
+
+    def in_loop(self, act: Callable[[], object]) -> None:
+        """Call something in the event loop, from any thread; nothing, once it has ended."""
+        with suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(act)
 
     def failed(self, error: Exception) -> None:
         """Note what failed for a reason that no client can know."""

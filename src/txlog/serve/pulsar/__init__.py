@@ -18,10 +18,13 @@ Contents:
     batches      messages of a SEND as rows of Arrow, and rows as what a consumer is sent
     commands     which function answers which command
     connection   one client: its frames, its answers, its end
+    consumers    SUBSCRIBE, FLOW, ACK, SEEK and the like
+    deliveries   received rows as the messages that a consumer is sent
     ends         ends of transactions, decided together
     failure      errors of the store as errors of the protocol
     ids          the ids on the wire
     listener     the address, and the connections
+    members      a consumer of the store, and the consumers of a client that it is
     messages     the messages of the protocol
     producers    PRODUCER, SEND, CLOSE_PRODUCER
     schemas      schemas of a topic, by their versions

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from txlog import __version__
 from txlog.errors import NotAllowed
 from txlog.serve.core.authority import Caller
-from txlog.serve.pulsar import producers, schemas, topics, transactions
+from txlog.serve.pulsar import consumers, producers, schemas, topics, transactions
 from txlog.serve.pulsar.connection import PROTOCOL_VERSION, Connection, Handler
 from txlog.serve.pulsar.failure import text_of
 from txlog.serve.pulsar.messages import COMMANDS, ERRORS, Proto
@@ -71,6 +71,7 @@ ROOMS: Final = (
     HANDLERS,
     topics.HANDLERS,
     producers.HANDLERS,
+    consumers.HANDLERS,
     schemas.HANDLERS,
     transactions.HANDLERS,
 )

@@ -1,0 +1,386 @@
+"""Owns consumers: SUBSCRIBE, FLOW, ACK, REDELIVER, SEEK, UNSUBSCRIBE, and questions of theirs.
+
+Durable subscriptions are those of the store. One that is not (a reader of a stock client) is one in
+the memory of this server, on a reader of the store: it leases nothing and acknowledges for itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from txlog.api.client import Client
+from txlog.api.consuming.consumer import Consumer
+from txlog.engine.folds.catalog import Topic, number_of
+from txlog.engine.plan.lookup import topic as find_topic
+from txlog.engine.view.view import View
+from txlog.errors import (
+    ConsumerBusy,
+    MessageNotFound,
+    NotAllowed,
+    NotFound,
+    SubscriptionNotFound,
+    TxlogError,
+)
+from txlog.ids import MessageId, TopicName, TxnId
+from txlog.ranges import END, START, Bound
+from txlog.relation.positions import last_ids, seek_to
+from txlog.serve.core.authority import CONSUME
+from txlog.serve.pulsar import ids, topics
+from txlog.serve.pulsar.connection import Connection, Handler
+from txlog.serve.pulsar.failure import error_of, text_of
+from txlog.serve.pulsar.members import (
+    NO_REQUEST,
+    Ack,
+    Member,
+    Wire,
+    last_id,
+    run,
+    taken,
+    taken_up_to,
+)
+from txlog.serve.pulsar.messages import Proto
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+ROOM: Final = "consumers"
+KINDS: Final = ("exclusive", "shared", "failover", "key-shared")
+
+
+class Room:
+    """The consumers of one client."""
+
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+        self.consumers: dict[int, tuple[Wire, Member]] = {}
+        # by topic, subscription, type and name
+        self.members: dict[tuple[str, str, str, str], Member] = {}
+        self.joining = asyncio.Lock()
+        connection.farewells.append(self.close)
+
+    @classmethod
+    def of(cls, connection: Connection) -> Room:
+        """The room of a connection."""
+        found: Room | None = connection.rooms.get(ROOM)
+        if found is None:
+            found = connection.rooms[ROOM] = cls(connection)
+        return found
+
+    def find(self, number: int) -> tuple[Wire, Member]:
+        """A consumer by its number. Raises NotFound."""
+        found = self.consumers.get(number)
+        if found is None:
+            raise NotFound(f"there is no consumer {number} on this connection")
+        return found
+
+    async def leave(self, number: int) -> None:
+        """Close a consumer; an unknown one is closed already."""
+        found = self.consumers.pop(number, None)
+        if found is None:
+            return
+        wire, member = found
+        if set(member.wires) <= {wire.partition}:
+            for key in [key for key, one in self.members.items() if one is member]:
+                del self.members[key]
+        await member.leave(wire)
+
+    async def close(self) -> None:
+        """The connection ends: what its consumers have goes back."""
+        for number in list(self.consumers):
+            await self.leave(number)
+
+
+# --- subscribing ---------------------------------------------------------------------------------
+
+
+async def subscribe(connection: Connection, body: Proto, rest: memoryview) -> None:
+    """SUBSCRIBE: open a consumer; it gets nothing before its first FLOW."""
+    name = topics.name_of(body.topic)
+    connection.may(CONSUME, name.topic)
+    room, client = Room.of(connection), connection.client
+    creates = connection.service.options.creates_topics and body.force_topic_creation
+    topic = await client.run(partial(topics.in_use, name=name, creates=creates))
+    if name.partition is None and topic.partitions > 1:
+        raise NotAllowed(f"{name} has {topic.partitions} partitions, name one of them")
+    partition = topics.check_partition(topic, name)
+    if body.consumer_id in room.consumers:
+        raise ConsumerBusy(f"there is a consumer {body.consumer_id} on this connection")
+    shown = -1 if name.partition is None else partition
+    wire = Wire(connection, body.consumer_id, partition, shown)
+    wire.name = body.consumer_name or f"c{body.consumer_id}"
+    kind = KINDS[body.subType]
+    async with room.joining:
+        if body.durable:
+            key = (topic.name, body.subscription, kind, body.consumer_name)
+            member = room.members.get(key)
+            if member is None or partition in member.wires:
+                member = await _durable(connection, topic, body, kind)
+                room.members[key] = member
+        else:
+            member = await _in_memory(connection, topic, wire, body)
+        room.consumers[body.consumer_id] = (wire, member)
+        member.begin(wire)
+    connection.send("success", request_id=body.request_id)
+    if kind in ("exclusive", "failover"):
+        await member.tell_active()
+
+
+async def _durable(connection: Connection, topic: Topic, body: Proto, kind: str) -> Member:
+    position: Bound = START if body.initialPosition == 1 else END
+    if body.start_message_rollback_duration_sec:
+        now_ms = connection.service.store._store.clock.now().wall_ms
+        position = Bound("time", now_ms - 1000 * body.start_message_rollback_duration_sec)
+    handle = await connection.client.consumer(
+        topic.name,
+        body.subscription,
+        type=kind,
+        create=True,
+        position=position,
+        name=f"{connection.peer} {body.consumer_name}"[:128].strip().replace(" ", "@"),
+        priority=body.priority_level,
+    )
+    return Member(handle, topic, body.subscription, kind)
+
+
+async def _in_memory(connection: Connection, topic: Topic, wire: Wire, body: Proto) -> Member:
+    """A subscription that is not durable: it starts where the client says, or was sent to."""
+    place = (topic.name, body.subscription, wire.partition)
+    sought = connection.listener.sought.pop(place, None)
+
+    def start(client: Client) -> tuple[Bound, Proto]:
+        def look(view: View) -> tuple[Bound, Proto]:
+            found = find_topic(view, TopicName.parse(topic.name))
+            last = last_ids(view, found, [wire.partition])[wire.partition]
+            mark = last_id(view, found, wire, last)
+            if sought is not None:
+                return sought, mark
+            if not body.HasField("start_message_id"):
+                return (START if body.initialPosition == 1 else END), mark
+            return start_of(view, found, wire, body.start_message_id), mark
+
+        return client._store.read(look)
+
+    bound, wire.mark = await connection.client.run(start)
+    full = f"{topic.name}/{wire.partition}"
+    try:
+        handle = await connection.client.consumer(
+            full, body.subscription, durable=False, start=bound
+        )
+    except MessageNotFound:  # it was trimmed: what is left of the topic is what it can have
+        handle = await connection.client.consumer(
+            full, body.subscription, durable=False, start=START
+        )
+    return Member(handle, topic, body.subscription, "exclusive")
+
+
+def start_of(view: View, topic: Topic, wire: Wire, given: Proto) -> Bound:
+    """Where a reader starts that names a message: behind it.
+
+    Of a batch, at the batch: clients leave out themselves what they do not want of it.
+    """
+    if ids.is_start(given):
+        return START
+    if ids.is_end(given):
+        return END
+    number = number_of(topic, wire.partition)
+    found = None
+    if ids.partition_of(view, given) == number:
+        found = ids.place_of(view, number, given)
+    if found is None:
+        return Bound("id", MessageId(given.ledgerId, given.entryId // ids.STEP))
+    span, at, _ = found
+    if given.batch_index >= 0:
+        return Bound("id", span.id(0))
+    return Bound("after", span.id(at))
+
+
+def flow(connection: Connection, body: Proto, rest: memoryview) -> None:
+    """FLOW: the consumer takes more messages."""
+    found = Room.of(connection).consumers.get(body.consumer_id)
+    if found is not None:
+        found[1].flow(found[0], body.messagePermits)
+
+
+# --- what becomes of messages --------------------------------------------------------------------
+
+
+def acknowledge(connection: Connection, body: Proto, rest: memoryview) -> None:
+    """ACK: queue it; it is answered, if the client wants that, when the store has it."""
+    number = body.request_id if body.HasField("request_id") else None
+    txn = None
+    if body.HasField("txnid_most_bits") or body.HasField("txnid_least_bits"):
+        txn = TxnId.from_halves(body.txnid_most_bits, body.txnid_least_bits)
+
+    def answer(error: Exception | None) -> None:
+        if number is None:
+            return
+        connection.send(
+            "ackResponse",
+            consumer_id=body.consumer_id,
+            request_id=number,
+            txnid_least_bits=body.txnid_least_bits if txn is not None else None,
+            txnid_most_bits=body.txnid_most_bits if txn is not None else None,
+            error=None if error is None else error_of(error),
+            message=None if error is None else text_of(error),
+        )
+
+    found = Room.of(connection).consumers.get(body.consumer_id)
+    if found is None:
+        answer(NotFound(f"there is no consumer {body.consumer_id} on this connection"))
+        return
+    wire, member = found
+    runs, unknown = [], []
+    is_cumulative = body.ack_type == 1
+    for given in body.message_id:
+        mine = None if is_cumulative else taken(wire, given)
+        if is_cumulative:
+            taken_up_to(wire, given)
+        if mine is None:
+            unknown.append(given)
+        else:
+            runs += mine
+    member.acknowledge(Ack(wire, runs, unknown, is_cumulative, txn, answer))
+
+
+async def redeliver(connection: Connection, body: Proto, rest: memoryview) -> None:
+    """REDELIVER_UNACKNOWLEDGED_MESSAGES: all that the consumer has, or what is named."""
+    found = Room.of(connection).consumers.get(body.consumer_id)
+    if found is None:
+        return
+    wire, member = found
+    if body.HasField("consumer_epoch"):
+        wire.epoch = max(wire.epoch, body.consumer_epoch)
+    await member.redeliver(wire, list(body.message_ids))
+
+
+async def seek(connection: Connection, body: Proto, rest: memoryview) -> None:
+    """SEEK: move the subscription; as in Pulsar its consumer is closed then, and comes again."""
+    room = Room.of(connection)
+    wire, member = room.find(body.consumer_id)
+    number = number_of(member.topic, wire.partition)
+
+    def where(view: View) -> Bound:
+        given = body.message_id
+        if body.HasField("message_publish_time"):
+            return Bound("time", body.message_publish_time)
+        if ids.is_start(given):
+            return START
+        if ids.is_end(given):
+            return END
+        found = None
+        if ids.partition_of(view, given) == number:
+            found = ids.place_of(view, number, given)
+        if found is None:
+            return Bound("id", MessageId(given.ledgerId, given.entryId // ids.STEP))
+        span, at, _ = found
+        # the batch from its first message: clients leave out what they do not want of it
+        return Bound("id", span.id(at if given.entryId % ids.STEP else 0))
+
+    await member.acknowledged()
+    await member.stop()
+
+    def _act(sync: Any) -> Bound:
+        bound: Bound = sync._store.read(where)
+        if isinstance(sync, Consumer):
+            seek_to(sync._store, sync._receiving.target, bound, [wire.partition])
+            sync._receiving.begin_again()
+        return bound
+
+    try:
+        bound = await run(member, _act)
+    except TxlogError:
+        member.begin(wire)
+        raise
+    if not isinstance(member.handle._sync, Consumer):
+        place = (member.topic.name, member.subscription, wire.partition)
+        connection.listener.sought[place] = bound
+    wire.held.clear()
+    await room.leave(wire.number)
+    if member.wires:
+        member.begin(next(iter(member.wires.values())))
+    # in this order clients know, when they come again, that it is because of the seek
+    connection.send("close_consumer", consumer_id=wire.number, request_id=NO_REQUEST)
+    connection.send("success", request_id=body.request_id)
+
+
+async def unsubscribe(connection: Connection, body: Proto, rest: memoryview) -> None:
+    """UNSUBSCRIBE: delete the subscription; its other partitions are consumed by nobody then."""
+    room = Room.of(connection)
+    wire, member = room.find(body.consumer_id)
+    await member.acknowledged()
+    await member.stop()
+    try:
+        await run(member, lambda sync: sync.unsubscribe())
+    except SubscriptionNotFound:
+        pass
+    except TxlogError as error:
+        if error.code != 402:  # another consumer of the same client did it
+            member.begin(wire)
+            raise
+    room.consumers.pop(body.consumer_id, None)
+    member.wires.pop(wire.partition, None)
+    for key in [key for key, one in room.members.items() if one is member]:
+        del room.members[key]
+    connection.send("success", request_id=body.request_id)
+
+
+async def close_consumer(connection: Connection, body: Proto, rest: memoryview) -> None:
+    """CLOSE_CONSUMER: what it has goes back."""
+    await Room.of(connection).leave(body.consumer_id)
+    connection.send("success", request_id=body.request_id)
+
+
+# --- questions -----------------------------------------------------------------------------------
+
+
+async def last_message(connection: Connection, body: Proto, rest: memoryview) -> None:
+    """GET_LAST_MESSAGE_ID: the last message of the partition, -1:-1 if there is none."""
+    wire, member = Room.of(connection).find(body.consumer_id)
+
+    def look(view: View) -> Proto:
+        topic = find_topic(view, TopicName.parse(member.topic.name))
+        return last_id(view, topic, wire, last_ids(view, topic, [wire.partition])[wire.partition])
+
+    found = await run(member, lambda sync: sync._store.read(look))
+    connection.send(
+        "getLastMessageIdResponse",
+        request_id=body.request_id,
+        last_message_id=found,
+        consumer_mark_delete_position=wire.mark,
+    )
+
+
+async def stats(connection: Connection, body: Proto, rest: memoryview) -> None:
+    """CONSUMER_STATS: what is known of a consumer."""
+    wire, member = Room.of(connection).find(body.consumer_id)
+
+    def backlog(client: Client) -> int:
+        rows = client.subscriptions(member.topic.name)
+        return sum(row["backlog"] for row in rows if row["subscription"] == member.subscription)
+
+    count = await connection.client.run(backlog)
+    connection.send(
+        "consumerStatsResponse",
+        request_id=body.request_id,
+        consumerName=wire.name,
+        availablePermits=max(0, wire.permits),
+        unackedMessages=wire.unacked,
+        address=connection.peer,
+        type=member.kind.replace("-", "_").title(),
+        msgBacklog=count,
+    )
+
+
+HANDLERS: Final[Mapping[str, Handler]] = {
+    "SUBSCRIBE": subscribe,
+    "FLOW": flow,
+    "ACK": acknowledge,
+    "REDELIVER_UNACKNOWLEDGED_MESSAGES": redeliver,
+    "SEEK": seek,
+    "UNSUBSCRIBE": unsubscribe,
+    "CLOSE_CONSUMER": close_consumer,
+    "GET_LAST_MESSAGE_ID": last_message,
+    "CONSUMER_STATS": stats,
+}

@@ -1,0 +1,480 @@
+"""Owns Member: one consumer of the store, and the consumers of a client that it is.
+
+A client has a consumer for each partition of a topic; to the store these are one, which leases and
+acknowledges for all of them. So an exclusive subscription has one consumer, as the client meant it.
+
+    FLOW ─► permits ─► pump: lease, rows to frames ─► MESSAGE         in the thread of the store
+    ACK  ─► queue ─► flusher: all that is queued, in one call ─► ACK_RESPONSE
+
+What was delivered and not acknowledged is leased in the store. `held` says only which messages an
+id of the wire stood for, so that a client may acknowledge a batch as a whole or in part.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final, NamedTuple, TypeVar
+
+import pyarrow as pa
+
+from txlog.aio.handles import Consumer as Handle
+from txlog.api.consuming.acknowledge import acknowledge_runs
+from txlog.api.consuming.consumer import Consumer
+from txlog.engine.folds.catalog import Topic, number_of
+from txlog.engine.model.idset import IdSet, each
+from txlog.engine.model.ops import Run
+from txlog.engine.plan.consuming.choice import active_consumer
+from txlog.engine.view.view import View
+from txlog.errors import TxlogError
+from txlog.ids import MessageId, TxnId
+from txlog.serve.pulsar import ids
+from txlog.serve.pulsar.connection import Connection
+from txlog.serve.pulsar.deliveries import Delivery, missing, planned
+from txlog.serve.pulsar.ids import STEP, Span, wire_id
+from txlog.serve.pulsar.messages import MessageIdData, Proto
+from txlog.serve.pulsar.wire import made, message_frame
+
+T = TypeVar("T")
+TAKE_MAX: Final = 5_000  # messages that one turn leases
+ACTIVE_SECONDS: Final = 1.0  # how often a failover consumer looks whether it is its turn
+BACK_STEPS_MAX: Final = 1_000
+
+
+class Held(NamedTuple):
+    """What an id stood for; left: a bit for each message that is not acknowledged."""
+
+    span: Span
+    at: int
+    left: int
+
+
+class Wire:
+    """One consumer of a client.
+
+    shown:   the partition in ids; -1: the topic is not partitioned
+    permits: messages that it takes; may be negative after a batch that was larger
+    mark:    the last message when it began, for who asks whether there is more
+    """
+
+    def __init__(self, connection: Connection, number: int, partition: int, shown: int) -> None:
+        self.connection, self.number = connection, number
+        self.partition, self.shown = partition, shown
+        self.permits = 0
+        self.epoch = 0
+        self.mark: Proto | None = None
+        self.held: dict[tuple[int, int], Held] = {}
+        self.active: bool | None = None
+        self.name = ""
+
+    @property
+    def unacked(self) -> int:
+        """Messages that it has and has not acknowledged."""
+        return sum(one.left.bit_count() for one in self.held.values())
+
+    def send(self, delivery: Delivery) -> None:
+        """Send messages, and remember what their id stands for."""
+        span, at, size = delivery.span, delivery.at, delivery.size
+        whole = wire_id(span, at, self.shown, is_alone=delivery.is_alone)
+        whole.ClearField("batch_index")
+        whole.ClearField("batch_size")
+        command = made(
+            "message",
+            consumer_id=self.number,
+            message_id=whole,
+            redelivery_count=delivery.redelivered or None,
+            consumer_epoch=self.epoch or None,
+        ).SerializeToString()
+        self.held[(span.ledger, delivery.entry_id)] = Held(span, at, (1 << size) - 1)
+        self.permits -= size
+        for head, payload in delivery.heads:
+            self.connection.write(message_frame(command, head, payload))
+
+
+class Ack(NamedTuple):
+    """An acknowledgement to be made. Runs are known, or to be found by the ids."""
+
+    wire: Wire
+    runs: list[Run]
+    unknown: list[Proto]
+    is_cumulative: bool
+    txn: TxnId | None
+    answer: Callable[[Exception | None], None]
+
+
+class Member:
+    """A consumer of the store for consumers of one client, by partition."""
+
+    def __init__(self, handle: Handle, topic: Topic, subscription: str, kind: str) -> None:
+        self.handle, self.topic = handle, topic
+        self.subscription, self.kind = subscription, kind
+        self.wires: dict[int, Wire] = {}
+        self._sync: Any = handle._sync
+        self._changed = asyncio.Event()
+        self._ready: list[int] = []
+        self._acks: deque[Ack] = deque()
+        self._flushing: asyncio.Task[None] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+
+    # --- delivering --------------------------------------------------------------------------
+
+    def begin(self, wire: Wire) -> None:
+        """Deliver to one more consumer."""
+        self.wires[wire.partition] = wire
+        if not self._tasks:
+            self._tasks.append(asyncio.create_task(self._pump()))
+            if self.kind == "failover":
+                self._tasks.append(asyncio.create_task(self._watch()))
+        self._changed.set()
+
+    def flow(self, wire: Wire, permits: int) -> None:
+        """A consumer takes more."""
+        wire.permits += permits
+        if wire.permits > 0 and wire.partition not in self._ready:
+            self._changed.set()
+
+    async def _pump(self) -> None:
+        while True:
+            self._changed.clear()
+            self._ready = [
+                at
+                for at, one in self.wires.items()
+                if one.permits > 0 and not one.connection.is_full
+            ]
+            for one in self.wires.values():
+                if one.connection.is_full:
+                    one.connection.begin(self._after_drain(one.connection))
+            if not self._ready:
+                await self._changed.wait()
+                continue
+            try:
+                found = await self._taken()
+            except TxlogError as error:
+                if not await self._failed(error):
+                    return
+                continue
+            for delivery in found or ():
+                wire = self.wires.get(delivery.partition)
+                if wire is not None:
+                    wire.send(delivery)
+            gone = [one for one in found or () if one.partition not in self.wires]
+            if gone:
+                runs = [one.span.run(one.at, one.at + one.size - 1) for one in gone]
+                await self.give_back(runs)
+
+    async def _taken(self) -> list[Delivery] | None:
+        """The next deliveries; None: who may take has changed."""
+        limit = min(TAKE_MAX, sum(self.wires[at].permits for at in self._ready))
+        look = partial(self._look, list(self._ready), limit)
+        sync = self._sync
+        waiting = self.handle._waits.until(look, None, sync._rest, lambda found: found[0]())
+        take = asyncio.ensure_future(waiting)
+        change = asyncio.ensure_future(self._changed.wait())
+        try:
+            await asyncio.wait({take, change}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            change.cancel()
+            if not take.done():
+                take.cancel()
+        try:
+            found = await take
+        except asyncio.CancelledError:
+            if asyncio.current_task().cancelling():  # type: ignore[union-attr]
+                raise
+            return None
+        return None if found is None else found[1]
+
+    def _look(
+        self, ready: list[int], limit: int, is_thorough: bool
+    ) -> tuple[Callable[[], None], list[Delivery]] | None:
+        """In the thread of the store: lease rows, and make what goes out of them."""
+        sync = self._sync
+        if isinstance(sync, Consumer):
+            sync._receiving.partitions = ready
+        table = sync._some(limit, is_thorough)
+        if table is None or not table.num_rows:
+            return None
+        store, topic = sync._store, self.topic
+        lacks = store.read(lambda view: missing(view, topic, table), fresh=False)
+        if lacks is not None:
+            if isinstance(sync, Consumer):
+                sync._receiving.partitions = [lacks[0]]
+            more = sync._some(lacks[1], True)
+            if more is not None and more.num_rows:
+                table = pa.concat_tables([table, more])
+        bytes_max = store.settings.max_message_bytes
+        found = store.read(lambda view: planned(view, topic, table, bytes_max), fresh=False)
+        return partial(sync._unread, table), found
+
+    async def _after_drain(self, connection: Connection) -> None:
+        await connection.drained()
+        self._changed.set()
+
+    async def _failed(self, error: TxlogError) -> bool:
+        """Delivering failed: its clients subscribe again, and are told why; False: it is over."""
+        for wire in list(self.wires.values()):
+            wire.connection.service.failed(error)
+            wire.connection.send("close_consumer", consumer_id=wire.number, request_id=NO_REQUEST)
+        return False
+
+    async def _watch(self) -> None:
+        """Tell failover consumers whether it is their turn."""
+        while True:
+            await self.tell_active()
+            await asyncio.sleep(ACTIVE_SECONDS)
+
+    async def tell_active(self) -> None:
+        """Tell each consumer whether it is its turn, if that has changed."""
+        wires = dict(self.wires)
+        active = dict.fromkeys(wires, True)
+        if self.kind == "failover":
+            sync = self._sync
+            number = sync._receiving.subscription.number
+
+            def look(view: View) -> dict[int, bool]:
+                return {at: active_consumer(view, number, at) == sync.id for at in wires}
+
+            active = await self.handle._worker.run(lambda: sync._store.read(look))
+        for at, wire in wires.items():
+            if wire.active is not active[at]:
+                wire.active = active[at]
+                wire.connection.send(
+                    "active_consumer_change", consumer_id=wire.number, is_active=active[at]
+                )
+
+    # --- giving back -------------------------------------------------------------------------
+
+    async def give_back(self, runs: list[Run]) -> None:
+        """Return leased messages, to come again at once, each counted as a redelivery."""
+        if runs:
+            again = [MessageId(*one) for run in merged(runs) for one in each(run)]
+            await self.handle._worker.run(lambda: self._sync.negative_acknowledge(again, 0))
+
+    async def redeliver(self, wire: Wire, named: list[Proto]) -> None:
+        """Deliver again what a consumer has not acknowledged; named: only these."""
+        await self.acknowledged()
+        keys = [(one.ledgerId, one.entryId) for one in named] or list(wire.held)
+        found = [wire.held.pop(key) for key in keys if key in wire.held]
+        await self.give_back([run for one in found for run in _left(one)])
+
+    async def leave(self, wire: Wire) -> None:
+        """A consumer closes; what it has goes back. The last one closes the store's."""
+        self.wires.pop(wire.partition, None)
+        self._changed.set()
+        await self.acknowledged()
+        if self.wires:
+            await self.give_back([run for one in wire.held.values() for run in _left(one)])
+            return
+        await self.stop()
+        await self.handle.close()
+
+    async def stop(self) -> None:
+        """Deliver nothing more."""
+        tasks, self._tasks = self._tasks, []
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    # --- acknowledging -----------------------------------------------------------------------
+
+    def acknowledge(self, ack: Ack) -> None:
+        """Queue an acknowledgement; those that are queued are made together."""
+        self._acks.append(ack)
+        if self._flushing is None:
+            self._flushing = asyncio.create_task(self._flush())
+
+    async def acknowledged(self) -> None:
+        """Wait until what was queued is made."""
+        while self._flushing is not None:
+            await asyncio.shield(self._flushing)
+
+    async def _flush(self) -> None:
+        try:
+            while self._acks:
+                acks = list(self._acks)
+                self._acks.clear()
+                try:
+                    await self.handle._worker.run(partial(self._make, acks))
+                except Exception as error:
+                    for ack in acks:
+                        ack.answer(error)
+        finally:
+            self._flushing = None
+
+    def _make(self, acks: list[Ack]) -> None:
+        """In the thread of the store: acknowledge, neighbours of one kind together."""
+        loop: list[Ack] = []
+        for ack in acks:
+            if loop and (ack.is_cumulative or ack.txn is not None or loop[0].is_cumulative):
+                self._make_together(loop)
+                loop = []
+            loop.append(ack)
+            if ack.txn is not None:
+                self._make_together(loop)
+                loop = []
+        if loop:
+            self._make_together(loop)
+
+    def _make_together(self, acks: list[Ack]) -> None:
+        store, error = self._sync._store, None
+        try:
+            runs = [run for ack in acks for run in ack.runs]
+            for ack in acks:
+                if ack.unknown:
+                    look = partial(resolved, acks=ack)
+                    runs += store.read(look)
+            if runs:
+                self._acknowledge(merged(runs), acks[0])
+        except TxlogError as failure:
+            error = failure
+        for ack in acks:
+            ack.wire.connection.service.in_loop(partial(ack.answer, error))
+
+    def _acknowledge(self, runs: list[Run], ack: Ack) -> None:
+        sync = self._sync
+        if isinstance(sync, Consumer):
+            receiving = sync._receiving
+            acknowledge_runs(
+                sync._store,
+                receiving.target,
+                runs,
+                ack.txn,
+                cumulative=ack.is_cumulative,
+                standing=receiving.standing,
+            )
+            return
+        named = [MessageId(*one) for run in runs for one in each(run)]
+        if ack.is_cumulative:
+            sync.acknowledge_cumulative(named[-1], txn=ack.txn)
+        else:
+            sync.acknowledge(named, txn=ack.txn)
+
+
+NO_REQUEST: Final = (1 << 64) - 1  # of a command that the server begins
+
+
+def merged(runs: list[Run]) -> list[Run]:
+    """Runs in order, each message once."""
+    if len(runs) == 1:
+        return runs
+    known = IdSet()
+    for run in runs:
+        known.add(run)
+    return known.runs()
+
+
+def _left(held: Held) -> list[Run]:
+    """What of it is not acknowledged."""
+    return runs_of(held.span, held.at, held.left)
+
+
+def runs_of(span: Span, at: int, bits: int) -> list[Run]:
+    """The messages of a batch whose bits are set, the first of which is `at`."""
+    out = []
+    place = 0
+    while bits:
+        skip = (bits & -bits).bit_length() - 1
+        bits >>= skip
+        place += skip
+        size = (~bits & (bits + 1)).bit_length() - 1
+        out.append(span.run(at + place, at + place + size - 1))
+        bits >>= size
+        place += size
+    return out
+
+
+def taken(wire: Wire, given: Proto) -> list[Run] | None:
+    """The messages of an acknowledgement that the consumer has; None: it has no such id."""
+    key = (given.ledgerId, given.entryId)
+    held = wire.held.get(key)
+    if held is None:
+        return None
+    done = held.left
+    if given.ack_set:
+        done &= ~ids.unacked(list(given.ack_set), held.span.size)
+    elif given.batch_index >= 0 and held.at == 0:
+        done &= 1 << given.batch_index
+    left = held.left & ~done
+    if left:
+        wire.held[key] = held._replace(left=left)
+    else:
+        del wire.held[key]
+    return runs_of(held.span, held.at, done)
+
+
+def taken_up_to(wire: Wire, given: Proto) -> None:
+    """Forget what a cumulative acknowledgement covers."""
+    key = (given.ledgerId, given.entryId)
+    for one in [one for one in wire.held if one <= key]:
+        if one == key and given.ack_set:
+            held = wire.held[one]
+            left = held.left & ids.unacked(list(given.ack_set), held.span.size)
+            if left:
+                wire.held[one] = held._replace(left=left)
+                continue
+        del wire.held[one]
+
+
+def resolved(view: View, acks: Ack) -> list[Run]:
+    """The messages of ids that the consumer does not have: by what the store knows."""
+    out: list[Run] = []
+    for given in acks.unknown:
+        number = ids.partition_of(view, given)
+        if number is None:
+            continue
+        if acks.is_cumulative:
+            out += _last_of(view, number, given)
+            continue
+        found = ids.place_of(view, number, given)
+        if found is None:
+            continue
+        span, at, is_one = found
+        if given.ack_set:
+            every = (1 << span.size) - 1
+            out += runs_of(span, 0, every & ~ids.unacked(list(given.ack_set), span.size))
+        elif is_one:
+            out.append(span.run(at, at))
+        else:
+            out.append(span.run(0, span.size - 1))
+    return out
+
+
+def _last_of(view: View, number: int, given: Proto) -> list[Run]:
+    """The last message that a cumulative acknowledgement covers; clients also name the one before.
+
+    A client that acknowledged a batch in part names the entry before it, by subtracting one.
+    """
+    entry = given.entryId // STEP
+    found = ids.place_of(view, number, given)
+    if found is not None:
+        span, at, is_one = found
+        if given.ack_set and not is_one:
+            left = ids.unacked(list(given.ack_set), span.size)
+            at = (left & -left).bit_length() - 2 if left else span.size - 1
+        if at >= 0:
+            return [span.run(at, at)]
+        entry = span.entry
+    for before in range(entry - 1, max(-1, entry - 1 - BACK_STEPS_MAX), -1):
+        earlier = ids.span_at(view, number, given.ledgerId, before)
+        if earlier is not None:
+            last = before - earlier.entry if not earlier.inner else earlier.size - 1
+            return [earlier.run(last, last)]
+    return []
+
+
+def last_id(view: View, topic: Topic, wire: Wire, found: MessageId | None) -> Proto:
+    """The id of the last message of a partition, as consumers get it."""
+    if found is None:
+        return MessageIdData(ledgerId=ids.NOWHERE, entryId=ids.NOWHERE, partition=wire.shown)
+    number = number_of(topic, wire.partition)
+    span = ids.span_at(view, number, found.ledger, found.entry)
+    assert span is not None
+    at = found.index - 1 if span.inner else found.entry - span.entry
+    return wire_id(span, at, wire.shown, is_alone=False)
+
+
+async def run(member: Member, act: Callable[[Any], T]) -> T:
+    """Run a call on its consumer of the store, in the thread of that."""
+    return await member.handle._worker.run(partial(act, member._sync))

@@ -1,0 +1,234 @@
+"""What consumers get: the ids of receipts, whole batches, parts of them; what they acknowledge."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import txlog
+from tests.serve.served import Raw, served
+from tests.serve.test_sends import batch, opened
+from txlog.serve.pulsar import wire
+from txlog.serve.pulsar.ids import STEP
+from txlog.serve.pulsar.messages import ERRORS, MessageIdData
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, str]]:
+    path = tmp_path_factory.mktemp("s") / "s"
+    with served(path) as url:
+        yield path, url
+
+
+def filled(url: str, topic: str) -> int:
+    """A message alone, a batch of three, a message alone; the ledger that they are in."""
+    with Raw(url) as raw:
+        opened(raw, topic)
+        raw.message("send", b"a", {"sequence_id": 0}, producer_id=1, sequence_id=0)
+        head = {"sequence_id": 1, "num_messages_in_batch": 3}
+        raw.message("send", batch([b"b", b"c", b"d"]), head, producer_id=1, sequence_id=1)
+        raw.message("send", b"e", {"sequence_id": 4}, producer_id=1, sequence_id=4)
+        found = [raw.read("send_receipt").message_id for _ in range(3)]
+        assert [one.entryId for one in found] == [0, STEP, 4 * STEP]
+        return int(found[0].ledgerId)
+
+
+def subscribed(raw: Raw, topic: str, **beside: Any) -> None:
+    beside = {"subType": 1, "subscription": "s", "initialPosition": 1, "consumer_id": 1} | beside
+    raw.ask("subscribe", "success", topic=topic, **beside)
+
+
+def messages(raw: Raw, count: int, permits: int = 100) -> list[tuple[int, int, int]]:
+    """(entry, messages, redelivery count) of the next frames."""
+    if permits:
+        raw.send("flow", consumer_id=1, messagePermits=permits)
+    found = []
+    for _ in range(count):
+        frame = raw.frame()
+        while frame.kind != wire.BY_FIELD["message"]:
+            frame = raw.frame()
+        head, _ = wire.checked(frame.rest)
+        body = frame.body
+        found.append((body.message_id.entryId, head.num_messages_in_batch, body.redelivery_count))
+    return found
+
+
+def acknowledge(raw: Raw, ledger: int, entry: int, **beside: Any) -> None:
+    named = MessageIdData(ledgerId=ledger, entryId=entry, **beside)
+    answer = raw.ask("ack", "ackResponse", consumer_id=1, ack_type=0, message_id=[named])
+    assert not answer.HasField("error")
+
+
+def backlog(path: Path, topic: str) -> int:
+    with txlog.open(str(path)) as client:
+        client.flush()  # acknowledgements are written, and durable with the next flush
+        return sum(row["backlog"] for row in client.subscriptions(topic))
+
+
+def test_a_batch_comes_back_with_the_ids_of_its_receipt(place: tuple[Path, str]) -> None:
+    path, url = place
+    ledger = filled(url, "whole")
+    with Raw(url) as raw:
+        subscribed(raw, "whole")
+        assert messages(raw, 3) == [(0, 1, 0), (STEP, 3, 0), (4 * STEP, 1, 0)]
+        acknowledge(raw, ledger, STEP)
+        acknowledge(raw, ledger, 0)
+        raw.ask("close_consumer", "success", consumer_id=1)
+    assert backlog(path, "whole") == 1
+
+
+def test_ids_are_those_of_another_server_after_a_part_was_acknowledged(tmp_path: Path) -> None:
+    """A batch in parts: its messages come alone, with ids in order; they are acknowledged so."""
+    with served(tmp_path / "s") as url:
+        ledger = filled(url, "parts")
+        with Raw(url) as raw:
+            subscribed(raw, "parts")
+            messages(raw, 3)
+            acknowledge(raw, ledger, STEP, ack_set=[0b101])  # the second is done
+    with served(tmp_path / "s") as url, Raw(url) as raw:
+        subscribed(raw, "parts")
+        found = messages(raw, 4)
+        assert [entry for entry, _, _ in found] == [0, STEP + 1, STEP + 3, 4 * STEP]
+        for entry, _, _ in found:
+            acknowledge(raw, ledger, entry)
+    assert backlog(tmp_path / "s", "parts") == 0
+
+
+def test_what_another_connection_got_can_be_acknowledged(place: tuple[Path, str]) -> None:
+    """A client that was cut off acknowledges by the ids it has."""
+    path, url = place
+    ledger = filled(url, "later")
+    with Raw(url) as raw:
+        subscribed(raw, "later")
+        messages(raw, 3)
+    with Raw(url) as raw:
+        subscribed(raw, "later")
+        acknowledge(raw, ledger, STEP)
+        acknowledge(raw, ledger, 4 * STEP)
+    assert backlog(path, "later") == 1
+
+
+@pytest.mark.parametrize(
+    ("entry", "beside", "left"),
+    [
+        (0, {}, 4),
+        (STEP - 1, {}, 4),  # what clients call the one before an entry
+        (STEP, {}, 1),
+        (STEP, {"ack_set": [0b100]}, 2),
+        (STEP, {"ack_set": [0b111]}, 4),
+        (4 * STEP, {}, 0),
+    ],
+)
+def test_everything_up_to_an_id_is_acknowledged(
+    tmp_path: Path, entry: int, beside: dict[str, Any], left: int
+) -> None:
+    with served(tmp_path / "s") as url:
+        ledger = filled(url, "up")
+        with Raw(url) as raw:
+            subscribed(raw, "up", subType=0)
+            raw.read("active_consumer_change")
+            messages(raw, 3)
+            named = MessageIdData(ledgerId=ledger, entryId=entry, **beside)
+            raw.ask("ack", "ackResponse", consumer_id=1, ack_type=1, message_id=[named])
+    assert backlog(tmp_path / "s", "up") == left
+
+
+def test_no_more_comes_than_was_permitted_but_for_a_batch(place: tuple[Path, str]) -> None:
+    _, url = place
+    filled(url, "few")
+    with Raw(url) as raw:
+        subscribed(raw, "few")
+        assert messages(raw, 1, permits=1) == [(0, 1, 0)]
+        assert messages(raw, 1, permits=1) == [(STEP, 3, 0)]  # two more than it asked for
+        raw.send("ping")
+        raw.read("pong")
+        assert messages(raw, 1, permits=3) == [(4 * STEP, 1, 0)]
+
+
+def test_what_is_given_back_comes_again_and_is_counted(place: tuple[Path, str]) -> None:
+    _, url = place
+    ledger = filled(url, "again")
+    with Raw(url) as raw:
+        subscribed(raw, "again")
+        messages(raw, 3)
+        named = MessageIdData(ledgerId=ledger, entryId=STEP)
+        raw.send("redeliverUnacknowledgedMessages", consumer_id=1, message_ids=[named])
+        assert messages(raw, 1) == [(STEP, 3, 1)]
+        raw.send("redeliverUnacknowledgedMessages", consumer_id=1)
+        assert messages(raw, 3) == [(0, 1, 1), (STEP, 3, 2), (4 * STEP, 1, 1)]
+
+
+def test_a_connection_that_ends_gives_back_what_it_had(place: tuple[Path, str]) -> None:
+    _, url = place
+    filled(url, "ends")
+    with Raw(url) as raw:
+        subscribed(raw, "ends")
+        messages(raw, 3)
+    with Raw(url) as raw:
+        subscribed(raw, "ends")
+        assert [entry for entry, _, _ in messages(raw, 3)] == [0, STEP, 4 * STEP]
+
+
+def test_a_subscription_is_moved_and_its_consumer_comes_again(place: tuple[Path, str]) -> None:
+    _, url = place
+    ledger = filled(url, "moved")
+    with Raw(url) as raw:
+        subscribed(raw, "moved")
+        messages(raw, 3)
+        named = MessageIdData(ledgerId=ledger, entryId=STEP, batch_index=1)
+        raw.ask("seek", "close_consumer", consumer_id=1, message_id=named)
+        raw.read("success")
+        subscribed(raw, "moved")
+        assert messages(raw, 2) == [(STEP, 3, 0), (4 * STEP, 1, 0)]
+
+
+def test_a_reader_starts_where_it_says(place: tuple[Path, str]) -> None:
+    path, url = place
+    ledger = filled(url, "read")
+    start = MessageIdData(ledgerId=ledger, entryId=0)
+    with Raw(url) as raw:
+        subscribed(raw, "read", subscription="r", durable=False, subType=0, start_message_id=start)
+        raw.read("active_consumer_change")
+        last = raw.ask("getLastMessageId", "getLastMessageIdResponse", consumer_id=1)
+        assert (last.last_message_id.entryId, last.last_message_id.batch_index) == (4 * STEP, -1)
+        assert messages(raw, 2) == [(STEP, 3, 0), (4 * STEP, 1, 0)]
+    with txlog.open(str(path), read_only=True) as client:
+        assert client.subscriptions("read") == []
+
+
+def test_messages_of_a_transaction_are_a_batch_by_its_marker(tmp_path: Path) -> None:
+    with served(tmp_path / "s") as url:
+        with txlog.open(str(tmp_path / "s")) as client:
+            client.create_topic("txn")
+            with client.transaction() as txn:
+                producer = client.producer("txn")
+                for value in (b"x", b"y"):
+                    producer.send(value, txn=txn)
+            last = client.reader("txn").get_last_message_id()
+        assert last is not None
+        with Raw(url) as raw:
+            subscribed(raw, "txn")
+            assert messages(raw, 1) == [(0, 2, 0)]
+            acknowledge(raw, last.ledger, 0, ack_set=[0b10])
+            raw.ask("close_consumer", "success", consumer_id=1)
+            subscribed(raw, "txn")
+            assert messages(raw, 1) == [(2, 1, 1)]
+
+
+def test_an_exclusive_subscription_has_one_consumer(place: tuple[Path, str]) -> None:
+    _, url = place
+    filled(url, "one")
+    with Raw(url) as raw, Raw(url) as other:
+        subscribed(raw, "one", subType=0)
+        error = other.ask(
+            "subscribe", "error", topic="one", subscription="s", subType=0, consumer_id=1
+        )
+        assert error.error == ERRORS["ConsumerBusy"]
+        raw.read("active_consumer_change")
+        raw.ask("unsubscribe", "success", consumer_id=1)
+        subscribed(other, "one", subType=0)
+        other.read("active_consumer_change")
+        assert len(messages(other, 3)) == 3

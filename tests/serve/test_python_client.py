@@ -1,0 +1,193 @@
+"""The stock Python client of Apache Pulsar, unmodified, beside commands on the same store."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import txlog
+from tests.serve.served import served
+
+pulsar = pytest.importorskip("pulsar")
+pytestmark = pytest.mark.deep
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Any]]:
+    path = tmp_path_factory.mktemp("s") / "s"
+    with served(path) as url:
+        client = pulsar.Client(url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
+        yield path, client
+        client.close()
+
+
+def everything(consumer: Any, count: int, *, acks: bool = True) -> list[Any]:
+    """So many messages."""
+    found = []
+    for _ in range(count):
+        message = consumer.receive(20_000)
+        if acks:
+            consumer.acknowledge(message)
+        found.append(message)
+    return found
+
+
+def first(client: Any, topic: str, name: str = "s", **options: Any) -> Any:
+    options.setdefault("consumer_type", pulsar.ConsumerType.Shared)
+    earliest = pulsar.InitialPosition.Earliest
+    return client.subscribe(topic, name, initial_position=earliest, **options)
+
+
+def send(client: Any, topic: str, count: int, **options: Any) -> list[str]:
+    """Send numbers as one or more batches; the ids of their receipts."""
+    ids: list[str] = []
+    producer = client.create_producer(
+        topic, batching_enabled=True, batching_max_publish_delay_ms=20, **options
+    )
+    for number in range(count):
+        producer.send_async(
+            b"%d" % number, lambda result, one: ids.append(str(one)), partition_key=str(number % 7)
+        )
+    producer.flush()
+    producer.close()
+    return ids
+
+
+def backlog(path: Path, topic: str) -> int:
+    with txlog.open(str(path)) as client:
+        client.flush()  # acknowledgements are written, and durable with the next flush
+        return sum(row["backlog"] for row in client.subscriptions(topic))
+
+
+@pytest.mark.parametrize("kind", ["NONE", "LZ4", "ZLib", "ZSTD", "SNAPPY"])
+def test_receipts_have_the_ids_that_consumers_get(place: tuple[Path, Any], kind: str) -> None:
+    path, client = place
+    pressed = getattr(pulsar.CompressionType, kind)
+    ids = send(client, f"ids{kind}", 50, compression_type=pressed)
+    found = everything(first(client, f"ids{kind}"), 50)
+    assert [str(one.message_id()) for one in found] == ids
+    assert [one.data() for one in found] == [b"%d" % number for number in range(50)]
+    assert found[9].partition_key() == "2"
+    with txlog.open(str(path), read_only=True) as store:
+        rows = [(one.value, one.key) for one in store.reader(f"ids{kind}")]
+    assert rows[9] == (b"9", b"2")
+    assert len(rows) == 50
+
+
+@pytest.mark.parametrize("kind", ["Shared", "KeyShared", "Failover", "Exclusive"])
+def test_each_type_of_subscription_gets_everything_once(place: tuple[Path, Any], kind: str) -> None:
+    path, client = place
+    send(client, f"types{kind}", 100)
+    consumer = first(client, f"types{kind}", consumer_type=getattr(pulsar.ConsumerType, kind))
+    found = sorted(int(one.data()) for one in everything(consumer, 100))
+    assert found == list(range(100))
+    consumer.close()
+    assert backlog(path, f"types{kind}") == 0
+
+
+def test_partitions_are_one_subscription(place: tuple[Path, Any]) -> None:
+    path, client = place
+    with txlog.open(str(path)) as store:
+        store.create_topic("parts", partitions=3)
+    send(client, "parts", 100)
+    consumer = first(client, "parts", consumer_type=pulsar.ConsumerType.Exclusive)
+    assert sorted(int(one.data()) for one in everything(consumer, 100)) == list(range(100))
+    consumer.close()
+    assert backlog(path, "parts") == 0
+
+
+def test_what_is_not_acknowledged_comes_again(place: tuple[Path, Any]) -> None:
+    path, client = place
+    send(client, "nacks", 10)
+    consumer = first(client, "nacks", negative_ack_redelivery_delay_ms=100)
+    for one in everything(consumer, 10, acks=False):
+        consumer.negative_acknowledge(one)
+    again = everything(consumer, 10)
+    assert {one.redelivery_count() for one in again} == {1}
+    consumer.close()
+    assert backlog(path, "nacks") == 0
+
+
+def test_acknowledgements_of_parts_of_a_batch(place: tuple[Path, Any]) -> None:
+    path, client = place
+    send(client, "odd", 50)
+    consumer = first(client, "odd", batch_index_ack_enabled=True)
+    for one in everything(consumer, 50, acks=False):
+        if int(one.data()) % 2:
+            consumer.acknowledge(one)
+    consumer.close()
+    consumer = first(client, "odd")
+    assert sorted(int(one.data()) for one in everything(consumer, 25)) == list(range(0, 50, 2))
+    consumer.close()
+    assert backlog(path, "odd") == 0
+
+
+def test_readers_seek_and_know_whether_there_is_more(place: tuple[Path, Any]) -> None:
+    _, client = place
+    send(client, "read", 20)
+    reader = client.create_reader("read", pulsar.MessageId.earliest)
+    found = []
+    while reader.has_message_available():
+        found.append(reader.read_next(20_000))
+    assert len(found) == 20
+    reader.seek(found[9].message_id())
+    assert reader.read_next(20_000).data() == b"10"
+    later = client.create_reader("read", found[17].message_id())
+    assert [later.read_next(20_000).data() for _ in range(2)] == [b"18", b"19"]
+    assert not later.has_message_available()
+
+
+def test_a_consumer_seeks_by_id_and_by_time(place: tuple[Path, Any]) -> None:
+    _, client = place
+    send(client, "seeks", 20)
+    consumer = first(client, "seeks")
+    found = everything(consumer, 20)
+    consumer.seek(found[4].message_id())
+    assert consumer.receive(20_000).data() == b"5"
+    consumer = first(client, "seeks", "by-time")
+    everything(consumer, 20)
+    consumer.seek(1)
+    assert consumer.receive(20_000).data() == b"0"
+
+
+def test_a_message_in_chunks_comes_whole(place: tuple[Path, Any]) -> None:
+    path, client = place
+    producer = client.create_producer("large", chunking_enabled=True)
+    producer.send(b"z" * 12_000_000, properties={"a": "b"})
+    consumer = first(client, "large")
+    [one] = everything(consumer, 1)
+    assert (one.data(), one.properties()) == (b"z" * 12_000_000, {"a": "b"})
+    consumer.close()
+    assert backlog(path, "large") == 0
+
+
+def test_a_delayed_message_waits(place: tuple[Path, Any]) -> None:
+    _, client = place
+    producer = client.create_producer("late")
+    consumer = first(client, "late")
+    begun = time.monotonic()
+    producer.send(b"later", deliver_after=timedelta(milliseconds=400))
+    producer.send(b"now")
+    assert [one.data() for one in everything(consumer, 2)] == [b"now", b"later"]
+    assert time.monotonic() - begun >= 0.4
+
+
+def test_what_it_sends_goes_on_after_the_server_was_replaced(tmp_path: Path) -> None:
+    """Nothing is lost or doubled: the new server knows what the old one stored."""
+    with served(tmp_path / "s") as url:
+        client = pulsar.Client(url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
+        producer = client.create_producer("goes", "till")
+        for number in range(20):
+            producer.send(b"%d" % number)
+    port = int(url.rpartition(":")[2])
+    with served(tmp_path / "s", port=port):
+        for number in range(20, 40):
+            producer.send(b"%d" % number)
+        client.close()
+    with txlog.open(str(tmp_path / "s"), read_only=True) as store:
+        assert [one.value for one in store.reader("goes")] == [b"%d" % n for n in range(40)]
