@@ -27,7 +27,7 @@ from txlog.ids import MessageId, TopicName, TxnId
 from txlog.ranges import END, START, Bound
 from txlog.relation.positions import last_ids, seek_to
 from txlog.serve.core.authority import CONSUME
-from txlog.serve.pulsar import ids, topics
+from txlog.serve.pulsar import ids, schemas, topics
 from txlog.serve.pulsar.connection import Connection, Handler
 from txlog.serve.pulsar.failure import error_of, text_of
 from txlog.serve.pulsar.members import (
@@ -102,6 +102,7 @@ async def subscribe(connection: Connection, body: Proto, rest: memoryview) -> No
     room, client = Room.of(connection), connection.client
     creates = connection.service.options.creates_topics and body.force_topic_creation
     topic = await client.run(partial(topics.in_use, name=name, creates=creates))
+    await client.run(partial(schemas.check_reader, name=name.topic, body=body))
     if name.partition is None and topic.partitions > 1:
         raise NotAllowed(f"{name} has {topic.partitions} partitions, name one of them")
     partition = topics.check_partition(topic, name)
@@ -176,9 +177,10 @@ async def _in_memory(connection: Connection, topic: Topic, wire: Wire, body: Pro
 
 
 def start_of(view: View, topic: Topic, wire: Wire, given: Proto) -> Bound:
-    """Where a reader starts that names a message: behind it.
+    """Where a reader starts that names a message: there, in a batch at its first message.
 
-    Of a batch, at the batch: clients leave out themselves what they do not want of it.
+    Clients leave out themselves what they do not want of it, as the server cannot know whether
+    they want the message that they name.
     """
     if ids.is_start(given):
         return START
@@ -191,9 +193,7 @@ def start_of(view: View, topic: Topic, wire: Wire, given: Proto) -> Bound:
     if found is None:
         return Bound("id", MessageId(given.ledgerId, given.entryId // ids.STEP))
     span, at, _ = found
-    if given.batch_index >= 0:
-        return Bound("id", span.id(0))
-    return Bound("after", span.id(at))
+    return Bound("id", span.id(at if given.entryId % ids.STEP else 0))
 
 
 def flow(connection: Connection, body: Proto, rest: memoryview) -> None:
