@@ -22,7 +22,7 @@ INDEX = FOLDER / "index.md"
 AREAS = (
     "topics", "sending", "reading", "consuming", "transactions", "delayed", "watermarks", "space",
     "storage", "calls", "repair", "administration", "functions", "analytics", "command line",
-    "project",
+    "serving", "project",
 )  # fmt: skip
 _SLUG_MAX = 60
 _HEAD = re.compile(r"# (\d+)\. (.+)\n\n- Status: (.+)\n- Area: (.+)\n\n")
