@@ -1,0 +1,142 @@
+"""Frames and batches against the official runtime, and against whatever a client may send."""
+
+from __future__ import annotations
+
+from struct import pack
+
+import pyarrow as pa
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from txlog.engine.plan.reading.dispatch import RECEIVED
+from txlog.errors import InvalidMessage
+from txlog.serve.pulsar.batches import Rows, rows_of
+from txlog.serve.pulsar.ids import Span, unacked
+from txlog.serve.pulsar.members import runs_of
+from txlog.serve.pulsar.messages import MessageMetadata, SingleMessageMetadata
+from txlog.serve.pulsar.wire import Frame, Frames, checked, encoded, made, message_frame
+
+MESSAGE = st.fixed_dictionaries(
+    {"value": st.none() | st.binary(max_size=300)},
+    optional={
+        "key": st.binary(max_size=9) | st.text(max_size=9),
+        "properties": st.dictionaries(st.text(max_size=4), st.text(max_size=4), max_size=2),
+        "event_time": st.integers(1, 1 << 40),
+        "sequence_id": st.integers(0, (1 << 63) - 1),
+    },
+)
+
+
+@settings(max_examples=30)
+@given(st.lists(st.integers(0, 3), max_size=12), st.lists(st.integers(1, 40), max_size=40))
+def test_frames_come_out_whole_however_they_are_cut(kinds: list[int], cuts: list[int]) -> None:
+    sent = [
+        encoded("ping"),
+        encoded("error", request_id=3, error=5, message="busy"),
+        encoded("flow", consumer_id=1, messagePermits=300),
+        encoded("success", request_id=1 << 60),
+    ]
+    data, frames = b"".join(sent[kind] for kind in kinds), Frames(1000)
+    found: list[Frame] = []
+    for cut in cuts:
+        found += frames.feed(data[:cut])
+        data = data[cut:]
+    found += frames.feed(data)
+    assert [one.kind for one in found] == [(18, 14, 11, 13)[kind] for kind in kinds]
+    assert frames.pending == 0
+
+
+@settings(max_examples=60)
+@given(st.binary(max_size=64))
+@example(b"\0\0\0\4\0\0\0\0")
+def test_no_bytes_do_more_than_end_their_connection(data: bytes) -> None:
+    frames = Frames(1000)
+    try:
+        for frame in frames.feed(data):
+            checked(frame.rest)
+    except InvalidMessage:
+        return
+    assert frames.pending <= 1004
+
+
+@settings(max_examples=60)
+@given(st.binary(max_size=80), st.integers(-1, 20))
+def test_no_payload_does_more_than_refuse_its_send(payload: bytes, count: int) -> None:
+    head = MessageMetadata(producer_name="", sequence_id=0, publish_time=1)
+    head.num_messages_in_batch = count
+    try:
+        columns = rows_of(head, memoryview(payload))
+    except InvalidMessage:
+        return
+    assert len(columns.values) == count
+    assert columns.table(0).num_rows == count
+
+
+@settings(max_examples=60)
+@given(st.lists(MESSAGE, min_size=1, max_size=8))
+def test_batches_are_read_as_the_runtime_writes_them_and_back(messages: list[dict]) -> None:  # type: ignore[type-arg]
+    payload = b""
+    for one in messages:
+        head = SingleMessageMetadata(payload_size=len(one["value"] or b""))
+        head.null_value = one["value"] is None
+        if isinstance(one.get("key"), str):
+            head.partition_key = one["key"]
+        for name, text in one.get("properties", {}).items():
+            head.properties.add(key=name, value=text)
+        head.event_time = one.get("event_time", 0)
+        if "sequence_id" in one:
+            head.sequence_id = one["sequence_id"]
+        text = head.SerializeToString()
+        payload += pack(">I", len(text)) + text + (one["value"] or b"")
+    head = MessageMetadata(producer_name="p", sequence_id=5, publish_time=1)
+    head.num_messages_in_batch = len(messages)
+    columns = rows_of(head, memoryview(payload))
+    assert columns.values == [one["value"] for one in messages]
+    assert columns.sequences == [one.get("sequence_id", 5 + at) for at, one in enumerate(messages)]
+    assert columns.event_times == [one.get("event_time") for one in messages]
+    keys = [one.get("key") for one in messages]
+    assert columns.keys == [one.encode() if isinstance(one, str) else None for one in keys]
+    table = columns.table(0)
+    received = {name: [None] * len(messages) for name in RECEIVED.names}
+    given_ = {name: table.column(name) for name in table.schema.names if name != "partition"}
+    shown = pa.table(
+        {
+            field.name: given_.get(field.name, pa.array(received[field.name], field.type))
+            for field in RECEIVED
+        }
+    )
+    again, data = Rows(shown).batch(0, len(messages))
+    back = rows_of(again, memoryview(data))
+    assert (back.values, back.keys, back.sequences) == (
+        columns.values,
+        columns.keys,
+        columns.sequences,
+    )
+    assert back.properties == columns.properties
+    assert back.event_times == columns.event_times
+
+
+def test_a_message_frame_is_checked_as_it_was_made() -> None:
+    head = MessageMetadata(producer_name="p", sequence_id=1, publish_time=2).SerializeToString()
+    command = made("send", producer_id=1, sequence_id=1).SerializeToString()
+    data = b"".join(message_frame(command, head, b"value"))
+    [frame] = Frames(1000).feed(data)
+    metadata, payload = checked(frame.rest)
+    assert (frame.body.producer_id, metadata.sequence_id, bytes(payload)) == (1, 1, b"value")
+    for at in range(len(data) - len(frame.rest), len(data)):
+        wrong = bytearray(data)
+        wrong[at] ^= 1
+        [frame] = Frames(1000).feed(bytes(wrong))
+        with pytest.raises(InvalidMessage):
+            checked(frame.rest)
+
+
+@settings(max_examples=60)
+@given(st.integers(0, (1 << 40) - 1))
+def test_bits_are_runs_and_runs_are_bits(bits: int) -> None:
+    runs = runs_of(Span(7, 100, 40), 0, bits)
+    found = {entry for _, first, last, _, _ in runs for entry in range(first, last + 1)}
+    assert found == {100 + at for at in range(40) if bits >> at & 1}
+    words = [bits - (1 << 64) if bits >> 63 else bits]
+    assert unacked(words, 40) == bits
