@@ -13,7 +13,7 @@ from tests.serve.served import Raw, served
 from tests.serve.test_sends import batch, opened
 from txlog.serve.pulsar import wire
 from txlog.serve.pulsar.ids import STEP
-from txlog.serve.pulsar.messages import ERRORS, MessageIdData
+from txlog.serve.pulsar.messages import ERRORS, MessageIdData, MessageMetadata
 
 
 @pytest.fixture(scope="module")
@@ -233,3 +233,42 @@ def test_an_exclusive_subscription_has_one_consumer(place: tuple[Path, str]) -> 
         subscribed(other, "one", subType=0)
         other.read("active_consumer_change")
         assert len(messages(other, 3)) == 3
+
+
+def singles(url: str, topic: str, count: int) -> list[tuple[int, int]]:
+    """Send messages without a batch, at once; the ids of their receipts."""
+    with Raw(url) as raw:
+        opened(raw, topic, "till")
+        frames: list[bytes] = []
+        for at in range(count):
+            head = MessageMetadata(producer_name="", publish_time=1, sequence_id=at)
+            if at == 3:
+                head.properties.add(key="lang", value="en")
+            command = wire.made("send", producer_id=1, sequence_id=at).SerializeToString()
+            frames += wire.message_frame(command, head.SerializeToString(), b"%d" % at)
+        raw.socket.sendall(b"".join(frames))
+        found = [raw.read("send_receipt") for _ in range(count)]
+        assert [one.sequence_id for one in found] == [*range(count)]
+        raw.ask("close_producer", "success", producer_id=1)
+        return [(one.message_id.ledgerId, one.message_id.entryId) for one in found]
+
+
+def test_messages_without_a_batch_stay_apart_though_they_share_frames(tmp_path: Path) -> None:
+    """Read from the journal and from files; sent again they are stored once, and found again."""
+    path = tmp_path / "s"
+    with served(path) as url:
+        sent = singles(url, "alone", 12)
+        assert [entry for _, entry in sent] == [at * STEP for at in range(12)]
+        assert singles(url, "alone", 12) == sent
+    with txlog.open(str(path)) as client:
+        stored = list(client.reader("alone"))
+        assert [one.value for one in stored] == [b"%d" % at for at in range(12)]
+        assert [one.properties for one in stored[2:5]] == [{}, {"lang": "en"}, {}]
+        tables = client._store.read(lambda view: view.rows([(sent[0][0], 0, 12)], ["lsn"]))
+        assert len({row["lsn"] for table in tables for row in table.to_pylist()}) == 2
+    for name in ("of the journal", "of files"):
+        with served(path) as url, Raw(url) as raw:
+            subscribed(raw, "alone", subscription=name.replace(" ", "-"))
+            assert messages(raw, 12) == [(at * STEP, 1, 0) for at in range(12)]
+        with txlog.open(str(path)) as client:
+            client.checkpoint(roll_all=True)

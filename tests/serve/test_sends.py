@@ -154,3 +154,54 @@ def test_a_name_has_one_client_at_a_time(place: tuple[Path, str]) -> None:
         assert error.error == ERRORS["ProducerBusy"]
         raw.ask("close_producer", "success", producer_id=1)
         assert opened(other, "names", "till") == "till"
+
+
+def test_of_messages_that_share_a_frame_a_wrong_one_is_refused_alone(
+    place: tuple[Path, str],
+) -> None:
+    path, url = place
+    with Raw(url) as raw:
+        opened(raw, "mixed", "till")
+        frames: list[bytes] = []
+        for at in range(4):
+            head = MessageMetadata(producer_name="", publish_time=1, sequence_id=at)
+            if at == 1:
+                head.partition_key = "k" * 70_000
+            command = wire.made("send", producer_id=1, sequence_id=at).SerializeToString()
+            frames += wire.message_frame(command, head.SerializeToString(), b"%d" % at)
+        raw.socket.sendall(b"".join(frames))
+        answers = [raw.frame() for _ in range(4)]
+    kinds = {one.body.sequence_id: one.kind for one in answers}
+    receipt, refusal = wire.BY_FIELD["send_receipt"], wire.BY_FIELD["send_error"]
+    assert kinds == {0: receipt, 1: refusal, 2: receipt, 3: receipt}
+    assert rows(path, "mixed") == [(b"0", None), (b"2", None), (b"3", None)]
+
+
+def test_messages_for_several_partitions_share_a_frame(place: tuple[Path, str]) -> None:
+    path, url = place
+    with txlog.open(str(path)) as client:
+        client.create_topic("parted", 3)
+    with Raw(url) as raw:
+        for at in range(3):
+            topic = f"parted-partition-{at}"
+            fields = {"topic": topic, "producer_id": at, "producer_name": "till"}
+            raw.ask("producer", "producer_success", **fields)
+        frames: list[bytes] = []
+        for at in range(9):
+            where, sequence = (2, 0, 1)[at % 3], at // 3
+            head = MessageMetadata(producer_name="", publish_time=1, sequence_id=sequence)
+            command = wire.made("send", producer_id=where, sequence_id=sequence)
+            value = b"%d %d" % (where, sequence)
+            frames += wire.message_frame(
+                command.SerializeToString(), head.SerializeToString(), value
+            )
+        raw.socket.sendall(b"".join(frames))
+        found = [raw.read("send_receipt") for _ in range(9)]
+    ids = {(one.producer_id, one.sequence_id): one.message_id for one in found}
+    assert {key: (one.partition, one.entryId) for key, one in ids.items()} == {
+        (where, at): (where, at * STEP) for where in range(3) for at in range(3)
+    }
+    with txlog.open(str(path), read_only=True) as client:
+        for where in range(3):
+            stored = [one.value for one in client.reader(f"parted/{where}")]
+            assert stored == [b"%d %d" % (where, at) for at in range(3)]

@@ -11,11 +11,19 @@ from hypothesis import strategies as st
 
 from txlog.engine.plan.reading.dispatch import RECEIVED
 from txlog.errors import InvalidMessage
-from txlog.serve.pulsar.batches import Rows, rows_of
+from txlog.serve.pulsar.batches import Rows, rows_of, rows_of_all
 from txlog.serve.pulsar.ids import Span, unacked
 from txlog.serve.pulsar.members import runs_of
-from txlog.serve.pulsar.messages import MessageMetadata, SingleMessageMetadata
-from txlog.serve.pulsar.wire import Frame, Frames, checked, encoded, made, message_frame
+from txlog.serve.pulsar.messages import MessageIdData, MessageMetadata, SingleMessageMetadata
+from txlog.serve.pulsar.wire import (
+    Frame,
+    Frames,
+    checked,
+    encoded,
+    made,
+    message_frame,
+    receipt_frame,
+)
 
 MESSAGE = st.fixed_dictionaries(
     {"value": st.none() | st.binary(max_size=300)},
@@ -70,7 +78,7 @@ def test_no_payload_does_more_than_refuse_its_send(payload: bytes, count: int) -
     except InvalidMessage:
         return
     assert len(columns.values) == count
-    assert columns.table(0).num_rows == count
+    assert rows_of_all([columns], [0]).num_rows == count
 
 
 @settings(max_examples=60)
@@ -97,7 +105,7 @@ def test_batches_are_read_as_the_runtime_writes_them_and_back(messages: list[dic
     assert columns.event_times == [one.get("event_time") for one in messages]
     keys = [one.get("key") for one in messages]
     assert columns.keys == [one.encode() if isinstance(one, str) else None for one in keys]
-    table = columns.table(0)
+    table = rows_of_all([columns], [0])
     received = {name: [None] * len(messages) for name in RECEIVED.names}
     given_ = {name: table.column(name) for name in table.schema.names if name != "partition"}
     shown = pa.table(
@@ -115,6 +123,27 @@ def test_batches_are_read_as_the_runtime_writes_them_and_back(messages: list[dic
     )
     assert back.properties == columns.properties
     assert back.event_times == columns.event_times
+
+
+NUMBER = st.integers(0, (1 << 63) - 1)
+
+
+@settings(max_examples=60)
+@given(
+    NUMBER, NUMBER, NUMBER, st.integers(-1, 1 << 62), st.integers(-1, 1 << 62), st.integers(-1, 99)
+)
+def test_a_receipt_is_written_as_the_runtime_writes_it(
+    producer: int, sequence: int, highest: int, ledger: int, entry: int, partition: int
+) -> None:
+    unsigned = (1 << 64) - 1
+    where = MessageIdData(ledgerId=ledger & unsigned, entryId=entry & unsigned, partition=partition)
+    assert receipt_frame(producer, sequence, highest, ledger, entry, partition) == encoded(
+        "send_receipt",
+        producer_id=producer,
+        sequence_id=sequence,
+        highest_sequence_id=highest or None,
+        message_id=where,
+    )
 
 
 def test_a_message_frame_is_checked_as_it_was_made() -> None:

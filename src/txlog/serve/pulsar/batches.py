@@ -9,7 +9,6 @@ from __future__ import annotations
 import zlib
 from base64 import b64decode, b64encode
 from binascii import Error as NotBase64
-from collections.abc import Sequence
 from struct import Struct
 from typing import Any, Final
 
@@ -18,6 +17,7 @@ import pyarrow as pa
 from txlog.engine.plan.route import COLUMNS
 from txlog.errors import InvalidMessage
 from txlog.serve.pulsar.messages import MessageMetadata, Proto, SingleMessageMetadata
+from txlog.serve.pulsar.wire import varint
 
 _SIZE = Struct(">I")
 VERSION: Final = Struct(">q")  # of a schema, as clients know it
@@ -52,7 +52,20 @@ def decompressed(kind: int, size: int, payload: memoryview, most: int) -> memory
 
 
 class Columns:
-    """Messages as they come, by column; `table` makes rows of them."""
+    """Messages of one SEND, by column.
+
+    is_alone: it is one message that came in no batch, to be delivered at once
+    """
+
+    __slots__ = (
+        "deliver_at",
+        "event_times",
+        "is_alone",
+        "keys",
+        "properties",
+        "sequences",
+        "values",
+    )
 
     def __init__(self) -> None:
         self.values: list[bytes | None] = []
@@ -61,23 +74,7 @@ class Columns:
         self.event_times: list[int | None] = []
         self.sequences: list[int] = []
         self.deliver_at: int | None = None
-
-    def table(self, partition: int) -> pa.RecordBatch:
-        """The rows; columns that nobody gave are left out."""
-        count = len(self.values)
-        columns: dict[str, pa.Array] = {"value": pa.array(self.values, pa.binary())}
-        for name, column in (
-            ("key", self.keys),
-            ("properties", self.properties),
-            ("event_time", self.event_times),
-        ):
-            if column.count(None) < count:
-                columns[name] = pa.array(column, COLUMNS[name])
-        if self.deliver_at is not None:
-            columns["deliver_at"] = pa.array([self.deliver_at] * count, COLUMNS["deliver_at"])
-        columns["sequence_id"] = pa.array(self.sequences, pa.int64())
-        columns["partition"] = pa.array([partition] * count, pa.int64())
-        return pa.RecordBatch.from_arrays([*columns.values()], [*columns])
+        self.is_alone = False
 
     def add(self, head: Proto, value: bytes, sequence: int) -> None:
         """A message by its metadata, of either kind."""
@@ -89,6 +86,39 @@ class Columns:
         self.properties.append(pairs or None)
         self.event_times.append(head.event_time or None)
         self.sequences.append(sequence)
+
+
+def rows_of_all(sent: list[Columns], partitions: list[int]) -> pa.RecordBatch:
+    """The rows of a SEND, or of many that are one message each; columns nobody gave are left out.
+
+    Of many all but the first have no properties: an empty map of them says that a message is not
+    of the batch of the one before (`ids`).
+    """
+    first = sent[0]
+    if len(sent) == 1:
+        values, keys, properties = first.values, first.keys, first.properties
+        times, sequences, deliver = first.event_times, first.sequences, first.deliver_at
+        count = len(values)
+        partitions = partitions * count
+    else:
+        count = len(sent)
+        values, keys = [one.values[0] for one in sent], [one.keys[0] for one in sent]
+        properties = [first.properties[0] or [], *([] for _ in range(count - 1))]
+        times, sequences = (
+            [one.event_times[0] for one in sent],
+            [one.sequences[0] for one in sent],
+        )
+        deliver = None
+    columns: dict[str, pa.Array] = {"value": pa.array(values, pa.binary())}
+    given = (("key", keys), ("properties", properties), ("event_time", times))
+    for name, column in given:
+        if column.count(None) < count:
+            columns[name] = pa.array(column, COLUMNS[name])
+    if deliver is not None:
+        columns["deliver_at"] = pa.array([deliver] * count, COLUMNS["deliver_at"])
+    columns["sequence_id"] = pa.array(sequences, pa.int64())
+    columns["partition"] = pa.array(partitions, pa.int64())
+    return pa.RecordBatch.from_arrays([*columns.values()], [*columns])
 
 
 def _key_of(head: Proto) -> bytes | None:
@@ -110,6 +140,7 @@ def rows_of(metadata: Proto, payload: memoryview) -> Columns:
         columns.deliver_at = metadata.deliver_at_time
     if not metadata.HasField("num_messages_in_batch"):
         columns.add(metadata, bytes(payload), metadata.sequence_id)
+        columns.is_alone = columns.deliver_at is None
     else:
         _read_batch(columns, metadata.sequence_id, metadata.num_messages_in_batch, payload)
     if any(one not in _INT64 for one in (columns.sequences[0], columns.sequences[-1])):
@@ -250,9 +281,9 @@ class Rows:
             self.values[at:stop], self.sequences[at:stop], range(at, stop), strict=True
         ):
             if is_plain and value is not None:
-                one = b"\x18" + _varint(len(value))
+                one = b"\x18" + varint(len(value))
                 if sequence is not None:
-                    one += b"\x40" + _varint(sequence)
+                    one += b"\x40" + varint(sequence)
             else:
                 made = SingleMessageMetadata(payload_size=len(value or b""))
                 if value is None:
@@ -292,17 +323,3 @@ def _listed(table: pa.Table, name: str, kind: pa.DataType | None = None) -> list
         return None
     listed: list[Any] = (column if kind is None else column.cast(kind)).to_pylist()
     return listed
-
-
-def _varint(number: int) -> bytes:
-    if number < 128:
-        return _SHORT[number]
-    out = bytearray()
-    while number > 127:
-        out.append(number & 127 | 128)
-        number >>= 7
-    out.append(number)
-    return bytes(out)
-
-
-_SHORT: Final[Sequence[bytes]] = [bytes([one]) for one in range(128)]

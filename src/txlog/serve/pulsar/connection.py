@@ -49,6 +49,7 @@ CLOSE_SECONDS: Final = 5.0  # for the last answers of one that does not read
 COMMAND_BYTES: Final = 256  # what a command costs beside its payload
 # Answers that a client has not taken, beyond which nothing more is read from it.
 UNSENT_BYTES_MAX: Final = 16 << 20
+TOGETHER_BYTES_MAX: Final = 1 << 16  # answers that wait for others to be written with
 PROTOCOL_VERSION: Final = 19  # acknowledgements with receipts, transactions
 Handler: TypeAlias = Callable[["Connection", Proto, memoryview], Coroutine[Any, Any, None] | None]
 
@@ -105,6 +106,8 @@ class Connection:
             self.service.budget, max(limits.connection_bytes, 2 * self.frame_bytes_max)
         )
         self._begun = 0  # bytes counted for a frame that is not whole
+        self._unsent: list[bytes] = []  # frames, written together
+        self._unsent_bytes = 0
         self._granted = set[tuple[str, TopicName | None]]()
         self._expiry: asyncio.TimerHandle | None = None
         self._is_connected = False
@@ -311,8 +314,19 @@ class Connection:
         self.write([encoded(name, **fields)])
 
     def write(self, frames: list[bytes]) -> None:
-        """Send frames, or pieces of them in order."""
-        if not self._writer.is_closing():
+        """Send frames, or pieces of them in order; those of one turn of the loop go together."""
+        if self._writer.is_closing():
+            return
+        if not self._unsent:
+            asyncio.get_running_loop().call_soon(self._send_off)
+        self._unsent += frames
+        self._unsent_bytes += sum(map(len, frames))
+        if self._unsent_bytes > TOGETHER_BYTES_MAX:
+            self._send_off()
+
+    def _send_off(self) -> None:
+        frames, self._unsent, self._unsent_bytes = self._unsent, [], 0
+        if frames and not self._writer.is_closing():
             self._writer.writelines(frames)
 
     @property
@@ -322,6 +336,7 @@ class Connection:
 
     async def drained(self) -> None:
         """Wait until it has taken most of what was sent."""
+        self._send_off()
         with suppress(ConnectionError):
             await self._writer.drain()
 
@@ -350,6 +365,7 @@ class Connection:
             except TxlogError as error:
                 self.service.failed(error)
         self._share.close()
+        self._send_off()
         with suppress(ConnectionError, OSError, TimeoutError):
             self._writer.close()
             async with asyncio.timeout(CLOSE_SECONDS):

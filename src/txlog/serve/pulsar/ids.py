@@ -8,7 +8,10 @@
 
 1. A batch is what one SEND stored: its rows follow each other, and have the same frame (`lsn`) and
    producer, which every file keeps. So the ids of a receipt are those that consumers get, from any
-   server, at any time, and no id depends on what a server remembers.
+   server, at any time, and no id depends on what a server remembers. Messages that were sent
+   without a batch may share a frame; those have an empty map of properties instead of none, which
+   a message of a batch never has, so each is told from its neighbours. (Properties are not looked
+   at otherwise: the first of a frame may have some.)
 2. Ids are ordered as the messages are. A message that came once with its batch and once without it,
    because another consumer had the rest, has two ids; the later one is the greater.
 3. Every id of this table can be acknowledged, sought and read from, whoever delivered it.
@@ -18,6 +21,8 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from typing import Final, NamedTuple
+
+import pyarrow as pa
 
 from txlog.engine.folds.buffer import find_marker
 from txlog.engine.model.ops import Run
@@ -31,7 +36,7 @@ LATEST: Final = (1 << 63) - 1
 WINDOW: Final = 1024  # rows looked at together for where a batch ends
 BATCH_MAX: Final = 100_000  # rows of one batch; a longer one is delivered in pieces
 
-_COLUMNS: Final = ("kind", "lsn", "producer")
+_COLUMNS: Final = ("kind", "lsn", "producer", "properties")
 
 
 class Span(NamedTuple):
@@ -109,12 +114,29 @@ def _marks(view: View, ledger: int, start: int, stop: int) -> list[object]:
     tables = view.rows([(ledger, start, stop)], _COLUMNS) if start < stop else []
     out: list[object] = []
     for table in tables:
-        kinds, lsns, names = (table.column(name).to_pylist() for name in _COLUMNS)
+        kinds, lsns, names = (table.column(name).to_pylist() for name in _COLUMNS[:3])
+        alone = _alone(table.column("properties"))
+        base = start + len(out)
         out += [
-            None if kind else (lsn, name)
-            for kind, lsn, name in zip(kinds, lsns, names, strict=True)
+            None if kind else (lsn, name, base + at if at in alone else -1)
+            for at, (kind, lsn, name) in enumerate(zip(kinds, lsns, names, strict=True))
         ]
     return out
+
+
+def _alone(properties: pa.ChunkedArray) -> set[int]:
+    """The rows that have an empty map of properties."""
+    if properties.null_count == len(properties):
+        return set()
+    found, base = set[int](), 0
+    for chunk in properties.chunks:
+        if chunk.null_count < len(chunk):
+            ends, valid = chunk.offsets.to_pylist(), chunk.is_valid().to_pylist()
+            found.update(
+                base + at for at, one in enumerate(valid) if one and ends[at] == ends[at + 1]
+            )
+        base += len(chunk)
+    return found
 
 
 def _end(view: View, partition: int, ledger: int) -> int:

@@ -33,9 +33,9 @@ from txlog.serve.pulsar import ids, schemas, topics
 from txlog.serve.pulsar.batches import decompressed, rows_of
 from txlog.serve.pulsar.connection import Connection, Handler
 from txlog.serve.pulsar.failure import error_of, text_of
-from txlog.serve.pulsar.messages import ERRORS, MessageIdData, Proto
+from txlog.serve.pulsar.messages import ERRORS, Proto
 from txlog.serve.pulsar.sends import Item, Lane
-from txlog.serve.pulsar.wire import ROOM_BYTES, Checked, ChecksumMismatch, checked
+from txlog.serve.pulsar.wire import ROOM_BYTES, Checked, ChecksumMismatch, checked, receipt_frame
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -48,6 +48,7 @@ MODES: Final = ("shared", "exclusive", "wait-for-exclusive", "exclusive-with-fen
 NAME_MAX: Final = 128  # characters of a producer's name in the store
 CHUNKED_BYTES_MAX: Final = 256 << 20  # of one message in chunks, held in memory
 CHUNKS_BYTES_MAX: Final = 512 << 20  # of all of them, of all clients
+ITEM_BYTES: Final = 1 << 10  # what a message that waits costs beside its payload
 
 
 class Shared:
@@ -250,8 +251,8 @@ def _send(connection: Connection, one: WireProducer, body: Proto, message: Check
             return
     else:
         data = decompressed(head.compression, head.uncompressed_size, payload, most)
-        rows = rows_of(head, data).table(one.partition)
-        item = Item(rows, len(data), partial(_told, connection, one, body), txn)
+        told = partial(_told, connection, one, body)
+        item = Item(rows_of(head, data), one.partition, len(data) + ITEM_BYTES, told, txn)
     connection.listener.sends.put(one.shared.lane, item)
 
 
@@ -309,7 +310,7 @@ def _chunk(
             made.highest_sequence_id = highest
             _told(connection, one, made, found, error)
 
-    return Item(None, len(data), told, txn, large)
+    return Item(None, one.partition, len(data), told, txn, large)
 
 
 def _held(connection: Connection) -> int:
@@ -338,18 +339,10 @@ def _told(
             return
         _refuse(connection, body, error_of(error), text_of(error))
         return
-    where = MessageIdData(
-        ledgerId=ids.NOWHERE if found is None else found.ledger,
-        entryId=ids.NOWHERE if found is None else found.entry * ids.STEP,
-        partition=one.shown,
-    )
-    connection.send(
-        "send_receipt",
-        producer_id=body.producer_id,
-        sequence_id=body.sequence_id,
-        highest_sequence_id=body.highest_sequence_id or None,
-        message_id=where,
-    )
+    ledger, entry = (-1, -1) if found is None else (found.ledger, found.entry * ids.STEP)
+    sequence, highest = body.sequence_id, body.highest_sequence_id
+    receipt = receipt_frame(one.number, sequence, highest, ledger, entry, one.shown)
+    connection.write([receipt])
 
 
 def _refuse(connection: Connection, body: Proto, error: int, text: str) -> None:

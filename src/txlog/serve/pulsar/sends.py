@@ -2,9 +2,9 @@
 
     SEND ─► queue of its producer ─► turns ─► frames ─► one flush ─► receipts
 
-1. While one group is written, the next one gathers. A group has turns: a turn is one frame, with
-   one SEND of each producer at most, so that the rows of a SEND can be told from those of the next
-   (ids). All frames of a group share the flush.
+1. While one group is written, the next one gathers. A group has turns: a turn is one frame. Of each
+   producer it has one batch, or messages that came without one and are marked as such, so that the
+   rows of a SEND can be told from those of the next (ids). All frames of a group share the flush.
 2. A producer's messages are stored in the order they came. A receipt says that they are durable.
 3. A SEND that is refused fails alone. When the store fails, all of the group fail with it, and
    those connections end: clients connect again and repeat, and the store knows what it has.
@@ -14,9 +14,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import pyarrow as pa
 
@@ -32,6 +32,7 @@ from txlog.engine.upkeep.delayed.buckets import tend_due
 from txlog.engine.view.view import View
 from txlog.errors import TxlogError
 from txlog.ids import MessageId, TxnId
+from txlog.serve.pulsar.batches import Columns, rows_of_all
 
 if TYPE_CHECKING:
     from txlog.api.client import Client
@@ -41,34 +42,43 @@ if TYPE_CHECKING:
 QUEUED_BYTES_MAX: Final = 64 << 20  # of all clients; beyond it none is read from
 TURNS_MAX: Final = 256
 GROUP_BYTES_MAX: Final = 16 << 20
+TOGETHER_MAX, TOGETHER_BYTES_MAX = 10_000, 4 << 20  # messages without a batch in one frame
 
 # What became of a SEND: the id of its first message, or why it was refused.
 Told = Callable[[MessageId | None, Exception | None], None]
 
 
 class Item:
-    """One SEND: its rows, and whom to tell.
+    """One SEND: its messages, where they go, and whom to tell.
 
-    large: the value of a message that came in chunks, and what goes with it, instead of rows
+    large: the value of a message that came in chunks, and what goes with it, instead of columns
     """
 
-    __slots__ = ("acting", "large", "rows", "size", "told", "txn")
+    __slots__ = ("acting", "columns", "large", "partition", "size", "told", "txn")
 
     def __init__(
         self,
-        rows: pa.RecordBatch | None,
+        columns: Columns | None,
+        partition: int,
         size: int,
         told: Told,
         txn: TxnId | None = None,
         large: dict[str, Any] | None = None,
     ) -> None:
-        self.rows, self.size, self.told, self.txn, self.large = rows, size, told, txn, large
+        self.columns, self.partition, self.size, self.told = columns, partition, size, told
+        self.txn, self.large = txn, large
         self.acting = ACTING.get()  # whose it is: the task that stores it is nobody's
 
     @property
     def is_apart(self) -> bool:
         """It does not go with those of others: it has a transaction, or a file."""
         return self.txn is not None or self.large is not None
+
+    @property
+    def is_plain(self) -> bool:
+        """It is a message without a batch, and may be one of many in a frame."""
+        columns = self.columns
+        return columns is not None and columns.is_alone and not self.is_apart
 
 
 class Lane:
@@ -80,6 +90,36 @@ class Lane:
         self.producer = producer
         self.queue: deque[Item] = deque()
         self.waiting = 0  # queued, or being written
+
+    def next(self) -> list[Item]:
+        """Take from the queue what goes into one frame: one SEND, or messages without a batch.
+
+        Of the latter all but the first have no properties, as `rows_of_all` wants, and sequences
+        rise in each partition.
+        """
+        queue = self.queue
+        taken = [queue.popleft()]
+        if not queue or not taken[0].is_plain or self.producer._shape.typing is not None:
+            return taken
+        last: dict[int, int] = {}
+        size = 0
+        one = taken[0]
+        while True:
+            assert one.columns is not None
+            last[one.partition] = one.columns.sequences[0]
+            size += one.size
+            if not queue or len(taken) == TOGETHER_MAX or size > TOGETHER_BYTES_MAX:
+                return taken
+            one = queue[0]
+            columns = one.columns
+            if (
+                columns is None
+                or not one.is_plain
+                or columns.properties[0] is not None
+                or columns.sequences[0] <= last.get(one.partition, -1)
+            ):
+                return taken
+            taken.append(queue.popleft())
 
 
 class Sends:
@@ -124,79 +164,137 @@ class Sends:
                     answers = await self._service.client.run(act, blocking=True)
                 except Exception as error:
                     self._service.failed(error)
-                    answers = [(item, None, error) for turn in turns for _, item in turn]
+                    all_of = (item for turn in turns for _, items in turn for item in items)
+                    answers = [(item, None, error) for item in all_of]
                 for item, first, refusal in answers:
                     item.told(first, refusal)
+                    self._bytes -= item.size
                 for turn in turns:
-                    for lane, item in turn:
-                        lane.waiting -= 1
-                        self._bytes -= item.size
+                    for lane, items in turn:
+                        lane.waiting -= len(items)
                 if self._bytes <= QUEUED_BYTES_MAX:
                     self._has_room.set()
         finally:
             self._task = None
             self._is_idle.set()
 
-    def _turns(self) -> list[list[tuple[Lane, Item]]]:
+    def _turns(self) -> list[Turn]:
         """Take the next group from the queues."""
-        turns: list[list[tuple[Lane, Item]]] = []
+        turns: list[Turn] = []
         size = 0
         while self._lanes and len(turns) < TURNS_MAX and size < GROUP_BYTES_MAX:
-            turn = []
+            turn: Turn = []
             for lane in list(self._lanes):
-                item = lane.queue.popleft()
+                items = lane.next()
                 if not lane.queue:
                     del self._lanes[lane]
-                turn.append((lane, item))
-                size += item.size
+                turn.append((lane, items))
+                size += sum(item.size for item in items)
             turns.append(turn)
         return turns
 
 
+# What one frame has of each producer.
+Turn: TypeAlias = "list[tuple[Lane, list[Item]]]"
 Stored = tuple[Item, MessageId | None, Exception | None]
 
 
-def _written(turns: list[list[tuple[Lane, Item]]], client: Client) -> list[Stored]:
+def _written(turns: list[Turn], client: Client) -> list[Stored]:
     """Store a group; durable when it returns."""
     store, answers = client._store, list[Stored]()
-    calls: list[tuple[Call, list[Item]]] = []
+    calls: list[tuple[Call, list[_Rows]]] = []
 
     def submit() -> None:
         store.submit([call for call, _ in calls])
-        for call, items in calls:
+        for call, sent in calls:
             if call.error is not None:
                 raise call.error
             assert isinstance(call.answer, list)
-            answers.extend(map(_answer, items, call.answer))
+            for rows, answer in zip(sent, call.answer, strict=True):
+                answers.extend(rows.answers(answer))
         calls.clear()
 
     for turn in turns:
-        apart = [(lane, item) for lane, item in turn if item.is_apart]
+        apart = [(lane, items[0]) for lane, items in turn if items[0].is_apart]
         if apart and calls:
             submit()
         answers += _in_txns(store, [(one, it) for one, it in apart if it.large is None])
         answers += [_singly(one.producer, it) for one, it in apart if it.large is not None]
-        batches: list[produce.Batch] = []
-        items: list[Item] = []
-        for lane, item in turn:
-            if item.rows is None or item.is_apart:
-                continue
-            try:
-                batches.append(_batch(lane.producer, item.rows))
-            except (TxlogError, pa.ArrowException) as error:
-                answers.append((item, None, error))
-            else:
-                items.append(item)
-        if batches:
-            calls.append((Call(_together(store, batches)), items))
+        for sent in _frames(turn, answers):
+            calls.append((Call(_together(store, sent)), sent))
     if calls:
         submit()
     tend_due(store)
     return answers
 
 
-def _together(store: Store, batches: list[produce.Batch]) -> Decide:
-    """What stores one SEND of several producers as a frame."""
+def _frames(turn: Turn, answers: list[Stored]) -> Iterator[list[_Rows]]:
+    """The frames of a turn, one if nothing is wrong; to the answers: what is refused at once."""
+    sent: list[_Rows] = []
+    for lane, items in turn:
+        if items[0].is_apart:
+            continue
+        try:
+            sent.append(_Rows(lane.producer, items))
+        except (TxlogError, pa.ArrowException) as error:
+            if len(items) == 1:
+                answers.append((items[0], None, error))
+                continue
+            # one of them is wrong: each for itself, in the order they came
+            for item in items:
+                yield from _frames([(lane, [item])], answers)
+    if sent:
+        yield sent
+
+
+class _Rows:
+    """The rows of one producer for a frame, and the SENDs that they came in."""
+
+    __slots__ = ("_items", "batch")
+
+    def __init__(self, producer: Producer, items: list[Item]) -> None:
+        """Raises TxlogError, ArrowException."""
+        self._items = items
+        producer._check_open()
+        routing = producer._route(_rows_of(items), producer._shape.version)
+
+        def outgoing(view: View) -> Outgoing:
+            """Where they go, said under the lock."""
+            return produce.Outgoing(*producer._routed(view, routing), producer._named)
+
+        self.batch: produce.Batch = outgoing
+
+    def answers(self, answer: list[produce.SliceReceipt] | TxlogError) -> Iterator[Stored]:
+        """What became of each SEND."""
+        items = self._items
+        if isinstance(answer, TxlogError):
+            for item in items:
+                yield item, None, answer
+        elif len(items) == 1:
+            [piece] = answer
+            yield items[0], _first(piece, 0), None
+        else:
+            for piece in answer:
+                mine = (one for one in items if one.partition == piece.partition)
+                for at, item in enumerate(mine):
+                    yield item, _first(piece, at), None
+
+
+def _rows_of(items: list[Item]) -> pa.RecordBatch:
+    columns = [one.columns for one in items]
+    return rows_of_all([one for one in columns if one is not None], [it.partition for it in items])
+
+
+def _first(piece: produce.SliceReceipt, at: int) -> MessageId | None:
+    """The id of message `at` of a slice."""
+    if at < piece.duplicates:
+        return piece.originals[at]
+    return MessageId(piece.ledger, piece.first_entry + at - piece.duplicates)
+
+
+def _together(store: Store, sent: list[_Rows]) -> Decide:
+    """What stores rows of several producers as a frame."""
+    batches = [one.batch for one in sent]
 
     def decide(view: View, now: Instant) -> Decision:
         return produce.send_together(view, store.settings, now, batches)
@@ -204,36 +302,16 @@ def _together(store: Store, batches: list[produce.Batch]) -> Decide:
     return decide
 
 
-def _batch(producer: Producer, rows: pa.RecordBatch) -> produce.Batch:
-    """Where the rows of a producer go, said under the lock."""
-    producer._check_open()
-    routing = producer._route(rows, producer._shape.version)
-
-    def outgoing(view: View) -> Outgoing:
-        return produce.Outgoing(*producer._routed(view, routing), producer._named)
-
-    return outgoing
-
-
-def _answer(item: Item, answer: list[produce.SliceReceipt] | TxlogError) -> Stored:
-    if isinstance(answer, TxlogError):
-        return item, None, answer
-    [piece] = answer
-    if piece.duplicates:
-        return item, piece.originals[0], None
-    return item, MessageId(piece.ledger, piece.first_entry), None
-
-
 def _in_txns(store: Store, given: list[tuple[Lane, Item]]) -> list[Stored]:
     """SENDs in transactions, under one lock; the end of each makes its own durable."""
     answers: list[Stored] = []
     calls: list[tuple[Call, Lane, Item]] = []
     for lane, item in given:
-        assert item.rows is not None and item.txn is not None
+        assert item.txn is not None
         before = ACTING.set(item.acting)
         try:
             lane.producer._check_open()
-            sending = lane.producer._in_txn(item.rows, lane.producer._shape.version)
+            sending = lane.producer._in_txn(_rows_of([item]), lane.producer._shape.version)
         except (TxlogError, pa.ArrowException) as error:
             answers.append((item, None, error))
             continue
@@ -272,8 +350,7 @@ def _singly(producer: Producer, item: Item) -> Stored:
         if item.large is not None:
             receipt = producer._send_one(**item.large, txn=item.txn).receipts()[0]
             return item, receipt.message_id, None
-        assert item.rows is not None
-        sent = producer.send_batch(item.rows, txn=item.txn)
+        sent = producer.send_batch(_rows_of([item]), txn=item.txn)
     except (TxlogError, pa.ArrowException) as error:
         return item, None, error
     finally:
