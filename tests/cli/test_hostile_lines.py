@@ -47,7 +47,7 @@ GIVEN = {
     "id": "0:0", "txn": "0:0", "key": "k", "function": "json:dumps", "inputs": "orders",
     "input": "orders", "output": "audit", "words": "cat", "to": "end", "time": "2026-11-20",
     "producer": "p", "count": "20", "target": "orders/0", "source": "nothing.csv", "dest": "audit",
-    "app_id": "a", "message": "1:0", "what": "1", "value": "x",
+    "app_id": "a", "message": "1:0", "what": "1", "value": "x", "role": "r",
 }  # fmt: skip
 NAMED = {"topic create": {"names": "new"}, "sub create": {"names": "new"},
          "topic delete": {"names": "audit"}, "sub delete": {"names": "s"},
@@ -58,6 +58,7 @@ ALWAYS = {**{f"job {name}": DUCKDB for name in ("bulk-load", "replay", "export-d
                                                 "rebuild-delayed")},
           "run": ["-n", "0"], "transform": ["-n", "0"], "produce": ["-m", "x"],
           "wait": ["--timeout", "0s"], "txn wait": ["--timeout", "0s"],
+          "serve": ["--pulsar", "192.0.2.1:1", "--insecure"],  # no machine has this address
           "sub skip": ["--all"], "sub expire": ["--older-than", "1d"]}  # fmt: skip
 EXITS = {*range(11), 130, 141, 143}
 
@@ -101,7 +102,9 @@ def cases() -> Iterator[Case]:
                     continue
                 words += [GLOBAL_FLAGS[name][0][0], value]
             words += [
-                word for word in ALWAYS.get(path, []) if not {name} & {"message", "n", "files"}
+                word
+                for word in ALWAYS.get(path, [])
+                if not {name} & {"message", "n", "files", "pulsar"}
             ]
             positional = [
                 value if one == name else said.get(one, "x")
@@ -202,7 +205,10 @@ class Place:
 
 
 # Words that name files which the command makes: with ../escaped they may be outside.
-GLOBAL_PATHS = {"store", "log_file", "path", "out", "complete", "textfile", "outfile", "to", "dest"}
+GLOBAL_PATHS = {
+    "store", "log_file", "path", "out", "complete", "textfile", "outfile", "to", "dest",
+    "public", "pidfile",
+}  # fmt: skip
 
 
 def _text(case: Case) -> str:

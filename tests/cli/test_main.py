@@ -456,6 +456,8 @@ def test_field_help_needs_no_store(
             "config set": ["x", "x"],
             "run": ["m:f", "--input", "x", "-s", "x"],
             "transform": ["x", "y", "z", "-s", "x"],
+            "serve": [],
+            "token create": ["--role", "x", "--key", "x"],
         }
         words = needed.get(path, ["x"])
         bare = ("list", "begin", "status", "checkpoint", "expire", "find-hanging", "gc")

@@ -130,6 +130,7 @@ COMPOSED = {  # what the command itself puts together, or messages
     *("report", "run", "transform", "produce", "consume", "peek", "segment cat"),
     *("topic create", "sub create", "delay list", "delay next", "txn wait", "demo"),
     *("schema upload", "schema test", "schema delete"),
+    *("token create-key", "token create", "token show"),
     *("config set", "spark submit-args", "completion install", "man install"),
 }
 

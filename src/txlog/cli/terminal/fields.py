@@ -107,6 +107,7 @@ MEANINGS: Final[dict[str, str]] = {
     "state": "open, committing, committed, …; of a bucket sealed, mutable, pending or unindexed",
     "transaction_key": "the caller's name for a series of transactions",
     "age_ms": "since it began; of a key, since it was used",
+    "expires_at": "when it ends; null: never",
     "expires_in_ms": "until it times out; null when it has ended",
     "topic_list": "the topics",
     "acks": "acknowledgements in the transaction",

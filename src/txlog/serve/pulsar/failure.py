@@ -1,4 +1,7 @@
-"""Owns how errors of the store are told to clients: each class as one of Pulsar's ServerErrors."""
+"""Owns how errors of the store are told to clients: each class as one of Pulsar's ServerErrors.
+
+Source: spec/serve 5.
+"""
 
 from __future__ import annotations
 

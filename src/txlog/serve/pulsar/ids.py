@@ -15,6 +15,8 @@
 2. Ids are ordered as the messages are. A message that came once with its batch and once without it,
    because another consumer had the rest, has two ids; the later one is the greater.
 3. Every id of this table can be acknowledged, sought and read from, whoever delivered it.
+
+Source: spec/serve 3.
 """
 
 from __future__ import annotations
