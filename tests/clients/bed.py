@@ -37,13 +37,16 @@ class Unavailable(Exception):
 
 
 class Server:
-    """`txlog serve` of a new store, at a port of its own."""
+    """`txlog serve` of a new store, at a port of its own.
+
+    http: the URL of its HTTP, if the options say to serve that
+    """
 
     def __init__(self, folder: Path, *options: str) -> None:
         self.store = folder / "store"
         self._options = options
         self._process: subprocess.Popen[str] | None = None
-        self.url = ""
+        self.url = self.http = ""
         txlog.init(str(self.store))
 
     def start(self) -> None:
@@ -62,9 +65,11 @@ class Server:
         said = ""
         for line in self._process.stderr:
             said += line
-            for word in line.replace(",", " ").split():
+            words = line.split()
+            self.http = next((word for word in words if word.startswith("http://")), "")
+            for word in words:
                 if word.startswith("pulsar://"):
-                    self.url = word.rstrip(".")
+                    self.url = word
                     return
         raise AssertionError(f"it did not start: {said}")
 
@@ -140,14 +145,13 @@ def serving(folder: Path, *options: str) -> Iterator[Server]:
 
 
 def _java() -> list[str]:
-    out = _built(
+    out = built(
         [
             *("mvn", "-q", "-B", "compile", "dependency:build-classpath"),
             f"-Dmdep.outputFile={BUILD}/java/classpath",
         ],
         HERE / "java",
         BUILD / "java",
-        "*.java",
     )
     libraries = (out / "classpath").read_text().strip()
     quiet = "-Dorg.slf4j.simpleLogger.defaultLogLevel=off"
@@ -155,9 +159,7 @@ def _java() -> list[str]:
 
 
 def _go() -> list[str]:
-    out = _built(
-        ["go", "build", "-o", f"{BUILD}/go/clients", "."], HERE / "go", BUILD / "go", "*.go"
-    )
+    out = built(["go", "build", "-o", f"{BUILD}/go/clients", "."], HERE / "go", BUILD / "go")
     return [str(out / "clients")]
 
 
@@ -173,7 +175,7 @@ PROGRAMS: dict[str, Callable[[], list[str]]] = {
 }
 
 
-def _built(command: list[str], source: Path, out: Path, pattern: str) -> Path:
+def built(command: list[str], source: Path, out: Path) -> Path:
     """Build a program unless it is newer than its source. Raises Unavailable."""
     if shutil.which(command[0]) is None:
         raise Unavailable(f"there is no {command[0]} here")

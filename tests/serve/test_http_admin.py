@@ -212,7 +212,7 @@ def test_schemas_have_the_versions_of_the_store(path: str) -> None:
         refused = await http.post(f"{base}/schema", json=other)
         assert (refused.status_code, refused.json()["code"]) == (409, "TXL-410")
         assert len((await http.get(f"{base}/schemas")).json()["getSchemaResponses"]) == 1
-        assert (await http.delete(f"{base}/schema")).is_success
+        assert (await http.delete(f"{base}/schema")).json() == {"version": 1}
 
     serving(path, program)
 
@@ -236,6 +236,10 @@ def test_transactions_and_keys_by_both_paths(path: str) -> None:
         assert pending.json()["ongoingTxnSize"] == 0
         count = len((await http.get(f"{v3}/coordinators")).json())
         assert len((await http.get(f"{v3}/coordinatorStats")).json()) == count
+        one = {"coordinatorId": txn.most >> 48}
+        stats = (await http.get(f"{v3}/coordinatorStats", params=one)).json()
+        assert stats["ongoingTxnSize"] == 1
+        assert list(found["producedPartitions"]) == [ORDERS]
         for base in ("/admin/v2/transactions", v3):
             [row] = (await http.get(f"{base}/transaction-keys")).json()
             assert (row["transaction_key"], row["txn"]) == ("night ly", str(txn))

@@ -51,6 +51,7 @@ class Service:
     store:     the same for calls within `client.run`, and for what is in memory
     authority: who may do what
     seats, budget: what clients have of the limits, all listeners together
+    urls:      where each listener listens, by its name, once it does
     """
 
     def __init__(self, store: Synchronous, options: Options, authority: Authority) -> None:
@@ -59,6 +60,7 @@ class Service:
         self.options = options
         self.authority = authority
         self.limits, self.tell = options.limits, options.tell
+        self.urls = dict[str, str]()
         self.seats, self.budget = Seats(options.limits), Budget(options.limits.memory_bytes)
         self._loop = asyncio.get_running_loop()
 

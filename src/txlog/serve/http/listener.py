@@ -77,10 +77,6 @@ class HttpListener:
         self._address = address
         logging.getLogger("uvicorn").setLevel(logging.CRITICAL)  # what fails is noted by Service
         self._addresses: dict[str, str] = {}
-        if service.options.pulsar is not None:
-            scheme = "pulsar" if service.options.tls is None else "pulsar+ssl"
-            url = f"{scheme}://{service.options.pulsar}"
-            self._addresses |= {"brokerUrl": url, "nativeUrl": url}
         serving = self._serving = Serving(
             service.client,
             gate_of(service),
@@ -116,8 +112,13 @@ class HttpListener:
             one.listen(BACKLOG)
         bound = Address(self._address.host, sockets[0].getsockname()[1])
         self._task = asyncio.create_task(self._uvicorn._serve(sockets))
-        self._addresses["httpUrl"] = f"{self._scheme}://{bound}"
-        return self._addresses["httpUrl"]
+        url = f"{self._scheme}://{bound}"
+        kind = "Url" if self._scheme == "http" else "UrlTls"
+        self._addresses[f"http{kind}"] = url
+        pulsar = self._service.urls.get("pulsar")
+        if pulsar is not None:
+            self._addresses |= {f"broker{kind}": pulsar, "nativeUrl": pulsar}
+        return url
 
     def judge_again(self) -> None:
         """Nothing: each request is judged by itself."""

@@ -63,6 +63,7 @@ class PulsarListener:
             self._listening.append(listening)
         bound = Address(self._address.host, sockets[0].getsockname()[1])
         self.url = f"{'pulsar' if tls is None else 'pulsar+ssl'}://{bound}"
+        self.service.urls["pulsar"] = self.url
         return self.url
 
     async def _accepted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

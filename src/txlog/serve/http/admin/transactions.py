@@ -5,13 +5,15 @@ Keys have the paths of their proposal (v2) and the same below v3.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Final
 
 from txlog.api.client import Client
-from txlog.errors import CoordinatorNotFound
+from txlog.errors import CoordinatorNotFound, TopicNotFound
 from txlog.ids import TopicName, TxnId
 from txlog.rows.transactions import CoordinatorStats
 from txlog.serve.http.admin.places import message_of
+from txlog.serve.http.admin.store import full
 from txlog.serve.http.core.declared import ADMIN, LOOK, Declared, integer
 
 V3: Final = "/admin/v3/transactions"
@@ -33,16 +35,12 @@ def coordinators(client: Client) -> list[dict[str, object]]:
 
 
 @endpoint("GET", f"{V3}/coordinatorStats", LOOK)
-def coordinator_stats(client: Client) -> dict[str, object]:
-    """Figures of each coordinator, by its number."""
+def coordinator_stats(client: Client, coordinatorId: int | None = None) -> dict[str, object]:
+    """Figures of each coordinator, by its number, or those of one alone."""
+    if coordinatorId is not None:
+        [row] = client.admin.coordinator_stats(coordinatorId)
+        return _coordinator(row)
     return {str(row["coordinator"]): _coordinator(row) for row in client.admin.coordinator_stats()}
-
-
-@endpoint("GET", f"{V3}/coordinatorStats/{{number}}", LOOK)
-def stats_of_coordinator(client: Client, number: int) -> dict[str, object]:
-    """Figures of a coordinator."""
-    [row] = client.admin.coordinator_stats(number)
-    return _coordinator(row)
 
 
 @endpoint("GET", f"{V3}/coordinatorInternalStats/{{number}}", LOOK)
@@ -95,16 +93,25 @@ def _renamed(client: Client, txn: TxnId) -> dict[str, object]:
         "timeoutAt": found["timeout_ms"],
         "owner": found["owner"],
         "producedPartitions": {
-            place: camel(row) for place, row in found["produced_partitions"].items()
+            _place(client, place): camel(row) for place, row in found["produced_partitions"].items()
         },
         "ackedPartitions": {
-            place: {name: camel(row) for name, row in rows.items()}
+            _place(client, place): {name: camel(row) for name, row in rows.items()}
             for place, rows in found["acked_partitions"].items()
         },
         "transactionKey": found["transaction_key"],
         "epoch": found["epoch"],
         "waiting": found["waiting_list"],
     }
+
+
+def _place(client: Client, place: str) -> str:
+    """A partition of ours, such as `orders/0`, as Pulsar names it."""
+    topic = TopicName.parse(place, allow_partition=True)
+    with suppress(TopicNotFound):
+        if client.describe_topic(topic.full)["partitions"] == 1:
+            return full(topic.topic)
+    return full(topic)
 
 
 @endpoint("GET", f"{V3}/slowTransactions/{{timeout}}", LOOK)
@@ -153,7 +160,11 @@ def pending_acks_internal(client: Client, topic: TopicName, subscription: str) -
     return {"pendingAckLogStats": camel(row["log_stats"])}
 
 
-@endpoint("GET", f"{V3}/pendingAckStats/{OF_TOPIC}/{{subscription}}/{{ledger}}/{{entry}}", LOOK)
+@endpoint(
+    "GET",
+    f"{V3}/positionStatsInPendingAck/{OF_TOPIC}/{{subscription}}/{{ledger}}/{{entry}}",
+    LOOK,
+)
 def position_in_pending_ack(
     client: Client, topic: TopicName, subscription: str, ledger: int, entry: int
 ) -> object:

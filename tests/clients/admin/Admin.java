@@ -1,0 +1,31 @@
+import java.io.BufferedReader;
+import java.io.InputStreamReader;
+import java.util.Properties;
+import org.apache.pulsar.admin.cli.PulsarAdminTool;
+
+/**
+ * Runs pulsar-admin for each line of stdin, arguments between tabs, in one process: a start takes
+ * seconds. What it prints ends with a line {@code = true} or {@code = false}, for its exit code.
+ */
+final class Admin extends PulsarAdminTool {
+    private Admin(Properties properties) throws Exception {
+        super(properties);
+    }
+
+    public static void main(String[] args) throws Exception {
+        Properties properties = new Properties();
+        properties.put("webServiceUrl", args[0]);
+        if (args.length > 1) {
+            properties.put("authPlugin", "org.apache.pulsar.client.impl.auth.AuthenticationToken");
+            properties.put("authParams", "token:" + args[1]);
+        }
+        System.setErr(System.out);
+        BufferedReader lines = new BufferedReader(new InputStreamReader(System.in));
+        Admin tool = new Admin(properties);
+        for (String line = lines.readLine(); line != null; line = lines.readLine()) {
+            boolean isDone = tool.run(line.split("\t"));
+            System.out.println("= " + isDone);
+        }
+        Runtime.getRuntime().halt(0);
+    }
+}

@@ -1,0 +1,223 @@
+"""pulsar-admin as Apache distributes it against `txlog serve`, command by command."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import txlog
+from tests.clients import bed
+from tests.clients.admin_tool import Admin
+
+pytestmark = [pytest.mark.clients, pytest.mark.needs("mvn")]
+HOUR_MS = 3_600_000
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[bed.Server]:
+    with bed.serving(tmp_path_factory.mktemp("admin"), "--http", "127.0.0.1:0") as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def admin(server: bed.Server) -> Iterator[Admin]:
+    try:
+        tool = Admin(server.http)
+    except bed.Unavailable as error:
+        pytest.skip(str(error))
+    with tool:
+        yield tool
+
+
+@pytest.fixture
+def store(server: bed.Server) -> Iterator[txlog.Client]:
+    with txlog.open(str(server.store)) as client:
+        yield client
+
+
+def full(name: str) -> str:
+    return f"persistent://public/default/{name}"
+
+
+def test_topics_are_made_listed_and_deleted(admin: Admin, store: txlog.Client) -> None:
+    one, wide = full("one"), full("wide")
+    admin("topics", "create", one)
+    assert admin.refused("topics", "create", one) == "topic one exists already"
+    admin("topics", "create-partitioned-topic", "-p", "2", wide)
+    admin("topics", "update-partitioned-topic", "-p", "3", wide)
+    found = admin.figures("topics", "get-partitioned-topic-metadata", wide)
+    assert found["partitions"] == 3
+    assert {one, f"{wide}-partition-2"} <= {*admin("topics", "list", "public/default").split()}
+    assert wide in admin("topics", "list-partitioned-topics", "public/default").split()
+    assert store.describe_topic("wide")["partitions"] == 3
+    admin("topics", "delete-partitioned-topic", wide)
+    admin("topics", "delete", one)
+    assert {"one", "wide"}.isdisjoint(row["topic"] for row in store.topics())
+    said = admin.refused("topics", "stats", one)
+    assert said == "topic one does not exist"
+
+
+def test_subscriptions_skip_seek_and_peek(admin: Admin, store: txlog.Client) -> None:
+    orders = full("orders")
+    store.create_topic("orders")
+    producer = store.producer("orders")
+    for number in range(10):
+        producer.send(b"order %d" % number)
+    store.create_subscription("orders", "known", type="shared")
+
+    def backlog() -> int:
+        found = admin.figures("topics", "stats", orders)
+        return int(found["subscriptions"]["s"]["msgBacklog"])
+
+    admin("topics", "create-subscription", "-s", "s", "-m", "earliest", orders)
+    assert sorted(admin("topics", "subscriptions", orders).split()) == ["known", "s"]
+    assert backlog() == 10
+    said = admin("topics", "peek-messages", "-s", "s", "-n", "2", orders)
+    assert ("order 0" in said, "order 1" in said, "order 2" in said) == (True, True, False)
+    admin("topics", "skip", "-s", "s", "-n", "3", orders)
+    assert backlog() == 7
+    admin("topics", "reset-cursor", "-s", "s", "-t", "1h", orders)
+    assert backlog() == 10
+    admin("topics", "clear-backlog", "-s", "s", orders)
+    assert backlog() == 0
+    admin("topics", "reset-cursor", "-s", "s", "-m", "earliest", orders)
+    last = admin.figures("topics", "last-message-id", orders)
+    place = f"{last['ledgerId']}:{last['entryId']}"
+    admin("topics", "reset-cursor", "-s", "s", "-m", place, orders)
+    assert backlog() == 1
+    said = admin(
+        "topics", "get-message-by-id", "-l", place.split(":")[0], "-e", place.split(":")[1], orders
+    )
+    assert "order 9" in said
+    assert "order 0" in admin("topics", "examine-messages", "-i", "earliest", "-m", "1", orders)
+    admin("topics", "unsubscribe", "-s", "s", orders)
+    assert [row["subscription"] for row in store.subscriptions("orders")] == ["known"]
+    missing = admin.refused("topics", "skip", "-s", "s", "-n", "1", orders)
+    assert missing == "topic orders has no subscription s"
+
+
+def test_figures_of_topics(server: bed.Server, admin: Admin, store: txlog.Client) -> None:
+    sales = full("sales")
+    store.create_topic("sales", 2)
+    producer = store.producer("sales")
+    for number in range(6):
+        producer.send(b"12345678", key=str(number))
+    store.create_subscription("sales", "s", position="earliest")
+    found = admin.figures("topics", "partitioned-stats", "--per-partition", sales)
+    assert (found["msgInCounter"], found["bytesInCounter"]) == (6, 54)  # keys count
+    assert found["averageMsgSize"] == 9.0
+    parts = found["partitions"].values()
+    assert sum(part["msgInCounter"] for part in parts) == 6
+    assert found["subscriptions"]["s"]["msgBacklog"] == 6
+    inside = admin.figures("topics", "stats-internal", f"{sales}-partition-0")
+    assert sum(ledger["entries"] for ledger in inside["ledgers"]) == inside["numberOfEntries"] > 0
+    assert [*inside["cursors"]] == ["s"]
+    assert admin("topics", "lookup", f"{sales}-partition-0") == server.url
+    admin("topics", "compact", sales)
+    assert "success" in admin("topics", "compaction-status", sales)
+
+
+def test_policies_of_topics_and_namespaces(admin: Admin, store: txlog.Client) -> None:
+    kept = full("kept")
+    admin("topics", "create", kept)
+    admin("topicPolicies", "set-retention", "-t", "1h", "-s", "10M", kept)
+    wanted = {"retentionTimeInMinutes": 60, "retentionSizeInMB": 10}
+    assert admin.figures("topicPolicies", "get-retention", kept) == wanted
+    policies = store.admin.get_retention_policies(topic="kept")["policies"]
+    assert (policies["retention_ms"], policies["retention_bytes"]) == (HOUR_MS, 10 << 20)
+    admin("topicPolicies", "remove-retention", kept)
+    assert admin("topicPolicies", "get-retention", kept) == "null"
+    for command, flag, value, said in (
+        ("message-ttl", "-t", "10", "10"),
+        ("compaction-threshold", "-t", "10M", str(10 << 20)),
+        ("schema-compatibility-strategy", "-s", "BACKWARD", "BACKWARD"),
+    ):
+        admin("topicPolicies", f"set-{command}", flag, value, kept)
+        assert admin("topicPolicies", f"get-{command}", kept) == said
+    admin("topicPolicies", "set-delayed-delivery", "-e", "-t", "2s", kept)
+    assert admin.figures("topicPolicies", "get-delayed-delivery", kept)["tickTime"] == 2000
+    here = "public/settings"
+    admin("namespaces", "create", here)
+    admin("topics", "create", f"persistent://{here}/t")
+    admin("namespaces", "set-retention", "-t", "60m", "-s", "100M", here)
+    assert admin.figures("namespaces", "get-retention", here)["retentionTimeInMinutes"] == 60
+    admin("namespaces", "set-message-ttl", "-ttl", "100", here)
+    admin("namespaces", "set-schema-compatibility-strategy", "-c", "FULL", here)
+    found = admin.figures("namespaces", "policies", here)
+    assert found["message_ttl_in_seconds"] == 100
+    assert found["schema_compatibility_strategy"] == "FULL"
+    assert found["retention_policies"]["retentionSizeInMB"] == 100
+    assert admin("namespaces", "topics", here) == f"persistent://{here}/t"
+    assert here in admin("namespaces", "list", "public").split()
+
+
+def test_schemas_are_uploaded_refused_and_deleted(
+    admin: Admin, store: txlog.Client, tmp_path: Path
+) -> None:
+    typed = full("typed")
+    store.create_topic("typed")
+
+    def written(*fields: str) -> str:
+        record = {
+            "type": "record",
+            "name": "Flight",
+            "fields": [{"name": name, "type": "int"} for name in fields],
+        }
+        file = tmp_path / "schema.json"
+        given = {"type": "AVRO", "schema": json.dumps(record), "properties": {}}
+        file.write_text(json.dumps(given))
+        return str(file)
+
+    assert admin.refused("schemas", "get", typed) == "topic typed has no schema"
+    admin("schemas", "upload", "-f", written("a"), typed)
+    found = admin.figures("schemas", "get", typed)
+    assert (found["version"], found["schemaInfo"]["type"]) == (1, "AVRO")
+    assert [one["name"] for one in found["schemaInfo"]["schema"]["fields"]] == ["a"]
+    said = admin.refused("schemas", "upload", "-f", written("a", "b"), typed)
+    assert "b" in said
+    admin("schemas", "delete", typed)
+    assert store.topic("typed").schemas.list() == []
+
+
+def test_transactions_are_found_and_aborted(admin: Admin, store: txlog.Client) -> None:
+    store.create_topic("bank")
+    store.create_subscription("bank", "s", type="shared")
+    producer = store.producer("bank")
+    producer.send(b"1")
+    consumer = store.consumer("bank", "s")
+    message = consumer.receive(timeout_ms=10_000)
+    assert message is not None
+    txn = store.transaction(timeout_ms=HOUR_MS)
+    producer.send(b"2", txn=txn)
+    consumer.acknowledge(message, txn=txn)
+    halves = ("-m", str(txn.id.most), "-l", str(txn.id.least))
+    of = ("-t", full("bank"))
+    assert admin("transactions", "coordinators-list").split()[0] == "0"
+    number = str(txn.id.most)
+    stats = admin.figures("transactions", "coordinator-stats", "-c", number)
+    assert (stats["state"], stats["ongoingTxnSize"]) == ("Ready", 1)
+    inside = admin.figures("transactions", "coordinator-internal-stats", "-c", number)
+    assert inside["transactionLogStats"]["managedLedgerInternalStats"]["numberOfEntries"] > 0
+    found = admin.figures("transactions", "transaction-metadata", *halves)
+    assert (found["status"], found["timeoutAt"]) == ("OPEN", HOUR_MS)
+    assert [*found["producedPartitions"]] == [full("bank")]
+    assert str(txn.id.least) in admin("transactions", "slow-transactions", "-t", "0s")
+    buffer = admin.figures("transactions", "transaction-buffer-stats", *of)
+    assert buffer["ongoingTxnSize"] == 1
+    admin("transactions", "transaction-in-buffer-stats", *halves, *of)
+    admin("transactions", "transaction-in-pending-ack-stats", *halves, *of, "-s", "s")
+    assert admin.figures("transactions", "pending-ack-stats", *of, "-s", "s")["state"] == "Ready"
+    admin("transactions", "abort-transaction", *halves)
+    assert store.admin.transaction_metadata(txn.id)["status"] == "ABORTED"
+    again = admin.refused("transactions", "abort-transaction", "-m", "0", "-l", "999")
+    assert again == "transaction 0:999 was never issued"
+
+
+def test_the_cluster_is_one_broker(admin: Admin) -> None:
+    assert admin("clusters", "list") == admin("brokers", "list", "standalone") == "standalone"
+    assert admin("tenants", "list").split() == ["public"]
+    assert admin("brokers", "healthcheck") == "ok"
+    assert "txlog" in admin("brokers", "version")
