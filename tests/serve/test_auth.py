@@ -30,8 +30,8 @@ from txlog.serve.auth.keys import (
     read_public_key,
     read_secret,
 )
-from txlog.serve.auth.policy import read_policy
-from txlog.serve.auth.tokens import Tokens, is_role, sign
+from txlog.serve.auth.policy import is_role, read_policy
+from txlog.serve.auth.tokens import Tokens, sign
 
 NOW_MS = 1_790_000_000_000
 NOW_S = NOW_MS // 1_000

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -75,3 +77,12 @@ def test_a_missing_topic_stays_missing_if_the_server_makes_none(tmp_path: Path) 
     with served(tmp_path / "s", creates_topics=False) as url, Raw(url) as raw:
         error = raw.ask("producer", "error", topic="no", producer_id=1)
     assert error.error == ERRORS["TopicNotFound"]
+
+
+def test_what_is_not_served_is_not_loaded() -> None:
+    """The libraries of HTTP and of tokens take longer to load than all the rest."""
+    code = "import sys; from txlog.serve.app import Server; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True)
+    loaded = set(done.stdout.split())
+    assert "google.protobuf" in loaded
+    assert not loaded & {"cryptography", "jwt", "starlette", "uvicorn"}

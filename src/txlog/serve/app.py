@@ -1,6 +1,7 @@
 """Owns the process: it opens the store by `txlog.aio`, listens, and stops.
 
-    open      the listeners; what they serve is told once all of them listen
+    open      the listeners; what they serve is told once all of them listen. HTTP comes last: its
+              libraries are loaded beside the loop, while clients of Pulsar are served already
     serve     until SIGTERM, SIGINT or `stop`
     reload    SIGHUP: rules and certificates are read again; those that cannot be read stay
     stop      no new connections; what was begun is answered (`drain`), at most DRAIN_SECONDS;
@@ -21,7 +22,7 @@ from txlog.api.client import Client
 from txlog.errors import InvalidArgument, NoResources, Usage
 from txlog.serve.core.authority import Authority
 from txlog.serve.core.service import Listener, Options, Service
-from txlog.serve.http.listener import HttpListener
+from txlog.serve.http import listener as http  # runs when it is used
 from txlog.serve.pulsar.listener import PulsarListener
 
 DRAIN_SECONDS: Final = 10.0
@@ -61,21 +62,24 @@ class Server:
     async def start(self) -> list[str]:
         """Listen; returns the URL of each listener. Raises NoResources (an address is taken)."""
         options = self.service.options
-        if options.pulsar is not None:
-            self.listeners.append(PulsarListener(self.service, options.pulsar))
-        if options.http is not None:
-            self.listeners.append(HttpListener(self.service, options.http))
         places = []
-        for listener in self.listeners:
-            try:
-                places.append(await listener.start())
-            except Usage:
-                await self.close()
-                raise
-            except OSError as error:
-                await self.close()
-                raise NoResources(f"cannot listen: {error.strerror or error}") from error
+        try:
+            if options.pulsar is not None:
+                places.append(await self._begun(PulsarListener(self.service, options.pulsar)))
+            if options.http is not None:
+                made = await asyncio.to_thread(lambda: http.HttpListener)
+                places.append(await self._begun(made(self.service, options.http)))
+        except OSError as error:
+            await self.close()
+            raise NoResources(f"cannot listen: {error.strerror or error}") from error
+        except (Usage, ImportError):
+            await self.close()
+            raise
         return places
+
+    async def _begun(self, listener: Listener) -> str:
+        self.listeners.append(listener)
+        return await listener.start()
 
     async def wait(self) -> None:
         """Wait until it is told to stop."""

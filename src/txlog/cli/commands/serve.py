@@ -90,8 +90,10 @@ def serve(
     pulsar_at, http_at = address.parse("--pulsar", pulsar), address.parse("--http", http)
     if pulsar_at is None and http_at is None:
         raise Usage("--pulsar and --http are both off")
-    app = _app()
-    options = app.Options(
+    app = _module("app")
+    with _with_extra():
+        make = app.Options  # a module of txlog runs when it is used
+    options = make(
         pulsar_at,
         http_at,
         topic_creation,
@@ -109,23 +111,22 @@ def serve(
         call.say(f"serving {call.store_path()} at {' and '.join(places)}")
         notify(os.environ, f"READY=1\nMAINPID={os.getpid()}")
 
-    with _pidfile(pidfile):
+    with _pidfile(pidfile), _with_extra():
         app.serve(call.client(write=True), options, told, authority)
         notify(os.environ, "STOPPING=1")
 
 
-def _app() -> Any:
-    """The server; raises MissingExtra."""
+@contextmanager
+def _with_extra() -> Iterator[None]:
+    """Raises MissingExtra for what is not installed."""
     try:
-        app = _module("app")
-        app.serve  # noqa: B018 - a module of txlog runs when it is used
+        yield
     except ModuleNotFoundError as error:
         if (error.name or "").split(".")[0] not in _PACKAGES:
             raise
         raise MissingExtra(
             f"{error.name} is not installed", hint="pip install 'txlog[serve]'"
         ) from error
-    return app
 
 
 def _module(name: str) -> Any:

@@ -28,16 +28,20 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from txlog.clock import Clock
 from txlog.errors import InvalidArgument, NotAllowed, NotAuthenticated
 from txlog.ids import TopicName
-from txlog.serve.auth.keys import Keys, KeySet, read_public_key, read_secret
-from txlog.serve.auth.policy import Place, Policy, place_of, read_policy
-from txlog.serve.auth.tokens import LEEWAY_MS_MAX, TOKEN_BYTES_MAX, Tokens, is_role
+from txlog.serve.auth import keys as signing  # run, with the libraries they need, when used
+from txlog.serve.auth import tokens as signed
+from txlog.serve.auth.policy import Place, Policy, is_role, place_of, read_policy
 from txlog.settings import MIB
 from txlog.suggest import suggestion
+
+if TYPE_CHECKING:
+    from txlog.serve.auth.keys import Keys
+    from txlog.serve.auth.tokens import Tokens
 
 RULES_BYTES_MAX: Final = 4 * MIB
 ROOT: Final = (0, "root")
@@ -96,8 +100,8 @@ class Guard:
         raises:      NotAuthenticated
         """
         if method == "token":
-            if len(data) > TOKEN_BYTES_MAX:
-                raise NotAuthenticated(f"the token has more than {TOKEN_BYTES_MAX} bytes")
+            if len(data) > signed.TOKEN_BYTES_MAX:
+                raise NotAuthenticated(f"the token has more than {signed.TOKEN_BYTES_MAX} bytes")
             try:
                 return self._by_token(data.decode("ascii"))
             except UnicodeDecodeError:
@@ -285,9 +289,11 @@ def _tokens(given: Mapping[str, Any], path: Path) -> Tokens:
             raise InvalidArgument(f"{path}: tokens.{name} is not a text")
     leeway_s = given.get("leeway_s", 0)
     is_number = isinstance(leeway_s, int) and not isinstance(leeway_s, bool)
-    if not is_number or not 0 <= leeway_s * 1_000 <= LEEWAY_MS_MAX:
-        raise InvalidArgument(f"{path}: tokens.leeway_s is not 0 to {LEEWAY_MS_MAX // 1_000}")
-    return Tokens(
+    if not is_number or not 0 <= leeway_s * 1_000 <= signed.LEEWAY_MS_MAX:
+        raise InvalidArgument(
+            f"{path}: tokens.leeway_s is not 0 to {signed.LEEWAY_MS_MAX // 1_000}"
+        )
+    return signed.Tokens(
         keys=_keys(named[0], path.parent / given[named[0]]),
         audience=given.get("audience"),
         issuer=given.get("issuer"),
@@ -298,8 +304,8 @@ def _tokens(given: Mapping[str, Any], path: Path) -> Tokens:
 
 def _keys(name: str, path: Path) -> Keys:
     if name == "secret_key":
-        return read_secret(path)
-    return read_public_key(path) if name == "public_key" else KeySet(path)
+        return signing.read_secret(path)
+    return signing.read_public_key(path) if name == "public_key" else signing.KeySet(path)
 
 
 def _table(document: Mapping[str, Any], name: str, path: Path) -> Mapping[str, Any] | None:

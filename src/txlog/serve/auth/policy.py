@@ -24,7 +24,6 @@ from typing import Final, NamedTuple
 
 from txlog.errors import InvalidArgument
 from txlog.ids import NAMESPACE_DEFAULT, TENANT_DEFAULT, TopicName, check_name
-from txlog.serve.auth.tokens import is_role
 from txlog.suggest import suggestion
 
 PRODUCE: Final = "produce"
@@ -33,11 +32,24 @@ ADMIN: Final = "admin"
 LOOK: Final = "look"
 ACTIONS: Final = (PRODUCE, CONSUME, ADMIN, LOOK)
 ROLES_MAX: Final = 10_000
+ROLE_BYTES_MAX: Final = 256
 PLACES_MAX: Final = 1_000  # of one role and action
 
 Place = tuple[str, ...]
 STORE: Final[Place] = ()
 _KINDS: Final = ("tenant", "namespace", "topic")
+
+
+def is_role(role: object) -> bool:
+    """True for what can be a role: printable text of at most 256 bytes, not within spaces.
+
+    Transactions are recorded with it, and an `&` would end the name of a key's owner in metrics.
+    """
+    if not isinstance(role, str) or not 0 < len(role) <= ROLE_BYTES_MAX:
+        return False
+    if not role.isprintable() or "&" in role or role != role.strip():
+        return False
+    return len(role.encode()) <= ROLE_BYTES_MAX
 
 
 class Pattern(NamedTuple):

@@ -15,9 +15,9 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
 from txlog.errors import InvalidArgument, NotAuthenticated
 from txlog.serve.auth.keys import Keys
+from txlog.serve.auth.policy import is_role
 
 TOKEN_BYTES_MAX: Final = 16 * 1024
-ROLE_BYTES_MAX: Final = 256
 LEEWAY_MS_MAX: Final = 300_000
 _INSTANT_S_MAX: Final = 253_402_300_799  # the year 9999
 
@@ -120,18 +120,6 @@ def unchecked(token: str) -> Claims:
     if not isinstance(payload, dict) or not is_role(payload.get("sub")):
         raise NotAuthenticated("this is not a token of a role")
     return Claims(payload["sub"], _instant_ms(payload, "exp"))
-
-
-def is_role(role: object) -> bool:
-    """True for what can be a role: printable text of at most 256 bytes, not within spaces.
-
-    Transactions are recorded with it, and an `&` would end the name of a key's owner in metrics.
-    """
-    if not isinstance(role, str) or not 0 < len(role) <= ROLE_BYTES_MAX:
-        return False
-    if not role.isprintable() or "&" in role or role != role.strip():
-        return False
-    return len(role.encode()) <= ROLE_BYTES_MAX
 
 
 def sign(
