@@ -84,10 +84,9 @@ LACKS = {
     },
 }
 
-# What fails still. Java that was fenced tries for ever, and learns nothing; Python does not find a
-# topic that came later, of Apache Pulsar's either.
+# What fails still. Python does not find a topic that came later, of Apache Pulsar's either.
 NOT_YET = {
-    "java": {"fencing_producer"},
+    "java": set[str](),
     "go": set[str](),
     "python": {"regex"},
     "asyncio": set[str](),

@@ -46,6 +46,19 @@ def opened(raw: Raw, topic: str, name: str | None = None) -> str:
     return str(found.producer_name)
 
 
+EXCLUSIVE, FENCING = 1, 3
+
+
+def seated(raw: Raw, topic: str, mode: int, epoch: int | None = None) -> int:
+    """Open an exclusive producer; returns its epoch."""
+    given = {"topic": topic, "producer_id": 1, "producer_access_mode": mode, "topic_epoch": epoch}
+    return int(raw.ask("producer", "producer_success", **given).topic_epoch)
+
+
+def sent(raw: Raw, value: bytes, sequence: int) -> None:
+    raw.message("send", value, {"sequence_id": sequence}, producer_id=1, sequence_id=sequence)
+
+
 def test_a_batch_becomes_rows_with_one_receipt(place: tuple[Path, str]) -> None:
     path, url = place
     with Raw(url) as raw:
@@ -205,3 +218,53 @@ def test_messages_for_several_partitions_share_a_frame(place: tuple[Path, str]) 
         for where in range(3):
             stored = [one.value for one in client.reader(f"parted/{where}")]
             assert stored == [b"%d %d" % (where, at) for at in range(3)]
+
+
+def test_a_producer_that_was_fenced_is_closed_and_its_connection_goes_on(
+    place: tuple[Path, str],
+) -> None:
+    """Kills: SEND_ERROR, after which a client begins again all that it has on the connection."""
+    path, url = place
+    with Raw(url) as first, Raw(url) as second:
+        epoch = seated(first, "fenced", EXCLUSIVE)
+        seated(second, "fenced", FENCING)
+        sent(second, b"a", 0)
+        second.read("send_receipt")
+        for sequence in range(3):
+            sent(first, b"too late", sequence)
+        assert first.read("close_producer").producer_id == 1
+        sent(first, b"still on its way", 3)
+        given = {"topic": "fenced", "producer_access_mode": EXCLUSIVE, "topic_epoch": epoch}
+        refused = first.ask("producer", "error", producer_id=1, **given)
+        assert refused.error == ERRORS["ProducerFenced"]
+        second.ask("close_producer", "success", producer_id=1)
+        refused = first.ask("producer", "error", producer_id=1, **given)  # it is over for ever
+        assert refused.error == ERRORS["ProducerFenced"]
+        opened(first, "others")
+        sent(first, b"b", 0)
+        first.read("send_receipt")
+    assert rows(path, "fenced") == [(b"a", None)]
+
+
+def test_an_exclusive_producer_comes_again_if_nobody_was_there(place: tuple[Path, str]) -> None:
+    path, url = place
+    epoch = None
+    for sequence in range(3):
+        with Raw(url) as raw:
+            epoch = seated(raw, "seat", EXCLUSIVE, epoch)
+            sent(raw, b"v", sequence)
+            raw.read("send_receipt")
+            raw.ask("close_producer", "success", producer_id=1)
+    assert len(rows(path, "seat")) == 3
+
+
+def test_producers_that_share_a_topic_are_closed_when_another_takes_it(
+    place: tuple[Path, str],
+) -> None:
+    path, url = place
+    with Raw(url) as first, Raw(url) as second:
+        opened(first, "taken")
+        seated(second, "taken", EXCLUSIVE)
+        sent(first, b"too late", 0)
+        first.read("close_producer")
+    assert rows(path, "taken") == []

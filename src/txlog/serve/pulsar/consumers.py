@@ -31,7 +31,6 @@ from txlog.serve.pulsar import ids, schemas, topics
 from txlog.serve.pulsar.connection import Connection, Handler
 from txlog.serve.pulsar.failure import error_of, text_of
 from txlog.serve.pulsar.members import (
-    NO_REQUEST,
     Ack,
     Member,
     Wire,
@@ -41,6 +40,7 @@ from txlog.serve.pulsar.members import (
     taken_up_to,
 )
 from txlog.serve.pulsar.messages import Proto
+from txlog.serve.pulsar.wire import NO_REQUEST
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

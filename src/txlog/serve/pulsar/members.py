@@ -35,7 +35,7 @@ from txlog.serve.pulsar.connection import Connection
 from txlog.serve.pulsar.deliveries import Delivery, missing, planned
 from txlog.serve.pulsar.ids import STEP, Span, wire_id
 from txlog.serve.pulsar.messages import MessageIdData, Proto
-from txlog.serve.pulsar.wire import made, message_frame
+from txlog.serve.pulsar.wire import NO_REQUEST, made, message_frame
 
 T = TypeVar("T")
 TAKE_MAX: Final = 5_000  # messages that one turn leases
@@ -350,9 +350,6 @@ class Member:
             sync.acknowledge_cumulative(named[-1], txn=ack.txn)
         else:
             sync.acknowledge(named, txn=ack.txn)
-
-
-NO_REQUEST: Final = (1 << 64) - 1  # of a command that the server begins
 
 
 def merged(runs: list[Run]) -> list[Run]:

@@ -7,14 +7,20 @@ are one producer of the store.
 
 Messages that come in chunks are held until the last one is there, and only then stored and
 answered, all chunks at once: before that none of them has a receipt, so none can be lost.
+
+A producer whose topic another one has taken over is closed, as by a client's own command. It comes
+again with the epoch that it had, and learns there that it is fenced. SEND_ERROR would not do:
+clients take it for a broken connection, and begin all they have on it again.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from functools import partial
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final
 
+from txlog.engine.decide.sending.exclusive import epoch_of
 from txlog.engine.folds.catalog import Topic, number_of
 from txlog.engine.view.view import View
 from txlog.errors import (
@@ -35,7 +41,14 @@ from txlog.serve.pulsar.connection import Connection, Handler
 from txlog.serve.pulsar.failure import error_of, text_of
 from txlog.serve.pulsar.messages import ERRORS, Proto
 from txlog.serve.pulsar.sends import Item, Lane
-from txlog.serve.pulsar.wire import ROOM_BYTES, Checked, ChecksumMismatch, checked, receipt_frame
+from txlog.serve.pulsar.wire import (
+    NO_REQUEST,
+    ROOM_BYTES,
+    Checked,
+    ChecksumMismatch,
+    checked,
+    receipt_frame,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -46,6 +59,7 @@ if TYPE_CHECKING:
 ROOM: Final = "producers"
 MODES: Final = ("shared", "exclusive", "wait-for-exclusive", "exclusive-with-fencing")
 NAME_MAX: Final = 128  # characters of a producer's name in the store
+DISMISSED_MAX: Final = 1_000
 CHUNKED_BYTES_MAX: Final = 256 << 20  # of one message in chunks, held in memory
 CHUNKS_BYTES_MAX: Final = 512 << 20  # of all of them, of all clients
 ITEM_BYTES: Final = 1 << 10  # what a message that waits costs beside its payload
@@ -58,6 +72,7 @@ class Shared:
         self.handle, self.topic, self.name = handle, topic, name
         self.lane = Lane(handle._sync)
         self.users: dict[int, int] = {}  # partition -> producer id
+        self.is_over = False  # another one has the topic: what still comes is not stored
 
 
 class WireProducer:
@@ -86,6 +101,8 @@ class Room:
         self.connection = connection
         self.producers: dict[int, WireProducer] = {}
         self.shared: dict[tuple[str, str], Shared] = {}
+        # those that were closed here last: what their clients had sent by then is still coming
+        self.dismissed: deque[int] = deque(maxlen=DISMISSED_MAX)
         connection.farewells.append(self.close)
 
     @classmethod
@@ -110,6 +127,15 @@ class Room:
             await self.connection.listener.sends.settled()
         self.connection.listener.names.discard((shared.topic.name, shared.name))
         await shared.handle.close()
+
+    async def dismiss(self, shared: Shared) -> None:
+        """Close producers whose topic another one has taken over, and tell the client."""
+        numbers = list(shared.users.values())
+        self.dismissed.extend(numbers)
+        for number in numbers:
+            await self.leave(number)
+        for number in numbers:
+            self.connection.send("close_producer", producer_id=number, request_id=NO_REQUEST)
 
     async def close(self) -> None:
         """The connection ends."""
@@ -181,6 +207,9 @@ async def _shared(
     if key in names and not body.epoch:
         raise ProducerBusy(f"producer {name} of {TopicName.parse(topic.name).short} is connected")
     mode = MODES[body.producer_access_mode]
+    had = body.topic_epoch if mode != "shared" and body.HasField("topic_epoch") else 0
+    if had and await connection.client.run(partial(_epoch, topic)) > had + 1:
+        raise _fenced(topic, had)
     if mode == "wait-for-exclusive":  # the client learns that it has to wait
         connection.send(
             "producer_success",
@@ -194,13 +223,26 @@ async def _shared(
             topic.name, name, access_mode=mode, chunking=True, schema=schemas.schema_of(body)
         )
     except ProducerBusy as error:
-        if mode == "shared" or not body.HasField("topic_epoch") or key in names:
+        if not had or key in names:
             raise
-        # it was the exclusive one, and comes again: somebody has taken over
-        raise ProducerFenced(error.message) from error
+        raise _fenced(topic, had) from error
+    if had and handle._sync.access.epoch != had + 2:  # somebody was faster, and has left
+        await handle.close()
+        raise _fenced(topic, had)
     found = room.shared[key] = Shared(handle, topic, name)
     names.add(key)
     return found
+
+
+def _epoch(topic: Topic, client: Client) -> int:
+    """The newest epoch of exclusive producers of a topic."""
+    return client._store.read(lambda view: epoch_of(view, topic))
+
+
+def _fenced(topic: Topic, had: int) -> ProducerFenced:
+    """Tell an exclusive producer that comes again that another one was there since."""
+    short = TopicName.parse(topic.name).short
+    return ProducerFenced(f"the exclusive producer of {short} is fenced: epoch {had} is over")
 
 
 def _last_sequence(topic: Topic, partition: int, name: str, client: Client) -> int:
@@ -225,8 +267,9 @@ async def close_producer(connection: Connection, body: Proto, rest: memoryview) 
 def send(connection: Connection, body: Proto, rest: memoryview) -> None:
     """SEND: queue its messages; the receipt comes when they are durable."""
     one = Room.of(connection).producers.get(body.producer_id)
+    if one is None and body.producer_id in Room.of(connection).dismissed:
+        return  # the client knows by now, or will soon
     if one is None:
-        # it was closed, here or by the client; whoever sent it has been told, or will be
         _refuse(connection, body, ERRORS["ProducerFenced"], "there is no such producer")
         return
     try:
@@ -238,6 +281,8 @@ def send(connection: Connection, body: Proto, rest: memoryview) -> None:
 
 
 def _send(connection: Connection, one: WireProducer, body: Proto, message: Checked) -> None:
+    if one.shared.is_over:
+        return
     head, payload = message
     if head.encryption_keys:
         raise NotAllowed("encrypted messages cannot be split into rows")
@@ -333,6 +378,11 @@ def _told(
     error: Exception | None,
 ) -> None:
     """Answer a SEND."""
+    if isinstance(error, (ProducerFenced, ProducerBusy)):
+        if not one.shared.is_over:
+            one.shared.is_over = True
+            connection.begin(Room.of(connection).dismiss(one.shared))
+        return
     if error is not None:
         if not isinstance(error, TxlogError):
             connection.close()  # nobody knows what became of it: the client asks by repeating it

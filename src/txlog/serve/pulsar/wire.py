@@ -25,7 +25,7 @@ MAGIC: Final = b"\x0e\x01"
 ROOM_BYTES: Final = 10 * 1024
 _SIZES = struct.Struct(">II")
 _SIZE = struct.Struct(">I")
-_UINT64: Final = (1 << 64) - 1
+NO_REQUEST: Final = (1 << 64) - 1  # of a command that the server begins
 _KINDS: Final = frozenset(COMMANDS.values())
 
 
@@ -194,9 +194,9 @@ def receipt_frame(
     highest: 0 is left out; ledger, entry: -1 is written as the protocol's unsigned numbers have it
     """
     place = b"\x08%b\x10%b\x18%b" % (
-        varint(ledger & _UINT64),
-        varint(entry & _UINT64),
-        varint(partition & _UINT64),
+        varint(ledger & NO_REQUEST),
+        varint(entry & NO_REQUEST),
+        varint(partition & NO_REQUEST),
     )
     body = b"\x08%b\x10%b\x1a%b%b" % (
         varint(producer),
