@@ -42,10 +42,12 @@ func failover(b *bed) {
 	active := b.consumer(pulsar.ConsumerOptions{Type: pulsar.Failover, Name: "a"})
 	waiting := b.consumer(pulsar.ConsumerOptions{Type: pulsar.Failover, Name: "b"})
 	b.send(b.topic(), 10)
-	first := within(active, 5*time.Second)
-	if first == nil {
-		active, waiting = waiting, active
-		first = next(active)
+	var first pulsar.Message
+	for turn := 0; first == nil; turn++ {
+		check(turn < 60, "no message came")
+		if first = within(active, 500*time.Millisecond); first == nil {
+			active, waiting = waiting, active
+		}
 	}
 	same(text(first), "m0")
 	messages := some(active, 9)

@@ -21,7 +21,7 @@ import (
 
 const (
 	atOnce   = 4
-	patience = 20 * time.Second
+	patience = 30 * time.Second
 	// How long nothing has to come for it to be "nothing".
 	silence = 700 * time.Millisecond
 )

@@ -24,7 +24,7 @@ import org.apache.pulsar.client.api.SubscriptionType;
 
 /** What scenarios share: one client, names of topics, and checks. */
 final class Bed implements AutoCloseable {
-    static final int PATIENCE_S = 20;
+    static final int PATIENCE_S = 30;
     /** How long nothing has to come for it to be "nothing". */
     static final int SILENCE_MS = 700;
 

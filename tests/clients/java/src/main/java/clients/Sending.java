@@ -177,11 +177,15 @@ final class Sending {
             long at = System.currentTimeMillis() + 2000;
             producer.newMessage().deliverAt(at).value("later").send();
             producer.newMessage().value("now").send();
-            Message<String> first = next(consumer);
-            same(first.getValue(), "now");
-            consumer.acknowledge(first);
-            same(next(consumer).getValue(), "later");
-            check(System.currentTimeMillis() >= at - 1000, "it came too early");
+            Set<String> came = new HashSet<>();
+            for (int n = 0; n < 2; n++) {
+                Message<String> message = next(consumer);
+                boolean isEarly = System.currentTimeMillis() < at - 1000;
+                check(!isEarly || message.getValue().equals("now"), "it came too early");
+                came.add(message.getValue());
+                consumer.acknowledge(message);
+            }
+            same(came, Set.of("now", "later"));
         }
     }
 

@@ -180,10 +180,10 @@ final class Transactions {
                         bed.consumer(bed.topic(), SubscriptionType.Shared).subscribe();
                 Consumer<String> out = bed.subscribe(bed.topic("out"));
                 Producer<String> producer = bed.producer(bed.topic("out")).create()) {
-            Transaction txn = begin(bed, 1);
+            Transaction txn = begin(bed, 3);
             producer.newMessage(txn).value("never").send();
             input.acknowledgeAsync(next(input).getMessageId(), txn).get();
-            Thread.sleep(2500);
+            Thread.sleep(4500);
             fails(
                     () -> txn.commit().get(),
                     TransactionCoordinatorClientException.class,
@@ -233,12 +233,12 @@ final class Transactions {
                                 .create()) {
             producer.newMessage(txn).value("open").send();
             producer.send("plain");
-            Message<String> read = reader.readNext(5, TimeUnit.SECONDS);
+            Message<String> read = reader.readNext(Bed.PATIENCE_S, TimeUnit.SECONDS);
             check(read != null, "the open transaction holds the reader up");
             same(read.getValue(), "plain");
             same(next(consumer).getValue(), "plain");
             txn.commit().get();
-            same(reader.readNext(5, TimeUnit.SECONDS).getValue(), "open");
+            same(reader.readNext(Bed.PATIENCE_S, TimeUnit.SECONDS).getValue(), "open");
             same(next(consumer).getValue(), "open");
         }
     }
