@@ -46,8 +46,12 @@ def random_table(rng: random.Random, rows: int) -> pa.Table:
     instants = rng.choice([_INSTANTS, (_INSTANTS[5],), tuple(range(5)), _INSTANTS[:7]])
     names = rng.choice([("a", "b"), TEXTS])
     several = rng.random() < 0.5
+    few = [[], None, [("a", rng.choice(TEXTS))], [("a", "1"), ('say "hi"', "x,y"), ("b", "")]]
+    recurs = rng.random() < 0.3
 
     def pairs() -> Any:
+        if recurs:
+            return rng.choice(few)
         count = rng.choice([0, 1, 2, 5])
         some = [(rng.choice(names), rng.choice(TEXTS)) for _ in range(count)]
         return None if rng.random() < 0.3 else some

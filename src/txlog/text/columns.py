@@ -26,6 +26,8 @@ Column: TypeAlias = pa.Array | str | None
 Part: TypeAlias = pa.Array | bytes
 
 _PIECE_BYTES: Final = 32 << 20
+_INSTANT_CHARS: Final = len("2026-11-20 09:12:04.117")
+_CODE_BYTES: Final = 8
 _LARGE_BYTES: Final = 128 << 20  # escaped it may be six times as long
 _WIDE: Final = {pa.binary(): pa.large_binary(), pa.string(): pa.large_string()}
 _TEXT: Final = (pa.types.is_string, pa.types.is_large_string)
@@ -142,7 +144,7 @@ def numbers(column: pa.Array) -> Column:
     one = same(column)
     if one is not None:
         return str(one.as_py()).lower()
-    return by_distinct(column, lambda values: values.cast(pa.string()))
+    return column.cast(pa.string())
 
 
 def instants(column: pa.Array) -> Column:
@@ -156,10 +158,21 @@ def instants(column: pa.Array) -> Column:
 
 def _instants(ms: pa.Array) -> pa.Array:
     within = pc.and_(pc.greater_equal(ms, INSTANT_MS_MIN), pc.less_equal(ms, INSTANT_MS_MAX))
-    known = pc.if_else(within, ms, pa.scalar(0, pa.int64()))
+    is_near = pc.all(within).as_py() in (True, None)
+    known = ms if is_near else pc.if_else(within, ms, pa.scalar(0, pa.int64()))
     text = known.cast(pa.timestamp("ms")).cast(pa.string())
-    text = pc.binary_join_element_wise(pc.binary_replace_slice(text, 10, 11, "T"), "Z", "")
-    return pc.if_else(within, text, ms.cast(pa.string()))
+    text = pc.binary_join_element_wise(_with_t(text), "Z", "")
+    return text if is_near else pc.if_else(within, text, ms.cast(pa.string()))
+
+
+def _with_t(text: pa.Array) -> pa.Array:
+    """Days and times with a T between them."""
+    data = data_of(text)
+    if text.offset or text.null_count or len(data) != len(text) * _INSTANT_CHARS:
+        return pc.binary_replace_slice(text, 10, 11, "T")
+    written = bytearray(data)
+    written[10::_INSTANT_CHARS] = b"T" * len(text)
+    return pa.StringArray.from_buffers(len(text), text.buffers()[1], pa.py_buffer(written))
 
 
 def from_instants(column: pa.Array) -> pa.Array | None:
@@ -200,25 +213,39 @@ def only_where(mask: pa.Array, text: str) -> pa.Array:
 
 
 class Pairs(NamedTuple):
-    """The pairs of maps of strings: where those of each row begin and end, names and values.
+    """The pairs of maps of strings: where those of each one begin and end, names and values.
 
     A name comes once: where it came first, with the value that came last.
+
+    rows: which of these each row is, if they recur; None: each is one row
     """
 
     offsets: pa.Array
     names: pa.Array
     values: pa.Array
+    rows: pa.Array | None = None
 
     def each(self, said: Sequence[Part], between: str) -> pa.Array:
         """The parts of all pairs of a row as one text of it."""
-        texts = joined(said, len(self.names))
-        lists = pa.ListArray.from_arrays(self.offsets, texts)
-        return pc.binary_join(lists, pa.scalar(between.encode(), texts.type))
+        return self._of_rows(self._joined(said, between))
 
     def objects(self) -> pa.Array:
         """Each row as an object of JSON, one without pairs as an empty one."""
         said = [*json_text(self.names), b":", *json_text(self.values)]
-        return as_text(joined([b"{", self.each(said, ","), b"}"], len(self.offsets) - 1))
+        parts = [b"{", self._joined(said, ","), b"}"]
+        return self._of_rows(as_text(joined(parts, len(self.offsets) - 1)))
+
+    def counts(self) -> pa.Array:
+        """How many pairs each row has."""
+        return self._of_rows(pc.pairwise_diff(self.offsets)[1:])
+
+    def _joined(self, said: Sequence[Part], between: str) -> pa.Array:
+        texts = joined(said, len(self.names))
+        lists = pa.ListArray.from_arrays(self.offsets, texts)
+        return pc.binary_join(lists, pa.scalar(between.encode(), texts.type))
+
+    def _of_rows(self, made: pa.Array) -> pa.Array:
+        return made if self.rows is None else made.take(self.rows)
 
 
 def pairs_of(maps: pa.Array) -> Pairs | None:
@@ -226,15 +253,16 @@ def pairs_of(maps: pa.Array) -> Pairs | None:
     if maps.null_count == len(maps):
         return None
     if maps.null_count:  # a null may have a length
-        maps = maps.take(pa.array(range(len(maps))))
-    found = _pairs(maps)
+        sizes = pc.pairwise_diff(maps.offsets)[1:]
+        if pc.any(pc.and_(maps.is_null(), pc.greater(sizes, 0))).as_py():
+            maps = maps.take(pa.arange(0, len(maps)))
+    found = _recurring(_pairs(maps))
     if not len(found.names):
         return None
     lists = pa.ListArray.from_arrays(found.offsets, found.names)
     rows = pc.list_parent_indices(lists).cast(pa.int64())
     codes = found.names.dictionary_encode()
-    width = pa.scalar(len(codes.dictionary), pa.int64())
-    places = pc.add(pc.multiply(rows, width), codes.indices.cast(pa.int64()))
+    places = both(rows, codes.indices, len(codes.dictionary))
     if pc.count_distinct(places).as_py() == len(places):
         return found
     once = [None if one is None else list(dict(one).items()) for one in maps.to_pylist()]
@@ -246,6 +274,40 @@ def _pairs(maps: pa.Array) -> Pairs:
     start, stop = offsets[0].as_py(), offsets[-1].as_py()
     moved = pc.subtract(offsets, offsets[0]) if start else offsets
     return Pairs(moved, maps.keys[start:stop], maps.items[start:stop])
+
+
+def _recurring(found: Pairs) -> Pairs:
+    """The same with each that recurs once, if most do: properties are often few."""
+    names = found.names.dictionary_encode("encode")
+    values = found.values.dictionary_encode("encode")
+    width = len(values.dictionary)
+    if width * 2 > len(found.values):
+        return found
+    codes = both(names.indices.cast(pa.int64()), values.indices, width)
+    # The codes of a row's pairs lie behind each other: as bytes they say which row it is.
+    ends = pc.multiply(found.offsets.cast(pa.int64()), _CODE_BYTES)
+    buffers = [None, ends.buffers()[1], codes.buffers()[1]]
+    rows = pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(ends) - 1, buffers)
+    rows = rows.dictionary_encode()
+    if len(rows.dictionary) * 2 > len(rows):
+        return found
+    data = data_of(rows.dictionary)
+    once = pa.Array.from_buffers(pa.int64(), len(data) // _CODE_BYTES, [None, pa.py_buffer(data)])
+    name = pc.divide(once, pa.scalar(width, pa.int64()))
+    value = pc.subtract(once, pc.multiply(name, pa.scalar(width, pa.int64())))
+    sizes = pc.divide(pc.binary_length(rows.dictionary), _CODE_BYTES)
+    offsets = pa.concat_arrays([pa.array([0], pa.int64()), pc.cumulative_sum(sizes)])
+    return Pairs(
+        offsets.cast(pa.int32()),
+        names.dictionary.take(name),
+        values.dictionary.take(value),
+        rows.indices,
+    )
+
+
+def both(high: pa.Array, low: pa.Array, width: int) -> pa.Array:
+    """One number of two; low is less than width."""
+    return pc.add(pc.multiply(high, pa.scalar(width, pa.int64())), low.cast(pa.int64()))
 
 
 # --- what a place takes ----------------------------------------------------------------------
@@ -323,10 +385,11 @@ def json_bare(column: Column) -> list[Part]:
     return [b"null" if column is None else column.encode()]
 
 
-def cell(form: str, column: Column, *, is_safe: bool = False) -> list[Part]:
+def cell(form: str, column: Column, *, is_safe: bool = False, recurs: bool = False) -> list[Part]:
     """The parts of a cell of tsv or csv, where null is empty.
 
     is_safe: there is nothing in it to be written otherwise, as in a number
+    recurs:  few texts may be those of many rows
     """
     if column is None:
         return []
@@ -334,15 +397,19 @@ def cell(form: str, column: Column, *, is_safe: bool = False) -> list[Part]:
     if isinstance(column, str):
         found: str = escaped(pa.array([column]))[0].as_py()
         return [found.encode()]
+    if recurs:
+        return [by_distinct(column, escaped)]
     return [column if is_safe else escaped(column)]
 
 
-def quoted_cell(column: Column, *, is_number: bool) -> list[Part]:
+def quoted_cell(column: Column, *, is_number: bool, recurs: bool = False) -> list[Part]:
     """The parts of a cell of csv where all text has quotes and null is empty."""
     if column is None:
         return []
     if isinstance(column, str):
         return [(column if is_number else in_quotes(pa.array([column]))[0].as_py()).encode()]
+    if recurs:
+        return [by_distinct(column, in_quotes)]
     return [column if is_number else in_quotes(column)]
 
 

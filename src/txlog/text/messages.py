@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import Any, Final
+from typing import Final
 
 import pyarrow as pa
 
@@ -113,12 +113,16 @@ class Messages:
         ledger = self.number("ledger")
         if ledger is None:
             return None
-        parts = [_filled(ledger, self.count), ":", _filled(self.number("entry"), self.count)]
+        parts = [f"{ledger}:"] if isinstance(ledger, str) else [ledger, ":"]
+        parts.append(_filled(self.number("entry"), self.count))
         index = self.stored("index")
         if index is not None and index.null_count < len(index):
-            index = pc.if_else(pc.equal(index, 0), pa.scalar(None, index.type), index)
-            behind = pc.binary_join_element_wise(":", index.cast(pa.string()), "")
-            parts.append(pc.fill_null(behind, ""))
+            if index.null_count or not pc.min(index).as_py():
+                index = pc.if_else(pc.equal(index, 0), pa.scalar(None, index.type), index)
+                behind = pc.binary_join_element_wise(":", index.cast(pa.string()), "")
+                parts.append(pc.fill_null(behind, ""))
+            else:
+                parts += [":", index.cast(pa.string())]
         return pc.binary_join_element_wise(*parts, "")
 
     def _transactions(self) -> Column:
@@ -134,12 +138,16 @@ class Messages:
                 return pc.binary_join_element_wise(coordinator, counters, ":")
 
             return columns.by_distinct(least, said)
-        pairs = zip(most.to_pylist(), least.to_pylist(), strict=True)  # of several coordinators
-        known: dict[Any, str | None] = {(None, None): None}
-        for pair in (texts := list(pairs)):
-            if pair not in known:
-                known[pair] = None if pair[0] is None else str(TxnId.from_halves(*pair))
-        return pa.array([known[pair] for pair in texts], pa.string())
+        highs, lows = most.dictionary_encode(), least.dictionary_encode()  # several coordinators
+        width = len(lows.dictionary)
+        rows = columns.both(highs.indices.cast(pa.int64()), lows.indices, width)
+        rows = rows.dictionary_encode()
+        high, low = highs.dictionary.to_pylist(), lows.dictionary.to_pylist()
+        texts = [
+            str(TxnId.from_halves(high[code // width], low[code % width]))
+            for code in rows.dictionary.to_pylist()
+        ]
+        return pa.array(texts, pa.string()).take(rows.indices)
 
     def _sizes(self) -> Column:
         value = self.stored("value")
@@ -205,7 +213,8 @@ class Messages:
         cells = []
         for name in names:
             is_safe = name in _SAFE or (name in _BARE and name != "properties")
-            cells.append(columns.cell(form, self.field(name), is_safe=is_safe))
+            recurs = name == "properties"
+            cells.append(columns.cell(form, self.field(name), is_safe=is_safe, recurs=recurs))
         return columns.joined(columns.delimited(form, cells), self.count)
 
     def quoted(self, names: Sequence[str]) -> pa.Array:
@@ -217,7 +226,8 @@ class Messages:
             if name == "properties" and given is not None:
                 text = self.column(name)
                 column = pc.if_else(given.is_valid(), text, pa.scalar(None, text.type))
-            cells.append(columns.quoted_cell(column, is_number=name in _BARE[:-1]))
+            is_number, recurs = name in _BARE[:-1], name == "properties"
+            cells.append(columns.quoted_cell(column, is_number=is_number, recurs=recurs))
         return columns.joined(columns.delimited("csv", cells), self.count)
 
 

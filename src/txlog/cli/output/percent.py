@@ -253,7 +253,7 @@ def _length(letter: str, option: str) -> Verb:
     def verb(messages: Messages) -> list[Part]:
         if letter == "H":
             pairs = messages.pairs
-            lengths = None if pairs is None else pc.pairwise_diff(pairs.offsets)[1:]
+            lengths = None if pairs is None else pairs.counts()
         else:
             data = messages.stored(name)
             lengths = None if data is None else pc.fill_null(pc.binary_length(data), 0)
