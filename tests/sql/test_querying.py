@@ -16,7 +16,7 @@ import pytest
 
 import txlog
 from tests.tiers import graded
-from txlog import Client, MessageId, TxnId
+from txlog import Client, MessageId, Schema, TxnId
 from txlog.api.transactions.transaction import Transaction
 from txlog.engine.store.store import Store
 from txlog.engine.view.view import View
@@ -61,9 +61,12 @@ def asked(
 
 
 class History:
-    """A store in which random things happen; `seen` counts where rows lay."""
+    """A store in which random things happen; `seen` counts where rows lay.
 
-    def __init__(self, folder: Path, seed: str) -> None:
+    schema: the topic is typed; some values are records with `cups`, and some of them with `note`
+    """
+
+    def __init__(self, folder: Path, seed: str, schema: Schema | None = None) -> None:
         rng = random.Random(f"{seed}:start")
         self.path = str(folder / f"store-{seed}")
         txlog.init(
@@ -75,7 +78,12 @@ class History:
             ledger_entries_max=rng.choice((3, 7, 20, 1000)),
         )
         self.client = self._open()
-        self.client.create_topic("t", rng.choice((1, 2)))
+        self.is_typed = schema is not None
+        self.client.create_topic("t", rng.choice((1, 2)), schema=schema)
+        if schema is not None:
+            self.client.admin.set_schema_policies(
+                "t", compatibility="backward", validation="record"
+            )
         self.client.create_topic("another/one/t")
         self.txns: list[Transaction] = []
         self.trace: list[str] = []
@@ -97,8 +105,12 @@ class History:
         for _ in range(rng.choice((1, 1, 2, 5))):
             self.sent += 1
             at = 1_700_000_000_000 + self.sent
+            values: tuple[bytes | None, ...] = (b"%d" % self.sent, b"", b"\xff\x00", None)
+            if self.is_typed and self.sent % 4:
+                note = b', "note": "n%d"' % self.sent
+                values = (b'{"cups": %d%b}' % (self.sent, note if self.sent % 3 else b""),) * 4
             producer.send(
-                rng.choice((b"%d" % self.sent, b"", b"\xff\x00", None)),
+                rng.choice(values),
                 key=rng.choice((None, b"a", b"\xfe")),
                 properties=rng.choice((None, {"a": "b", "c": ""})),
                 event_time=rng.choice((None, at)),

@@ -18,7 +18,7 @@ import pytest
 
 import txlog
 from tests.engine_kit import Bench
-from tests.sql.test_querying import FIRST, History
+from tests.sql.test_querying import FIRST, History, asked
 from tests.tiers import graded
 from txlog import Schema
 from txlog.cli.main import main
@@ -151,6 +151,79 @@ def test_a_bare_duckdb_sees_what_txlog_sees(
         history.client.close()
         shutil.rmtree(history.path)
     assert seen["covered"] and seen["lacking"]
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("seed", range(FIRST, FIRST + 6))
+@pytest.mark.parametrize("default", ["null", '"none"'])
+def test_records_of_unclean_files(
+    tmp_path: Path, run: Run, bare: Bare, seed: int, default: str
+) -> None:
+    """Whatever happened to the rows: those of files, and of `complete`, have their records.
+
+    With a default of null the files of both versions are one scan, otherwise several.
+    """
+    older, newer = (
+        Schema.parse("json", f'{{"type": "record", "name": "R", "fields": [{fields}]}}')
+        for fields in (
+            '{"name": "cups", "type": "int"}',
+            f'{{"name": "note", "type": ["{"null" if default == "null" else "string"}",'
+            f' "{"string" if default == "null" else "null"}"], "default": {default}}},'
+            ' {"name": "cups", "type": "long"}',
+        )
+    )
+    history = History(tmp_path, f"typed-{seed}", older)
+    otherwise = json.loads(default)
+    version = 1
+    seen: Counter[str] = Counter()
+
+    def record(row: dict[str, Any]) -> str:
+        """What `record` is for a row of a reader."""
+        if row["schema_version"] is None or row["value"] is None:
+            return "null"
+        found = json.loads(row["value"])
+        if version == 1:
+            return json.dumps({"cups": found["cups"]})
+        note = found.get("note", otherwise) if row["schema_version"] == 2 else otherwise
+        return json.dumps({"note": note, "cups": found["cups"]})
+
+    try:
+        for number in range(40):
+            if number == 16:
+                history.client.topic("t").schemas.add(newer)
+                version = 2
+            history.step(random.Random(f"{seed}:{number}"))
+            if number % 8 != 7:
+                continue
+            history.client.flush()
+            relation = history.client._relation("t")
+            seen.update(unclean=len(relation.unclean), open=len(relation.open))
+            for isolation in ("committed", "uncommitted"):
+                rest = ("--complete", "rest", "--force", "--isolation", isolation)
+                code, script, err = run("views", "-S", history.path, *rest)
+                assert code == 0, err
+                rows = read(history.client, "t", isolation)
+                wanted = Counter(((row["value"] or b"").hex().upper(), record(row)) for row in rows)
+                sql = "SELECT hex(coalesce(value, ''::BLOB)) AS v, record FROM t"
+                found = bare.ask(script, sql)
+                assert Counter((row["v"], json.dumps(row["record"])) for row in found) == wanted
+                shown = asked(history.client, "FROM t", isolation)
+                pairs = (((row["value"] or b"").hex().upper(), row["record"]) for row in shown)
+                assert Counter((value, json.dumps(of)) for value, of in pairs) == wanted
+            seen["records"] += sum(record(row) != "null" for row in rows)
+            found = bare.ask(run("views", "-S", history.path)[1], f"SELECT {SAME}, record FROM t")
+            known = {
+                row["message_id"]: row for row in bare.ask(script, f"SELECT {SAME}, record FROM t")
+            }
+            assert all(known[row["message_id"]] == row for row in found)
+            seen["alone"] += len(found)
+    except BaseException:
+        print(f"seed {seed}: {' '.join(history.trace)}")
+        raise
+    finally:
+        history.client.close()
+        shutil.rmtree(history.path)
+    assert seen["records"] and seen["alone"]
 
 
 def test_markers_come_from_the_files(tmp_path: Path, run: Run, bare: Bare) -> None:
@@ -326,9 +399,11 @@ def test_the_script_is_made_without_duckdb(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout[:3]) == (0, "-- "), done.stderr
 
 
-@pytest.mark.parametrize("isolation", ["committed", "uncommitted"])
+@pytest.mark.parametrize(
+    ("isolation", "price"), [("committed", 1.5), ("committed", None), ("uncommitted", None)]
+)
 def test_typed_topics_have_their_records(
-    tmp_path: Path, run: Run, bare: Bare, isolation: str
+    tmp_path: Path, run: Run, bare: Bare, isolation: str, price: float | None
 ) -> None:
     """Of two versions, sealed, joined with markers, adopted, in parts and in the journal; a
     transaction over two topics is not there twice."""
@@ -339,7 +414,11 @@ def test_typed_topics_have_their_records(
         for fields in (
             [{"name": "cups", "type": "int"}],
             [
-                {"name": "price", "type": "double", "default": 1.5},
+                {
+                    "name": "price",
+                    "type": ["double", "null"][:: 1 if price else -1],
+                    "default": price,
+                },
                 {"name": "cups", "type": "long"},
             ],
         )
@@ -384,7 +463,7 @@ def test_typed_topics_have_their_records(
         for row in wanted:
             row["value"] = row["value"] and row["value"].hex().upper()
         assert found == wanted, topic
-        assert {row["record"]["price"] for row in found if row["record"]} >= {1.5}
+        assert {row["record"]["price"] for row in found if row["record"]} >= {price}
     assert bare.ask(script, "SELECT count(*) AS n FROM plain") == [{"n": 0}]
     if isolation == "committed":
         code, _, err = run("views", "-S", bench.path, "--out", str(tmp_path / "views.duckdb"))

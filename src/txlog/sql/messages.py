@@ -4,6 +4,9 @@ Nothing is decided here. All topics of a query are one SELECT. Their files are o
 that also hold other rows are another; topic and partition follow from the name of a file, which is
 evaluated once for each file and may leave files out. Their tables are one table each, with the name
 of the topic as a column.
+
+DuckDB reads all fields of a struct below a UNION. So the files of a typed topic are one scan where
+its records can be read by their names, with the rows that need a marker joined in passing.
 """
 
 from __future__ import annotations
@@ -29,7 +32,7 @@ from txlog.engine.storage.segment import RECORD
 from txlog.relation.hidden import HIDDEN
 from txlog.relation.relation import COMMITTED, Content, Source, adopted_lsns
 from txlog.relation.remote_rows import dataset_of, numbered_rows
-from txlog.sql.records import record_of, type_of
+from txlog.sql.records import is_by_name, record_of, type_of
 
 if TYPE_CHECKING:
     from txlog.sql.parts import Parts
@@ -44,7 +47,8 @@ TOPIC: Final = (
 )
 _LEDGER_OF_PATH: Final = LEDGER.replace("(filename", "(path").replace("parquet$", r"parquet(\?|$)")
 _STORED: Final = "kind, txn_most, txn_least, stored_ledger, stored_entry"
-_STATE: Final = "CASE WHEN txn_index IS NOT NULL THEN 'committed' END AS txn_state"
+_STATE_OF: Final = "CASE WHEN txn_index IS NOT NULL THEN 'committed' END"
+_STATE: Final = f"{_STATE_OF} AS txn_state"
 # No rows, but the name and type of every column.
 _NOTHING: Final = (
     "SELECT NULL::VARCHAR AS topic, NULL::INTEGER AS partition, NULL::BIGINT AS ledger,"
@@ -261,19 +265,22 @@ class Messages:
 
         complete: files with what is not in them, with the columns of `plain`
         """
+        more = "txn_state" if uncommitted else None
+        unclean = self._unclean if self._of_partitions() else []
+        scan = self._one_scan(unclean, complete, uncommitted=uncommitted)
+        if scan is not None:
+            return self._columns(f"({scan})", more)
         branches = [self._nothing()]
         branches += self._of_direct()
-        if self._unclean and self._of_partitions():
+        if unclean:
             branches.append(self._of_unclean())
         if uncommitted:
             branches = [f"SELECT *, {_STATE} FROM ({' UNION ALL '.join(branches)})"]
         if complete:
             paths = ", ".join(text(unglobbed(path)) for path in complete)
-            more = ", txn_state" if uncommitted else ""
-            branches.append(f"SELECT topic, {self._all}{more} FROM read_parquet([{paths}])")
-        return self._columns(
-            f"({' UNION ALL '.join(branches)})", "txn_state" if uncommitted else None
-        )
+            state = ", txn_state" if uncommitted else ""
+            branches.append(f"SELECT topic, {self._all}{state} FROM read_parquet([{paths}])")
+        return self._columns(f"({' UNION ALL '.join(branches)})", more)
 
     def _nothing(self) -> str:
         """No rows, but the name and type of every column."""
@@ -322,12 +329,10 @@ class Messages:
         rows = f"SELECT {self._at()}, {self._all}, txn_state, {_STORED} FROM {self._of('hidden')}"
         return f"{visible} UNION ALL {self._columns(f'({rows})', more.format(state='txn_state'))}"
 
-    def _lsn(self) -> str:
+    def _lsn(self, ledger: str = LEDGER) -> str:
         """The LSN of a row of `direct`: that of its ledger if the file was adopted."""
         lsns = adopted_lsns(self._direct)
-        if not lsns:
-            return "lsn"
-        return f"coalesce(lsn, MAP({[*lsns]}, {[*lsns.values()]})[{LEDGER}]) AS lsn"
+        return f"coalesce(lsn, MAP({[*lsns]}, {[*lsns.values()]})[{ledger}])" if lsns else "lsn"
 
     def _at(self) -> str:
         """The topic of a row of a table."""
@@ -339,10 +344,14 @@ class Messages:
         lying = ", kind, txn_most, txn_least, {ledger}, {row}" if everything else ""
         data = "" if everything else f" WHERE kind = {KIND_DATA}"
         only = data if self.everything else ""  # otherwise a tail holds only messages
+        scan = None if everything else self._one_scan(self._unclean)
         branches = [f"SELECT {self._at()}, {self._all}{stored} FROM {self._of('tail')}{only}"]
-        branches += self._of_direct(lying)
-        if self._unclean:
-            branches.append(self._of_unclean(lying))
+        if scan is not None:
+            branches = [*branches * bool(self._with_rows("tail")), scan]
+        else:
+            branches += self._of_direct(lying)
+            if self._unclean:
+                branches.append(self._of_unclean(lying))
         branches += [
             f"SELECT {self._at()}, {self._named}, publish_time, producer, sequence_id, lsn"
             f"{lying.format(ledger='ledger', row='entry')} FROM {table}{data}"
@@ -376,6 +385,81 @@ class Messages:
             for kind, sources, data in groups
             if sources
         ]
+
+    def _one_scan(
+        self,
+        unclean: Sequence[Source],
+        complete: Sequence[str] = (),
+        *,
+        uncommitted: bool = False,
+    ) -> str | None:
+        """The rows of files of a typed topic, and of `complete`; None: one scan cannot have them.
+
+        Files that lack a field, or the record, have null there; only those of `complete` a topic.
+        """
+        sources = [*self._whole, *self._sifted, *unclean]
+        if not self._is_one_scan(sources, complete):
+            return None
+        state = f"coalesce(txn_state, {_STATE_OF})" if complete else _STATE_OF
+        more = f", {state} AS txn_state" if uncommitted else ""
+        files = self._read_by_name(sources, complete)
+        place = {
+            "ledger": "coalesce(marker_ledger, at_ledger)",
+            "entry": "coalesce(marker_entry, entry)",
+            "visible_time": "at_time",
+            "lsn": self._lsn("at_ledger"),
+        }
+        tests = [f"coalesce(kind, {KIND_DATA}) = {KIND_DATA}" if complete else _IS_DATA]
+        if unclean:
+            is_joined = f"at_ledger IN ({', '.join(str(one.ref.ledger) for one in unclean)})"
+            markers = (
+                "SELECT partition AS m_partition, txn_most AS m_most, txn_least AS m_least,"
+                " marker_ledger AS m_ledger, marker_entry AS m_entry, visible_time AS"
+                f" m_visible_time, lsn AS m_lsn FROM {self._of('markers')}"
+            )
+            files += (
+                f" LEFT JOIN ({markers}) ON m_partition = at_partition"
+                f" AND m_most = CASE WHEN {is_joined} THEN txn_most END AND m_least = txn_least"
+            )
+            place = {
+                name: f"CASE WHEN {is_joined} THEN m_{name} ELSE {how} END"
+                for name, how in place.items()
+            }
+            tests.append(f"(m_lsn IS NOT NULL OR ({is_joined}) IS NOT true)")
+        return (
+            f"SELECT {self._topic} AS topic, at_partition AS partition,"
+            f" {place['ledger']} AS ledger, {place['entry']} AS entry, txn_index, {self._user},"
+            f" {place['visible_time']} AS visible_time, producer, sequence_id,"
+            f" {place['lsn']} AS lsn{more} FROM {files} WHERE {' AND '.join(tests)}"
+        )
+
+    def _read_by_name(self, sources: list[Source], complete: Sequence[str]) -> str:
+        """Files as they are, with the place of each row as far as it needs no marker."""
+        sources.sort(key=lambda source: source.ref.record != self._record)
+        paths = [*complete, *map(self._path, sources)]  # the first has the order of the fields
+        is_mixed = bool(complete) or sources[-1].ref.record != self._record
+        stored = {"partition": PARTITION, "ledger": LEDGER}
+        stored["visible_time"] = "coalesce(visible_time, publish_time)"
+        if complete:  # what it says is so; its name says nothing
+            stored = {
+                given: f"CASE WHEN topic IS NULL THEN {how} ELSE {given} END"
+                for given, how in stored.items()
+            }
+        return (
+            f"(SELECT *, {stored['partition']} AS at_partition, {stored['ledger']} AS at_ledger,"
+            f" {stored['visible_time']} AS at_time FROM read_parquet("
+            f"[{', '.join(text(unglobbed(path)) for path in paths)}], filename = true,"
+            f" hive_partitioning = false{', union_by_name = true' * is_mixed}))"
+        )
+
+    def _is_one_scan(self, sources: Sequence[Source], complete: Sequence[str]) -> bool:
+        """The records of the files can be read by the names of their fields."""
+        versions = {source.ref.record for source in sources}
+        if not sources or not self._record or not (complete or self._record in versions):
+            return False
+        if any(is_remote(source.ref.path) for source in sources):
+            return False
+        return all(is_by_name(one, self._schemas, self._record) for one in versions)
 
     def _of_unclean(self, lying: str = "") -> str:
         """Rows of files that are to be joined with their markers."""

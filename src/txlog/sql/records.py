@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 import pyarrow as pa
@@ -54,6 +55,38 @@ def record_of(written: int, schemas: tuple[SchemaVersion, ...], version: int, co
     if steps is None:
         return f"NULL::{type_of(newest.arrow)}"
     return _record(steps, column, 0)
+
+
+def is_by_name(written: int, schemas: tuple[SchemaVersion, ...], version: int) -> bool:
+    """Whether DuckDB reads the records of a file as those of a version, by the names of fields.
+
+    It does if each has the fields of the older and only null for new ones, and numbers got wider.
+    written: FileRef.record; 0: the file has none, and is read as nulls
+    """
+    if written in (0, version):
+        return True
+    of, newest = schema_in(schemas[written - 1]), schema_in(schemas[version - 1])
+    steps = resolution.plan(of, newest)
+    return steps is not None and _has_names(steps, of.arrow)
+
+
+def _has_names(steps: Sequence[Step], kind: pa.DataType) -> bool:
+    """A struct is read by its names: one that lost a field would show it still."""
+    kept = {one.name for one in steps if one.source == one.name}
+    if kept != {field.name for field in kind}:
+        return False
+    return all(
+        not one.default.is_valid
+        if one.source is None
+        else one.change is None or _is_widened(one.change, kind.field(one.name).type)
+        for one in steps
+    )
+
+
+def _is_widened(change: Change, kind: pa.DataType) -> bool:
+    if isinstance(change, Record):
+        return _has_names(change.steps, kind)
+    return isinstance(change, Cast) and pa.types.is_integer(kind) and change.type == pa.int64()
 
 
 def _record(steps: list[Step] | tuple[Step, ...], value: str, depth: int) -> str:
