@@ -6,6 +6,7 @@ import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from struct import pack
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -44,6 +45,12 @@ def rows(path: Path, topic: str) -> list[tuple[bytes | None, bytes | None]]:
 def opened(raw: Raw, topic: str, name: str | None = None) -> str:
     found = raw.ask("producer", "producer_success", topic=topic, producer_id=1, producer_name=name)
     return str(found.producer_name)
+
+
+def again(raw: Raw, topic: str, name: str | None = None) -> None:
+    """Open a producer once more, which the server has closed."""
+    raw.read("close_producer")
+    opened(raw, topic, name)
 
 
 EXCLUSIVE, FENCING = 1, 3
@@ -111,6 +118,7 @@ def test_compressed_batches_are_read(place: tuple[Path, str], kind: int, press: 
         head |= {"sequence_id": 2, "uncompressed_size": len(data) - 1}  # a bomb, or damage
         raw.message("send", press(data), head, producer_id=1, sequence_id=2)
         raw.read("send_error")
+        again(raw, f"pressed{kind}")
         head |= {"sequence_id": 2, "uncompressed_size": 1 << 30}
         raw.message("send", press(data), head, producer_id=1, sequence_id=2)
         raw.read("send_error")
@@ -128,6 +136,7 @@ def test_a_wrong_checksum_is_refused_and_the_next_message_is_not(place: tuple[Pa
         frame[-1] ^= 1
         raw.socket.sendall(frame)
         assert raw.read("send_error").error == ERRORS["ChecksumError"]
+        again(raw, "sums")
         raw.message("send", b"v", {"sequence_id": 1}, producer_id=1, sequence_id=1)
         raw.read("send_receipt")
     assert rows(path, "sums") == [(b"v", None)]
@@ -169,25 +178,61 @@ def test_a_name_has_one_client_at_a_time(place: tuple[Path, str]) -> None:
         assert opened(other, "names", "till") == "till"
 
 
-def test_of_messages_that_share_a_frame_a_wrong_one_is_refused_alone(
-    place: tuple[Path, str],
+WRONG = {
+    "a key that is too long": {"partition_key": "k" * 70_000},
+    "a delay that is too long": {"deliver_at_time": 1 << 42},
+    "a batch of two": {"num_messages_in_batch": 2},
+    "what cannot be read": {"compression": 1, "uncompressed_size": 10},
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG.values(), ids=WRONG)
+@pytest.mark.parametrize("size", [0, 2])
+def test_nothing_is_stored_behind_a_message_that_is_refused(
+    tmp_path: Path, wrong: dict[str, Any], size: int
 ) -> None:
-    path, url = place
-    with Raw(url) as raw:
+    """Kills: a message that is sent again, taken for a duplicate and answered, and stored nowhere.
+
+    size: of batches; 0: messages without one
+    """
+    path = tmp_path / "s"
+    with served(path) as url, Raw(url) as raw, Raw(url) as other:
+        with txlog.open(str(path)) as client:
+            client.create_topic("mixed")
+            client.admin.set_delayed_policies("mixed", max_delivery_delay_ms=1_000)
+
+        def send(*numbers: int, of: Raw = raw) -> None:
+            frames: list[bytes] = []
+            for at in numbers:
+                head: dict[str, Any] = {"sequence_id": 2 * at}
+                value = b"%d" % at
+                if at == 2:
+                    head |= wrong
+                elif size:
+                    head["num_messages_in_batch"] = size
+                    value = batch([value] * size)
+                made = MessageMetadata(producer_name="", publish_time=1, **head)
+                command = wire.made("send", producer_id=1, sequence_id=2 * at)
+                frames += wire.message_frame(
+                    command.SerializeToString(), made.SerializeToString(), value
+                )
+            of.socket.sendall(b"".join(frames))
+
         opened(raw, "mixed", "till")
-        frames: list[bytes] = []
-        for at in range(4):
-            head = MessageMetadata(producer_name="", publish_time=1, sequence_id=at)
-            if at == 1:
-                head.partition_key = "k" * 70_000
-            command = wire.made("send", producer_id=1, sequence_id=at).SerializeToString()
-            frames += wire.message_frame(command, head.SerializeToString(), b"%d" % at)
-        raw.socket.sendall(b"".join(frames))
-        answers = [raw.frame() for _ in range(4)]
-    kinds = {one.body.sequence_id: one.kind for one in answers}
-    receipt, refusal = wire.BY_FIELD["send_receipt"], wire.BY_FIELD["send_error"]
-    assert kinds == {0: receipt, 1: refusal, 2: receipt, 3: receipt}
-    assert rows(path, "mixed") == [(b"0", None), (b"2", None), (b"3", None)]
+        opened(other, "mixed", "other")
+        send(*range(300))
+        send(7, of=other)
+        assert [raw.read("send_receipt").sequence_id for _ in range(2)] == [0, 2]
+        assert raw.read("send_error").sequence_id == 4
+        again(raw, "mixed", "till")
+        other.read("send_receipt")
+        send(2)
+        raw.read("send_error")
+        again(raw, "mixed", "till")
+        send(3, 4)
+        assert [raw.read("send_receipt").sequence_id for _ in range(2)] == [6, 8]
+    stored = [value for value, _ in rows(path, "mixed")][:: size or 1]
+    assert sorted(one or b"" for one in stored) == [b"0", b"1", b"3", b"4", b"7"]
 
 
 def test_messages_for_several_partitions_share_a_frame(place: tuple[Path, str]) -> None:

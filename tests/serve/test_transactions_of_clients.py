@@ -188,18 +188,24 @@ def test_ends_of_many_clients_fail_alone(tmp_path: Path) -> None:
 
 
 def test_sends_in_transactions_fail_alone_and_come_with_the_commit(tmp_path: Path) -> None:
+    """One that is refused closes its producer, and no other."""
+
     async def story(place: Place) -> None:
         raw = await place.client()
-        await raw.ask("producer", request_id=1, producer_id=1, topic="orders")
+        for number in range(3):
+            await raw.ask("producer", request_id=1, producer_id=number, topic="orders")
         txns = [await begin(raw), TxnId(0, 10**6), await begin(raw)]
-        answers = [await sent(raw, number, txn) for number, txn in enumerate(txns)]
-        assert answers == ["send_receipt", "send_error", "send_receipt"]
+        for number, txn in enumerate(txns):
+            answers = ["send_error", "close_producer"] if number == 1 else ["send_receipt"]
+            assert await sent(raw, number, txn) == answers[0]
+            for name in answers[1:]:
+                assert (await raw.next())[0] == name
         assert [await end(raw, txn, COMMIT) for txn in (txns[2], txns[0])] == ["", ""]
         with txlog.open(place.store) as client:
             assert [one.value for one in client.reader("orders")] == [b"2", b"0"]
 
     async def sent(raw: Raw, number: int, txn: TxnId) -> str:
-        command = made("send", producer_id=1, sequence_id=number, **halves(txn))
+        command = made("send", producer_id=number, sequence_id=number, **halves(txn))
         head = MessageMetadata(producer_name="p", sequence_id=number, publish_time=1)
         raw.write(
             message_frame(command.SerializeToString(), head.SerializeToString(), b"%d" % number)

@@ -9,6 +9,7 @@ from typing import Final
 
 from txlog import errors
 from txlog.serve.pulsar.messages import ERRORS
+from txlog.serve.pulsar.wire import ChecksumMismatch
 
 # The first that fits counts, so a class stands before the one it comes from.
 _NAMES: Final[list[tuple[type[errors.TxlogError], str]]] = [
@@ -50,6 +51,39 @@ def error_of(error: Exception) -> int:
         if isinstance(error, kind):
             return ERRORS[name]
     return ERRORS["UnknownError"]
+
+
+# What a client may send again as it is, and have it stored.
+_PASSING: Final = (
+    errors.ProducerFenced,
+    errors.ProducerBusy,
+    errors.ProducerQueueIsFull,
+    errors.NoResources,
+    errors.AlreadyClosed,
+    errors.TryAgain,
+    errors.IntegrityError,
+    errors.DiskFailed,
+    errors.OutcomeUnknown,
+)
+
+
+def refusal_of(error: errors.TxlogError, version: str) -> int | None:
+    """The number of the ServerError in a SEND_ERROR, which a client takes as about one message.
+
+    For any other, stock clients begin the whole connection again, and know of no error that is
+    final but these: Java's NotAllowedError, and ChecksumError of the library of C++, Python and
+    Node. None: they only see their producer closed, and repeat until their time-out for sends.
+
+    version: of the client, as it says
+    """
+    if isinstance(error, _PASSING):
+        return None
+    is_damaged = isinstance(error, ChecksumMismatch)
+    if version.startswith("Pulsar-Go"):
+        return None
+    if is_damaged or version.startswith("Pulsar-CPP"):
+        return ERRORS["ChecksumError"]
+    return ERRORS["NotAllowedError"] if version.startswith("Pulsar-Java") else error_of(error)
 
 
 def text_of(error: Exception) -> str:

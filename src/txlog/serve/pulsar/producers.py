@@ -8,9 +8,9 @@ are one producer of the store.
 Messages that come in chunks are held until the last one is there, and only then stored and
 answered, all chunks at once: before that none of them has a receipt, so none can be lost.
 
-A producer whose topic another one has taken over is closed, as by a client's own command. It comes
-again with the epoch that it had, and learns there that it is fenced. SEND_ERROR would not do:
-clients take it for a broken connection, and begin all they have on it again.
+A producer is closed when one of its messages is refused, or another one has taken over its topic:
+its client opens it again, and repeats what has no receipt. Who is fenced learns that there, by the
+epoch that it had. For SEND_ERROR alone most clients begin again all they have on the connection.
 """
 
 from __future__ import annotations
@@ -38,17 +38,10 @@ from txlog.serve.core.limits import too_many
 from txlog.serve.pulsar import ids, schemas, topics
 from txlog.serve.pulsar.batches import decompressed, rows_of
 from txlog.serve.pulsar.connection import Connection, Handler
-from txlog.serve.pulsar.failure import error_of, text_of
+from txlog.serve.pulsar.failure import refusal_of, text_of
 from txlog.serve.pulsar.messages import ERRORS, Proto
 from txlog.serve.pulsar.sends import Item, Lane
-from txlog.serve.pulsar.wire import (
-    NO_REQUEST,
-    ROOM_BYTES,
-    Checked,
-    ChecksumMismatch,
-    checked,
-    receipt_frame,
-)
+from txlog.serve.pulsar.wire import NO_REQUEST, ROOM_BYTES, Checked, checked, receipt_frame
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -72,7 +65,7 @@ class Shared:
         self.handle, self.topic, self.name = handle, topic, name
         self.lane = Lane(handle._sync)
         self.users: dict[int, int] = {}  # partition -> producer id
-        self.is_over = False  # another one has the topic: what still comes is not stored
+        self.is_over = False  # it is being closed here: what still comes is not stored
 
 
 class WireProducer:
@@ -123,13 +116,12 @@ class Room:
         if shared.users:
             return
         self.shared.pop((shared.topic.name, shared.name), None)
-        if shared.lane.waiting:
-            await self.connection.listener.sends.settled()
+        await shared.lane.idle.wait()
         self.connection.listener.names.discard((shared.topic.name, shared.name))
         await shared.handle.close()
 
     async def dismiss(self, shared: Shared) -> None:
-        """Close producers whose topic another one has taken over, and tell the client."""
+        """Close producers whose client shall open them again, and tell it."""
         numbers = list(shared.users.values())
         self.dismissed.extend(numbers)
         for number in numbers:
@@ -272,17 +264,17 @@ def send(connection: Connection, body: Proto, rest: memoryview) -> None:
     if one is None:
         _refuse(connection, body, ERRORS["ProducerFenced"], "there is no such producer")
         return
+    if one.shared.is_over:
+        return
     try:
         _send(connection, one, body, checked(rest))
-    except ChecksumMismatch as error:
-        _refuse(connection, body, ERRORS["ChecksumError"], text_of(error))
-    except TxlogError as error:
-        _refuse(connection, body, error_of(error), text_of(error))
+    except TxlogError as error:  # in its turn: what came before it is answered first
+        told = partial(_told, connection, one, body)
+        wrong = Item(None, one.partition, ITEM_BYTES, told, wrong=error)
+        connection.listener.sends.put(one.shared.lane, wrong)
 
 
 def _send(connection: Connection, one: WireProducer, body: Proto, message: Checked) -> None:
-    if one.shared.is_over:
-        return
     head, payload = message
     if head.encryption_keys:
         raise NotAllowed("encrypted messages cannot be split into rows")
@@ -378,16 +370,17 @@ def _told(
     error: Exception | None,
 ) -> None:
     """Answer a SEND."""
-    if isinstance(error, (ProducerFenced, ProducerBusy)):
-        if not one.shared.is_over:
-            one.shared.is_over = True
-            connection.begin(Room.of(connection).dismiss(one.shared))
-        return
     if error is not None:
+        if one.shared.is_over:
+            return
+        one.shared.is_over = True
         if not isinstance(error, TxlogError):
             connection.close()  # nobody knows what became of it: the client asks by repeating it
             return
-        _refuse(connection, body, error_of(error), text_of(error))
+        number = refusal_of(error, connection.version)
+        if number is not None:
+            _refuse(connection, body, number, text_of(error))
+        connection.begin(Room.of(connection).dismiss(one.shared))
         return
     ledger, entry = (-1, -1) if found is None else (found.ledger, found.entry * ids.STEP)
     sequence, highest = body.sequence_id, body.highest_sequence_id

@@ -6,8 +6,10 @@
    producer it has one batch, or messages that came without one and are marked as such, so that the
    rows of a SEND can be told from those of the next (ids). All frames of a group share the flush.
 2. A producer's messages are stored in the order they came. A receipt says that they are durable.
-3. A SEND that is refused fails alone. When the store fails, all of the group fail with it, and
-   those connections end: clients connect again and repeat, and the store knows what it has.
+3. After a SEND that is refused nothing more of its producer is stored, not even what is queued: the
+   client may send it again, and behind later ones it would count as a duplicate, with a receipt and
+   never stored. Its producer is closed, comes again, and goes on; other producers notice nothing.
+4. When the store fails, all of the group fail with it.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ from txlog.engine.store.appender import Call, Decide
 from txlog.engine.store.store import Store
 from txlog.engine.upkeep.delayed.buckets import tend_due
 from txlog.engine.view.view import View
-from txlog.errors import TxlogError
+from txlog.errors import ProducerBusy, TxlogError
 from txlog.ids import MessageId, TxnId
 from txlog.serve.pulsar.batches import Columns, rows_of_all
 
@@ -44,6 +46,9 @@ TURNS_MAX: Final = 256
 GROUP_BYTES_MAX: Final = 16 << 20
 TOGETHER_MAX, TOGETHER_BYTES_MAX = 10_000, 4 << 20  # messages without a batch in one frame
 
+# Why a SEND was not stored that came behind one that was refused.
+BEHIND: Final = ProducerBusy("it came behind a message that was refused")  # not raised itself
+
 # What became of a SEND: the id of its first message, or why it was refused.
 Told = Callable[[MessageId | None, Exception | None], None]
 
@@ -52,9 +57,10 @@ class Item:
     """One SEND: its messages, where they go, and whom to tell.
 
     large: the value of a message that came in chunks, and what goes with it, instead of columns
+    wrong: why it cannot be stored, instead of either: it is refused when it is its turn
     """
 
-    __slots__ = ("acting", "columns", "large", "partition", "size", "told", "txn")
+    __slots__ = ("acting", "columns", "large", "partition", "size", "told", "txn", "wrong")
 
     def __init__(
         self,
@@ -64,9 +70,10 @@ class Item:
         told: Told,
         txn: TxnId | None = None,
         large: dict[str, Any] | None = None,
+        wrong: TxlogError | None = None,
     ) -> None:
         self.columns, self.partition, self.size, self.told = columns, partition, size, told
-        self.txn, self.large = txn, large
+        self.txn, self.large, self.wrong = txn, large, wrong
         self.acting = ACTING.get()  # whose it is: the task that stores it is nobody's
 
     @property
@@ -82,14 +89,22 @@ class Item:
 
 
 class Lane:
-    """What one producer has queued."""
+    """What one producer has queued.
 
-    __slots__ = ("producer", "queue", "waiting")
+    is_refused: one of its SENDs was, so nothing behind that is stored
+    refused:    the rows that the frames of this group refuse so far, if any
+    """
+
+    __slots__ = ("idle", "is_refused", "producer", "queue", "refused", "waiting")
 
     def __init__(self, producer: Producer) -> None:
         self.producer = producer
         self.queue: deque[Item] = deque()
         self.waiting = 0  # queued, or being written
+        self.idle = asyncio.Event()
+        self.idle.set()
+        self.is_refused = False
+        self.refused: _Rows | None = None
 
     def next(self) -> list[Item]:
         """Take from the queue what goes into one frame: one SEND, or messages without a batch.
@@ -139,6 +154,7 @@ class Sends:
         """Queue a SEND."""
         lane.queue.append(item)
         lane.waiting += 1
+        lane.idle.clear()
         self._lanes[lane] = None
         self._bytes += item.size
         if self._bytes > QUEUED_BYTES_MAX:
@@ -166,12 +182,17 @@ class Sends:
                     self._service.failed(error)
                     all_of = (item for turn in turns for _, items in turn for item in items)
                     answers = [(item, None, error) for item in all_of]
-                for item, first, refusal in answers:
+                    for turn in turns:
+                        for lane, _ in turn:
+                            lane.is_refused = True
+                for item, first, refusal in sorted(answers, key=_rank):
                     item.told(first, refusal)
                     self._bytes -= item.size
                 for turn in turns:
                     for lane, items in turn:
                         lane.waiting -= len(items)
+                        if not lane.waiting:
+                            lane.idle.set()
                 if self._bytes <= QUEUED_BYTES_MAX:
                     self._has_room.set()
         finally:
@@ -199,6 +220,12 @@ Turn: TypeAlias = "list[tuple[Lane, list[Item]]]"
 Stored = tuple[Item, MessageId | None, Exception | None]
 
 
+def _rank(answer: Stored) -> int:
+    """Receipts before refusals: clients expect answers in the order of what they sent."""
+    refusal = answer[2]
+    return 0 if refusal is None else 2 if refusal is BEHIND else 1
+
+
 def _written(turns: list[Turn], client: Client) -> list[Stored]:
     """Store a group; durable when it returns."""
     store, answers = client._store, list[Stored]()
@@ -219,7 +246,7 @@ def _written(turns: list[Turn], client: Client) -> list[Stored]:
         if apart and calls:
             submit()
         answers += _in_txns(store, [(one, it) for one, it in apart if it.large is None])
-        answers += [_singly(one.producer, it) for one, it in apart if it.large is not None]
+        answers += [_singly(one, it) for one, it in apart if it.large is not None]
         for sent in _frames(turn, answers):
             calls.append((Call(_together(store, sent)), sent))
     if calls:
@@ -234,10 +261,14 @@ def _frames(turn: Turn, answers: list[Stored]) -> Iterator[list[_Rows]]:
     for lane, items in turn:
         if items[0].is_apart:
             continue
+        if lane.is_refused:
+            answers += [(item, None, BEHIND) for item in items]
+            continue
         try:
-            sent.append(_Rows(lane.producer, items))
+            sent.append(_Rows(lane, items))
         except (TxlogError, pa.ArrowException) as error:
             if len(items) == 1:
+                lane.is_refused = True
                 answers.append((items[0], None, error))
                 continue
             # one of them is wrong: each for itself, in the order they came
@@ -250,26 +281,41 @@ def _frames(turn: Turn, answers: list[Stored]) -> Iterator[list[_Rows]]:
 class _Rows:
     """The rows of one producer for a frame, and the SENDs that they came in."""
 
-    __slots__ = ("_items", "batch")
+    __slots__ = ("batch", "is_behind", "items", "lane")
 
-    def __init__(self, producer: Producer, items: list[Item]) -> None:
+    def __init__(self, lane: Lane, items: list[Item]) -> None:
         """Raises TxlogError, ArrowException."""
-        self._items = items
+        self.lane, self.items = lane, items
+        self.is_behind = False
+        if items[0].wrong is not None:
+            raise items[0].wrong
+        producer = lane.producer
         producer._check_open()
         routing = producer._route(_rows_of(items), producer._shape.version)
 
         def outgoing(view: View) -> Outgoing:
             """Where they go, said under the lock."""
+            self.is_behind = lane.refused is not None and lane.refused is not self
+            if self.is_behind:
+                raise ProducerBusy(BEHIND.message)
             return produce.Outgoing(*producer._routed(view, routing), producer._named)
 
         self.batch: produce.Batch = outgoing
 
+    def decided(self, answer: object) -> None:
+        """What a frame does with them, as far as is known: those of later frames look at it."""
+        if isinstance(answer, TxlogError) and not self.is_behind:
+            self.lane.refused = self
+        elif self.lane.refused is self:  # the frame is decided once more, and stores them
+            self.lane.refused = None
+
     def answers(self, answer: list[produce.SliceReceipt] | TxlogError) -> Iterator[Stored]:
         """What became of each SEND."""
-        items = self._items
+        items = self.items
         if isinstance(answer, TxlogError):
+            self.lane.is_refused = True
             for item in items:
-                yield item, None, answer
+                yield item, None, BEHIND if self.is_behind else answer
         elif len(items) == 1:
             [piece] = answer
             yield items[0], _first(piece, 0), None
@@ -297,7 +343,11 @@ def _together(store: Store, sent: list[_Rows]) -> Decide:
     batches = [one.batch for one in sent]
 
     def decide(view: View, now: Instant) -> Decision:
-        return produce.send_together(view, store.settings, now, batches)
+        decision = produce.send_together(view, store.settings, now, batches)
+        assert isinstance(decision.answer, list)
+        for one, answer in zip(sent, decision.answer, strict=True):
+            one.decided(answer)
+        return decision
 
     return decide
 
@@ -308,11 +358,15 @@ def _in_txns(store: Store, given: list[tuple[Lane, Item]]) -> list[Stored]:
     calls: list[tuple[Call, Lane, Item]] = []
     for lane, item in given:
         assert item.txn is not None
+        if lane.is_refused:
+            answers.append((item, None, BEHIND))
+            continue
         before = ACTING.set(item.acting)
         try:
             lane.producer._check_open()
             sending = lane.producer._in_txn(_rows_of([item]), lane.producer._shape.version)
         except (TxlogError, pa.ArrowException) as error:
+            lane.is_refused = True
             answers.append((item, None, error))
             continue
         finally:
@@ -324,9 +378,10 @@ def _in_txns(store: Store, given: list[tuple[Lane, Item]]) -> list[Stored]:
         store.submit([call for call, _, _ in calls])
     for call, lane, item in calls:
         if isinstance(call.error, Exception):
+            lane.is_refused = True
             answers.append((item, None, call.error))
         elif call.answer is None:  # what was overdue has been ended first
-            answers.append(_singly(lane.producer, item))
+            answers.append(_singly(lane, item))
         else:
             assert isinstance(call.answer, tuple)
             answers.append(_placed(item, call.answer[1]))
@@ -343,8 +398,11 @@ def _placed(item: Item, stored: list[produce.SliceReceipt]) -> Stored:
     return item, MessageId(piece.ledger, piece.first_entry), None
 
 
-def _singly(producer: Producer, item: Item) -> Stored:
+def _singly(lane: Lane, item: Item) -> Stored:
     """A SEND in a transaction, or of a message that came in chunks."""
+    if lane.is_refused:
+        return item, None, BEHIND
+    producer = lane.producer
     before = ACTING.set(item.acting)
     try:
         if item.large is not None:
@@ -352,6 +410,7 @@ def _singly(producer: Producer, item: Item) -> Stored:
             return item, receipt.message_id, None
         sent = producer.send_batch(_rows_of([item]), txn=item.txn)
     except (TxlogError, pa.ArrowException) as error:
+        lane.is_refused = True
         return item, None, error
     finally:
         ACTING.reset(before)
