@@ -2,13 +2,12 @@
 
     python bench/latency.py [--messages N] [--rounds N] [--idle S] [--durability os|sync]
 
-One process sends, at uneven intervals; another waits. A line for a consumer, for a reader that
-follows (`client.wait_for_change`, then a batch) and for `client.wait`: ms from the return of the
-send to the message, median and p99 over the rounds. Then the processor time and the wake-ups of 1
-and of 100 consumers that wait for nothing in threads, and of 1,000 in an event loop, each with a
-subscription of its own, of that many seconds; and what these take for a commit that is not for
-them. PYTHONPATH says which txlog is measured, so that two versions can be run in turn. With
---results also into bench/RESULTS.md.
+One process acts, at uneven intervals; another waits. A line for each kind of waiting (KINDS): ms
+from the return of the call to what was waited for, median and p99 over the rounds. Then the
+processor time and the wake-ups of 1 and of 100 consumers that wait for nothing in threads, and of
+1,000 in an event loop, each with a subscription of its own, of that many seconds; and what these
+take for a commit that is not for them. PYTHONPATH says which txlog is measured, so that two
+versions can be run in turn. With --results also into bench/RESULTS.md.
 """
 
 from __future__ import annotations
@@ -16,6 +15,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import importlib.util
+import itertools
 import multiprocessing
 import os
 import resource
@@ -24,6 +24,7 @@ import sys
 import tempfile
 import threading
 import time
+import zlib
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -36,7 +37,18 @@ from results import put  # noqa: E402
 import txlog  # noqa: E402
 from txlog import Client  # noqa: E402
 
-KINDS = ("consumer", "reader", "wait")
+KINDS = {
+    "consumer": "a send to `receive`",
+    "reader": "a send to `read_next`",
+    "wait": "a send to `client.wait(messages=)`",
+    "preview": "a send in an open transaction to `read_next` (isolation uncommitted)",
+    "previews": "the same to `receive` of a subscription",
+    "keys": "an acknowledgement to `receive` of the next of its key (key-shared)",
+    "watermark": "a watermark to `receive`",
+    "backlog": "an acknowledgement to `client.wait(backlogs=)`",
+    "nack": "the moment when the delay of a peer's nack is over to `receive`",
+}
+DELAY_MS = 100
 IDLE_COUNTS = (1, 100)
 TASKS = 1000
 
@@ -48,6 +60,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--idle", type=float, default=5.0)
     parser.add_argument("--durability", choices=("os", "sync"), default="sync")
+    parser.add_argument("--kinds", nargs="*", choices=list(KINDS), default=list(KINDS))
     parser.add_argument("--results", action="store_true")
     asked = parser.parse_args()
     lines = ["`python bench/latency.py`; two cores, durable sends.", "", "```"]
@@ -57,14 +70,14 @@ def main() -> None:
         print(line, flush=True)
 
     print(f"{txlog.__file__}, {os.cpu_count()} cores, {asked.durability}", flush=True)
-    for kind in KINDS:
+    for kind in asked.kinds:
         rounds = [latencies(kind, asked.messages, asked.durability) for _ in range(asked.rounds)]
         every = sorted(one for found in rounds for one in found)
         medians = [statistics.median(found) for found in rounds]
         say(
-            f"commit to {kind:9} median {statistics.median(every):7.2f} ms "
+            f"median {statistics.median(every):7.2f} ms "
             f"({min(medians):.2f} to {max(medians):.2f})  "
-            f"p99 {every[len(every) * 99 // 100]:7.2f} ms"
+            f"p99 {every[len(every) * 99 // 100]:7.2f} ms  {KINDS[kind]}"
         )
     for count in IDLE_COUNTS:
         cpu_s, switches = idle(count, asked.idle)
@@ -89,6 +102,8 @@ def new_store(folder: str, durability: str) -> str:
     with txlog.open(path) as client:
         client.create_topic("t")
         client.create_subscription("t", "s", type="shared")
+        client.create_subscription("t", "u", type="shared", isolation="uncommitted")
+        client.create_subscription("t", "k", type="key-shared")
     return path
 
 
@@ -98,11 +113,11 @@ def latencies(kind: str, messages: int, durability: str) -> list[float]:
     with tempfile.TemporaryDirectory() as folder:
         path = new_store(folder, durability)
         mine, theirs = context.Pipe()
-        sender = context.Process(target=send, args=(path, messages, theirs))
+        sender = context.Process(target=act, args=(kind, path, messages, theirs))
         sender.start()
         with txlog.open(path) as client:
-            received = received_at(kind, client)
             mine.recv()
+            received = received_at(kind, client, messages)
             got = []
             for _ in range(messages):
                 mine.send("wait")
@@ -112,45 +127,104 @@ def latencies(kind: str, messages: int, durability: str) -> list[float]:
     return [(there - here) / 1e6 for here, there in zip(sent, got, strict=True)]
 
 
-def received_at(kind: str, client: Client) -> Callable[[], int]:
+def received_at(kind: str, client: Client, messages: int) -> Callable[[], int]:
     """A function that waits for one message, and says when it had it."""
-    consumer = client.consumer("t", "s") if kind == "consumer" else None
-    reader, count = client.reader("t"), 0
+    if kind in ("preview", "reader"):
+        isolation = "uncommitted" if kind == "preview" else "committed"
+        reader = client.reader("t", isolation=isolation)
 
-    def received() -> int:
-        nonlocal count
-        if consumer is not None:
-            message = consumer.receive(timeout_ms=None)
-            at = time.monotonic_ns()
-            assert message is not None
-            consumer.acknowledge(message)
-            return at
-        if kind == "wait":
-            count += 1
-            assert client.wait(["t"], messages=count)["met"]
-            return time.monotonic_ns()
-        if hasattr(reader, "follow"):
+        def read() -> int:
             assert reader.read_next(timeout_ms=None) is not None
             return time.monotonic_ns()
-        while not reader.receive_batch().num_rows:  # as `consume -F` did
-            time.sleep(0.05)
-        return time.monotonic_ns()
 
-    return received
+        return read
+    if kind in ("wait", "backlog"):
+        count = 0
+
+        def wait() -> int:
+            nonlocal count
+            count += 1
+            if kind == "wait":
+                assert client.wait(["t"], messages=count)["met"]
+            else:
+                assert client.wait(["t"], backlogs={"s": messages - count})["met"]
+            return time.monotonic_ns()
+
+        return wait
+    consumer = client.consumer(
+        "t",
+        {"previews": "u", "keys": "k"}.get(kind, "s"),
+        enable_watermarking=kind == "watermark",
+    )
+
+    def receive() -> int:
+        message = consumer.receive(timeout_ms=None)
+        at = time.monotonic_ns()
+        if message is not None and message.message_id is not None:
+            consumer.acknowledge(message)
+        return at
+
+    return receive
 
 
-def send(path: str, messages: int, pipe: Connection) -> None:
-    """Send each message some time after the other side waits; then say when each was sent."""
+def act(kind: str, path: str, messages: int, pipe: Connection) -> None:
+    """Do each time what ends a wait, some time after the other side waits; then say when."""
     with txlog.open(path) as client:
-        producer = client.producer("t")
+        once = action(kind, client, messages)
         pipe.send("ready")
-        sent = []
+        done = []
         for number in range(messages):
             pipe.recv()
             time.sleep(0.02 + (number * 7 % 13) * 0.007)
-            producer.send(b"x" * 100)
-            sent.append(time.monotonic_ns())
-        pipe.send(sent)
+            done.append(once(number) or time.monotonic_ns())
+        pipe.send(done)
+
+
+def action(kind: str, client: Client, messages: int) -> Callable[[int], int | None]:
+    """What ends a wait; it returns when that was, if not just now."""
+    producer, txn = client.producer("t"), None
+    if kind in ("preview", "previews"):
+        txn = client.begin()["txn"]
+    if kind in ("keys", "backlog", "nack"):
+        return of_peer(kind, client, messages)
+
+    def send(number: int) -> None:
+        if kind == "watermark":
+            producer.new_watermark().event_time(1000 + number).send()
+        else:
+            producer.send(b"x" * 100, txn=txn)
+
+    return send
+
+
+def of_peer(kind: str, client: Client, messages: int) -> Callable[[int], int | None]:
+    """What a peer does with messages that it has in hand."""
+    producer = client.producer("t")
+    peer = client.consumer("t", "k" if kind == "keys" else "s")
+    every = (b"%d" % number for number in itertools.count())
+    keys = [*itertools.islice(filter(is_of_the_second, every), messages)]
+    for key in keys:
+        producer.send(b"x", key=key)
+    held = [peer.receive() for _ in range(messages)]
+
+    def act(number: int) -> int | None:
+        message = held[number]
+        assert message is not None
+        if kind == "nack":
+            peer.negative_acknowledge(message, DELAY_MS)
+            return time.monotonic_ns() + DELAY_MS * 10**6
+        if kind == "keys":
+            producer.send(b"x", key=keys[number])
+            time.sleep(0.02)
+        peer.acknowledge(message)
+        return None
+
+    return act
+
+
+def is_of_the_second(key: bytes) -> bool:
+    """Whether the second of two consumers gets a key: the slots are split evenly."""
+    return zlib.crc32(key) & 0xFFFF >= 0x8000
 
 
 def idle(count: int, seconds: float) -> tuple[float, int]:

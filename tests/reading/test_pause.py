@@ -81,7 +81,7 @@ class Thread(threading.Thread):
             self.answer = error
 
     def result(self) -> Any:
-        self.join(60)
+        self.join(30)
         assert not self.is_alive(), "nobody woke it"
         return self.answer
 
@@ -206,6 +206,93 @@ class TestTold:
             other.commit(txn)
             assert thread.result() is True
 
+    @pytest.mark.parametrize("kind", ["reader", "consumer", "in memory"])
+    def test_messages_of_an_open_transaction(
+        self, path: str, rests: threading.Semaphore, kind: str
+    ) -> None:
+        """They are appended and not flushed; the journal's writes tell of them."""
+        with txlog.open(path) as mine, txlog.open(path) as other:
+            other.create_subscription("t", "u", isolation="uncommitted")
+            receive: Callable[..., Any]
+            if kind == "reader":
+                receive = mine.reader("t", isolation="uncommitted").read_next
+            elif kind == "consumer":
+                receive = mine.consumer("t", "u").receive
+            else:
+                found = mine.consumer("t", "glance", durable=False, isolation="uncommitted")
+                receive = found.receive
+            txn, producer = begin(other), other.producer("t")
+            for sent in (b"1", b"2"):
+                thread = Thread(lambda: value(receive(timeout_ms=None)))
+                assert rests.acquire(timeout=60)
+                producer.send(sent, txn=txn)
+                assert thread.result() == sent
+
+    def test_what_a_peer_acknowledges_frees_the_next_of_its_key(
+        self, path: str, rests: threading.Semaphore
+    ) -> None:
+        """The slots of a key move to another consumer once the peer has none of it in hand."""
+        with txlog.open(path) as mine, txlog.open(path) as other:
+            other.create_subscription("t", "k", type="key-shared")
+            peer = other.consumer("t", "k")
+            keys = [b"%d" % number for number in range(40)]
+            for key in keys:
+                other.producer("t").send(key, key=key)
+            first = peer.receive_batch(len(keys), 0)
+            for key in keys:
+                other.producer("t").send(key, key=key)
+            consumer = mine.consumer("t", "k")
+            while consumer.receive_batch(timeout_ms=0).num_rows:
+                pass  # nothing: the peer has an earlier message of each key
+            thread = Thread(lambda: consumer.receive_batch(timeout_ms=10**6).num_rows)
+            assert rests.acquire(timeout=60)
+            peer.acknowledge(first)
+            assert thread.result() > 0
+
+    def test_room_in_hand(self, path: str, rests: threading.Semaphore) -> None:
+        """unacked_max is reached; another thread of the application acknowledges."""
+        with txlog.open(path) as mine:
+            mine.admin.set_setting("unacked_max", 2)
+            send(mine, b"1", b"2", b"3")
+            consumer = mine.consumer("t", "s")
+            batch = consumer.receive_batch(10, 0)
+            assert consumer.receive() is None and consumer.blocked == "unacked_max"
+            thread = Thread(lambda: value(consumer.receive(timeout_ms=None)))
+            assert rests.acquire(timeout=60)
+            consumer.acknowledge(batch)
+            assert thread.result() == b"3"
+
+    def test_a_backlog_that_shrinks(self, path: str, rests: threading.Semaphore) -> None:
+        with txlog.open(path) as mine, txlog.open(path) as other:
+            other.producer("t").send(b"1")
+            peer = other.consumer("t", "s")
+            message = peer.receive()
+            assert message is not None
+            thread = Thread(lambda: mine.wait(backlogs={"s": 0})["met"])
+            assert rests.acquire(timeout=60)
+            peer.acknowledge(message)
+            assert thread.result() is True
+
+    def test_a_watermark_that_a_peer_received(self, path: str, rests: threading.Semaphore) -> None:
+        with txlog.open(path) as mine, txlog.open(path) as other:
+            producer = other.producer("t")
+            producer.send(b"1", event_time=1000)
+            producer.new_watermark().event_time(1000).send()
+            thread = Thread(lambda: mine.wait(["t"], watermark=1000, subscription="s")["met"])
+            assert rests.acquire(timeout=60)
+            peer = other.consumer("t", "s")
+            message = peer.receive()
+            assert message is not None
+            peer.acknowledge(message)
+            assert thread.result() is True
+
+    def test_a_transaction_that_times_out(self, path: str, rests: threading.Semaphore) -> None:
+        """Nobody else is there to notice; a timer for the moment is."""
+        with txlog.open(path) as mine, txlog.open(path) as other:
+            txn = begin(other, timeout_ms=200)
+            thread = Thread(lambda: mine.wait(txns={txn: "aborted"})["met"])
+            assert thread.result() is True
+
     def test_many_threads_share_one_watch(self, path: str, rests: threading.Semaphore) -> None:
         """Two descriptors for all; each hears of each commit."""
         with txlog.open(path) as mine, txlog.open(path) as other:
@@ -243,6 +330,120 @@ def test_nothing_is_looked_at_while_nothing_happens(
         with pytest.raises(KeyboardInterrupt):
             consumer.receive(timeout_ms=None)
     assert waited and waited[-1] > pause.REST_SECONDS_MAX / 2
+
+
+@pytest.mark.parametrize("kind", ["uncommitted", "key-shared", "watermarks", "unacked_max"])
+def test_appends_are_waited_for_and_not_polled(
+    path: str, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What used to look every 50 ms rests as long as any other."""
+    waited: list[float] = []
+
+    def wait(self: Wakeups, seen: int, seconds: float) -> bool:
+        waited.append(seconds)
+        raise KeyboardInterrupt
+
+    with txlog.open(path) as client, txlog.open(path) as other:
+        if kind == "unacked_max":
+            client.admin.set_setting("unacked_max", 1)
+        client.create_subscription(
+            "t",
+            "u",
+            type="key-shared" if kind == "key-shared" else "shared",
+            isolation="uncommitted" if kind == "uncommitted" else "committed",
+        )
+        peer = other.consumer("t", "u")
+        for number in range(4):
+            client.producer("t").send(b"x", key=b"%d" % number)
+        if kind == "key-shared":
+            assert peer.receive_batch(1, 0).num_rows
+        consumer = client.consumer("t", "u", enable_watermarking=kind == "watermarks")
+        while consumer.receive_batch(timeout_ms=0).num_rows:
+            pass
+        monkeypatch.setattr(Wakeups, "wait", lambda self, seen, seconds: False)
+        consumer.receive(timeout_ms=5)  # takes what the lease before this one has left
+        monkeypatch.setattr(Wakeups, "wait", wait)
+        with pytest.raises(KeyboardInterrupt):
+            consumer.receive(timeout_ms=None)
+    assert waited[-1] > pause.REST_SECONDS_MAX / 3
+
+
+def test_appends_wake_those_who_heed_them_and_no_others(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A wait for commits rests on, although another one of the handle heeds appends."""
+    monkeypatch.setattr(pause, "APART_SECONDS_MIN", 0.0)
+    with txlog.open(path) as mine, txlog.open(path) as other:
+        woken, txn, producer = mine._store.wakeups, begin(other), other.producer("t")
+        calm = pause.Waiting(mine._store)
+        keen = pause.Waiting(mine._store, lambda _: pause.Quiet(60.0, heeds_appends=True))
+        producer.send(b"0", txn=txn)
+        woken.begin()
+        producer.send(b"1", txn=txn)
+        assert not woken.drain()  # nobody heeds them
+        for waiting in (calm, keen, keen):
+            waiting.look()
+            waiting.rest()
+        producer.send(b"2", txn=txn)
+        assert woken.drain()
+        assert calm.rest_on() > 30.0 and keen.rest_on() == 0.0
+        assert keen.look() and not calm.look()
+        for waiting in (calm, keen):
+            waiting.rest()
+        producer.send(b"3", txn=txn)
+        other.commit(txn)
+        assert woken.drain()
+        assert calm.rest_on() == keen.rest_on() == 0.0
+        assert keen.look(), "what was appended is looked for, although a commit came with it"
+
+
+def test_appends_are_told_no_more_once_nobody_waits(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wakeups, "HEED_SECONDS", -1.0)
+    with txlog.open(path) as mine, txlog.open(path) as other:
+        woken, txn, producer = mine._store.wakeups, begin(other), other.producer("t")
+        woken.begin()
+        assert woken.heed_appends() and not woken.heed_appends()
+        told = []
+        for _ in range(4):
+            producer.send(b"1", txn=txn)
+            told.append(woken.drain())
+        assert told[0] and not told[3]
+        assert woken.heed_appends()
+
+
+def test_appends_of_a_new_journal_file_are_told(path: str) -> None:
+    """A checkpoint begins another one, and removes the old."""
+    with txlog.open(path) as mine, txlog.open(path) as other:
+        woken, producer = mine._store.wakeups, other.producer("t")
+        woken.begin()
+        woken.heed_appends()
+        producer.send(b"0")
+        other.checkpoint()
+        while woken.drain():
+            pass
+        woken.heed_appends()
+        producer.send(b"1", txn=begin(other))
+        before = woken.appends
+        assert woken.drain() and woken.appends > before
+
+
+def test_a_nack_comes_back_when_it_is_due(path: str) -> None:
+    """Not at the next second: what a turn found holds until then, and no longer."""
+    with txlog.open(path) as client:
+        send(client, b"1")
+        client._store.wakeups.begin()
+        consumer = client.consumer("t", "s")
+        message = consumer.receive()
+        assert message is not None and consumer.receive() is None
+        consumer.negative_acknowledge(message, 30)
+        assert consumer.receive() is None
+        still = consumer._receiving.still
+        assert still is not None and still.until_ms is not None
+        now = client._store.clock.now()
+        assert still.is_early(now, 0)
+        assert not still.is_early(now._replace(boot_ms=still.until_ms), 0)
 
 
 def test_a_commit_elsewhere_costs_little(path: str, monkeypatch: pytest.MonkeyPatch) -> None:

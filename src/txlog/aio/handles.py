@@ -347,6 +347,7 @@ class Reader(Closable[Reading]):
 
         def look(is_thorough: bool) -> pa.Table | None:
             nonlocal nothing
+            self._sync._settle(is_thorough)
             nothing = self._some(max_messages)
             return nothing if nothing.num_rows else None
 
@@ -375,6 +376,7 @@ class Reader(Closable[Reading]):
         if self._kept:
             row = self._some(1)
             return next(iter(messages(row, sync._decoder))), row
+        sync._settle(is_thorough)
         message = sync.read_next()
         if message is None:
             return None

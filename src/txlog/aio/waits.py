@@ -67,8 +67,9 @@ class Waits:
             found, seconds = await self._worker.run(turn, give_back)
             if found is not None or is_over:
                 return found
-            if seconds > 0:
+            while seconds > 0:
                 await self._rest(waiting.seen, seconds)
+                seconds = waiting.rest_on()
 
     async def _rest(self, seen: int, seconds: float) -> None:
         """Rest until something is told after a count, at most so many seconds."""

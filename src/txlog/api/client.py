@@ -25,7 +25,7 @@ from txlog.api.consuming import listeners as listening
 from txlog.api.consuming import open as subscribing
 from txlog.api.reading import reader as readers
 from txlog.api.reading import table_view as table_views
-from txlog.api.reading.pause import Waiting, until, until_told
+from txlog.api.reading.pause import Quiet, Waiting, least, until
 from txlog.api.sending import bulk as bulks
 from txlog.api.sending import outbox
 from txlog.api.sending.access import Opening
@@ -664,8 +664,8 @@ class Client(RelationReader):
     def _waiting(self, *consumers: Consumer | MultiTopicsConsumer) -> Waiting:
         """A wait for whatever comes, and for what falls due for these consumers."""
 
-        def rest(pause: float) -> float:
-            return min([until_told(pause), *(one._rest(pause) for one in consumers)])
+        def rest(pause: float) -> Quiet:
+            return least(one._rest(pause) for one in consumers)
 
         return Waiting(self._store, rest)
 

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from txlog.answers import watermarks
-from txlog.api.reading.pause import polled, until_told
+from txlog.api.reading.pause import Quiet, least, until_appended, until_told
+from txlog.engine.decide.transactions.sweep import Uses
 from txlog.engine.folds.catalog import Subscription, Topic, number_of
 from txlog.engine.plan import lookup
 from txlog.engine.plan.ack_sets import backlog
@@ -51,36 +52,48 @@ class Found:
 class Condition:
     """A name to show, and the question.
 
-    is_told: only what is flushed changes the answer, so whoever waits is told of it
+    is_told: only what is flushed changes the answer; else also what is appended
+    txn:     the transaction it is about, which may time out meanwhile
     """
 
     name: str
     ask: Callable[[View, Store], Found]
     is_told: bool = True
+    txn: TxnId | None = None
 
 
 class Wait:
     """A wait until all conditions hold at once: `look` until it is True, then `answer`."""
 
-    __slots__ = ("_asked", "_began", "_conditions", "_store")
+    __slots__ = ("_asked", "_began", "_conditions", "_store", "_txns")
 
     def __init__(self, store: Store, conditions: Sequence[Condition]) -> None:
         if not conditions:
             raise InvalidArgument("there is nothing to wait for")
         self._store, self._conditions = store, conditions
+        self._txns = [one.txn for one in conditions if one.txn is not None]
         self._began = time.monotonic()
         self._asked: tuple[int, list[Found]] = (-1, [])
 
     def look(self, is_thorough: bool) -> bool | None:
         """True when it is over: all hold, or one never will. Raises what the questions raise."""
+        for txn in self._txns:
+            self._store.sweep_if_due(Uses(txn=(txn.coordinator, txn.sequence)))
         self._asked = self._store.ask(self._ask)
         found = self._asked[1]
         return all(one.met for one in found) or any(one.hopeless for one in found) or None
 
-    def rest(self, pause: float) -> float:
+    def rest(self, pause: float) -> Quiet:
         """How long to rest without news."""
         is_told = all(condition.is_told for condition in self._conditions)
-        return until_told(pause) if is_told else polled(pause)
+        rests = [until_told(pause) if is_told else until_appended(self._store, pause)]
+        if self._txns:  # until one of them times out
+            now = self._store.clock.now()
+            due_ms = self._store.read(lambda view: view.next_deadline_ms(now), fresh=False)
+            if due_ms is not None:
+                left_ms = due_ms - now.boot_ms
+                rests.append(Quiet(left_ms / 1000 if left_ms > 0 else pause))
+        return least(rests)
 
     def _ask(self, view: View) -> tuple[int, list[Found]]:
         if view.lsn == self._asked[0]:
@@ -169,7 +182,7 @@ def has_state(txn_id: TxnId, state: str) -> Condition:
         met = status == state or (state == "ended" and status in ("committed", "aborted"))
         return Found(met, status, not met and status not in before)
 
-    return Condition(f"txn:{txn_id}", ask, is_told=state != "open")
+    return Condition(f"txn:{txn_id}", ask, is_told=state != "open", txn=txn_id)
 
 
 def conditions_of(

@@ -15,7 +15,7 @@ from typing import Protocol
 
 import pyarrow as pa
 
-from txlog.api.reading.pause import until
+from txlog.api.reading.pause import Quiet, until
 from txlog.arguments import fits
 from txlog.engine.store.store import Store
 from txlog.errors import InvalidArgument, TxlogError
@@ -72,7 +72,7 @@ class Receives(Protocol):
     def _nothing(self) -> pa.Table:
         """What a call returns that found nothing."""
 
-    def _rest(self, pause: float) -> float:
+    def _rest(self, pause: float) -> Quiet:
         """How long to wait for news."""
 
     @property

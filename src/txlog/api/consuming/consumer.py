@@ -27,7 +27,7 @@ from txlog.api.consuming.listeners import Listening, needed
 from txlog.api.consuming.membership import Membership, check_options
 from txlog.api.consuming.receive import Guard, Receiving, Still
 from txlog.api.reading.message import Message
-from txlog.api.reading.pause import until
+from txlog.api.reading.pause import Quiet, least, until
 from txlog.api.reading.watermark_ground import Subscribed
 from txlog.api.reading.watermark_session import Watermark, WatermarkListener, WatermarkSession
 from txlog.api.transactions.transaction import Later, Transaction
@@ -193,10 +193,12 @@ class Consumer:
                 return (session.judged(message),)
             return (None,) if has_moved else None
 
-    def _rest(self, pause: float) -> float:
-        """How long to wait for news: with watermarks a producer may fall silent at any moment."""
-        rest = min(self._receiving.rest(pause), self._ahead.rest())
-        return rest if self._session is None else min(rest, pause)
+    def _rest(self, pause: float) -> Quiet:
+        """How long to wait for news, whatever brings it."""
+        rests = [self._receiving.rest(pause), Quiet(self._ahead.rest())]
+        if self._session is not None:
+            rests.append(Quiet(self._session.rest(), heeds_appends=True))
+        return least(rests)
 
     def _take(self, limit: int) -> tuple[pa.Table, bool]:
         """One turn, and whether there is a new watermark instead of messages."""

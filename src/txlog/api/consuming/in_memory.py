@@ -19,7 +19,7 @@ from txlog.api.consuming.acknowledge import Acknowledgeable, runs_of
 from txlog.api.consuming.batches import Batching, BatchReceivePolicy, receive_batch
 from txlog.api.consuming.listeners import Listening, needed
 from txlog.api.reading.message import Message, messages
-from txlog.api.reading.pause import REST_SECONDS_MAX, until
+from txlog.api.reading.pause import Quiet, least, until
 from txlog.api.reading.reader import Reader
 from txlog.api.reading.watermark_ground import HandedOut
 from txlog.api.reading.watermark_session import (
@@ -148,14 +148,15 @@ class NonDurableConsumer:
         found = until(self._store, self._next, timeout_ms, self._rest)
         return (found or [None])[0]
 
-    def _rest(self, pause: float) -> float:
+    def _rest(self, pause: float) -> Quiet:
         """How long to wait for news: until what was given back is due."""
-        if self._session is not None or self._reader.is_uncommitted:
-            return pause
+        rests = [self._reader._rest(pause)]
+        if self._session is not None:
+            rests.append(Quiet(self._session.rest()))
         due_ms = min((due for due, _, _ in [*self._returned]), default=None)
-        if due_ms is None:
-            return REST_SECONDS_MAX
-        return max(due_ms - self._store.clock.now().boot_ms, 1) / 1000
+        if due_ms is not None:
+            rests.append(Quiet(max(due_ms - self._store.clock.now().boot_ms, 1) / 1000))
+        return least(rests)
 
     def _nothing(self) -> pa.Table:
         return NO_MESSAGES if self._session is None else self._session.marked(NO_MESSAGES)
@@ -174,6 +175,7 @@ class NonDurableConsumer:
         with self._turns.held():
             session, ground = self._session, self._ground
             self._put_back()  # it comes in its order
+            self._reader._settle(is_thorough)
             if session is None or ground is None:
                 return self._more(limit)
             table, has_moved = session.turn(lambda: self._more(limit))
@@ -191,6 +193,7 @@ class NonDurableConsumer:
         """The next message; [None]: there is a new watermark."""
         with self._turns.held():
             session = self._session
+            self._reader._settle(is_thorough)
             if session is None:
                 message = self._pop()
                 return None if message is None else [message]

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from threading import RLock, Thread, current_thread
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
-from txlog.api.reading.pause import REST_SECONDS_MAX, Waiting
+from txlog.api.reading.pause import Quiet, Waiting, least
 from txlog.engine.store.store import Store
 from txlog.errors import (
     AlreadyClosed,
@@ -39,7 +39,7 @@ class Listens(Protocol):
 
     def _next(self, is_thorough: bool) -> Sequence[Message | None] | None: ...
 
-    def _rest(self, pause: float) -> float: ...
+    def _rest(self, pause: float) -> Quiet: ...
 
     def negative_acknowledge(self, what: Message, delay_ms: int, /) -> object: ...
 
@@ -122,9 +122,8 @@ class Listeners:
             if not self._is_closed:
                 _log("the listeners of a client have ended: %s", error)
 
-    def _rest(self, pause: float) -> float:
-        awake = (one.consumer._rest(pause) for one in self._known if not one.is_paused)
-        return min(awake, default=REST_SECONDS_MAX)
+    def _rest(self, pause: float) -> Quiet:
+        return least(one.consumer._rest(pause) for one in self._known if not one.is_paused)
 
     def _turn(self, one: Listening, is_thorough: bool) -> bool:
         if self._is_closed or one.is_paused:

@@ -27,7 +27,7 @@ from txlog.api.consuming.consumer import Consumer
 from txlog.api.consuming.listeners import Listening, needed
 from txlog.api.consuming.receive import Guard
 from txlog.api.reading.message import Message
-from txlog.api.reading.pause import REST_SECONDS_MAX, until
+from txlog.api.reading.pause import Quiet, least, until
 from txlog.api.reading.watermark_ground import Subscribed
 from txlog.api.reading.watermark_session import Watermark, WatermarkListener, WatermarkSession
 from txlog.api.transactions.transaction import Later, Transaction
@@ -233,13 +233,14 @@ class MultiTopicsConsumer:
         found = until(self._store, self._next, timeout_ms, self._rest)
         return None if found is None else found[0]
 
-    def _rest(self, pause: float) -> float:
+    def _rest(self, pause: float) -> Quiet:
         """How long to wait for news: until the first topic may have something by time alone."""
-        if self._session is not None or (self._pattern is not None and self._seen is None):
-            return pause
-        return min(
-            (one._rest(pause) for one in [*self._consumers.values()]), default=REST_SECONDS_MAX
-        )
+        rests = [one._rest(pause) for one in [*self._consumers.values()]]
+        if self._session is not None:
+            rests.append(Quiet(self._session.rest(), heeds_appends=True))
+        if self._pattern is not None and self._seen is None:
+            rests.append(Quiet(pause))  # a topic that could not be joined
+        return least(rests)
 
     def _begin(self, is_thorough: bool) -> None:
         self._check_open()

@@ -224,9 +224,21 @@ class Membership:
 
     def _is_late(self, number: int) -> bool:
         """True when the time-out of what a consumer delivered last is over: it may hang there."""
+        return 0 < self._due_of(number) <= self._store.clock.now().boot_ms
+
+    def _due_of(self, number: int) -> int:
+        """When the time-out of what a consumer delivered last is over, since boot; 0: never."""
         here = self._here(number)
-        due_ms = read_seen(self._store.disk, number).due_ms if here is None else here.due_ms
-        return 0 < due_ms <= self._store.clock.now().boot_ms
+        return read_seen(self._store.disk, number).due_ms if here is None else here.due_ms
+
+    def late_at_ms(self, number: int, now: Instant, timeout_ms: int) -> int:
+        """When to look next whether a consumer is late: what it delivers from now on is not before.
+
+        Nobody tells of what it delivers, which stands in its lock file only.
+        """
+        due_ms = self._due_of(number)
+        soonest_ms = now.boot_ms + timeout_ms
+        return min(due_ms, soonest_ms) if due_ms > now.boot_ms else soonest_ms
 
     def take_back(self, dead: Sequence[int] = (), late: Sequence[int] = ()) -> None:
         """Write what dead consumers had, and hand-outs that ran out, back to the subscription.

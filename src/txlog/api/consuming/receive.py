@@ -17,7 +17,7 @@ import pyarrow as pa
 from txlog.api.consuming.dead_letters import DeadLetters
 from txlog.api.consuming.membership import Membership
 from txlog.api.reading.message import Message
-from txlog.api.reading.pause import REST_SECONDS_MAX
+from txlog.api.reading.pause import APART_SECONDS_MAX, REST_SECONDS_MAX, Quiet
 from txlog.clock import Instant
 from txlog.engine.decide.consuming.lease import (
     Delivery,
@@ -35,7 +35,6 @@ from txlog.engine.folds.buffer import find_marker
 from txlog.engine.folds.catalog import Subscription, Topic
 from txlog.engine.folds.cursor import BEFORE_ALL, covers
 from txlog.engine.model.idset import Id, before, each
-from txlog.engine.model.leases import Leases
 from txlog.engine.model.ops import Due, Mark, Run
 from txlog.engine.model.routes import CATALOG, Component
 from txlog.engine.plan.ack_sets import is_trimmed
@@ -167,6 +166,7 @@ class Still:
         "_keys",
         "_stamps",
         "handed",
+        "heeds_appends",
         "lsn",
         "until_ms",
     )
@@ -179,11 +179,14 @@ class Still:
         until_ms: int | None,
         departures: int,
         keys: list[Component],
+        *,
+        heeds_appends: bool,
     ) -> None:
         """Of a view in which nothing was found.
 
         until_ms: on the clock since boot, when a sweep has something to do; None: never
         keys:     the components that decide what there is
+        heeds_appends: what is not flushed decides, too: then a turn looks at all of it
         """
         self.lsn = view.lsn
         self._keys, self._stamps = keys, view.stamps(keys)
@@ -191,6 +194,7 @@ class Still:
         self.handed = handed
         self.until_ms = until_ms
         self._departures = departures
+        self.heeds_appends = heeds_appends
 
     def holds(self, store: Store) -> bool:
         """True while another turn would find nothing; follows the journal."""
@@ -220,6 +224,7 @@ class Still:
             (now.boot_id, departures) == (self._boot_id, self._departures)
             and 0 <= now.boot_ms - self._boot_ms < STILL_MS
             and (due_ms is None or now.wall_ms < due_ms)
+            and (self.until_ms is None or now.boot_ms < self.until_ms)
         )
 
 
@@ -406,7 +411,7 @@ class Receiving:
         Not for a turn with a guard: a watermark may be due for its own reasons.
         """
         still, store = self.still, self._store
-        if still is None:
+        if still is None or still.heeds_appends:
             return None
         is_so = still.holds(store) if self.is_thorough else still.is_untouched(store)
         return still.handed if is_so else None
@@ -457,52 +462,56 @@ class Receiving:
                 return there
         else:
             self._member.reap(now=False)
-        handed = self._lease(wants, uses, guard)
+        return self._leased(wants, uses, guard)
+
+    def _leased(self, wants: Wants, uses: Uses, guard: Guard | None) -> Delivery:
+        """Lease messages, those of dead peers too; note where to begin next, or how long not to."""
+        store, order = self._store, wants.partitions
+        handed, looked = self._lease(wants, uses, guard)
         if not any(part.runs for part in handed.parts) and self._member.reap(now=True):
-            handed = self._lease(wants, uses, guard)  # a dead peer's come before nothing
+            handed, looked = self._lease(wants, uses, guard)  # a dead peer's come before nothing
         full = [at for at, part in enumerate(handed.parts) if part.runs]
         self.is_idle = not full
         if full:
             last = order.index(handed.parts[full[-1]].partition)
             # the next one first: a partition that never ends must not keep the others waiting
             self._turn = (self._turn + last + 1) % len(order)
+        elif not self.is_refused:
+            self._still = store.read(partial(self._stillness, handed, looked), fresh=False)
         return handed
 
     def _stillness(self, handed: Delivery, lsn: int, view: View) -> Still | None:
-        """None if more than commits, the clock and what consumers tell decides."""
+        """None if more decides than what is told and the clock."""
         number = self.subscription.number
-        if handed.blocked or self.subscription.isolation != "committed":
-            return None
         if view.lsn != lsn:  # another thread has followed since
             return None
         wakeups, now, me = self._store.wakeups, self._store.clock.now(), self._member
         if not wakeups.is_told and len(catalogs.consumers_of(view.catalog, number)) > 1:
             return None  # a peer may die unnoticed
-        due_ms = view.next_deadline_ms(now)
-        for part in handed.parts:
-            leases = view.cursor(number, part.partition).leases
-            if part.runs:
-                return None
+        if any(part.runs for part in handed.parts):
+            return None
+        heeds_appends = bool(handed.blocked) or self.subscription.isolation != "committed"
+        dues_ms = [view.next_deadline_ms(now)]
+        for one in self.numbers():
+            leases = view.cursor(number, one).leases
             if not (leases.leased or leases.waiting):
                 continue
-            if not wakeups.is_told or (leases.others(me.number) and self._is_open(leases)):
+            if not wakeups.is_told:
                 return None
-            due_ms = min((at for at in (due_ms, leases.next_due_ms(now)) if at), default=None)
+            dues_ms.append(leases.next_due_ms(now))
+            if others := leases.others(me.number):
+                heeds_appends |= me.kind == "key-shared"  # its acks free the next of their keys
+                if self.timeout_ms:
+                    ahead = [other for other in others if leases.by_consumer[other].ahead]
+                    dues_ms += [me.late_at_ms(other, now, self.timeout_ms) for other in ahead]
+        due_ms = min((at for at in dues_ms if at), default=None)
         nothing = Delivery([], due_ms=handed.due_ms, timeout_ms=handed.timeout_ms)
         keys: list[Component] = [CATALOG]
         for one in self.numbers():
             keys += [("topic", one, 0), ("buffer", one, 0), ("delayed", one, 0)]
             keys.append(("cursor", number, one))
-        return Still(view, now, nothing, due_ms, wakeups.departures, keys)
-
-    def _is_open(self, leases: Leases) -> bool:
-        """True when a peer can free messages in a way that nobody tells of.
-
-        With keys an acknowledgement frees the next of its key. A time-out of what a peer took ahead
-        stands in its lock file only.
-        """
-        is_ahead = any(lease.ahead for lease in leases.by_consumer.values() if lease.ids)
-        return self._member.kind == "key-shared" or (is_ahead and self.timeout_ms > 0)
+        gone = wakeups.departures
+        return Still(view, now, nothing, due_ms, gone, keys, heeds_appends=heeds_appends)
 
     def _wants(self, order: Sequence[int], limit: int, ahead: Ahead) -> Wants:
         return Wants(
@@ -516,10 +525,13 @@ class Receiving:
             *ahead,
         )
 
-    def _lease(self, wants: Wants, uses: Uses, guard: Guard | None) -> Delivery:
-        store, tries = self._store, 0
+    def _lease(self, wants: Wants, uses: Uses, guard: Guard | None) -> tuple[Delivery, int]:
+        """What a turn under the lock hands out, and the LSN that it decided on."""
+        store, tries, looked = self._store, 0, 0
 
         def decide(view: View, now: Instant) -> Decision:
+            nonlocal looked
+            looked = view.lsn
             if self._dead.is_due(view, wants.partitions):  # under the lock: none slips through
                 return Decision([], answer=wants)
             if guard is not None and not guard(view):
@@ -546,7 +558,7 @@ class Receiving:
                     wants = wants.making_do()
                 continue
             if not answer.is_more:
-                return answer
+                return answer, looked
             self._stand(answer)
 
     def _mend(self, wanting: Unindexed | BucketLost) -> bool:
@@ -608,20 +620,21 @@ class Receiving:
                 return False
             places |= {part.partition: part.place for part in found.answer.parts}
 
-    def rest(self, pause: float) -> float:
-        """How long to wait for news, in seconds: until time alone may bring a message.
+    def rest(self, pause: float) -> Quiet:
+        """How long to wait for news: until time alone may bring a message.
 
-        pause: the longest where the last turn found what changes in ways that nobody tells of
+        pause: after a turn that did not find out how long
         """
         now, still = self._store.clock.now(), self.still
-        rest_s = pause
+        rest_s = min(pause, APART_SECONDS_MAX)
         if still is not None:
             rest_s = REST_SECONDS_MAX
             if still.until_ms is not None:
-                rest_s = min(rest_s, max(still.until_ms - now.boot_ms, WAIT_MS_MIN) / 1000)
+                left_ms = still.until_ms - now.boot_ms  # over: what was due is not done by a turn
+                rest_s = min(rest_s, left_ms / 1000 if left_ms > 0 else pause)
         if self.due_ms is not None:
             rest_s = min(rest_s, max(self.due_ms - now.wall_ms, WAIT_MS_MIN) / 1000)
-        return rest_s
+        return Quiet(rest_s, still is not None and still.heeds_appends)
 
     # --- where it stands ---------------------------------------------------------------------
 

@@ -1,47 +1,78 @@
 """Waiting: look, rest until something may have changed, look again.
 
 What ends a rest is a commit, a consumer that left or died (store/wakeups), or the next moment at
-which time alone changes the answer: a message becomes due, a lease runs out. Where nobody tells of
-changes, and where something changes that nobody tells of, it looks again after ever longer pauses.
+which time alone changes the answer: a message becomes due, a lease runs out. For a wait that heeds
+them, also what is appended and not flushed: messages of open transactions, acknowledgements. Where
+nobody tells of changes it looks again after ever longer pauses.
 
 A *thorough* look is that of a call that does not wait: it also asks what only asking shows, such as
 frames that were written and not flushed, under the lock if need be. Right after a commit a look is
 enough: a hundred waiting consumers must not queue for the lock at each commit of another topic.
+After an append that is heeded only a thorough look finds anything, so these are as far apart as the
+pauses of one who polls.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from typing import Final, TypeVar
+from collections.abc import Callable, Iterable
+from typing import Final, NamedTuple, TypeVar
 
 from txlog.engine.store.store import Store
 
 T = TypeVar("T")
-Rest = Callable[[float], float]
-"""Given the pause of one who polls, returns how many seconds to rest without news."""
+
+
+class Quiet(NamedTuple):
+    """How many seconds to rest without news, and whether appends are news."""
+
+    seconds: float
+    heeds_appends: bool = False
+
+
+Rest = Callable[[float], Quiet]
+"""Given the pause of one who polls, returns how to rest."""
 
 POLL_SECONDS_MIN: Final = 0.002
 POLL_SECONDS_MAX: Final = 0.05
+APART_SECONDS_MIN: Final = 0.002
+APART_SECONDS_MAX: Final = 0.05
+"""Looks for what was appended are so far apart, ever more the longer that goes on in vain."""
 REST_SECONDS_MAX: Final = 60.0
 """Even if nothing is told, look after this time: somebody may have set the wall clock."""
 
 
-def until_told(pause: float) -> float:
+def until_told(pause: float) -> Quiet:
     """The rest of a call whose answer only a commit can change."""
-    return REST_SECONDS_MAX
+    return Quiet(REST_SECONDS_MAX)
 
 
-def polled(pause: float) -> float:
-    """The rest of a call whose answer changes in ways that nobody tells of."""
-    return pause
+def until_appended(store: Store, pause: float) -> Quiet:
+    """The rest of a call whose answer changes with what is appended, flushed or not.
+
+    An append is told while its writer still has the lock. A look that could not get at it comes
+    again soon.
+    """
+    is_behind = not store.disk.read_only and store.has_unflushed(unseen=True)
+    seconds = min(pause, APART_SECONDS_MAX) if is_behind else REST_SECONDS_MAX
+    return Quiet(seconds, heeds_appends=True)
+
+
+def least(quiets: Iterable[Quiet]) -> Quiet:
+    """The rest of several at once: the shortest, and of whatever any of them heeds."""
+    every = [Quiet(REST_SECONDS_MAX), *quiets]
+    return Quiet(min(one.seconds for one in every), any(one.heeds_appends for one in every))
 
 
 class Waiting:
     """One wait, for loops that look themselves: `look` before each look, `pause` after it."""
 
     __slots__ = (
+        "_apart",
+        "_appends",
         "_departures",
+        "_heed_at",
+        "_heeds",
         "_is_settling",
         "_is_thorough",
         "_pause",
@@ -49,12 +80,16 @@ class Waiting:
         "_settle_at",
         "_store",
         "_thorough_at",
+        "_wake_at",
         "seen",
     )
 
     def __init__(self, store: Store, rest: Rest = until_told) -> None:
         self._store, self._rest = store, rest
-        self.seen = 0
+        self.seen = self._appends = 0
+        self._heeds = False  # wants to hear of appends
+        self._apart = APART_SECONDS_MIN
+        self._heed_at = self._wake_at = 0.0  # when to look for what was appended; anyway
         self._departures = store.wakeups.departures
         self._is_settling = False  # a consumer has gone: its lock is free a moment later
         self._pause, self._thorough_at, self._settle_at = POLL_SECONDS_MIN, 0.0, 0.0
@@ -63,7 +98,9 @@ class Waiting:
     def look(self) -> bool:
         """Whether the look that begins now is to be thorough; what comes later ends the pause."""
         wakeups, now = self._store.wakeups, time.monotonic()
-        self.seen = wakeups.count
+        if self._heeds and wakeups.appends != self._appends:
+            self._thorough_at = now
+        self.seen, self._appends = wakeups.count, wakeups.appends
         if wakeups.departures != self._departures:
             self._departures, self._is_settling = wakeups.departures, True
             if now >= self._settle_at:  # not anew for each of many that go
@@ -79,8 +116,22 @@ class Waiting:
         raises: StoreNotFound if the store was removed meanwhile
         """
         seconds = self.rest(until_s)
-        if seconds > 0:
+        while seconds > 0:
             self._store.wakeups.wait(self.seen, seconds)
+            seconds = self.rest_on()
+
+    def rest_on(self) -> float:
+        """How many seconds are left of a rest that was told of something; 0: look again now."""
+        wakeups = self._store.wakeups
+        appends = wakeups.appends
+        has_more = wakeups.count - self.seen != appends - self._appends
+        if has_more or wakeups.count == self.seen:
+            return 0.0  # more than appends; or time is up
+        self.seen, self._appends = wakeups.count, appends
+        if self._heeds:
+            self._thorough_at = min(self._thorough_at, self._heed_at)
+            self._wake_at = min(self._wake_at, self._heed_at)
+        return max(0.0, self._wake_at - time.monotonic())
 
     def rest(self, until_s: float | None = None) -> float:
         """For how many seconds to wait, unless something is told after `seen`; raises as pause."""
@@ -89,7 +140,10 @@ class Waiting:
         if wakeups.begin():  # new: what came before it is not told
             self._thorough_at = 0.0
             return 0.0
-        quiet = self._rest(pause)
+        quiet, self._heeds = self._rest(pause)
+        if self._heeds and wakeups.heed_appends():
+            self._thorough_at = 0.0
+            return 0.0
         if not wakeups.is_told:
             store.need_there()
         if self._is_settling or not wakeups.is_told:
@@ -97,12 +151,17 @@ class Waiting:
         now = time.monotonic()
         if self._is_thorough:
             self._thorough_at = now + quiet
+            is_rested = now - self._heed_at > APART_SECONDS_MAX
+            self._apart = (
+                APART_SECONDS_MIN if is_rested else min(APART_SECONDS_MAX, 2 * self._apart)
+            )
+            self._heed_at = now + self._apart
             self._pause = min(POLL_SECONDS_MAX, pause * 2)
             self._is_settling = self._is_settling and self._pause < POLL_SECONDS_MAX
         else:
             self._thorough_at = min(self._thorough_at, now + quiet)
-        wake_at = self._thorough_at if until_s is None else min(self._thorough_at, until_s)
-        return max(0.0, wake_at - now)
+        self._wake_at = self._thorough_at if until_s is None else min(self._thorough_at, until_s)
+        return max(0.0, self._wake_at - now)
 
 
 def until(

@@ -17,7 +17,7 @@ from types import TracebackType
 import pyarrow as pa
 
 from txlog.api.reading.message import Decoder, Message, messages
-from txlog.api.reading.pause import REST_SECONDS_MAX, until
+from txlog.api.reading.pause import Quiet, least, until, until_appended, until_told
 from txlog.api.reading.watermark_ground import HandedOut
 from txlog.api.reading.watermark_session import (
     Watermark,
@@ -287,9 +287,10 @@ class Reader:
             raise InvalidArgument(f"max_messages is {max_messages}, it must be positive", code=203)
         nothing = NO_MESSAGES
 
-        def look(_: bool) -> pa.Table | None:
+        def look(is_thorough: bool) -> pa.Table | None:
             nonlocal nothing
             self._check_open()
+            self._settle(is_thorough)
             session = self._session
             if session is None:
                 table, has_moved = self.take(max_messages), False
@@ -522,7 +523,8 @@ class Reader:
         if message is not None or has_moved or timeout_ms == 0 or self._is_bounded:
             return message
 
-        def look(_: bool) -> tuple[Message | None] | None:
+        def look(is_thorough: bool) -> tuple[Message | None] | None:
+            self._settle(is_thorough)
             message, has_moved = self._read_next()
             return (message,) if message is not None or has_moved else None
 
@@ -543,10 +545,17 @@ class Reader:
             elif self._is_bounded:
                 return
 
-    def _rest(self, pause: float) -> float:
-        """How long to wait for news; nobody tells of what no transaction has committed."""
-        is_told = self._session is None and not self.is_uncommitted
-        return REST_SECONDS_MAX if is_told else pause
+    def _rest(self, pause: float) -> Quiet:
+        """How long to wait for news; a preview shows what is appended, too."""
+        rests = [until_appended(self._store, pause) if self.is_uncommitted else until_told(pause)]
+        if self._session is not None:
+            rests.append(Quiet(self._session.rest()))
+        return least(rests)
+
+    def _settle(self, is_thorough: bool) -> None:
+        """Before a look of a call that waits: make visible what open transactions have sent."""
+        if is_thorough and self.is_uncommitted:
+            self._store.settle()
 
     def _read_next(self) -> tuple[Message | None, bool]:
         """The next message, or whether there is a new watermark instead."""

@@ -18,6 +18,7 @@ from typing import NamedTuple, Protocol, TypeVar
 import pyarrow as pa
 
 from txlog.api.reading.message import Message
+from txlog.api.reading.pause import REST_SECONDS_MAX
 from txlog.api.reading.watermark_ground import Ground
 from txlog.engine.decide.consuming.watermark_offer import Offer, Pair, Standing, offer
 from txlog.engine.folds.catalog import topic_of
@@ -73,12 +74,12 @@ class WatermarkSession:
     """
 
     __slots__ = (
+        "_again_ms",
+        "_at",
         "_emitted_ms",
         "_epochs",
         "_generators",
         "_ground",
-        "_lsn",
-        "_moves",
         "_notify",
         "_number",
         "_seen",
@@ -99,12 +100,19 @@ class WatermarkSession:
         self._generators: dict[Pair, WatermarkGenerator] = {}
         self._standings: dict[Pair, Standing] = {}
         self._epochs: dict[Pair, int] = {}  # of every pair that it ever had
-        self._lsn = self._moves = -1
+        self._at = (-1, -1)  # LSN, moves of the ground: at its last look
         self._seen: dict[Pair, Version] | None = None  # as it last looked; None: look again
         self._value: int | None = None
         self._number = 0
         self._emitted_ms: int | None = None
+        self._again_ms: int | None = None  # when the event that the last look held back may go
         self.late_messages = 0
+
+    def rest(self) -> float:
+        """How many seconds to wait for news: until the next event may follow the last one."""
+        if self._again_ms is None:
+            return REST_SECONDS_MAX
+        return max(self._again_ms - self._store.clock.now().boot_ms, 1) / 1000
 
     @property
     def last(self) -> Watermark | None:
@@ -169,15 +177,15 @@ class WatermarkSession:
 
         is_gone: a file that is missing is damage, it was not replaced
         """
-        at = (view.lsn, self._ground.moves)
-        if view is self._view and at == (self._lsn, self._moves) and self._seen is not None:
+        at, self._again_ms = (view.lsn, self._ground.moves), None
+        if view is self._view and at == self._at and self._seen is not None:
             return None
         if view is not self._view:  # loaded anew: rows that were never durable may be others now
             self._generators.clear()
             self._view, self._seen = view, None
         versions = self._versions(view)
         if versions == self._seen:
-            self._lsn, self._moves = at
+            self._at = at
             return None
         standings = {pair: self._standing(view, pair, versions, is_gone) for pair in versions}
         epochs = {pair: one.epoch for pair, one in standings.items()}
@@ -185,7 +193,7 @@ class WatermarkSession:
             self._value = None  # sought: the new epoch begins with a value of its own
         self._epochs |= epochs
         self._standings, self._seen = standings, versions
-        self._lsn, self._moves = at
+        self._at = at
         found = offer(standings, self._value)
         if found is not None and not self._is_spaced(view):
             self._seen = None
@@ -246,7 +254,8 @@ class WatermarkSession:
             )
             for partition in topics.values()
         )
-        return self._store.clock.now().boot_ms - self._emitted_ms >= least_ms
+        self._again_ms = self._emitted_ms + least_ms
+        return self._store.clock.now().boot_ms >= self._again_ms
 
     # --- late messages -----------------------------------------------------------------------
 

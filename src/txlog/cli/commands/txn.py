@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -360,7 +359,6 @@ def _say_end(call: Call, client: Client, answer: Mapping[str, Any]) -> None:
 
 # --- follow one ------------------------------------------------------------------------------
 
-_WAIT_STEP_S: Final = 0.05
 _UNMET: Final = 8
 _ENDS: Final = {
     "committed": ("committed",),
@@ -384,12 +382,8 @@ def wait(
     call.check_choice("--for", for_, tuple(_ENDS))
     txn_id, limit_ms = TxnId.parse(txn), call.duration(timeout)
     client = call.client()
-    while True:
-        state = str(client.show_transaction(txn_id)["state"])
-        over = limit_ms is not None and call.elapsed_ms() >= limit_ms
-        if state in _ENDS["ended"] or over:
-            break
-        time.sleep(_WAIT_STEP_S)
+    client.wait(txns={txn_id: "ended"}, timeout_ms=limit_ms)
+    state = str(client.show_transaction(txn_id)["state"])
     call.exit = 0 if state in _ENDS[for_] else _UNMET
     call.output.single({"txn": txn_id, "state": state})
 

@@ -10,11 +10,12 @@ import importlib
 import time
 from collections import deque
 from collections.abc import Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from txlog.api.reading.pause import Waiting, polled
+from txlog.api.reading.pause import Waiting, until_appended
 from txlog.cli.call import progress
 from txlog.cli.call.call import Call, is_terminal
 from txlog.cli.consume.request import Request, Target
@@ -184,7 +185,8 @@ class Job:
             self.out.flush()
             if not self._wait(idle_since, waiting):
                 return
-            waiting.look()
+            if waiting.look() and self.request.isolation == "uncommitted":
+                self.client._store.settle()
 
     def take(self) -> None:
         """Take what the subscription gets next; acknowledge as asked."""
@@ -315,9 +317,9 @@ class Job:
             )
 
     def _waiting(self) -> Waiting:
-        """A wait for what a reader gets; nobody tells of what no transaction has committed."""
+        """A wait for what a reader gets; a preview shows what is appended, too."""
         if self.request.isolation == "uncommitted":
-            return Waiting(self.client._store, polled)
+            return Waiting(self.client._store, partial(until_appended, self.client._store))
         waiting = self.client._waiting()
         waiting.look()
         return waiting

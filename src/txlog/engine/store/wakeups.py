@@ -6,10 +6,16 @@ closes its lock file; or when another thread of the handle rings. One watch with
 serves all threads: whoever holds the gate polls it, and the others wait for the gate. It is made by
 the first wait. There is never a thread.
 
+What is appended and not flushed matters to few: to who previews open transactions, to who waits for
+what others hold in hand. Only while such a call waits are the journal's appends watched, too
+(`heed_appends`). They raise `count` as well, since whoever holds the gate must let the others look,
+but those who heed no appends rest on.
+
 Where nobody tells of changes (`is_told` is False) a wait ends only when its time is up, so callers
 keep it short. A clock that is moved by hand has no part in this: its users look as often as before.
 
     count              taken before a look; whatever happens after that raises it
+    appends            how much of that was nothing but appends
     departures         how often a consumer has left or died
     wait(count, …)     True once the count is another one
     fileno(), drain()  the same for an event loop: the descriptor can be read, then drain
@@ -23,7 +29,7 @@ from typing import Any, Final
 
 from txlog.clock import Clock, SystemClock
 from txlog.engine.storage.disk.protocol import Disk, Told, Watch
-from txlog.engine.storage.journal.file import JOURNAL_DIR
+from txlog.engine.storage.journal.file import JOURNAL_DIR, list_journals
 from txlog.engine.storage.journal.witness import WITNESS_PATH, Witness, Witnessed
 from txlog.engine.store.liveness import CONSUMERS_DIR
 from txlog.errors import MissingFile, TxlogError
@@ -31,6 +37,52 @@ from txlog.errors import MissingFile, TxlogError
 STALL_SECONDS: Final = 0.25
 """A flush that takes longer may be one whose process has died: then whoever waits looks."""
 WAIT_SECONDS_MAX: Final = 3600.0
+HEED_SECONDS: Final = 1.0
+"""How long appends are told after the last wait for one: the next wait often comes soon."""
+
+
+class Appends:
+    """The journal file whose appends are told, while a call waits that heeds them."""
+
+    __slots__ = ("_disk", "_heeded_at", "_is_heeded", "_lock", "path")
+
+    def __init__(self, disk: Disk) -> None:
+        self._disk = disk
+        self._lock: Any = RLock()  # its own: whoever polls may have the gate for long
+        self._is_heeded = False  # somebody has asked for them since the last one
+        self._heeded_at = 0.0
+        self.path: str | None = None
+
+    def heed(self, watch: Watch) -> bool:
+        """Have the next append told, too; True: they were not before."""
+        with self._lock:
+            before = self.path
+            self._is_heeded, self._heeded_at = True, time.monotonic()
+            if before is None or not watch.has(before):
+                self._hear(watch)
+            return before is None and self.path is not None
+
+    def came(self, watch: Watch | None) -> None:
+        """Something was appended: if nobody has asked for a while, tell of the next no more."""
+        with self._lock:
+            if self._is_heeded:
+                self._is_heeded, self._heeded_at = False, time.monotonic()
+            elif time.monotonic() - self._heeded_at > HEED_SECONDS and watch is not None:
+                watch.drop(str(self.path))
+                self.path = None
+
+    def renew(self, watch: Watch) -> None:
+        """There may be a newer journal file."""
+        with self._lock:
+            if self.path is not None:
+                self._hear(watch)
+
+    def _hear(self, watch: Watch) -> None:
+        names = list_journals(self._disk)
+        newest = names[-1].path if names else None
+        if self.path not in (None, newest):
+            watch.drop(str(self.path))
+        self.path = newest if newest is not None and watch.add(newest, "writes") else None
 
 
 class Wakeups:
@@ -40,11 +92,13 @@ class Wakeups:
         "_clock",
         "_disk",
         "_gate",
+        "_heard",
         "_is_closed",
         "_seen",
         "_stalled",
         "_watch",
         "_witness",
+        "appends",
         "count",
         "departures",
         "is_told",
@@ -59,7 +113,8 @@ class Wakeups:
         self._seen: Witnessed | None = None
         self._stalled = -1  # the record of a flush that took too long
         self._is_closed = False
-        self.count = 0
+        self._heard = Appends(disk)
+        self.count = self.appends = 0
         self.departures = 0
         self.is_told = False
 
@@ -82,6 +137,7 @@ class Wakeups:
         watch, before = self._watch, self.is_told
         if watch is None:
             return False
+        self._heard.renew(watch)
         wanted: tuple[tuple[str, Told], ...] = (
             (JOURNAL_DIR, "names"),  # the witness may come back
             (CONSUMERS_DIR, "closings"),
@@ -92,6 +148,11 @@ class Wakeups:
         self.is_told = all([watch.add(path, what) for path, what in wanted])
         self._seen = self._look()
         return self.is_told and not before
+
+    def heed_appends(self) -> bool:
+        """Have the next append told, too; True: they were not, so look again before the wait."""
+        watch = self._watch
+        return self.is_told and watch is not None and self._heard.heed(watch)
 
     def _look(self) -> Witnessed | None:
         try:
@@ -149,7 +210,13 @@ class Wakeups:
 
     def _note(self, told: frozenset[str]) -> None:
         before, self._seen = self._seen, self._look()
-        watch = self._watch
+        watch, heard = self._watch, self._heard.path
+        has_appended = heard is not None and heard in told
+        if has_appended:
+            told -= {heard}
+            self.appends += 1
+            self.count += 1
+            self._heard.came(watch)
         if told - {WITNESS_PATH} or (watch is not None and not watch.has(WITNESS_PATH)):
             if CONSUMERS_DIR in told:
                 self.departures += 1
@@ -157,7 +224,9 @@ class Wakeups:
             self.count += 1
         elif told and not _is_same(before, self._seen):
             self.count += 1
-        elif not told and self._patience() == STALL_SECONDS and before is not None:
+        elif (
+            not (told or has_appended) and self._patience() == STALL_SECONDS and before is not None
+        ):
             self._stalled = before.seq
             self.count += 1
 
@@ -180,7 +249,7 @@ class Wakeups:
             if gate.acquire(blocking=False):  # else somebody polls it, and does this then
                 if self._watch is not None:
                     self._watch.close()
-                self._watch, self.is_told = None, False
+                self._watch, self.is_told, self._heard.path = None, False, None
                 self._witness.close()
         finally:
             if gate._is_owned():

@@ -274,6 +274,9 @@ class MemoryWatch:
             self._seen.setdefault(path, now)
         return path in self._seen
 
+    def drop(self, path: str) -> None:
+        self._seen.pop(path, None)
+
     def has(self, path: str) -> bool:
         return path in self._seen
 
@@ -304,7 +307,9 @@ class MemoryWatch:
         self._seen.clear()
 
     def _has_news(self) -> bool:
-        return self._has_rung or any(self._state(path) != old for path, old in self._seen.items())
+        return self._has_rung or any(
+            self._state(path) != old for path, old in [*self._seen.items()]
+        )
 
     def _state(self, path: str) -> object:
         node = self._disk.find(path)

@@ -140,6 +140,9 @@ class Watch(Protocol):
         Needed again after what the name leads to was replaced, and harmless otherwise.
         """
 
+    def drop(self, path: str) -> None:
+        """Tell of a path no more; harmless for one it never told of."""
+
     def has(self, path: str) -> bool:
         """Whether it still tells of this path."""
 

@@ -56,11 +56,11 @@ class PosixWatch(Handle):
             number = add_watch(self.fd, f"/proc/self/fd/{self._root.fd}/{path}", _MASKS[what])
         except OSError as error:
             number_of(error)
-            self._remove(path)
+            self.drop(path)
             return False
         old = self._at.get(path)
         if old is not None and old != number:  # the name leads to another file now
-            self._remove(path)
+            self.drop(path)
         self._paths[number], self._at[path] = path, number
         if what == "writes":
             self._files.add(path)
@@ -97,6 +97,17 @@ class PosixWatch(Handle):
             if self._at.get(path) == number:
                 del self._at[path]
 
+    def drop(self, path: str) -> None:
+        number = self._at.pop(path, None)
+        if number is None:
+            return
+        del self._paths[number]
+        self._files.discard(path)
+        try:
+            remove_watch(self.fd, number)
+        except OSError as error:
+            number_of(error)
+
     def has(self, path: str) -> bool:
         return path in self._at
 
@@ -104,15 +115,5 @@ class PosixWatch(Handle):
         try:  # a watch that ends tells of its end: no second descriptor is needed for this
             here = f"/proc/self/fd/{self._root.fd}"
             remove_watch(self.fd, add_watch(self.fd, here, _MOVE_SELF))
-        except OSError as error:
-            number_of(error)
-
-    def _remove(self, path: str) -> None:
-        number = self._at.pop(path, None)
-        if number is None:
-            return
-        del self._paths[number]
-        try:
-            remove_watch(self.fd, number)
         except OSError as error:
             number_of(error)
