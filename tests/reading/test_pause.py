@@ -404,13 +404,15 @@ def test_appends_are_told_no_more_once_nobody_waits(
     with txlog.open(path) as mine, txlog.open(path) as other:
         woken, txn, producer = mine._store.wakeups, begin(other), other.producer("t")
         woken.begin()
-        assert woken.heed_appends() and not woken.heed_appends()
+        begun = woken.tally.beginnings
+        assert woken.heed_appends() and woken.heed_appends()
+        assert woken.tally.beginnings == begun + 1
         told = []
         for _ in range(4):
             producer.send(b"1", txn=txn)
             told.append(woken.drain())
         assert told[0] and not told[3]
-        assert woken.heed_appends()
+        assert woken.heed_appends() and woken.tally.beginnings == begun + 2
 
 
 def test_appends_of_a_new_journal_file_are_told(path: str) -> None:
@@ -419,14 +421,92 @@ def test_appends_of_a_new_journal_file_are_told(path: str) -> None:
         woken, producer = mine._store.wakeups, other.producer("t")
         woken.begin()
         woken.heed_appends()
+        keen = pause.Waiting(mine._store, lambda _: pause.Quiet(60.0, heeds_appends=True))
+        for _ in range(2):
+            keen.look()
+            keen.rest()
         producer.send(b"0")
+        before = woken.tally.appends
         other.checkpoint()
         while woken.drain():
             pass
+        assert woken.tally.appends > before and keen.look(), "the file may have had some before"
         woken.heed_appends()
         producer.send(b"1", txn=begin(other))
-        before = woken.appends
-        assert woken.drain() and woken.appends > before
+        before = woken.tally.appends
+        assert woken.drain() and woken.tally.appends > before
+
+
+def test_what_came_before_another_wait_made_the_watch_is_looked_for(path: str) -> None:
+    """It looked, something was committed or appended, and only then did a thread begin to watch."""
+    with txlog.open(path) as mine, txlog.open(path) as other:
+        woken, txn = mine._store.wakeups, begin(other)
+        calm = pause.Waiting(mine._store)
+        keen = pause.Waiting(mine._store, lambda _: pause.Quiet(60.0, heeds_appends=True))
+        calm.look()
+        other.producer("t").send(b"1")
+        woken.begin()
+        assert calm.rest() == 0.0 and calm.look() and calm.rest() > 30.0
+        keen.look()
+        other.producer("t").send(b"2", txn=txn)
+        woken.heed_appends()
+        assert keen.rest() == 0.0 and keen.look() and keen.rest() > 30.0
+
+
+def test_a_wait_that_begins_beside_another_one_keeps_its_time(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both are the first; while one polls, for hours, the other must not wait for it."""
+    with txlog.open(path) as mine:
+        woken, watch = mine._store.wakeups, mine._store.disk.watch
+        is_made, tried = threading.Event(), threading.Semaphore(0)
+
+        class Spied:
+            def __init__(self, lock: Any) -> None:
+                self._lock = lock
+
+            def __getattr__(self, name: str) -> Any:
+                return getattr(self._lock, name)
+
+            def acquire(self, *args: Any, **named: Any) -> bool:
+                tried.release()
+                return bool(self._lock.acquire(*args, **named))
+
+        def slow() -> Any:
+            assert is_made.wait(60)
+            return watch()
+
+        monkeypatch.setattr(type(mine._store.disk), "watch", lambda self: slow())
+        monkeypatch.setattr(woken, "_gate", Spied(woken._gate))
+        monkeypatch.setattr(woken, "_making", Spied(woken._making))
+        first = Thread(lambda: mine.wait_for_change(10**6, None))
+        for _ in range(2):  # it has both locks, and makes the watch
+            assert tried.acquire(timeout=60)
+        second = Thread(lambda: mine.wait_for_change(10**6, 1))
+        assert tried.acquire(timeout=60)
+        is_made.set()
+        second.result()
+        assert first.is_alive()
+
+
+def test_where_appends_cannot_be_watched_it_looks_again_soon(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The limit of watches was met in between: commits are told, appends are not."""
+    with txlog.open(path) as client:
+        keen = pause.Waiting(client._store, lambda _: pause.Quiet(60.0, heeds_appends=True))
+        client._store.wakeups.begin()
+        add = libc.add_watch
+
+        def refused(fd: int, path: str, mask: int) -> int:
+            if "journal/" in path:
+                raise OSError(28, "No space left on device")
+            return add(fd, path, mask)
+
+        monkeypatch.setattr("txlog.engine.storage.disk.watch.add_watch", refused)
+        for _ in range(3):
+            keen.look()
+            assert keen.rest() <= pause.POLL_SECONDS_MAX
 
 
 def test_a_nack_comes_back_when_it_is_due(path: str) -> None:
@@ -437,7 +517,7 @@ def test_a_nack_comes_back_when_it_is_due(path: str) -> None:
         consumer = client.consumer("t", "s")
         message = consumer.receive()
         assert message is not None and consumer.receive() is None
-        consumer.negative_acknowledge(message, 30)
+        consumer.negative_acknowledge(message, 900)
         assert consumer.receive() is None
         still = consumer._receiving.still
         assert still is not None and still.until_ms is not None
@@ -536,7 +616,9 @@ def test_the_beginning_of_a_flush_wakes_nobody(path: str) -> None:
     """The witness is written before and after it; one commit is one wake-up."""
     with txlog.open(path) as mine, txlog.open(path) as other:
         woken = mine._store.wakeups
-        assert woken.begin() and not woken.begin()
+        for _ in range(2):
+            woken.begin()
+        assert woken.tally.beginnings == 1
         counts = []
         for value in (b"1", b"2"):
             before = woken.count

@@ -277,7 +277,7 @@ class MultiTopicsConsumer:
         if self._session is not None or (self._pattern is not None and self._seen is None):
             return False  # it waits for watermarks, or a topic is yet to be joined
         now, lsns = self._store.clock.now(), set[int]()
-        departures = self._store.wakeups.departures
+        departures = self._store.wakeups.tally.departures
         for consumer in self._consumers.values():
             still = consumer._still
             if still is None or not still.is_early(now, departures):

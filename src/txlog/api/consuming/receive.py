@@ -199,7 +199,7 @@ class Still:
     def holds(self, store: Store) -> bool:
         """True while another turn would find nothing; follows the journal."""
         return (
-            self.is_early(store.clock.now(), store.wakeups.departures)
+            self.is_early(store.clock.now(), store.wakeups.tally.departures)
             and store.refresh() == self.lsn
             and not store.has_unflushed(unseen=True)
         )
@@ -510,7 +510,7 @@ class Receiving:
         for one in self.numbers():
             keys += [("topic", one, 0), ("buffer", one, 0), ("delayed", one, 0)]
             keys.append(("cursor", number, one))
-        gone = wakeups.departures
+        gone = wakeups.tally.departures
         return Still(view, now, nothing, due_ms, gone, keys, heeds_appends=heeds_appends)
 
     def _wants(self, order: Sequence[int], limit: int, ahead: Ahead) -> Wants:

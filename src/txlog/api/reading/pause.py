@@ -69,8 +69,6 @@ class Waiting:
 
     __slots__ = (
         "_apart",
-        "_appends",
-        "_departures",
         "_heed_at",
         "_heeds",
         "_is_settling",
@@ -79,30 +77,34 @@ class Waiting:
         "_rest",
         "_settle_at",
         "_store",
+        "_tally",
         "_thorough_at",
         "_wake_at",
-        "seen",
     )
 
     def __init__(self, store: Store, rest: Rest = until_told) -> None:
         self._store, self._rest = store, rest
-        self.seen = self._appends = 0
+        self._tally = store.wakeups.tally.copy()  # before the last look
         self._heeds = False  # wants to hear of appends
         self._apart = APART_SECONDS_MIN
         self._heed_at = self._wake_at = 0.0  # when to look for what was appended; anyway
-        self._departures = store.wakeups.departures
         self._is_settling = False  # a consumer has gone: its lock is free a moment later
         self._pause, self._thorough_at, self._settle_at = POLL_SECONDS_MIN, 0.0, 0.0
         self._is_thorough = True
 
+    @property
+    def seen(self) -> int:
+        """The count before the last look: when there is another one, look again."""
+        return self._tally.count
+
     def look(self) -> bool:
         """Whether the look that begins now is to be thorough; what comes later ends the pause."""
-        wakeups, now = self._store.wakeups, time.monotonic()
-        if self._heeds and wakeups.appends != self._appends:
+        before, now = self._tally, time.monotonic()
+        self._tally = self._store.wakeups.tally.copy()
+        if self._heeds and self._tally.appends != before.appends:
             self._thorough_at = now
-        self.seen, self._appends = wakeups.count, wakeups.appends
-        if wakeups.departures != self._departures:
-            self._departures, self._is_settling = wakeups.departures, True
+        if self._tally.departures != before.departures:
+            self._is_settling = True
             if now >= self._settle_at:  # not anew for each of many that go
                 self._settle_at = now + POLL_SECONDS_MAX
                 self._pause, self._thorough_at = POLL_SECONDS_MIN, now
@@ -117,17 +119,15 @@ class Waiting:
         """
         seconds = self.rest(until_s)
         while seconds > 0:
-            self._store.wakeups.wait(self.seen, seconds)
+            self._store.wakeups.wait(self._tally.count, seconds)
             seconds = self.rest_on()
 
     def rest_on(self) -> float:
         """How many seconds are left of a rest that was told of something; 0: look again now."""
-        wakeups = self._store.wakeups
-        appends = wakeups.appends
-        has_more = wakeups.count - self.seen != appends - self._appends
-        if has_more or wakeups.count == self.seen:
-            return 0.0  # more than appends; or time is up
-        self.seen, self._appends = wakeups.count, appends
+        tally = self._store.wakeups.tally.copy()
+        if tally.count == self._tally.count or tally.news != self._tally.news:
+            return 0.0  # time is up; or more than appends
+        self._tally.count = tally.count
         if self._heeds:
             self._thorough_at = min(self._thorough_at, self._heed_at)
             self._wake_at = min(self._wake_at, self._heed_at)
@@ -137,16 +137,17 @@ class Waiting:
         """For how many seconds to wait, unless something is told after `seen`; raises as pause."""
         store, pause = self._store, self._pause
         wakeups = store.wakeups
-        if wakeups.begin():  # new: what came before it is not told
-            self._thorough_at = 0.0
-            return 0.0
+        wakeups.begin()
         quiet, self._heeds = self._rest(pause)
-        if self._heeds and wakeups.heed_appends():
+        is_told = wakeups.is_told and (not self._heeds or wakeups.heed_appends())
+        if (
+            wakeups.tally.beginnings != self._tally.beginnings
+        ):  # nobody has told of what came after the look
             self._thorough_at = 0.0
             return 0.0
         if not wakeups.is_told:
             store.need_there()
-        if self._is_settling or not wakeups.is_told:
+        if self._is_settling or not is_told:
             quiet = min(quiet, pause)
         now = time.monotonic()
         if self._is_thorough:

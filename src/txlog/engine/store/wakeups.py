@@ -14,9 +14,7 @@ but those who heed no appends rest on.
 Where nobody tells of changes (`is_told` is False) a wait ends only when its time is up, so callers
 keep it short. A clock that is moved by hand has no part in this: its users look as often as before.
 
-    count              taken before a look; whatever happens after that raises it
-    appends            how much of that was nothing but appends
-    departures         how often a consumer has left or died
+    tally              copied before a look; whatever happens after that raises its count
     wait(count, …)     True once the count is another one
     fileno(), drain()  the same for an event loop: the descriptor can be read, then drain
 """
@@ -41,26 +39,59 @@ HEED_SECONDS: Final = 1.0
 """How long appends are told after the last wait for one: the next wait often comes soon."""
 
 
+class Tally:
+    """What a handle was told so far.
+
+    count:      all of it
+    news:       all but appends
+    departures: how often a consumer has left or died
+    beginnings: how often something began to be told; who looked before that must look again
+    """
+
+    __slots__ = ("appends", "beginnings", "count", "departures", "news")
+
+    def __init__(self) -> None:
+        self.count = self.news = self.appends = 0
+        self.departures = self.beginnings = 0
+
+    def copy(self) -> Tally:
+        """As it is now; what is told meanwhile raises the count once more."""
+        made = Tally()
+        made.count = self.count  # first, as it rises last
+        made.news, made.appends = self.news, self.appends
+        made.departures, made.beginnings = self.departures, self.beginnings
+        return made
+
+    def add(self, *, is_append: bool = False) -> None:
+        """Something was told."""
+        if is_append:
+            self.appends += 1
+        else:
+            self.news += 1
+        self.count += 1  # last: whoever sees it sees what has raised it
+
+
 class Appends:
     """The journal file whose appends are told, while a call waits that heeds them."""
 
-    __slots__ = ("_disk", "_heeded_at", "_is_heeded", "_lock", "path")
+    __slots__ = ("_disk", "_heeded_at", "_is_heeded", "_lock", "_tally", "path")
 
-    def __init__(self, disk: Disk) -> None:
-        self._disk = disk
+    def __init__(self, disk: Disk, tally: Tally) -> None:
+        self._disk, self._tally = disk, tally
         self._lock: Any = RLock()  # its own: whoever polls may have the gate for long
         self._is_heeded = False  # somebody has asked for them since the last one
         self._heeded_at = 0.0
         self.path: str | None = None
 
     def heed(self, watch: Watch) -> bool:
-        """Have the next append told, too; True: they were not before."""
+        """Have the next append told, too; False if it cannot be."""
         with self._lock:
-            before = self.path
             self._is_heeded, self._heeded_at = True, time.monotonic()
-            if before is None or not watch.has(before):
+            if self.path is None or not watch.has(self.path):
                 self._hear(watch)
-            return before is None and self.path is not None
+                if self.path is not None:
+                    self._tally.beginnings += 1
+            return self.path is not None
 
     def came(self, watch: Watch | None) -> None:
         """Something was appended: if nobody has asked for a while, tell of the next no more."""
@@ -71,11 +102,13 @@ class Appends:
                 watch.drop(str(self.path))
                 self.path = None
 
-    def renew(self, watch: Watch) -> None:
-        """There may be a newer journal file."""
+    def renew(self, watch: Watch) -> bool:
+        """Whether there was a newer journal file, of which nobody has told yet."""
         with self._lock:
-            if self.path is not None:
+            before = self.path
+            if before is not None:
                 self._hear(watch)
+            return before != self.path
 
     def _hear(self, watch: Watch) -> None:
         names = list_journals(self._disk)
@@ -94,14 +127,13 @@ class Wakeups:
         "_gate",
         "_heard",
         "_is_closed",
+        "_making",
         "_seen",
         "_stalled",
         "_watch",
         "_witness",
-        "appends",
-        "count",
-        "departures",
         "is_told",
+        "tally",
     )
 
     def __init__(self, disk: Disk, clock: Clock, salt: bytes) -> None:
@@ -110,34 +142,43 @@ class Wakeups:
         self._witness = Witness(disk, salt, is_reader=True)
         self._watch: Watch | None = None
         self._gate: Any = RLock()  # as in store/mutex: freed by what is held, not by what was noted
+        self._making: Any = RLock()  # before the gate, which whoever polls keeps for long
         self._seen: Witnessed | None = None
         self._stalled = -1  # the record of a flush that took too long
         self._is_closed = False
-        self._heard = Appends(disk)
-        self.count = self.appends = 0
-        self.departures = 0
+        self.tally = Tally()
+        self._heard = Appends(disk, self.tally)
         self.is_told = False
 
-    def begin(self) -> bool:
-        """Make the watch if there is none; True: it is new, so look again before the first wait."""
-        if self.is_told or self._is_closed or type(self._clock) is not SystemClock:
-            return False
-        gate = self._gate
-        try:
-            gate.acquire()
-            if self._watch is None:
-                self._watch = self._disk.watch()
-            return self._arm()
-        finally:
-            if gate._is_owned():
-                gate.release()
+    @property
+    def count(self) -> int:
+        """What `wait` compares; taken before a look."""
+        return self.tally.count
 
-    def _arm(self) -> bool:
-        """Watch what there is, as the witness may be a new file; True: all, and not so before."""
-        watch, before = self._watch, self.is_told
+    def begin(self) -> None:
+        """Make the watch if there is none."""
+        if self.is_told or self._is_closed or type(self._clock) is not SystemClock:
+            return
+        making, gate = self._making, self._gate
+        try:
+            making.acquire()
+            if not self.is_told:  # else another thread was first, and may poll for hours
+                gate.acquire()
+                if self._watch is None:
+                    self._watch = self._disk.watch()
+                self._arm()
+        finally:
+            for lock in (gate, making):
+                if lock._is_owned():
+                    lock.release()
+
+    def _arm(self) -> None:
+        """Watch what there is, as the witness and the journal may be new files."""
+        watch = self._watch
         if watch is None:
-            return False
-        self._heard.renew(watch)
+            return
+        if self._heard.renew(watch):
+            self.tally.add(is_append=True)  # those that came before it was watched
         wanted: tuple[tuple[str, Told], ...] = (
             (JOURNAL_DIR, "names"),  # the witness may come back
             (CONSUMERS_DIR, "closings"),
@@ -145,12 +186,14 @@ class Wakeups:
             (".", "moves"),  # the store may be moved away
         )
         self._witness.close()
-        self.is_told = all([watch.add(path, what) for path, what in wanted])
+        is_told = all([watch.add(path, what) for path, what in wanted])
         self._seen = self._look()
-        return self.is_told and not before
+        if is_told and not self.is_told:
+            self.tally.beginnings += 1
+        self.is_told = is_told  # last: whoever sees this sees that it has just begun
 
     def heed_appends(self) -> bool:
-        """Have the next append told, too; True: they were not, so look again before the wait."""
+        """Have the next append told, too; False if it cannot be."""
         watch = self._watch
         return self.is_told and watch is not None and self._heard.heed(watch)
 
@@ -176,7 +219,7 @@ class Wakeups:
                 while self.count == seen and (left := deadline - time.monotonic()) > 0:
                     self._note(watch.wait(min(left, self._patience())))
         except BaseException:  # an interrupt: what was told may be lost
-            self.count += 1
+            self.tally.add()
             raise
         finally:
             if gate._is_owned():
@@ -214,21 +257,20 @@ class Wakeups:
         has_appended = heard is not None and heard in told
         if has_appended:
             told -= {heard}
-            self.appends += 1
-            self.count += 1
+            self.tally.add(is_append=True)
             self._heard.came(watch)
         if told - {WITNESS_PATH} or (watch is not None and not watch.has(WITNESS_PATH)):
             if CONSUMERS_DIR in told:
-                self.departures += 1
+                self.tally.departures += 1
             self._arm()
-            self.count += 1
+            self.tally.add()
         elif told and not _is_same(before, self._seen):
-            self.count += 1
+            self.tally.add()
         elif (
             not (told or has_appended) and self._patience() == STALL_SECONDS and before is not None
         ):
             self._stalled = before.seq
-            self.count += 1
+            self.tally.add()
 
     def ring(self) -> None:
         """Have every waiting thread of this handle look again."""
@@ -239,7 +281,7 @@ class Wakeups:
     def close(self) -> None:
         """End all waits; the descriptors go with the last."""
         self._is_closed = True
-        self.count += 1
+        self.tally.add()
         self.ring()
         self._let_go()
 

@@ -93,15 +93,15 @@ class PosixWatch(Handle):
         if what & (_ATTRIB | _MOVE_SELF) and path in self._files:
             told.add("")  # it may have lost its name, although somebody has it open
         if what & _IGNORED and path:
-            del self._paths[number]
+            self._paths.pop(number, None)  # another thread may drop it at the same moment
             if self._at.get(path) == number:
-                del self._at[path]
+                self._at.pop(path, None)
 
     def drop(self, path: str) -> None:
         number = self._at.pop(path, None)
         if number is None:
             return
-        del self._paths[number]
+        self._paths.pop(number, None)
         self._files.discard(path)
         try:
             remove_watch(self.fd, number)
