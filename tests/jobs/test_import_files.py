@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import gzip
+import json
 import signal
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 import pytest
 
@@ -17,9 +21,16 @@ from tests.cli.test_store import ROOT, Tool, tool
 from tests.engine_kit import Bench
 from tests.jobs.test_export_files import fill, shown
 from txlog.api.open import open_store
-from txlog.errors import BadRecord, InvalidArgument, LimitExceeded, TopicNotFound
+from txlog.errors import (
+    BadRecord,
+    IncompatibleSchema,
+    InvalidArgument,
+    LimitExceeded,
+    TopicNotFound,
+)
 from txlog.jobs.import_files import import_files
 from txlog.jobs.loads import OF_IMPORT, Columns, files_of
+from txlog.sql.client_query import Query
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 _ = tool
@@ -100,6 +111,7 @@ sys.path.insert(0, sys.argv[1])
 import txlog
 from txlog.jobs.import_files import import_files
 from txlog.jobs.loads import OF_IMPORT, Columns, files_of
+from txlog.sql.client_query import Query
 steps = []
 def tell(text):
     steps.append(text)
@@ -128,3 +140,92 @@ def test_a_killed_import_goes_on_with_what_is_missing(tmp_path: Path) -> None:
     assert import_files(bench.client, source(folder), "t", resume=True)["already"]
     moved = (folder / "2.ndjson").rename(folder / "9.ndjson")
     assert import_files(bench.client, source(moved), "t", resume=True)["already"]
+
+
+def flights(at: str) -> pa.Table:
+    """Three rows with a type for each guess that would be wrong; instants as `at` has them."""
+    zone = dt.UTC if at == "instant" else None
+    when = [dt.datetime(2026, 11, 24, 8, n, tzinfo=zone) for n in range(3)]
+    return pa.table(
+        {
+            "carrier": ["AA", None, "B\n6"],
+            "number": ["007", "7", "70"],
+            "late": pa.array([5, None, -3], pa.int64()),
+            "big": pa.array(["12345678901234567890", "1", "2"]),
+            "share": pa.array([0.5, 2.0, None], pa.float64()),
+            "done": [True, False, None],
+            "none": pa.array([None] * 3, pa.string()),
+            "at": [str(one).replace("+00:00", "Z") for one in when]
+            if at == "text"
+            else pa.array(when, pa.timestamp("us", "UTC" if zone else None)),
+        }
+    )
+
+
+def written(path: Path, rows: pa.Table) -> Path:
+    """The rows in a file, of the form that its name says."""
+    if path.suffix == ".parquet":
+        pq.write_table(rows, path)
+    elif path.suffix == ".arrow":
+        with pa.ipc.new_file(path, rows.schema) as file:
+            file.write_table(rows)
+    elif path.suffix == ".csv":
+        pacsv.write_csv(rows, path)
+    else:
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows.to_pylist()))
+    return path
+
+
+@pytest.mark.parametrize("form", ["parquet", "arrow", "csv", "ndjson"])
+@pytest.mark.parametrize("at", ["instant", "local"])
+def test_a_topic_gets_the_schema_of_its_columns(tmp_path: Path, form: str, at: str) -> None:
+    """spec/schemas: every row is a record with the types of the columns, once; a CSV has texts."""
+    bench = Bench(tmp_path / "store", coordinators=1)
+    rows = flights("text" if form == "ndjson" else at)
+    file = written(tmp_path / f"f.{form}", rows)
+    given = files_of([str(file)], None, Columns(key="carrier"), OF_IMPORT, infer=True)
+    with pytest.raises(TopicNotFound):
+        import_files(bench.client, given, "f")
+    for already in (False, True):
+        answer = import_files(bench.client, given, "f", create=True)
+        assert (answer["messages"], answer["already"]) == (3, already)
+    with Query(bench.client, "SELECT record FROM f ORDER BY record.at") as query:
+        found = [row["record"] for row in query.rows().read_all().to_pylist()]
+    assert found == rows.to_pylist()
+    messages = list(bench.client.reader("f"))
+    assert [one.key for one in messages] == [b"AA", None, b"B\n6"]
+    assert {one.schema_version for one in messages} == {1}
+    assert [(one.decode() or {}).get("number") for one in messages] == ["007", "7", "70"]
+
+
+def test_another_schema_is_left_alone(tmp_path: Path) -> None:
+    """One line, before anything is stored; a topic without a schema gets it."""
+    bench = Bench(tmp_path / "store", coordinators=1)
+    file = written(tmp_path / "f.csv", pa.table({"n": [1, 2], "who": ["a", "b"]}))
+    given = files_of([str(file)], None, Columns(), OF_IMPORT, infer=True)
+    bench.client.create_topic("typed", schema=pa.schema([("n", pa.string()), ("who", pa.string())]))
+    with pytest.raises(IncompatibleSchema) as raised:
+        import_files(bench.client, given, "typed")
+    assert raised.value.message == (
+        "topic typed has another schema: n is int64 in the files, string there"
+    )
+    assert not list(bench.client.reader("typed"))
+    bench.client.create_topic("bytes")
+    bench.client.producer("bytes").send(b"before")
+    import_files(bench.client, given, "bytes", dry_run=True)
+    assert not bench.client.topic("bytes").schemas.list()
+    import_files(bench.client, given, "bytes")
+    assert [one.schema_version for one in bench.client.reader("bytes")] == [None, 1, 1]
+    one = files_of([str(file)], None, Columns(value="n"), OF_IMPORT, infer=True)
+    import_files(bench.client, one, "one", create=True)
+    assert [row.decode() for row in bench.client.reader("one")] == [{"n": 1}, {"n": 2}]
+    with pytest.raises(InvalidArgument):
+        import_files(bench.client, replace(one, columns=Columns(value="no")), "two", create=True)
+    with pytest.raises(InvalidArgument):
+        import_files(bench.client, replace(one, form="envelope"), "two", create=True)
+    odd = written(tmp_path / "odd.parquet", pa.table({"a b": [1]}))
+    given = files_of([str(odd)], None, Columns(), OF_IMPORT, infer=True)
+    with pytest.raises(InvalidArgument):
+        import_files(bench.client, given, "two", create=True)
+    with pytest.raises(TopicNotFound):
+        bench.client.describe_topic("two")

@@ -10,6 +10,7 @@ Contents:
     export_delta   `export-delta`: committed messages as a Delta table
     export_files   exporting a topic, as one file or as a directory that grows
     import_files   importing files: rows become messages, once
+    inferred       the schema that the columns of files imply
     lateness       `lateness`: how long after their events messages were published
     loads          the source of a bulk load: which files, which columns
     local          the engine in this process: DuckDB

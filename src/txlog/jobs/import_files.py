@@ -18,6 +18,7 @@ from txlog.api.client import Client
 from txlog.errors import BadRecord, LimitExceeded
 from txlog.ids import TopicName
 from txlog.jobs.engine import Engine, Tell, silent
+from txlog.jobs.inferred import typed
 from txlog.jobs.loads import Files
 from txlog.jobs.local import Local
 from txlog.settings import GIB
@@ -126,11 +127,13 @@ def import_files(
     returns: {topic, files, messages, size_bytes, txn, already}: of what was stored now, or before;
              txn None: there were several; already: nothing was stored now
     raises:  TopicNotFound, InvalidArgument, LimitExceeded; BadRecord when a file is not in the
-             form stated: of that batch nothing was stored; as Bulk.commit
+             form stated: of that batch nothing was stored; as Bulk.commit and inferred.typed
     """
     name = TopicName.parse(topic)
     _check_decoded(source, decoded_bytes_max)
-    if create and not dry_run:
+    if source.infer:
+        source = typed(client, source, name, create=create, dry_run=dry_run)
+    elif create and not dry_run:
         client.create_topic(name.full, if_not_exists=True)
     key = key or f"import-{name.short}"
     batches = [replace(source, paths=[path]) for path in source.paths] if resume else [source]

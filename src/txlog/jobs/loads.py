@@ -55,15 +55,23 @@ def columns_of(key: str | None, values: str | None, event_time: str | None) -> C
 
 @dataclass(frozen=True, slots=True)
 class Files:
-    """The files of a source, in order of their paths."""
+    """The files of a source, in order of their paths.
+
+    infer:  the topic gets the schema that the columns imply
+    record: by it, the columns that are fields of a record, each with the type of DuckDB that a text
+            becomes; none: the value is bytes
+    """
 
     form: Form
     paths: list[str]
     columns: Columns
+    infer: bool = False
+    record: tuple[tuple[str, str | None], ...] = ()
 
     def name(self) -> str:
         """The identity of the source: a digest of its bytes, and of what is taken from them."""
-        digest = hashlib.sha256(repr((self.form, self.columns)).encode())
+        taken = (self.form, self.columns, *(["record"] if self.record else []))
+        digest = hashlib.sha256(repr(taken).encode())
         for path in self.paths:
             of_file = hashlib.sha256()
             with Path(path).open("rb") as file:
@@ -83,12 +91,18 @@ class CsvRows:
 
 
 def files_of(
-    paths: Sequence[str], form: str | None, columns: Columns, forms: Sequence[Form] = OF_ENGINES
+    paths: Sequence[str],
+    form: str | None,
+    columns: Columns,
+    forms: Sequence[Form] = OF_ENGINES,
+    *,
+    infer: bool = False,
 ) -> Files:
     """The files that paths name: files, and all with a known suffix below directories.
 
     form:   None: by their suffixes, which must agree
     forms:  those allowed; with OF_IMPORT lines may be compressed, as .csv.gz or .ndjson.zst
+    infer:  as Files
     raises: NotFound, InvalidArgument
     """
     found: list[Path] = []
@@ -122,7 +136,7 @@ def files_of(
         raise InvalidArgument("an envelope itself says what is key and value")
     if chosen == "ndjson" and (columns.value is not None or columns.values):
         raise InvalidArgument("with ndjson the value is the line: there is no value column")
-    return Files(chosen, [str(one.absolute()) for one in found], columns)
+    return Files(chosen, [str(one.absolute()) for one in found], columns, infer)
 
 
 def _form(path: Path, forms: Sequence[Form]) -> Form | None:

@@ -71,19 +71,19 @@ class Local:
 
     def count(self, source: Files) -> int:
         """How many messages the files have."""
-        with telling(source), _session(source) as session:
+        with telling(source), opened(source) as session:
             check_lines(session, source)
             return count_rows(session, source)
 
     def csv_rows(self, source: Files) -> CsvRows:
         """What csv files hold."""
-        with telling(source), _session(source) as session:
+        with telling(source), opened(source) as session:
             return csv_rows(session, source)
 
     def load(self, client: Client, source: Files, topic: str, key: str, batch: str) -> BulkStored:
         """Store the rows of files as one batch, in their order."""
         bulk = client.bulk(topic, key=key, batch=batch)
-        with telling(source), _session(source) as session:
+        with telling(source), opened(source) as session:
             check_lines(session, source)
             try:
                 return bulk.commit(bulk.stage(map(as_message, message_rows(session, source))))
@@ -142,7 +142,7 @@ class Local:
             yield session.arrow
 
 
-def _session(source: Files) -> Session:
+def opened(source: Files) -> Session:
     """A session that may read the files of a source."""
     made = Session(paths=_both(source.paths))
     if source.form == "arrow":

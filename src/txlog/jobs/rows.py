@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 import pyarrow as pa
 
 from txlog.engine.plan.route import COLUMNS
+from txlog.engine.storage.segment import RECORD
 from txlog.errors import InvalidArgument
 from txlog.jobs.loads import CsvRows, Files
 from txlog.jobs.refused import no_objects
@@ -18,6 +20,15 @@ _OTHERS: Final = {
     "sequence_id": "CAST({0} AS BIGINT)",
 }
 
+# How every text of a column of a CSV is written, if they are values of a type; first come first.
+_WRITTEN: Final = {
+    "BOOLEAN": "(true|false)",
+    "BIGINT": "-?(0|[1-9][0-9]*)",
+    "DOUBLE": r"-?(0|[1-9][0-9]{0,14})(\.[0-9]+)?([eE][-+]?[0-9]+)?",  # longer ones lose digits
+    "DATE": "[0-9]{4}-[0-9]{2}-[0-9]{2}",
+    "TIMESTAMPTZ": r"[0-9]{4}-[0-9]{2}-[0-9]{2}[ T][0-9:.]+(Z|[-+][0-9]{2}(:?[0-9]{2})?)",
+    "TIMESTAMP": r"[0-9]{4}-[0-9]{2}-[0-9]{2}[ T][0-9:.]+",
+}
 # What a source of this form is called in the session.
 ARROW: Final = "arrow_source"
 
@@ -75,10 +86,67 @@ def csv_rows(session: Session, source: Files) -> CsvRows:
     return CsvRows(names, int(str(row["rows"])), int(str(row["digest"])))
 
 
+def field_types(session: Session, source: Files) -> tuple[tuple[str, str | None], ...]:
+    """The columns that are fields of a record, and what a text in each becomes; all rows are read.
+
+    raises: SqlError; InvalidArgument for a missing column, or none at all
+    """
+    scan = _objects(source) if source.form == "ndjson" else _scan(source)
+    names = session.stream(f"SELECT * FROM {scan} LIMIT 0").schema.names
+    chosen = source.columns.values or tuple(filter(None, [source.columns.value])) or (*names,)
+    for one in chosen:
+        _check_column(one, names)
+    if source.form != "csv":
+        return tuple((one, None) for one in chosen)
+    tests = [
+        f"bool_and({_name(one)} IS NULL OR (regexp_full_match({_name(one)}, {_text(how)})"
+        f" AND TRY_CAST({_name(one)} AS {kind}) IS NOT NULL)) AND count({_name(one)}) > 0"
+        for one in chosen
+        for kind, how in _WRITTEN.items()
+    ]
+    row = session.row(
+        f"SELECT {', '.join(f'{t} AS t{n}' for n, t in enumerate(tests))} FROM {scan}"
+    )
+    fits = iter(row.values())
+    found = [[kind for kind in _WRITTEN if next(fits)] for _ in chosen]
+    return tuple((one, next(iter(kinds), None)) for one, kinds in zip(chosen, found, strict=True))
+
+
+def record_type(
+    session: Session, source: Files, fields: tuple[tuple[str, str | None], ...]
+) -> pa.Schema:
+    """The types of the fields of a record."""
+    scan = _objects(source) if source.form == "ndjson" else _scan(source)
+    typed = ", ".join(f"{_field(*one)} AS {_name(one[0])}" for one in fields)
+    schema = session.stream(f"SELECT {typed} FROM {scan} LIMIT 0").schema
+    if source.form == "ndjson":
+        return pa.schema([pa.field(one.name, _as_in_json(one.type)) for one in schema])
+    return schema
+
+
+def _field(name: str, kind: str | None) -> str:
+    return _name(name) if kind is None else f"CAST({_name(name)} AS {kind})"
+
+
+def _as_in_json(kind: pa.DataType) -> pa.DataType:
+    """A type as the schema of JSON text has it: DuckDB took some texts for instants."""
+    if pa.types.is_temporal(kind) or pa.types.is_null(kind):
+        return pa.string()
+    if pa.types.is_decimal(kind):  # integers: one that is no long is refused when it is checked
+        return pa.int64()
+    if pa.types.is_struct(kind):
+        return pa.struct([pa.field(one.name, _as_in_json(one.type)) for one in kind])
+    if pa.types.is_list(kind):
+        return pa.list_(_as_in_json(kind.value_type))
+    return kind
+
+
 def as_message(rows: pa.RecordBatch) -> pa.RecordBatch:
     """Rows with the types of messages; instants are cut to milliseconds."""
     columns = [
-        column.cast(COLUMNS[name], safe=not pa.types.is_timestamp(column.type))
+        column
+        if name == RECORD
+        else column.cast(COLUMNS[name], safe=not pa.types.is_timestamp(column.type))
         for name, column in zip(rows.schema.names, rows.columns, strict=True)
     ]
     return pa.RecordBatch.from_arrays(columns, names=rows.schema.names)
@@ -118,17 +186,27 @@ def _columns(session: Session, source: Files) -> str:
     schema = session.stream(f"SELECT * FROM {_scan(source)} LIMIT 0").schema
     named = {"key": chosen.key, "value": chosen.value, "event_time": chosen.event_time}
     for column in (*named.values(), *chosen.values):
-        if column is not None and column not in schema.names:
-            raise InvalidArgument(
-                f"the source has no column {column}", hint=f"it has {', '.join(schema.names)[:200]}"
-            )
+        if column is not None:
+            _check_column(column, schema.names)
+    if source.record:
+        packed = ", ".join(f"{_name(one[0])} := {_field(*one)}" for one in source.record)
+        out = [f"struct_pack({packed}) AS {RECORD}"]
+        return ", ".join(out + _places(source, schema, ("key", "event_time")))
     whole = not chosen.values and chosen.value is None and "value" not in schema.names
     others = () if whole else ("properties", "deliver_at", "sequence_id")
     out = ["encode(CAST(to_json(source) AS VARCHAR)) AS value"] if whole else []
     if chosen.values:
         object_of = ", ".join(f"{_text(one)}, {_name(one)}" for one in chosen.values)
         out.append(f"encode(CAST(json_object({object_of}) AS VARCHAR)) AS value")
-    for name in ("value", "key", "event_time", *others):
+    return ", ".join(out + _places(source, schema, ("value", "key", "event_time", *others)))
+
+
+def _places(source: Files, schema: pa.Schema, names: Sequence[str]) -> list[str]:
+    """The columns of messages that are each one column of a source, as far as it has them."""
+    chosen = source.columns
+    named = {"key": chosen.key, "value": chosen.value, "event_time": chosen.event_time}
+    out = []
+    for name in names:
         column = named.get(name) or (name if name in schema.names else None)
         if column is not None and not (name == "value" and chosen.values):
             kind = schema.field(column).type
@@ -137,7 +215,13 @@ def _columns(session: Session, source: Files) -> str:
             if said in schema.names and name in ("key", "value") and pa.types.is_string(kind):
                 shaped = _decoded(_name(column), _name(said))
             out.append(f"{shaped} AS {name}")
-    return ", ".join(out)
+    return out
+
+
+def _check_column(name: str, names: Sequence[str]) -> None:
+    if name not in names:
+        hint = f"it has {', '.join(names)[:200]}"
+        raise InvalidArgument(f"the source has no column {name}", hint=hint)
 
 
 def _shaped(name: str, column: str, kind: pa.DataType) -> str:
@@ -171,6 +255,15 @@ def _scan(source: Files) -> str:
     return (
         f"read_csv([{paths}], columns = {{'line': 'VARCHAR'}}, header = false, delim = '\\x01',"
         " quote = '', escape = '', auto_detect = false, max_line_size = 16777216) AS source"
+    )
+
+
+def _objects(source: Files) -> str:
+    """The lines of ndjson as rows, with a type for each member that any line has."""
+    paths = ", ".join(_text(_unglobbed(path)) for path in source.paths)
+    return (
+        f"read_json([{paths}], format = 'newline_delimited', sample_size = -1, maximum_depth = -1,"
+        " map_inference_threshold = -1, union_by_name = true, maximum_object_size = 16777216)"
     )
 
 

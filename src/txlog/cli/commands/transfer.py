@@ -207,6 +207,9 @@ def import_(
         bool, Option("--resume", help="each file by itself; those already stored are skipped")
     ] = False,
     create: Annotated[bool, Option("--create", help="make the topic, with one partition")] = False,
+    infer_schema: Annotated[
+        bool, Option("--infer-schema", help="rows are records; the topic gets their schema")
+    ] = False,
     max_decoded: Annotated[
         str, Option("--max-decoded", metavar="SIZE", help="of a Parquet row group")
     ] = "1GiB",
@@ -223,7 +226,8 @@ def import_(
     reading = importlib.import_module("txlog.jobs.loads")
     columns = reading.columns_of(key_column, value_columns, event_time_column)
     most = parse_size(max_decoded)
-    source = reading.files_of(_spooled(call, files, form), form, columns, reading.OF_IMPORT)
+    given = _spooled(call, files, form)
+    source = reading.files_of(given, form, columns, reading.OF_IMPORT, infer=infer_schema)
     client = call.client(write=True)
     made = importlib.import_module("txlog.jobs.import_files")
     with Words(call) as told:
