@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import inspect
 import json
 import os
@@ -13,10 +14,12 @@ from pathlib import Path
 import pytest
 
 import txlog
+import txlog.cli.main as way
 from txlog.cli.line import catalogue, dispatch
 from txlog.cli.line.command import Command
 from txlog.cli.main import main
 from txlog.cli.terminal.signals import Interrupted
+from txlog.engine.storage.disk import libc
 
 ROOT = Path(__file__).resolve().parents[2]
 PATHS = sorted(catalogue.COMMANDS)
@@ -221,6 +224,27 @@ script()
 def test_version_does_not_import_typer() -> None:
     """spec/cli 10: judged by sys.modules."""
     assert imported_by(["--version"], light=True) == "0 [] False"
+
+
+@pytest.mark.parametrize(
+    ("words", "shares"),
+    [(["-q", "produce", "orders"], True), (["query", "FROM orders"], True),
+     (["produce", "orders", "-m", "one"], False), (["consume", "orders"], False)],
+)  # fmt: skip
+def test_long_streams_have_one_heap(
+    words: list[str], shares: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Set up before Arrow is imported; what the user has chosen stays, others start sooner."""
+    calls: list[None] = []
+    monkeypatch.setattr(libc, "share_heap", lambda: calls.append(None))
+    monkeypatch.setattr(gc, "set_threshold", lambda objects: None)
+    monkeypatch.setenv("ARROW_DEFAULT_MEMORY_POOL", "mine")
+    way._prepare(words)
+    assert os.environ["ARROW_DEFAULT_MEMORY_POOL"] == "mine"
+    monkeypatch.delenv("ARROW_DEFAULT_MEMORY_POOL")
+    way._prepare(words)
+    pool = os.environ.pop("ARROW_DEFAULT_MEMORY_POOL", None)
+    assert (pool, len(calls)) == (("system", 2) if shares else (None, 0))
 
 
 def test_no_help_imports_what_is_heavy() -> None:

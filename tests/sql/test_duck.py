@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 
 import pyarrow as pa
@@ -11,7 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from txlog.errors import SqlError
-from txlog.sql.duck import Session
+from txlog.sql import duck
+from txlog.sql.duck import Rows, Session
 
 
 @pytest.fixture
@@ -151,3 +153,48 @@ def test_an_instant_that_duckdb_has_no_room_for_is_endless(session: Session) -> 
     assert told["never"].to_pylist() == [True, False, False, False, None]
     kept = session.arrow("SELECT epoch_ms(due) AS ms FROM t WHERE isfinite(due)")
     assert kept["ms"].to_pylist() == given[1:3]
+
+
+def test_small_batches_come_together_and_before_what_ends_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A thread reads several at once; rows that were read come before the error."""
+    monkeypatch.setattr(duck, "_TOGETHER_S", 600)
+
+    class Reader:
+        schema = pa.schema([("n", pa.int64())])
+        calls = 0
+
+        def read_next_batch(self) -> pa.RecordBatch:
+            self.calls += 1
+            if self.calls == 4:
+                raise OSError("Conversion Error: told by Arrow")
+            return pa.record_batch({"n": [self.calls]})
+
+    with Session() as session:
+        reader = Reader()
+        rows = Rows(reader, session._connection, session)
+        found: list[int] = []
+        with pytest.raises(SqlError, match="told by Arrow"):
+            for batch in rows:
+                found += batch["n"].to_pylist()
+                assert reader.calls == 4  # all were read before the first was handed out
+        assert found == [1, 2, 3]
+
+
+def test_a_large_batch_comes_alone() -> None:
+    """Memory holds one batch of large messages, not as many as are read in a while."""
+
+    class Reader:
+        schema = pa.schema([("value", pa.binary())])
+        calls = 0
+
+        def read_next_batch(self) -> pa.RecordBatch:
+            self.calls += 1
+            return pa.record_batch({"value": [bytes(5 << 20)]})
+
+    with Session() as session:
+        reader = Reader()
+        for _ in islice(Rows(reader, session._connection, session), 2):
+            pass
+        assert reader.calls == 2

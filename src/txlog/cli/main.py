@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from types import FrameType
     from typing import NoReturn
 
+# Commands that may run for long over many rows, and start no other program.
+STREAMS = frozenset(["produce", "query"])
+
 # New objects before a garbage collection: imports make thousands, and none of them is garbage.
 OBJECTS_MAX = 20_000
 
@@ -33,7 +36,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
         return _write_plain(f"txlog {__version__}\n")
     if argv is None:
-        _prepare()
+        _prepare(words)
     if words[:1] == ["__complete"]:
         from txlog.cli.help.completion import answer
 
@@ -43,10 +46,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     return run(words)
 
 
-def _prepare() -> None:
-    """Set up the process of a command, before anything imports msgspec."""
+def _prepare(words: Sequence[str]) -> None:
+    """Set up the process of a command, before anything imports msgspec or Arrow."""
     import gc
 
+    if not STREAMS.isdisjoint(words) and "-m" not in words:
+        from txlog.engine.storage.disk.libc import share_heap
+
+        # Else threads and Arrow each keep what they have freed, and a long stream grows by that.
+        share_heap()
+        os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
     from txlog.startup import messagepack
 
     gc.set_threshold(OBJECTS_MAX)

@@ -28,6 +28,7 @@ import re
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict, dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Final, Protocol
 from urllib.parse import quote
@@ -193,7 +194,8 @@ class _Text:
 
     def write(self, rows: pa.Table) -> None:
         assert self._sink is not None
-        for piece in text_pieces(rows):
+        some = (rows.slice(at, _TEXT_ROWS) for at in range(0, len(rows), _TEXT_ROWS))
+        for piece in chain.from_iterable(map(text_pieces, some)):
             messages = Messages(piece)
             lines = messages.envelopes() if self._names is None else messages.quoted(self._names)
             self._sink.write(data_of(lines))
@@ -263,6 +265,7 @@ STATE: Final = "_txlog-export.json"
 LOCK: Final = "_txlog-export.lock"
 PIECE_MESSAGES: Final = 1_000_000
 _AT_ONCE: Final = 65_536
+_TEXT_ROWS: Final = 8_192  # their text is some MB
 _NAME: Final = re.compile(r"([0-9]{5})-([0-9]{12})-([0-9]{10})-([0-9]{7})\.[a-z]+")
 _TEMPORARY: Final = re.compile(rf"\.({_NAME.pattern}|{re.escape(STATE)})\.[0-9]+\.tmp")
 

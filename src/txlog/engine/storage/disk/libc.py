@@ -1,4 +1,4 @@
-"""What the C library can do and Python's `os` cannot: flush a file system, statx, and inotify.
+"""What the C library can do and Python's `os` cannot: flush whole disks, statx, inotify, one heap.
 
 ctypes takes 2 ms to import, so it is imported by the first call here; most processes make none.
 Where the library lacks something, the answers say so, and callers have another way.
@@ -16,6 +16,7 @@ from typing import Any
 
 _AT_FDCWD, _AT_SYMLINK_NOFOLLOW, _STATX_INO = -100, 0x100, 0x100
 _STATX_BYTES = 256
+_M_ARENA_MAX = -8
 _STATX = struct.Struct("=32xQ96xII")  # stx_ino, stx_dev_major, stx_dev_minor
 
 # The first field of struct statfs. Of these, syncfs reports every failed write:
@@ -84,6 +85,16 @@ def _statx() -> Any:
     if not _has("statx"):
         raise NotImplementedError("no statx")
     return _library().statx, importlib.import_module("ctypes").c_char * _STATX_BYTES
+
+
+def share_heap() -> None:
+    """Have all threads allocate from one heap; to be called before there are others.
+
+    glibc gives back to a heap what was freed of it, so a stream whose threads each have their own
+    grows by as much as each has ever needed.
+    """
+    if _has("mallopt"):
+        _library().mallopt(_M_ARENA_MAX, 1)
 
 
 def open_inotify(fd: int) -> int:
