@@ -84,11 +84,11 @@ LACKS = {
     },
 }
 
-# What fails still. Python does not find a topic that came later, of Apache Pulsar's either.
+# What fails still.
 NOT_YET = {
     "java": set[str](),
     "go": set[str](),
-    "python": {"regex"},
+    "python": set[str](),
     "asyncio": set[str](),
 }
 
