@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import pytest
@@ -11,7 +12,8 @@ import pytest
 import txlog
 from tests.serve.served import Raw, served
 from tests.serve.test_sends import batch, opened
-from txlog.serve.pulsar import wire
+from txlog.relation import positions
+from txlog.serve.pulsar import consumers, ids, wire
 from txlog.serve.pulsar.ids import STEP
 from txlog.serve.pulsar.messages import ERRORS, MessageIdData, MessageMetadata
 
@@ -272,3 +274,35 @@ def test_messages_without_a_batch_stay_apart_though_they_share_frames(tmp_path: 
             assert messages(raw, 12) == [(at * STEP, 1, 0) for at in range(12)]
         with txlog.open(str(path)) as client:
             client.checkpoint(roll_all=True)
+
+
+def test_what_was_acknowledged_before_a_seek_does_not_move_it_on(
+    place: tuple[Path, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kills: an acknowledgement that comes while the subscription is moved, and is made after."""
+    _, url = place
+    begun, goes_on = Event(), Event()
+    seek_to = positions.seek_to
+
+    def slowly(*given: Any) -> None:
+        begun.set()
+        goes_on.wait(30)
+        seek_to(*given)
+
+    monkeypatch.setattr(consumers, "seek_to", slowly)
+    ledger = filled(url, "sought")
+    with Raw(url) as raw:
+        subscribed(raw, "sought", subType=0)
+        assert [entry for entry, _, _ in messages(raw, 3)] == [0, STEP, 4 * STEP]
+        earliest = MessageIdData(ledgerId=ids.NOWHERE, entryId=ids.NOWHERE)
+        raw.send("seek", consumer_id=1, request_id=1, message_id=earliest)
+        assert begun.wait(30)
+        last = MessageIdData(ledgerId=ledger, entryId=4 * STEP)
+        raw.send("ack", consumer_id=1, ack_type=1, message_id=[last])
+        raw.send("ping")
+        raw.read("pong")
+        goes_on.set()
+        raw.read("close_consumer")
+        raw.read("success")
+        subscribed(raw, "sought", subType=0)
+        assert [entry for entry, _, _ in messages(raw, 3)] == [0, STEP, 4 * STEP]

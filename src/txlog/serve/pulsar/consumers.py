@@ -231,6 +231,9 @@ def acknowledge(connection: Connection, body: Proto, rest: memoryview) -> None:
         answer(NotFound(f"there is no consumer {body.consumer_id} on this connection"))
         return
     wire, member = found
+    if wire.is_sought:
+        answer(NotFound(f"consumer {body.consumer_id} is moved elsewhere"))
+        return
     runs, unknown = [], []
     is_cumulative = body.ack_type == 1
     for given in body.message_id:
@@ -256,7 +259,11 @@ async def redeliver(connection: Connection, body: Proto, rest: memoryview) -> No
 
 
 async def seek(connection: Connection, body: Proto, rest: memoryview) -> None:
-    """SEEK: move the subscription; as in Pulsar its consumer is closed then, and comes again."""
+    """SEEK: move the subscription; as in Pulsar its consumer is closed then, and comes again.
+
+    Clients send acknowledgements some time later, so one may come behind SEEK that is of before it:
+    it would move the subscription on again, and is not made.
+    """
     room = Room.of(connection)
     wire, member = room.find(body.consumer_id)
     number = number_of(member.topic, wire.partition)
@@ -278,6 +285,7 @@ async def seek(connection: Connection, body: Proto, rest: memoryview) -> None:
         # the batch from its first message: clients leave out what they do not want of it
         return Bound("id", span.id(at if given.entryId % ids.STEP else 0))
 
+    wire.is_sought = True
     await member.acknowledged()
     await member.stop()
 
@@ -291,6 +299,7 @@ async def seek(connection: Connection, body: Proto, rest: memoryview) -> None:
     try:
         bound = await run(member, _act)
     except TxlogError:
+        wire.is_sought = False
         member.begin(wire)
         raise
     if not isinstance(member.handle._sync, Consumer):

@@ -63,6 +63,7 @@ class Wire:
         self.connection, self.number = connection, number
         self.partition, self.shown = partition, shown
         self.permits = 0
+        self.is_sought = False  # its subscription is being moved
         self.epoch = 0
         self.mark: Proto | None = None
         self.held: dict[tuple[int, int], Held] = {}
