@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import random
 from collections import Counter
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from tests.sql.test_querying import STEPS, History
 from txlog import MessageId
 from txlog.cli.main import main
 from txlog.ranges import Bound
+from txlog.sql.client_query import Query
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("quick_disk")]
 
@@ -119,3 +122,59 @@ def test_unclean_files_are_joined_with_their_markers(
         assert found(ran(spark, program, "SELECT * FROM t")) == read(client)
         sql = "SELECT topic, count(*) AS n FROM `public/default/t` GROUP BY topic"
         assert ran(spark, program, sql) == [{"topic": "t", "n": 2}]
+
+
+def test_records_of_two_versions(
+    tmp_path: Path, spark: SparkSession, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """In files of both, in an unclean one and in that of --complete. Of a time of day: none."""
+    path = str(tmp_path / "store")
+    txlog.init(path, free_bytes_min=0, ledger_entries_max=4)
+    older = pa.schema([("cups", pa.int32())])
+    newer = pa.schema(
+        [
+            ("note", pa.string()),
+            ("cups", pa.int64()),
+            ("at", pa.timestamp("us", "UTC")),
+            ("more", pa.list_(pa.struct([("n", pa.decimal128(9, 2))]))),
+            ("tags", pa.map_(pa.string(), pa.float32())),
+        ]
+    )
+    with txlog.open(path) as client:
+        client.create_topic("t", schema=older)
+        client.create_topic("clock", schema=pa.schema([("time", pa.time32("ms"))]))
+        client.create_topic("empty", schema=newer)
+        client.admin.set_schema_policies("t", compatibility="backward")
+        kept = client.transaction()
+        client.producer("t").send({"cups": 66}, txn=kept)
+        with client.transaction() as txn:
+            client.producer("t").send({"cups": 1}, txn=txn)
+        client.producer("t").send({"cups": 2})
+        client.producer("clock").send({"time": dt.time(8)})
+        client.producer("t").send({"cups": 4})
+        client.checkpoint(roll_all=True)
+        client.admin.compact("t")
+        client.checkpoint()
+        client.topic("t").schemas.add(newer)
+        one: dict[str, Any] = {"note": "n", "cups": 1 << 40, "more": [{"n": Decimal("1.25")}]}
+        one["at"] = dt.datetime(2026, 11, 24, tzinfo=dt.UTC)
+        client.producer("t").send({**one, "tags": {"a": 0.5}})
+        client.producer("t").send(None)
+        client.checkpoint(roll_all=True)
+        client.producer("t").send({"cups": 3})
+        kept.commit()
+        assert client._relation("t").unclean
+        sql = "SELECT message_id, record FROM t"
+        with Query(client, sql) as query:
+            wanted = {
+                row["message_id"]: row["record"] for row in query.rows().read_all().to_pylist()
+            }
+        assert len(wanted) == 7
+        assert sum(row is not None for row in wanted.values()) == 6
+        rest = ("--complete", str(tmp_path / "rest"))
+        for words in (rest, (*rest, "--force", "--isolation", "uncommitted")):
+            program = printed(capfd, "-S", path, *words)
+            assert {row["message_id"]: row["record"] for row in ran(spark, program, sql)} == wanted
+        assert ran(spark, program, "SELECT count(record.note) AS n FROM empty") == [{"n": 0}]
+        assert "record" not in ran(spark, program, "SELECT * FROM clock")[0]
+        assert "record" not in ran(spark, program, "SELECT * FROM messages")[0]

@@ -58,9 +58,9 @@ def record_of(written: int, schemas: tuple[SchemaVersion, ...], version: int, co
 
 
 def is_by_name(written: int, schemas: tuple[SchemaVersion, ...], version: int) -> bool:
-    """Whether DuckDB reads the records of a file as those of a version, by the names of fields.
+    """Whether DuckDB and Spark read the records of a file as those of a version, by their fields.
 
-    It does if each has the fields of the older and only null for new ones, and numbers got wider.
+    They do if each has the fields of the older and only null for new ones, and numbers got wider.
     written: FileRef.record; 0: the file has none, and is read as nulls
     """
     if written in (0, version):
@@ -71,7 +71,7 @@ def is_by_name(written: int, schemas: tuple[SchemaVersion, ...], version: int) -
 
 
 def _has_names(steps: Sequence[Step], kind: pa.DataType) -> bool:
-    """A struct is read by its names: one that lost a field would show it still."""
+    """By its names DuckDB reads a struct with the fields of both versions."""
     kept = {one.name for one in steps if one.source == one.name}
     if kept != {field.name for field in kind}:
         return False

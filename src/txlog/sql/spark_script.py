@@ -3,7 +3,8 @@
 The same views over the same files as in `views_script`. Each topic has scans of the files whose
 rows need no test, one for files that are alike, and one for those joined with the markers in them.
 The ledger is taken from the name of a file only where no column has it: Spark would make all the
-metadata of each row.
+metadata of each row. A typed topic has its `record` if the files of all its versions can be read by
+the names of fields, and Spark reads their types.
 """
 
 from __future__ import annotations
@@ -12,8 +13,12 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from txlog.relation.relation import Content, Source, adopted_lsns
+import pyarrow as pa
+
+from txlog.engine.storage.segment import RECORD
+from txlog.relation.relation import Content, Relation, Source, adopted_lsns
 from txlog.sql.messages import USER
+from txlog.sql.records import is_by_name
 from txlog.sql.views_script import RELATIONS
 
 _HEAD: Final = """from pyspark.sql import SparkSession
@@ -34,8 +39,8 @@ STRICT = {
 LEDGER = "CAST(substring_index(substring_index(_metadata.file_name, '.', 1), '-', -1) AS BIGINT)"
 
 
-def scan(view, base, paths, named=False):
-    rows = spark.read.schema(STORED).options(basePath=base, **STRICT).parquet(*paths)
+def scan(view, base, paths, named=False, more=""):
+    rows = spark.read.schema(STORED + more).options(basePath=base, **STRICT).parquet(*paths)
     if named:
         rows = rows.drop("ledger").selectExpr("*", f"{LEDGER} AS ledger")
     rows.createOrReplaceTempView(view)
@@ -55,6 +60,24 @@ _COLUMNS: Final = (
     f" ledger, entry, txn_index, {USER}, visible_time, producer, sequence_id, lsn,"
     " CAST(coalesce(octet_length(value), 0) AS BIGINT) AS size_bytes"
 )
+_NAMES: Final = (
+    "topic, partition, message_id, ledger, entry, txn_index,"
+    f" {USER}, visible_time, producer, sequence_id, lsn, size_bytes"
+)
+_DDL: Final = {  # there is none for a time of day, which Spark does not read
+    pa.bool_(): "BOOLEAN",
+    pa.int32(): "INT",
+    pa.int64(): "BIGINT",
+    pa.float32(): "FLOAT",
+    pa.float64(): "DOUBLE",
+    pa.binary(): "BINARY",
+    pa.string(): "STRING",
+    pa.date32(): "DATE",
+    pa.timestamp("ms", "UTC"): "TIMESTAMP",
+    pa.timestamp("us", "UTC"): "TIMESTAMP",
+    pa.timestamp("ms"): "TIMESTAMP_NTZ",
+    pa.timestamp("us"): "TIMESTAMP_NTZ",
+}
 
 
 def program(
@@ -78,7 +101,7 @@ def program(
         lines += scans
         view = f"txlog_{number}"
         lines.append(f"spark.sql({_view(view, select)!r})\n")
-        all_of_them.append(f"SELECT * FROM {view}")
+        all_of_them.append(f"SELECT {_NAMES}{', txn_state' * uncommitted} FROM {view}")
         for word in dict.fromkeys((content.name, content.relation.topic)):
             if word.casefold() not in taken:
                 taken.add(word.casefold())
@@ -97,17 +120,21 @@ def _topic(
     """(the scans of a topic, the SELECT of its messages)."""
     relation = content.relation
     topic = _text(relation.topic)
+    record = _record(content.relation)
+    columns = USER if record is None else f"{USER}, {RECORD}"
+    stored = "" if record is None else f", {RECORD} {record}"
     scans: list[str] = []
     branches: list[str] = []
     markers: list[str] = []
     for at, ((named, sifted), sources) in enumerate(_alike(relation.direct).items()):
         view = f"txlog_{number}_direct_{at}"
-        scans.append(_scan(view, [path(source) for source in sources], named=named))
+        paths = [path(source) for source in sources]
+        scans.append(_scan(view, paths, named=named, more=stored))
         if any(source.ref.messages for source in sources):
             lsn = _lsn(sources) if named else "lsn"
             branches.append(
                 f"SELECT {topic} AS topic, partition, coalesce(marker_ledger, ledger) AS ledger,"
-                f" coalesce(marker_entry, entry) AS entry, txn_index, {USER},"
+                f" coalesce(marker_entry, entry) AS entry, txn_index, {columns},"
                 " coalesce(visible_time, publish_time) AS visible_time, producer, sequence_id,"
                 f" {lsn} AS lsn FROM {view}{' WHERE kind = 0' * sifted}"
             )
@@ -118,9 +145,10 @@ def _topic(
             )
     if relation.unclean:
         unclean = f"txlog_{number}_unclean"
-        scans.append(_scan(unclean, [path(source) for source in relation.unclean], named=False))
+        paths = [path(source) for source in relation.unclean]
+        scans.append(_scan(unclean, paths, named=False, more=stored))
     if relation.unclean and markers:
-        user = ", ".join(f"r.{column}" for column in USER.split(", "))
+        user = ", ".join(f"r.{column}" for column in columns.split(", "))
         branches.append(
             f"SELECT /*+ BROADCAST(m) */ {topic} AS topic, r.partition, m.ledger,"
             f" m.entry, r.txn_index, {user}, m.publish_time AS visible_time, r.producer,"
@@ -128,7 +156,7 @@ def _topic(
             " ON m.partition = r.partition AND m.txn_most = r.txn_most"
             " AND m.txn_least = r.txn_least WHERE r.kind = 0"
         )
-    select = " UNION ALL ".join(branches or [_empty()])
+    select = " UNION ALL ".join(branches or [_empty(record)])
     if uncommitted:
         state = "CASE WHEN txn_index IS NOT NULL THEN 'committed' END AS txn_state"
         select = f"SELECT *, {state} FROM ({select})"
@@ -137,8 +165,35 @@ def _topic(
         view = f"txlog_{number}_complete"
         file = f"file:{_unglobbed(complete)}"
         scans.append(f"spark.read.parquet({file!r}).createOrReplaceTempView({view!r})\n")
-        select += f" UNION ALL SELECT {_PLAIN}{state} FROM {view}"
-    return scans, f"SELECT {_COLUMNS}{state} FROM ({select})"
+        select += f" UNION ALL SELECT {_PLAIN.replace(USER, columns)}{state} FROM {view}"
+    return scans, f"SELECT {_COLUMNS.replace(USER, columns)}{state} FROM ({select})"
+
+
+def _record(relation: Relation) -> str | None:
+    """The type of `record` as Spark writes it; None: the view has no such column."""
+    if not relation.record:
+        return None
+    versions = {source.ref.record for source in (*relation.direct, *relation.unclean)}
+    schemas = tuple(relation.schemas)
+    if not all(is_by_name(one, schemas, relation.record) for one in versions):
+        return None
+    return _ddl(relation.record_type)
+
+
+def _ddl(kind: pa.DataType) -> str | None:
+    """A type of records as Spark writes it; None: Spark does not read it."""
+    if pa.types.is_struct(kind):
+        fields = [(one.name, _ddl(one.type)) for one in kind]
+        if any(of is None for _, of in fields):
+            return None
+        return f"STRUCT<{', '.join(f'`{name}`: {of}' for name, of in fields)}>"
+    if pa.types.is_map(kind) or pa.types.is_list(kind):
+        items = _ddl(kind.item_type if pa.types.is_map(kind) else kind.value_type)
+        is_map = pa.types.is_map(kind)
+        return items and (f"MAP<STRING, {items}>" if is_map else f"ARRAY<{items}>")
+    if pa.types.is_decimal(kind):
+        return f"DECIMAL({kind.precision}, {kind.scale})"
+    return "BINARY" if pa.types.is_fixed_size_binary(kind) else _DDL.get(kind)
 
 
 def _lsn(sources: Sequence[Source]) -> str:
@@ -159,18 +214,23 @@ def _alike(sources: Sequence[Source]) -> dict[tuple[bool, bool], list[Source]]:
     return out
 
 
-def _scan(view: str, paths: Sequence[str], *, named: bool) -> str:
+def _scan(view: str, paths: Sequence[str], *, named: bool, more: str) -> str:
     base = paths[0][: paths[0].rindex("/partition=")]
     listed = [f"file:{_unglobbed(one)}" for one in paths]
-    return f"scan({view!r}, {f'file:{base}'!r}, {listed!r}{', named=True' * named})\n"
+    typed = f", more={more!r}" if more else ""
+    return f"scan({view!r}, {f'file:{base}'!r}, {listed!r}{', named=True' * named}{typed})\n"
 
 
-def _empty() -> str:
+def _empty(record: str | None = None) -> str:
     """No rows, but the name and type of every column."""
     named = zip(_PLAIN.split(", "), _TYPES, strict=True)
-    return (
-        f"SELECT {', '.join(f'CAST(NULL AS {kind}) AS {name}' for name, kind in named)} WHERE false"
-    )
+    nulls = [f"CAST(NULL AS {kind}) AS {name}" for name, kind in named]
+    if record is not None:
+        nulls.insert(
+            nulls.index("CAST(NULL AS TIMESTAMP) AS visible_time"),
+            f"CAST(NULL AS {record}) AS {RECORD}",
+        )
+    return f"SELECT {', '.join(nulls)} WHERE false"
 
 
 def _nothing(uncommitted: bool) -> str:
