@@ -129,7 +129,7 @@ def test_functions_that_are_killed_give_exact_windows(air: str) -> None:
 @pytest.mark.slow
 @pytest.mark.spark
 def test_a_stream_whose_driver_is_killed_gives_exact_windows(air: str, tmp_path: Path) -> None:
-    """Loaded by Spark, killed in each of the two queries, ended by spark-submit; docs/flights.md 6.
+    """Loaded by Spark, killed ten times in its queries, ended by spark-submit; docs/flights.md 6.
 
     Kills: rows that a limit makes late; windows twice or not at all after the state is restored.
     """
@@ -147,7 +147,9 @@ def test_a_stream_whose_driver_is_killed_gives_exact_windows(air: str, tmp_path:
     load = [*bulk_load, str(DATA / "flights.parquet"), "flights", *OPTIONS, "-S", air]
     finish(environment, *load, "--transaction-key", "a", "--master", "local[2]")
     words = [str(EXAMPLE / "stream.py"), air, str(tmp_path / "checkpoints")]
-    for topic, least in (("spark-departures", 1), ("spark-departures", 4000), ("spark-delays", 1)):
+    kills = [("spark-departures", least) for least in (1, 1500, 3000, 4500, 6000, 7500)]
+    kills += [("spark-delays", least) for least in (1, 100, 200, 300)]
+    for topic, least in kills:
         killed_at(air, topic, least, start(environment, sys.executable, *words))
     submit = [str(Path(sys.executable).with_name("spark-submit")), "--master", "local[2]"]
     finish(environment, *submit, *submit_args(), *words)
