@@ -37,7 +37,7 @@ class Unavailable(Exception):
 
 
 class Server:
-    """`txlog serve` of a new store, at a port of its own.
+    """`txlog serve` at a port of its own, of a store that is made if it is not there.
 
     http: the URL of its HTTP, if the options say to serve that
     """
@@ -47,7 +47,7 @@ class Server:
         self._options = options
         self._process: subprocess.Popen[str] | None = None
         self.url = self.http = ""
-        txlog.init(str(self.store))
+        txlog.init(str(self.store), if_not_exists=True)
 
     def start(self) -> None:
         """Start it; at the same port as before."""

@@ -49,6 +49,7 @@ final class Bed implements AutoCloseable {
                 .serviceUrl(url)
                 .enableTransaction(true)
                 .operationTimeout(PATIENCE_S, TimeUnit.SECONDS)
+                .maxBackoffInterval(1, TimeUnit.SECONDS)
                 .build();
     }
 
