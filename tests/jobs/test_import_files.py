@@ -20,6 +20,7 @@ from scripts import ready
 from tests.cli.test_store import ROOT, Tool, tool
 from tests.engine_kit import Bench
 from tests.jobs.test_export_files import fill, shown
+from tests.tiers import graded
 from txlog.api.open import open_store
 from txlog.errors import (
     BadRecord,
@@ -177,7 +178,7 @@ def written(path: Path, rows: pa.Table) -> Path:
 
 
 @pytest.mark.parametrize("form", ["parquet", "arrow", "csv", "ndjson"])
-@pytest.mark.parametrize("at", ["instant", "local"])
+@pytest.mark.parametrize("at", graded(["instant", "local"], 1))
 def test_a_topic_gets_the_schema_of_its_columns(tmp_path: Path, form: str, at: str) -> None:
     """spec/schemas: every row is a record with the types of the columns, once; a CSV has texts."""
     bench = Bench(tmp_path / "store", coordinators=1)

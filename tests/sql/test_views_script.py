@@ -400,7 +400,8 @@ def test_the_script_is_made_without_duckdb(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("isolation", "price"), [("committed", 1.5), ("committed", None), ("uncommitted", None)]
+    ("isolation", "price"),
+    graded([("uncommitted", None), ("committed", 1.5), ("committed", None)], 2),
 )
 def test_typed_topics_have_their_records(
     tmp_path: Path, run: Run, bare: Bare, isolation: str, price: float | None
