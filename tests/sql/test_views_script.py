@@ -401,7 +401,11 @@ def test_the_script_is_made_without_duckdb(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("isolation", "price"),
-    graded([("uncommitted", None), ("committed", 1.5), ("committed", None)], 2),
+    [
+        ("uncommitted", None),
+        ("committed", 1.5),
+        pytest.param("committed", None, marks=pytest.mark.deep),
+    ],
 )
 def test_typed_topics_have_their_records(
     tmp_path: Path, run: Run, bare: Bare, isolation: str, price: float | None
