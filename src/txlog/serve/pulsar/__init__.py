@@ -20,8 +20,8 @@ Contents:
     connection   one client: its frames, its answers, its end
     consumers    SUBSCRIBE, FLOW, ACK, SEEK and the like
     deliveries   received rows as the messages that a consumer is sent
-    ends         ends of transactions, decided together
     failure      errors of the store as errors of the protocol
+    groups       what many clients want at once, done together
     ids          the ids on the wire
     listener     the address, and the connections
     members      a consumer of the store, and the consumers of a client that it is

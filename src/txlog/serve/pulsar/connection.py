@@ -39,7 +39,7 @@ from txlog.serve.pulsar.sends import Sends
 from txlog.serve.pulsar.wire import ROOM_BYTES, Frame, Frames, encoded
 
 if TYPE_CHECKING:
-    from txlog.serve.pulsar.ends import Ends
+    from txlog.serve.pulsar.groups import Groups
 
 READ_BYTES: Final = 1 << 18
 # Before its token ends a client is asked for a new one.
@@ -59,7 +59,7 @@ class Host(Protocol):
 
     service: Service
     connections: set[Connection]
-    ends: Ends
+    wanted: Groups
     sends: Sends
     names: set[tuple[str, str]]
     sought: dict[tuple[str, str, int], Bound]

@@ -13,8 +13,8 @@ from txlog.serve.core.limits import host_of
 from txlog.serve.core.service import Service
 from txlog.serve.pulsar.commands import handlers
 from txlog.serve.pulsar.connection import Connection
-from txlog.serve.pulsar.ends import Ends
 from txlog.serve.pulsar.failure import error_of, text_of
+from txlog.serve.pulsar.groups import Groups
 from txlog.serve.pulsar.sends import Sends
 from txlog.serve.pulsar.wire import encoded
 
@@ -37,7 +37,7 @@ class PulsarListener:
         self.url = ""
         self.connections: set[Connection] = set()
         self._address = address
-        self.ends = Ends(service)
+        self.wanted = Groups(service)
         self.sends = Sends(service)
         self.names: set[tuple[str, str]] = set()
         self.sought: dict[tuple[str, str, int], Bound] = {}

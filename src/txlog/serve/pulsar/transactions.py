@@ -5,6 +5,9 @@
     ADD_*_TO_TXN        asks whether it is open: the first message and acknowledgement register it
     END_TXN             answered once it is durable
 
+What many clients want at once is done together (`groups`): ends share a frame and a flush, begins a
+frame, questions a look at the journal.
+
 All of it is the store's, so a transaction outlives this server, and another goes on with it. The
 two numbers of a TxnID are its two halves in the store. Clients use the high one as the number of
 the coordinator to ask; it is that of coordinator 0 only (0, where others have theirs in its upper
@@ -25,23 +28,18 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from txlog.engine.decide.transactions.sweep import Uses
-from txlog.engine.plan.lookup import check_open, check_owner, transaction
 from txlog.errors import CoordinatorNotFound, InvalidArgument, TxlogError
-from txlog.ids import TopicName, TxnId
+from txlog.ids import TxnId
 from txlog.serve.core.authority import CONSUME, PRODUCE
 from txlog.serve.pulsar.connection import Connection, Handler
 from txlog.serve.pulsar.failure import error_of, text_of
+from txlog.serve.pulsar.groups import COORDINATOR, End, Question
 from txlog.serve.pulsar.messages import Proto
-from txlog.serve.pulsar.topics import COORDINATORS, found, name_of
+from txlog.serve.pulsar.topics import COORDINATORS, name_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from txlog.api.client import Client
-    from txlog.engine.view.view import View
-
-COORDINATOR: Final = 0
 _COMMIT: Final = 0  # of TxnAction
 _ROOM: Final = "transactions"
 
@@ -98,9 +96,8 @@ async def new(connection: Connection, body: Proto, rest: memoryview) -> None:
             )
             txn_id = begun["txn"]
         else:
-            txn_id = await connection.client.run(
-                lambda client: client._begin(client._new(timeout_ms, COORDINATOR))
-            )
+            made = connection.service.store._new(timeout_ms, COORDINATOR)
+            txn_id = await connection.listener.wanted.begins.do(made)
         return {"txnid_most_bits": txn_id.most, "txnid_least_bits": txn_id.least}
 
     await _answered(connection, "newTxnResponse", body, act)
@@ -113,7 +110,9 @@ async def add_partitions(connection: Connection, body: Proto, rest: memoryview) 
         names = [name_of(text) for text in body.partitions]
         for name in names:
             connection.may(PRODUCE, name.topic)
-        await connection.client.run(lambda client: _must_be_open(client, body, names))
+        await connection.listener.wanted.questions.do(
+            Question(_named(body), _uid(connection), names)
+        )
         return {}
 
     await _answered(connection, "addPartitionToTxnResponse", body, act)
@@ -126,7 +125,9 @@ async def add_subscriptions(connection: Connection, body: Proto, rest: memoryvie
         names = [name_of(each.topic) for each in body.subscription]
         for name in names:
             connection.may(CONSUME, name.topic)
-        await connection.client.run(lambda client: _must_be_open(client, body, names))
+        await connection.listener.wanted.questions.do(
+            Question(_named(body), _uid(connection), names)
+        )
         return {}
 
     await _answered(connection, "addSubscriptionToTxnResponse", body, act)
@@ -136,8 +137,8 @@ async def end(connection: Connection, body: Proto, rest: memoryview) -> None:
     """END_TXN: commit or abort. The answer says that it is decided, and durable."""
 
     async def act() -> dict[str, Any]:
-        ends = connection.listener.ends
-        await ends.end(_named(body), commits=body.txn_action == _COMMIT)
+        commits = body.txn_action == _COMMIT
+        await connection.listener.wanted.ends.do(End(_named(body), commits, _uid(connection)))
         return {}
 
     await _answered(connection, "endTxnResponse", body, act)
@@ -157,20 +158,9 @@ def _check(number: int) -> None:
         )
 
 
-def _must_be_open(client: Client, body: Proto, names: list[TopicName]) -> None:
-    """Raises what an operation in the transaction would: ended, timed out, no such topic."""
-    txn_id, store = _named(body), client._store
-    store.sweep_if_due(Uses(txn=(txn_id.coordinator, txn_id.sequence)))
-    uid = store.disk.owner()[0]
-
-    def look(view: View) -> None:
-        txn = transaction(view, txn_id, client.settings.coordinators)
-        check_owner(txn, uid)
-        check_open(txn)
-
-    store.read(look)
-    for name in names:
-        found(client, name)
+def _uid(connection: Connection) -> int:
+    """Who the client of this task is to the store."""
+    return connection.service.store._store.disk.owner()[0]
 
 
 HANDLERS: Final[Mapping[str, Handler]] = {
