@@ -12,6 +12,8 @@ import pytest
 
 import txlog
 import txlog.aio
+from txlog.api.reading import pause
+from txlog.api.sending import outbox
 from txlog.errors import AlreadyClosed, InvalidArgument, NotAllowed
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
@@ -72,6 +74,52 @@ def test_waits_for_conditions_and_changes_are_tasks(path: str) -> None:
         task = await resting(client, client.wait_for_change(seen, None))
         await producer.send(b"b")
         assert await task > seen
+
+    run(path, main)
+
+
+def test_what_a_thread_was_told_reaches_the_tasks(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thread that waits beside them may be faster, and leaves the loop nothing to read."""
+    for name in ("POLL_SECONDS_MIN", "POLL_SECONDS_MAX", "REST_SECONDS_MAX"):
+        monkeypatch.setattr(pause, name, 600.0)
+
+    async def main(client: txlog.aio.Client) -> None:
+        wakeups = client._sync._store.wakeups
+        reader = await client.reader("t")
+        task = await resting(client, reader.read_next(None))
+        with txlog.open(path) as other:
+            seen = wakeups.count
+            other.producer("t").send(b"a")
+            assert wakeups.wait(seen, 60)  # as that thread
+        message = await asyncio.wait_for(task, 60)
+        assert message is not None and message.value == b"a"
+
+    run(path, main)
+
+
+def test_a_full_queue_holds_up_one_task_and_not_the_loop(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_room = outbox._Sender.make_room
+
+    def never_blocking(sender: Any, lane: outbox.Lane, size: int) -> None:
+        assert not lane.batching.block_if_queue_full, "the loop would wait here"
+        make_room(sender, lane, size)
+
+    monkeypatch.setattr(outbox._Sender, "make_room", never_blocking)
+
+    async def main(client: txlog.aio.Client) -> None:
+        options = {"max_pending_messages": 1, "block_if_queue_full": True}
+        producer = await client.producer("t", **options)  # type: ignore[arg-type]
+        with client._sync._store._mutex.held():
+            tasks = [asyncio.ensure_future(producer.send(b"a")) for _ in range(3)]
+            for _ in range(10):
+                await asyncio.sleep(0)
+            assert not any(task.done() for task in tasks)
+        await asyncio.wait(tasks)
+        assert all(task.result().message_id for task in tasks)
 
     run(path, main)
 

@@ -178,9 +178,12 @@ class Client(Handle[Synchronous]):
     ) -> Opening[Producer]:
         """A producer, by `await` or `async with`; see txlog.Client.producer.
 
-        A message waits for no others, unless batching_max_publish_delay_ms says so.
+        A message waits for no others, unless batching_max_publish_delay_ms says so. A task that
+        finds the queue full waits, whatever block_if_queue_full says.
         """
         options.setdefault("batching_max_publish_delay_ms", 0)
+        if options.get("block_if_queue_full") is True:
+            options["block_if_queue_full"] = False  # it would block the loop
         begin = partial(
             self._sync._producer,
             topic,

@@ -14,6 +14,8 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
 from typing import TypeVar
 
 from txlog.aio.worker import Undo, Worker
@@ -31,7 +33,7 @@ class Waits:
 
     def __init__(self, store: Store, worker: Worker) -> None:
         self._store, self._worker = store, worker
-        self._resting: set[asyncio.Future[None]] = set()
+        self._resting: dict[asyncio.Future[None], int] = {}  # with the count that each has seen
         self._loop: asyncio.AbstractEventLoop | None = None
         self._descriptor = -1
         self._stall: asyncio.TimerHandle | None = None
@@ -81,12 +83,13 @@ class Waits:
             return
         resting = loop.create_future()
         timer = loop.call_later(seconds, _end, resting)
-        self._resting.add(resting)
+        self._resting[resting] = seen
         try:
-            await resting
+            if wakeups.count == seen:  # else a thread was told before it could pass that on
+                await resting
         finally:
             timer.cancel()
-            self._resting.discard(resting)
+            del self._resting[resting]
             if not self._resting:
                 self.stop()
 
@@ -103,15 +106,18 @@ class Waits:
         except NotImplementedError:  # a loop that cannot watch descriptors
             return False
         self._descriptor, self._loop = descriptor, loop
+        self._store.wakeups.pass_on = partial(_call_soon, loop, self._told)
         return True
 
     def _told(self) -> None:
         """The descriptor can be read: if it is news, every resting task looks."""
         wakeups = self._store.wakeups
-        if wakeups.drain():
-            for resting in list(self._resting):
-                _end(resting)
-        elif self._stall is None and self._loop is not None:
+        wakeups.drain()
+        count = wakeups.count
+        behind = [resting for resting, seen in self._resting.items() if seen != count]
+        for resting in behind:
+            _end(resting)
+        if not behind and self._stall is None and self._loop is not None:
             # a flush has begun: if its process dies in it, nothing more is told
             self._stall = self._loop.call_later(STALL_SECONDS, self._look_after)
 
@@ -123,12 +129,18 @@ class Waits:
     def stop(self) -> None:
         """Have the loop watch nothing any more."""
         loop, self._loop = self._loop, None
+        self._store.wakeups.pass_on = None
         if self._stall is not None:
             self._stall.cancel()
             self._stall = None
         if loop is not None and not loop.is_closed():
             loop.remove_reader(self._descriptor)
         self._descriptor = -1
+
+
+def _call_soon(loop: asyncio.AbstractEventLoop, act: Callable[[], object]) -> None:
+    with suppress(RuntimeError):  # it has ended meanwhile
+        loop.call_soon_threadsafe(act)
 
 
 def _end(resting: asyncio.Future[None]) -> None:

@@ -17,11 +17,13 @@ keep it short. A clock that is moved by hand has no part in this: its users look
     tally              copied before a look; whatever happens after that raises its count
     wait(count, …)     True once the count is another one
     fileno(), drain()  the same for an event loop: the descriptor can be read, then drain
+    pass_on            called by a thread that was told: the loop may find nothing to read any more
 """
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from threading import RLock
 from typing import Any, Final
 
@@ -133,6 +135,7 @@ class Wakeups:
         "_watch",
         "_witness",
         "is_told",
+        "pass_on",
         "tally",
     )
 
@@ -149,6 +152,7 @@ class Wakeups:
         self.tally = Tally()
         self._heard = Appends(disk, self.tally)
         self.is_told = False
+        self.pass_on: Callable[[], object] | None = None
 
     @property
     def count(self) -> int:
@@ -226,6 +230,9 @@ class Wakeups:
                 gate.release()
         if self._is_closed:
             self._let_go()
+        pass_on = self.pass_on
+        if self.count != seen and pass_on is not None:
+            pass_on()
         return self.count != seen
 
     def _patience(self) -> float:
