@@ -31,6 +31,16 @@ def client(tmp_path: Path) -> Iterator[Client]:
         yield made
 
 
+@pytest.fixture
+def never_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A batch that should be full and is not would wait for ever."""
+
+    def paused(*_: object) -> None:
+        raise AssertionError("it waits, and the batch is full")
+
+    monkeypatch.setattr(pause.Waiting, "pause", paused)
+
+
 def send(client: Client, *values: bytes, topic: str = "a") -> None:
     producer = client.producer(topic)
     for value in values:
@@ -43,6 +53,7 @@ def consumer_of(client: Client, topics: Any, policy: BatchReceivePolicy) -> Any:
     return client.consumer(topics, "s", create=True, batch_receive_policy=policy)
 
 
+@pytest.mark.usefixtures("never_waiting")
 @pytest.mark.parametrize("topics", [*TOPICS, "memory"])
 def test_a_batch_is_full_at_a_number_of_messages(client: Client, topics: Any) -> None:
     """It is filled in several turns if need be, and a limit of the call's own goes before."""
@@ -54,6 +65,7 @@ def test_a_batch_is_full_at_a_number_of_messages(client: Client, topics: Any) ->
         assert len(consumer.receive_batch(5)) == 0
 
 
+@pytest.mark.usefixtures("never_waiting")
 @pytest.mark.parametrize("topics", [*TOPICS, "memory"])
 def test_a_batch_has_at_most_so_many_bytes_unless_one_message_has_more(
     client: Client, topics: Any, monkeypatch: pytest.MonkeyPatch
