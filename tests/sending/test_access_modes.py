@@ -24,6 +24,8 @@ import txlog.aio
 from tests.source_tree import SOURCE
 from txlog import Client, Producer
 from txlog.api.reading.pause import Waiting
+from txlog.cli.main import main
+from txlog.cli.produce import command
 from txlog.engine.decide.sending import exclusive
 from txlog.engine.store.liveness import CONSUMERS_DIR, seat_lock
 from txlog.errors import (
@@ -301,6 +303,45 @@ def test_sigkill_of_the_holder_frees_the_topic(client: Client, path: str) -> Non
         producer.send(b"mine")
         holder.communicate()
     assert values(client) == [b"mine", b"theirs"]
+
+
+def test_produce_has_access_modes(
+    client: Client, path: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """For the run: who comes meanwhile is refused, and afterwards the topic is free."""
+
+    def produce(*words: str) -> tuple[int, str]:
+        code = main(["-S", path, "produce", "t", "-q", "-m", "x", *words])
+        return code, capfd.readouterr().err
+
+    assert command.ACCESS_MODES == exclusive.ACCESS_MODES
+    code, err = produce("--access-mode", "alone")
+    assert code == 2 and "--access-mode is shared|exclusive|" in err
+    for mode in exclusive.ACCESS_MODES:
+        assert produce("--access-mode", mode) == (0, "")
+    holder = client.producer("t", access_mode=EXCLUSIVE)
+    assert holder.access.epoch == 7
+    for words in ((), ("--access-mode", EXCLUSIVE)):
+        code, err = produce(*words)
+        assert code == 5 and "topic t has an exclusive producer" in err
+    assert produce("--access-mode", FENCING) == (0, "")
+    with pytest.raises(ProducerFenced):
+        holder.send(b"late")
+    assert values(client) == [b"x"] * 5
+    assert locks(path) == set()
+
+
+def test_a_run_that_waits_for_its_turn_gets_it(client: Client, path: str) -> None:
+    holder = client.producer("t", access_mode=EXCLUSIVE)
+    words = ["-q", "-m", "x", "--access-mode", WAITING]
+    with subprocess.Popen(
+        [sys.executable, "-m", "txlog", "-S", path, "produce", "t", *words],
+        env={**os.environ, "PYTHONPATH": str(SOURCE.parent)},
+    ) as waiting:
+        holder.send(b"first")
+        holder.close()
+        assert waiting.wait(60) == 0
+    assert values(client) == [b"first", b"x"]
 
 
 def test_a_bulk_batch_is_refused_like_a_shared_producer(client: Client, other: Client) -> None:

@@ -17,6 +17,7 @@ from txlog.errors import InvalidArgument, Usage
 from txlog.ids import TopicName, check_name
 from txlog.ranges import parse_duration, parse_instant, parse_size
 
+ACCESS_MODES = ("shared", "exclusive", "exclusive-with-fencing", "wait-for-exclusive")
 IN_FORMATS = ("lines", "ndjson", "envelope", "csv", "tsv", "raw", "null")
 
 
@@ -60,6 +61,12 @@ def produce(
     require_newline: Annotated[bool, Option("--require-newline")] = False,
     producer: Annotated[str | None, Option("--producer", metavar="NAME")] = None,
     seq_from: Annotated[int | None, Option("--seq-from", min=0, metavar="N")] = None,
+    access_mode: Annotated[
+        str,
+        Option(
+            "--access-mode", metavar="|".join(ACCESS_MODES), help="who else may write meanwhile"
+        ),
+    ] = "shared",
     watermark_from: Annotated[
         str | None, Option("--watermark-from", metavar="event-time", help="assert watermarks")
     ] = None,
@@ -104,6 +111,7 @@ def produce(
         return
     says_partition, says_sequence = _says(call, form)
     call.durability(durability)
+    call.check_choice("--access-mode", access_mode, ACCESS_MODES)
     letters = _dead_letters(on_error)
     exclusive(txn=txn, txn_every=txn_every, txn_id=txn_id)
     exclusive(message=message, FILE=files)
@@ -151,6 +159,7 @@ def produce(
         deliver_after_ms=call.duration(deliver_after),
         producer=None if producer is None else check_name("producer", producer),
         sequence_from=seq_from,
+        access_mode=access_mode,
         create=create,
         batch_messages=min(batch_messages, every_messages or batch_messages, most_at_once),
         rate=per_second,

@@ -24,6 +24,7 @@ class Request(msgspec.Struct):
     deliver_after_ms: int | None = None
     producer: str | None = None
     sequence_from: int | None = None
+    access_mode: str = "shared"
     create: bool = False
     batch_messages: int = 1000
     batch_bytes: int | None = None

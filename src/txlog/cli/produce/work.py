@@ -66,7 +66,12 @@ def run(call: Call, request: Request) -> None:
             client.create_topic(request.dead_letter_topic, 1, if_not_exists=True)
     if request.partition is not None:
         client.topic(f"{request.topic}/{request.partition}")  # there is one
-    producer = client.producer(request.topic, request.producer, chunking=request.chunking)
+    producer = client.producer(
+        request.topic,
+        request.producer,
+        chunking=request.chunking,
+        access_mode=request.access_mode,
+    )
     if request.transaction_key is not None and request.epoch is None:
         owner, key = split_key(request.transaction_key)
         request.epoch = client.connect(key or "", owner=owner)["epoch"]
