@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from tests.text.random_messages import TEXTS, random_table
-from txlog.cli.input import columns
+from txlog.cli.input import columns, rows
 from txlog.cli.input.inputs import Input
 from txlog.cli.output.records import Records
 from txlog.cli.terminal.tables import Look
@@ -161,3 +161,27 @@ def test_what_consume_writes_is_read_by_columns() -> None:
         {"line": 8, "value": b"", "key": b"d"},
     ]
     assert found[1] == 9
+
+
+@pytest.mark.parametrize(
+    ("said", "is_clean"),
+    [("{}", True), ("null", True), ('{"a":"b","a":"c"}', True), ('{ "a" : "\\u0000"} ', True),
+     ("[]", False), ('{"a":1}', False), ('{"a":null}', False), ('{"a":"\\ud800"}', False),
+     ('{"a":{}}', False), ('{"a":"b",}', False), ('{"a":"\t"}', False), ("", False)],
+)  # fmt: skip
+def test_properties_written_alike_are_those_of_one_after_the_other(
+    said: str, is_clean: bool
+) -> None:
+    """They are read once for all lines of a block; what one line may not say, none may."""
+    line = '{"value":"v","value_encoding":"utf8","properties":%s}'
+    lines = [(line % text).encode() for text in (said, '{"z":"1"}', said)]
+    numbers = pa.array([1, 2, 3], pa.int64())
+    clean = columns.envelopes(numbers, pa.array(lines, pa.binary()))
+    held = rows.Columns()
+    try:
+        for number, one in enumerate(lines, 1):
+            rows.envelope_row(held, number, one)
+    except BadRecord:
+        assert clean is None and not is_clean
+    else:
+        assert is_clean and clean is not None and clean.to_pylist() == held.table().to_pylist()

@@ -48,7 +48,7 @@ class Envelope(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     key_encoding: Encoding | None = None
     value: str | None = None
     value_encoding: Encoding | None = None
-    properties: dict[str, str] | None = None
+    properties: msgspec.Raw = msgspec.Raw(b"null")
     event_time: int | float | None = None  # a float is told from an integer, and refused
     deliver_at: int | float | None = None
     deliver_after: int | float | None = None
@@ -70,6 +70,11 @@ _MEMBERS: Final = {
 @cache
 def _decoder() -> Callable[[bytes], Envelope]:
     return msgspec.json.Decoder(Envelope).decode
+
+
+@cache
+def _properties_decoder() -> Callable[[bytes], dict[str, str] | None]:
+    return msgspec.json.Decoder(dict[str, str] | None).decode
 
 
 def envelopes(lines: pa.Array, records: pa.Array) -> pa.Table | None:
@@ -107,13 +112,21 @@ def _integers(
     return numbers.cast(kind) if least <= ends["min"] and ends["max"] <= most else None
 
 
-def _objects(said: Sequence[dict[str, str] | None]) -> pa.Array:
-    """Maps of objects, null where they are empty or none."""
-    pairs = [one or _NOTHING for one in said]
+def _objects(said: Sequence[msgspec.Raw]) -> pa.Array | None:
+    """Maps of objects, null where they are empty or none; None: some are no maps of strings.
+
+    Those that are written alike are read once.
+    """
+    texts = pa.array([*map(bytes, said)], pa.binary()).dictionary_encode()
+    decode = _properties_decoder()
+    try:
+        pairs = [decode(one) or _NOTHING for one in texts.dictionary.to_pylist()]
+    except msgspec.DecodeError:
+        return None
     names = pa.array(chain.from_iterable(pairs), pa.string())
     values = pa.array(chain.from_iterable(map(dict.values, pairs)), pa.string())
     ends = pc.cumulative_sum(pa.array(map(len, pairs), pa.int32()))
-    return _maps(ends, names, values)
+    return _maps(ends, names, values).take(texts.indices)
 
 
 def _maps(ends: pa.Array, names: pa.Array, values: pa.Array) -> pa.Array:
@@ -126,7 +139,10 @@ def _maps(ends: pa.Array, names: pa.Array, values: pa.Array) -> pa.Array:
 
 def _decoded(said: Sequence[str | None], encodings: Sequence[Encoding | None]) -> pa.Array | None:
     """Bytes that an encoding says; None: it does not."""
-    column, kinds = pa.array(said, pa.string()), pa.array(encodings, pa.string())
+    column = pa.array(said, pa.string())
+    if not column.null_count and {*encodings} == {"utf8"}:
+        return column.cast(pa.binary())
+    kinds = pa.array(encodings, pa.string())
     if not pc.all(pc.equal(column.is_null(), kinds.is_null())).as_py():
         return None
     if "base64" not in encodings:
