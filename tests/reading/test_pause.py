@@ -19,10 +19,12 @@ from typing import Any, TypeVar
 import pytest
 
 import txlog
-from tests.engine_kit import begin, send
+from tests.engine_kit import START_MS, begin, new_store, open_client, send
 from txlog import Client
 from txlog.api.consuming import receive
 from txlog.api.reading import pause
+from txlog.api.wait import Wait, has_state
+from txlog.clock import ManualClock
 from txlog.engine.storage.disk import libc
 from txlog.engine.store import wakeups
 from txlog.engine.store.store import Store
@@ -304,6 +306,21 @@ class TestTold:
             assert len(os.listdir("/proc/self/fd")) <= before + 2
             other.producer("t").send(b"1")
             assert all(thread.result() for thread in threads)
+
+
+def test_a_moment_that_passes_between_a_look_and_its_rest(tmp_path: Path) -> None:
+    """Kills: a rest until it is polled, since the moment is over."""
+    clock = ManualClock(START_MS)
+    with open_client(new_store(tmp_path, clock), clock) as client:
+        txn = begin(client, timeout_ms=200)
+        wait = Wait(client._store, [has_state(txn, "aborted")])
+        assert wait.look(True) is None
+        clock.advance(200)
+        assert wait.rest(LONG_S).seconds == 0.001
+        assert wait.look(True) is None  # it has all of its 200 ms
+        clock.advance(1)
+        assert wait.rest(LONG_S).seconds == 0
+        assert wait.look(True) is True
 
 
 def test_nothing_is_looked_at_while_nothing_happens(

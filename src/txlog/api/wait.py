@@ -65,7 +65,7 @@ class Condition:
 class Wait:
     """A wait until all conditions hold at once: `look` until it is True, then `answer`."""
 
-    __slots__ = ("_asked", "_began", "_conditions", "_store", "_txns")
+    __slots__ = ("_asked", "_began", "_conditions", "_looked", "_store", "_txns")
 
     def __init__(self, store: Store, conditions: Sequence[Condition]) -> None:
         if not conditions:
@@ -74,9 +74,11 @@ class Wait:
         self._txns = [one.txn for one in conditions if one.txn is not None]
         self._began = time.monotonic()
         self._asked: tuple[int, list[Found]] = (-1, [])
+        self._looked = store.clock.now()
 
     def look(self, is_thorough: bool) -> bool | None:
         """True when it is over: all hold, or one never will. Raises what the questions raise."""
+        self._looked = self._store.clock.now()
         for txn in self._txns:
             self._store.sweep_if_due(Uses(txn=(txn.coordinator, txn.sequence)))
         self._asked = self._store.ask(self._ask)
@@ -88,11 +90,12 @@ class Wait:
         is_told = all(condition.is_told for condition in self._conditions)
         rests = [until_told(pause) if is_told else until_appended(self._store, pause)]
         if self._txns:  # until one of them times out
-            now = self._store.clock.now()
-            due_ms = self._store.read(lambda view: view.next_deadline_ms(now), fresh=False)
-            if due_ms is not None:
-                left_ms = due_ms - now.boot_ms
-                rests.append(Quiet(left_ms / 1000 if left_ms > 0 else pause))
+            looked, now = self._looked, self._store.clock.now()
+            due_ms = self._store.read(lambda view: view.next_deadline_ms(looked), fresh=False)
+            if due_ms is not None and due_ms >= looked.boot_ms:  # it has all of that millisecond
+                rests.append(Quiet(max(0, due_ms + 1 - now.boot_ms) / 1000))
+            elif due_ms is not None:  # it was due then already: somebody else has the lock
+                rests.append(Quiet(pause))
         return least(rests)
 
     def _ask(self, view: View) -> tuple[int, list[Found]]:
