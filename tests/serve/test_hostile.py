@@ -390,6 +390,19 @@ def test_producers_beyond_the_limit_are_refused(folder: Path) -> None:
     serving(folder, program, limits=Limits(producers=2))
 
 
+def test_consumers_beyond_the_limit_are_refused(folder: Path) -> None:
+    async def program(served: Served) -> None:
+        client = await served.connected()
+        fields = {"topic": "x", "subType": 1, "subscription": "s", "force_topic_creation": True}
+        for number in (1, 2, 3):
+            named = {"consumer_id": number, "request_id": number}
+            answer = await client.ask("subscribe", **fields, **named)
+            assert hasattr(answer, "error") == (number == 3)
+        assert answer.error == ERRORS["TooManyRequests"]
+
+    serving(folder, program, limits=Limits(consumers=2))
+
+
 @pytest.mark.parametrize("said", [1, 200 << 20])
 def test_chunks_are_held_within_bounds(folder: Path, said: int) -> None:
     """Kills: chunks larger than they said, and many messages whose last chunk never comes."""

@@ -178,6 +178,30 @@ def test_a_name_has_one_client_at_a_time(place: tuple[Path, str]) -> None:
         assert opened(other, "names", "till") == "till"
 
 
+def test_partitions_that_open_one_name_at_once_are_one_producer(place: tuple[Path, str]) -> None:
+    """Kills: each opened it in the store, and the last one fenced the others."""
+    path, url = place
+    with txlog.open(str(path)) as client:
+        client.create_topic("at-once", 2)
+    with Raw(url) as raw:
+        frames = [
+            wire.encoded(
+                "producer",
+                topic=f"at-once-partition-{at}",
+                request_id=at,
+                producer_id=at,
+                producer_name="till",
+            )
+            for at in range(2)
+        ]
+        raw.socket.sendall(b"".join(frames))
+        for _ in range(2):
+            raw.read("producer_success")
+        for at in range(2):
+            raw.message("send", b"x", {"sequence_id": 0}, producer_id=at, sequence_id=0)
+            raw.read("send_receipt")
+
+
 WRONG = {
     "a key that is too long": {"partition_key": "k" * 70_000},
     "a delay that is too long": {"deliver_at_time": 1 << 42},

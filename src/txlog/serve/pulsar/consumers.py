@@ -27,6 +27,7 @@ from txlog.ids import MessageId, TopicName, TxnId
 from txlog.ranges import END, START, Bound
 from txlog.relation.positions import last_ids, seek_to
 from txlog.serve.core.authority import CONSUME
+from txlog.serve.core.limits import too_many
 from txlog.serve.pulsar import ids, schemas, topics
 from txlog.serve.pulsar.connection import Connection, Handler
 from txlog.serve.pulsar.failure import error_of, text_of
@@ -112,7 +113,10 @@ async def subscribe(connection: Connection, body: Proto, rest: memoryview) -> No
     wire = Wire(connection, body.consumer_id, partition, shown)
     wire.name = body.consumer_name or f"c{body.consumer_id}"
     kind = KINDS[body.subType]
-    async with room.joining:
+    most = connection.service.limits.consumers
+    async with room.joining:  # so that those who come at once are counted, too
+        if len(room.consumers) >= most:
+            raise too_many("consumers on this connection", most)
         if body.durable:
             key = (topic.name, body.subscription, kind, body.consumer_name)
             member = room.members.get(key)

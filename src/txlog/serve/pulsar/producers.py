@@ -15,10 +15,12 @@ epoch that it had. For SEND_ERROR alone most clients begin again all they have o
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from functools import partial
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final
+from weakref import WeakValueDictionary
 
 from txlog.engine.decide.sending.exclusive import epoch_of
 from txlog.engine.folds.catalog import Topic, number_of
@@ -94,6 +96,7 @@ class Room:
         self.connection = connection
         self.producers: dict[int, WireProducer] = {}
         self.shared: dict[tuple[str, str], Shared] = {}
+        self.opening: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
         # those that were closed here last: what their clients had sent by then is still coming
         self.dismissed: deque[int] = deque(maxlen=DISMISSED_MAX)
         connection.farewells.append(self.close)
@@ -190,14 +193,32 @@ def name_in_store(name: str) -> str:
 async def _shared(
     connection: Connection, room: Room, body: Proto, topic: Topic, name: str
 ) -> Shared:
-    """The producer of the store for a name, opened by its first user."""
+    """The producer of the store for a name, opened by its first user; others wait for that one."""
     key = (topic.name, name)
-    found = room.shared.get(key)
-    if found is not None:
+    async with room.opening.setdefault(key, asyncio.Lock()):
+        found = room.shared.get(key)
+        if found is not None:
+            return found
+        names = connection.listener.names
+        is_known = key in names
+        if is_known and not body.epoch:
+            short = TopicName.parse(topic.name).short
+            raise ProducerBusy(f"producer {name} of {short} is connected")
+        names.add(key)  # at once: another client must not open it meanwhile
+        try:
+            handle = await _opened(connection, body, topic, name, is_known=is_known)
+        except BaseException:  # the name is free again, whatever came
+            if not is_known:
+                names.discard(key)
+            raise
+        found = room.shared[key] = Shared(handle, topic, name)
         return found
-    names = connection.listener.names
-    if key in names and not body.epoch:
-        raise ProducerBusy(f"producer {name} of {TopicName.parse(topic.name).short} is connected")
+
+
+async def _opened(
+    connection: Connection, body: Proto, topic: Topic, name: str, *, is_known: bool
+) -> Handle:
+    """Open the producer of the store. Raises ProducerBusy, ProducerFenced."""
     mode = MODES[body.producer_access_mode]
     had = body.topic_epoch if mode != "shared" and body.HasField("topic_epoch") else 0
     if had and await connection.client.run(partial(_epoch, topic)) > had + 1:
@@ -215,15 +236,13 @@ async def _shared(
             topic.name, name, access_mode=mode, chunking=True, schema=schemas.schema_of(body)
         )
     except ProducerBusy as error:
-        if not had or key in names:
+        if not had or is_known:
             raise
         raise _fenced(topic, had) from error
     if had and handle._sync.access.epoch != had + 2:  # somebody was faster, and has left
         await handle.close()
         raise _fenced(topic, had)
-    found = room.shared[key] = Shared(handle, topic, name)
-    names.add(key)
-    return found
+    return handle
 
 
 def _epoch(topic: Topic, client: Client) -> int:
