@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import shutil
+import signal
 import subprocess
 import time
 from contextlib import ExitStack
@@ -38,6 +40,7 @@ class Page:
             stderr=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             text=True,
+            start_new_session=True,  # Debian's command is a shell that starts the browser
         )
         self._count = 0
         self.events: list[dict[str, Any]] = []
@@ -60,7 +63,7 @@ class Page:
 
     def __exit__(self, *error: object) -> None:
         self._stack.close()
-        self._process.kill()
+        os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
         assert self._process.stderr is not None
         self._process.stderr.close()
