@@ -30,6 +30,7 @@ from txlog.engine.decide.sending import exclusive
 from txlog.engine.store.liveness import CONSUMERS_DIR, seat_lock
 from txlog.errors import (
     AlreadyClosed,
+    IncompatibleSchema,
     InvalidArgument,
     ProducerBusy,
     ProducerFenced,
@@ -357,6 +358,18 @@ def test_a_bulk_batch_is_refused_like_a_shared_producer(client: Client, other: C
         assert (row["path"], row["held"], row["pid"]) == ("consumers/1-1.lock", True, os.getpid())
     assert bulk.commit(staged)["messages"] == 2
     assert not [row for row in other.admin.locks() if row["name"] == "producer"]
+
+
+def _needs(name: str) -> pa.Schema:
+    return pa.schema([pa.field(name, pa.int64(), nullable=False)])
+
+
+def test_a_schema_that_is_refused_leaves_the_topic_free(client: Client, other: Client) -> None:
+    """Kills a seat that is kept by a producer that nobody got."""
+    client.create_topic("typed", schema=_needs("x"))
+    with pytest.raises(IncompatibleSchema):
+        client.producer("typed", schema=_needs("y"), access_mode=EXCLUSIVE)
+    other.producer("typed", access_mode=EXCLUSIVE).close()
 
 
 def test_an_epoch_is_never_forgotten(client: Client, other: Client, path: str) -> None:

@@ -473,8 +473,12 @@ class Client(RelationReader):
                 access_mode=access_mode,
             )
             self._handles.add(made.access)
-            if written is not None:
-                made._write(self.topic(topic).schemas.add(written))
+            try:
+                if written is not None:
+                    made._write(self.topic(topic).schemas.add(written))
+            except BaseException:  # it would keep the topic, and nobody has it to close it
+                made.close()
+                raise
             return made
 
         return Opening(self._store, topic, make, access_mode)
