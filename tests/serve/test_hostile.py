@@ -164,6 +164,32 @@ def test_frames_that_are_begun_wait_for_room(folder: Path) -> None:
     serving(folder, program, limits=Limits(memory_bytes=12 << 20))
 
 
+def test_a_frame_that_has_room_keeps_it_until_it_is_whole(folder: Path) -> None:
+    """Kills: room that is given up at each piece, so that all frames are read in turns."""
+
+    async def program(served: Served) -> None:
+        budget = served.service.budget
+        size = served.service.store.settings.max_message_bytes
+        clients = [await served.connected() for _ in range(20)]
+        connections = [*served.server.listeners[0].connections]  # type: ignore[attr-defined]
+        for one in clients:
+            one.writer.write(frame(size, bytes(size - 1_000_000)))
+        most = 0
+        for _ in range(40):
+            await still_served(served)
+            most = max(most, sum(_held(one) for one in connections))
+        # Each has a little before its frame has room.
+        assert most <= budget.bytes_max + budget.bytes_max // 4 + len(connections) * (64 << 10)
+        assert budget.ahead <= budget.bytes_max // 4
+
+    serving(folder, program, limits=Limits(memory_bytes=12 << 20))
+
+
+def _held(connection: Any) -> int:
+    held: int = connection._frames.pending + len(connection._reader._buffer)
+    return held
+
+
 def test_who_does_not_take_answers_is_not_read_from(folder: Path) -> None:
     """Kills: answers that pile up for one that only asks."""
 

@@ -150,15 +150,27 @@ class Budget:
     """Bytes that all clients together may have in the process.
 
     Large frames wait for one another in order, and never take the last eighth: small ones, nearly
-    all there are, find room there whatever others do.
+    all there are, find room there whatever others do. A quarter more is for what is read from those
+    who send much before it has room (`ahead`); from others only little is.
     """
 
-    __slots__ = ("_large", "_small", "bytes_max", "peak", "used")
+    __slots__ = ("_large", "_small", "ahead", "bytes_max", "peak", "used")
 
     def __init__(self, bytes_max: int) -> None:
         self.bytes_max = bytes_max
-        self.used = self.peak = 0
+        self.used = self.peak = self.ahead = 0
         self._small, self._large = deque[_Turn](), deque[_Turn]()
+
+    def read_ahead(self, size: int) -> bool:
+        """Count bytes that may be read before they have room; False: there are too many.
+
+        A size below 0 gives them back.
+        """
+        if size > 0 and self.ahead + size > self.bytes_max // 4:
+            return False
+        self.ahead += size
+        assert self.ahead >= 0
+        return True
 
     def take(self, size: int) -> None:
         """Count bytes that are here already."""

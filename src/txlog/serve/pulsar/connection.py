@@ -41,7 +41,9 @@ from txlog.serve.pulsar.wire import ROOM_BYTES, Frame, Frames, encoded
 if TYPE_CHECKING:
     from txlog.serve.pulsar.groups import Groups
 
-READ_BYTES: Final = 1 << 18
+# Read at once from one that sends much, and from others: it is not counted before it is here.
+AHEAD_BYTES: Final = 1 << 18
+READ_BYTES: Final = 1 << 14
 # Before its token ends a client is asked for a new one.
 CHALLENGE_SECONDS: Final = 30.0
 REFRESH: Final = b"PulsarAuthRefresh"  # as Pulsar's clients know it
@@ -106,6 +108,8 @@ class Connection:
             self.service.budget, max(limits.connection_bytes, 2 * self.frame_bytes_max)
         )
         self._begun = 0  # bytes counted for a frame that is not whole
+        self._ahead = 0  # bytes counted for what may be read ahead
+        writer.transport.max_size = READ_BYTES  # type: ignore[attr-defined]  # asyncio's own limit
         self._unsent: list[bytes] = []  # frames, written together
         self._unsent_bytes = 0
         self._granted = set[tuple[str, TopicName | None]]()
@@ -160,7 +164,7 @@ class Connection:
             last = whole_by if self._is_connected else min(whole_by, connected_by)
             try:
                 async with asyncio.timeout_at(min(now() + idle_seconds, last)):
-                    data = await self._reader.read(READ_BYTES)
+                    data = await self._reader.read(AHEAD_BYTES)
             except TimeoutError:
                 _check_time(now(), last)
                 if is_asked:
@@ -183,15 +187,32 @@ class Connection:
                 whole_by = now() + seconds
             last = whole_by if self._is_connected else min(whole_by, connected_by)
             _check_time(now(), last)  # one that sends a byte from time to time is never silent
-            await self._rest(max(paces[0].spend(len(data)), paces[1].spend(count)), wanted)
+            pause, came = max(paces[0].spend(len(data)), paces[1].spend(count)), len(data)
+            del data  # it is not held while there is no room
+            await self._rest(pause, wanted, is_same=not count)
+            self._read_ahead(is_busy=came >= READ_BYTES)
 
-    async def _rest(self, seconds: float, wanted: int) -> None:
-        """Read nothing while it is too fast, does not take its answers, or there is no room."""
+    def _read_ahead(self, *, is_busy: bool) -> None:
+        """From now on read much at once if it sends much and there is room, or only little."""
+        # What was read may wait for room, while as much again comes.
+        size = 2 * AHEAD_BYTES if is_busy else 0
+        if size != self._ahead and self.service.budget.read_ahead(size - self._ahead):
+            self._ahead = size
+            transport: Any = self._writer.transport
+            transport.max_size = AHEAD_BYTES if is_busy else READ_BYTES
+
+    async def _rest(self, seconds: float, wanted: int, *, is_same: bool) -> None:
+        """Read nothing while it is too fast, does not take its answers, or there is no room.
+
+        wanted: bytes of the frame that is not whole; is_same: the one of the last time
+        """
         if seconds:
             await asyncio.sleep(seconds)
         await self.listener.room()
         async with asyncio.timeout(2 * self._limits.idle_timeout_ms / 1_000):
             await self._writer.drain()
+        if is_same and wanted == self._begun:
+            return  # given up for a moment, others would take it and begin as well
         self._share.give(self._begun)
         self._begun = 0
         await self._share.reserve(wanted)
@@ -343,7 +364,7 @@ class Connection:
     def close(self) -> None:
         """End it; what was sent still goes out."""
         self._is_closing = True
-        self._reader.feed_eof()
+        self._reader.set_exception(ConnectionAbortedError())
 
     async def idle(self) -> None:
         """Wait until its commands are answered."""
@@ -353,6 +374,10 @@ class Connection:
 
     async def _end(self) -> None:
         self._is_closing = True
+        self._frames = Frames(0)  # what it had begun: its last answers may take a while
+        with suppress(RuntimeError):  # it is gone
+            self._writer.transport.pause_reading()  # type: ignore[attr-defined]
+        self._read_ahead(is_busy=False)
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()

@@ -18,7 +18,7 @@ from txlog.serve.pulsar.groups import Groups
 from txlog.serve.pulsar.sends import Sends
 from txlog.serve.pulsar.wire import encoded
 
-BUFFER_BYTES: Final = 1 << 16  # twice as much is taken from a socket before anybody asks for it
+BUFFER_BYTES: Final = 1 << 13  # twice as much is taken from a socket before anybody asks for it
 BACKLOG: Final = 1_024
 
 

@@ -21,6 +21,7 @@ from txlog.serve.core.service import Service
 from txlog.serve.core.tls import certificate_of
 from txlog.serve.http.core.answers import BODY_MAX, response_of
 
+READ_BYTES: Final = 1 << 15  # at once: a body is not counted before its head is here
 _REFUSED: Final = (
     b"HTTP/1.1 429 Too Many Requests\r\nConnection: close\r\nRetry-After: 1\r\n"
     b"Content-Length: 0\r\n\r\n"
@@ -38,6 +39,7 @@ class Bounded(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Take a seat, or be refused."""
         super().connection_made(transport)
+        transport.max_size = READ_BYTES  # type: ignore[attr-defined]
         certificate = certificate_of(transport.get_extra_info("ssl_object"))
         self.app_state = {**self.app_state, "certificate": certificate}
         address = "" if self.client is None else self.client[0]
