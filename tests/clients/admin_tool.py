@@ -13,14 +13,25 @@ MEMORY = ("-Xmx192m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 
 
 class Admin:
-    """pulsar-admin for a server; raises bed.Unavailable where it cannot be had."""
+    """pulsar-admin for a server; raises bed.Unavailable where it cannot be had.
 
-    def __init__(self, url: str, *token: str) -> None:
+    properties: of client.conf, as NAME=VALUE
+    """
+
+    def __init__(self, url: str, *properties: str) -> None:
         source = bed.HERE / "admin"
         out = bed.built(["mvn", "-q", "-B", "dependency:unpack"], source, bed.BUILD / "admin")
         [libraries] = out.glob("apache-pulsar-*/lib")
         self._process = subprocess.Popen(
-            ["java", *MEMORY, "-cp", f"{libraries}/*", str(source / "Admin.java"), url, *token],
+            [
+                "java",
+                *MEMORY,
+                "-cp",
+                f"{libraries}/*",
+                str(source / "Admin.java"),
+                url,
+                *properties,
+            ],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

@@ -13,11 +13,11 @@ import signal
 import subprocess
 import sys
 import urllib.request
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from threading import Timer
-from typing import IO
+from typing import IO, TypeVar
 
 import txlog
 
@@ -39,8 +39,12 @@ class Unavailable(Exception):
 class Server:
     """`txlog serve` at a port of its own, of a store that is made if it is not there.
 
-    http: the URL of its HTTP, if the options say to serve that
+    http:     the URL of its HTTP, if the options say to serve that
+    settings: of the environment, for the programs that try a client
     """
+
+    settings: Mapping[str, str] = {}
+    host = "127.0.0.1"
 
     def __init__(self, folder: Path, *options: str) -> None:
         self.store = folder / "store"
@@ -51,7 +55,7 @@ class Server:
 
     def start(self) -> None:
         """Start it; at the same port as before."""
-        address = self.url.removeprefix("pulsar://") or "127.0.0.1:0"
+        address = self.url.rpartition("//")[2] or f"{self.host}:0"
         self._process = subprocess.Popen(
             [
                 *(sys.executable, "-m", "txlog", "--store", str(self.store), "serve"),
@@ -66,9 +70,9 @@ class Server:
         for line in self._process.stderr:
             said += line
             words = line.split()
-            self.http = next((word for word in words if word.startswith("http://")), "")
+            self.http = next((word for word in words if _is_url(word, "http", "https")), "")
             for word in words:
-                if word.startswith("pulsar://"):
+                if _is_url(word, "pulsar", "pulsar+ssl"):
                     self.url = word
                     return
         raise AssertionError(f"it did not start: {said}")
@@ -97,6 +101,19 @@ class Server:
         self.kill()
         self.start()
 
+    def answer(self, wish: str) -> None:
+        """Do what a program asks for in a pause."""
+        assert wish == "kill", wish
+        self.restart()
+
+    def told(self, *words: str) -> None:
+        """Read what it says until a line has all these words."""
+        assert self._process is not None and self._process.stderr is not None
+        for line in self._process.stderr:
+            if all(word in line for word in words):
+                return
+        raise AssertionError(f"it never said {words}")
+
     def _end(self, number: int) -> None:
         if self._process is not None:
             self._process.send_signal(number)
@@ -106,11 +123,17 @@ class Server:
             self._process = None
 
 
+def _is_url(word: str, *schemes: str) -> bool:
+    return word.partition("://")[0] in schemes and "://" in word
+
+
 class Elsewhere:
     """A server that others run, such as Apache Pulsar standalone; it is not killed.
 
     admin: the URL of its REST endpoints
     """
+
+    settings: Mapping[str, str] = {}
 
     def __init__(self, url: str, admin: str) -> None:
         self.url, self._admin = url, admin
@@ -126,19 +149,26 @@ class Elsewhere:
         )
         urllib.request.urlopen(request).close()
 
-    def restart(self) -> None:
+    def answer(self, wish: str) -> None:
         """Leave it alone."""
 
 
+Kind = TypeVar("Kind", bound=Server)
+
+
 @contextmanager
-def serving(folder: Path, *options: str) -> Iterator[Server]:
-    """A server that runs."""
-    server = Server(folder, *options)
+def running(server: Kind) -> Iterator[Kind]:
+    """A server, started, and stopped at the end."""
     server.start()
     try:
         yield server
     finally:
         server.stop()
+
+
+def serving(folder: Path, *options: str) -> AbstractContextManager[Server]:
+    """A server that runs."""
+    return running(Server(folder, *options))
 
 
 # --- programs --------------------------------------------------------------------------------
@@ -201,6 +231,7 @@ def tried(client: str, server: Server | Elsewhere, prefix: str, *names: str) -> 
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
+        env={**os.environ, **server.settings},
     ) as process:
         assert process.stdin is not None and process.stdout is not None
         timer = Timer(RUN_SECONDS, process.kill)
@@ -220,7 +251,7 @@ def _followed(output: IO[str], answers: IO[str], server: Server | Elsewhere) -> 
             continue
         said = json.loads(line)
         if "pause" in said:
-            server.restart()
+            server.answer(said["pause"])
             answers.write("\n")
             answers.flush()
         else:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 from tests.clients import bed
@@ -69,7 +70,17 @@ FEATURES = {
     "txn_holds_nobody_up": "an open transaction holds no reader up",
     "txn_killed": "a transaction goes on after `kill -9` of the server",
 }
-_TRANSACTIONS = {name for name in FEATURES if name.startswith("txn_")}
+# Tried with a server that has TLS and rules.
+SECURED = {
+    "tls": "TLS; a server with another authority's certificate is refused",
+    "tls_reloaded": "a new certificate while the server runs, for new connections",
+    "token_roles": "tokens: a role may only produce, or only consume",
+    "token_refused": "a token that is missing, expired or forged is refused",
+    "token_renewed": "another token before the last one ends",
+    "certificate_roles": "certificates of clients, whose names are roles",
+    "token_txn": "transactions of a role",
+}
+_TRANSACTIONS = {name for name in FEATURES if name.startswith("txn_")} | {"token_txn"}
 # What a client has no call for, or what its scenario would say twice.
 LACKS = {
     "java": set[str](),
@@ -93,18 +104,18 @@ NOT_YET = {
 }
 
 
-def expected(client: str) -> set[str]:
-    """The features that are tried with a client."""
-    return FEATURES.keys() - LACKS[client]
+def expected(client: str, features: Mapping[str, str] = FEATURES) -> set[str]:
+    """Those of the features that are tried with a client."""
+    return features.keys() - LACKS[client]
 
 
 def table() -> str:
     """Feature by client."""
     rows = ["| feature | " + " | ".join(TITLES.values()) + " |"]
     rows.append("|---|" + "---|" * len(TITLES))
-    for name, words in FEATURES.items():
+    for name, words in (FEATURES | SECURED).items():
         marks = [
-            "not yet" if name in NOT_YET[client] else "yes" if name in expected(client) else "-"
+            "not yet" if name in NOT_YET[client] else "yes" if name not in LACKS[client] else "-"
             for client in TITLES
         ]
         rows.append(f"| {words} | " + " | ".join(marks) + " |")

@@ -13,6 +13,7 @@ import pytest
 
 import txlog
 from tests.clients import bed, features
+from tests.clients.secured import Secured
 
 clients = [
     pytest.param("java", marks=pytest.mark.needs("mvn")),
@@ -34,6 +35,19 @@ def test_stock_client_finds_every_feature(client: str, tmp_path: Path) -> None:
     not_yet = features.NOT_YET[client]
     assert {name: error for name, error in found.items() if error and name not in not_yet} == {}
     assert found.keys() == features.expected(client)
+
+
+@pytest.mark.clients
+@pytest.mark.parametrize("client", clients)
+def test_stock_client_with_tls_tokens_and_certificates(client: str, tmp_path: Path) -> None:
+    try:
+        bed.PROGRAMS[client]()
+    except bed.Unavailable as error:
+        pytest.skip(str(error))
+    with bed.running(Secured(tmp_path)) as server:
+        found = bed.tried(client, server, "t")
+    assert {name: error for name, error in found.items() if error} == {}
+    assert found.keys() == features.expected(client, features.SECURED)
 
 
 def test_table_of_clients_is_in_the_documents() -> None:

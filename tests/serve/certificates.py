@@ -36,7 +36,12 @@ def make_signed(name: str, signer: Signer | None = None) -> Signer:
 def make_certificate(folder: Path, name: str, signer: Signer | None = None) -> tuple[Path, Path]:
     """Files with a certificate and its key."""
     folder.mkdir(exist_ok=True, parents=True)
-    made, key = make_signed(name, signer)
+    return written(folder, name, make_signed(name, signer))
+
+
+def written(folder: Path, name: str, signed: Signer) -> tuple[Path, Path]:
+    """Files with a certificate and its key, of a name."""
+    made, key = signed
     paths = folder / f"{name}.pem", folder / f"{name}.key"
     paths[0].write_bytes(made.public_bytes(serialization.Encoding.PEM))
     paths[1].write_bytes(

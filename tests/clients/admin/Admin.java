@@ -6,6 +6,7 @@ import org.apache.pulsar.admin.cli.PulsarAdminTool;
 /**
  * Runs pulsar-admin for each line of stdin, arguments between tabs, in one process: a start takes
  * seconds. What it prints ends with a line {@code = true} or {@code = false}, for its exit code.
+ * Arguments: its URL, and properties of client.conf as NAME=VALUE.
  */
 final class Admin extends PulsarAdminTool {
     private Admin(Properties properties) throws Exception {
@@ -15,9 +16,9 @@ final class Admin extends PulsarAdminTool {
     public static void main(String[] args) throws Exception {
         Properties properties = new Properties();
         properties.put("webServiceUrl", args[0]);
-        if (args.length > 1) {
-            properties.put("authPlugin", "org.apache.pulsar.client.impl.auth.AuthenticationToken");
-            properties.put("authParams", "token:" + args[1]);
+        for (int n = 1; n < args.length; n++) {
+            String[] property = args[n].split("=", 2);
+            properties.put(property[0], property[1]);
         }
         System.setErr(System.out);
         BufferedReader lines = new BufferedReader(new InputStreamReader(System.in));

@@ -34,20 +34,22 @@ var (
 
 // What scenarios share: one client, names of topics, and checks, which panic.
 type bed struct {
-	client pulsar.Client
-	prefix string
+	client  pulsar.Client
+	prefix  string
+	withTxn bool // for those beside it
 }
 
 func main() {
-	quiet := logrus.New()
-	quiet.SetLevel(logrus.PanicLevel)
-	client, err := pulsar.NewClient(pulsar.ClientOptions{
-		URL:               os.Args[1],
-		EnableTransaction: true,
-		OperationTimeout:  patience,
-		Logger:            log.NewLoggerWithLogrus(quiet),
-	})
-	must(err)
+	var client pulsar.Client
+	if secrets == "" {
+		var err error
+		plain := options(patience)
+		plain.EnableTransaction = true
+		client, err = pulsar.NewClient(plain)
+		must(err)
+	} else {
+		scenarios = secured
+	}
 	names := os.Args[3:]
 	if len(names) == 0 {
 		for name := range scenarios {
@@ -58,8 +60,8 @@ func main() {
 	var running sync.WaitGroup
 	places := make(chan bool, atOnce)
 	for _, name := range names {
-		if strings.Contains(name, "killed") {
-			continue // it stops the server: it runs alone, behind the others
+		if isAlone(name) {
+			continue
 		}
 		running.Add(1)
 		go func() {
@@ -71,15 +73,28 @@ func main() {
 	}
 	running.Wait()
 	for _, name := range names {
-		if strings.Contains(name, "killed") {
+		if isAlone(name) {
 			run(client, name)
 		}
 	}
 	os.Exit(0) // whatever a scenario left running
 }
 
+func options(wait time.Duration) pulsar.ClientOptions {
+	quiet := logrus.New()
+	quiet.SetLevel(logrus.PanicLevel)
+	return pulsar.ClientOptions{
+		URL: os.Args[1], OperationTimeout: wait, Logger: log.NewLoggerWithLogrus(quiet),
+	}
+}
+
+// They stop or change the server: each runs alone, behind the others.
+func isAlone(name string) bool {
+	return name == "txn_killed" || name == "tls_reloaded"
+}
+
 func run(client pulsar.Client, name string) {
-	b := &bed{client, os.Args[2] + "-" + strings.ReplaceAll(name, "_", "-")}
+	b := &bed{client: client, prefix: os.Args[2] + "-" + strings.ReplaceAll(name, "_", "-")}
 	failure := ""
 	func() {
 		defer func() {
@@ -102,7 +117,12 @@ func say(what map[string]string) {
 
 // Tells whoever runs this to kill the server and start another, and waits until it has.
 func killed() {
-	say(map[string]string{"pause": "kill"})
+	pause("kill")
+}
+
+// Asks whoever runs this for something, and waits until it is done.
+func pause(wish string) {
+	say(map[string]string{"pause": wish})
 	_, _ = input.ReadString('\n')
 }
 

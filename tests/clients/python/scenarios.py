@@ -19,7 +19,7 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as TimedOut
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any
 
@@ -32,9 +32,13 @@ PATIENCE_MS = 30_000
 POLL_MS = 100
 SILENCE_MS = 700  # how long nothing has to come for it to be "nothing"
 Scenario = Callable[["Bed"], None]
+Connect = Callable[..., Any]
 LONGEST = "regex"  # begins first
 SCENARIOS: dict[str, Scenario] = {}
 ONLY_SYNC: set[str] = set()
+SECURED: dict[str, Scenario] = {}
+SECRETS = os.environ.get("CREDENTIALS", "")  # a folder; without one nothing is secured
+ALONE = "tls_reloaded"  # it changes the server
 PRINTING = threading.Lock()
 
 
@@ -50,6 +54,12 @@ def only_sync(act: Scenario) -> Scenario:
     return scenario(act)
 
 
+def secured(act: Scenario) -> Scenario:
+    """A scenario of a server with TLS and rules."""
+    SECURED[act.__name__] = act
+    return act
+
+
 class Bed:
     """What a scenario has: a client of its own, and names of topics that nobody else uses.
 
@@ -57,8 +67,22 @@ class Bed:
     that shared one would disturb each other.
     """
 
-    def __init__(self, client: Any, prefix: str) -> None:
-        self.client, self._prefix = client, prefix
+    def __init__(self, client: Any, prefix: str, connect: Connect) -> None:
+        self.client, self._prefix, self._connect = client, prefix, connect
+
+    @contextmanager
+    def beside(self, who: Any = None, authority: str = "ca", **options: Any) -> Iterator[Bed]:
+        """The same with another client: it logs in so, and trusts certificates of an authority."""
+        client = self._connect(
+            authentication=who,
+            tls_trust_certs_file_path=secret(f"{authority}.pem"),
+            tls_validate_hostname=True,
+            **options,
+        )
+        try:
+            yield Bed(client, self._prefix, self._connect)
+        finally:
+            closed(client)
 
     def topic(self, *parts: str) -> str:
         return "persistent://public/default/" + "-".join([self._prefix, *parts])
@@ -650,15 +674,120 @@ def schema_refused(bed: Bed) -> None:
     fails(lambda: bed.producer(schema=schema.AvroSchema(Broken)), "IncompatibleSchema")
 
 
+# --- TLS, tokens, certificates ---------------------------------------------------------------
+
+# Connections that TLS refuses are tried again until a call's time is over.
+SOON: dict[str, Any] = {"operation_timeout_seconds": 3}
+NO_CONNECTION = ("ConnectError", "Timeout", "Disconnected", "Retryable")
+
+
+def secret(name: str) -> str:
+    return os.path.join(SECRETS, name)
+
+
+def by_token(role: str) -> Any:
+    with open(secret(f"{role}.token")) as file:
+        return pulsar.AuthenticationToken(file.read())
+
+
+def by_certificate(role: str) -> Any:
+    return pulsar.AuthenticationTLS(secret(f"{role}.pem"), secret(f"{role}.key"))
+
+
+def pause(wish: str) -> None:
+    """Ask whoever runs this for something, and wait until it is done."""
+    with PRINTING:
+        print(json.dumps({"pause": wish}), flush=True)
+        sys.stdin.readline()
+
+
+@secured
+def tls(bed: Bed) -> None:
+    with bed.beside(by_token("worker")) as known:
+        known.send(3)
+        same(texts(following(known.consumer(), 3)), values(0, 3))
+    with bed.beside(by_token("worker"), "other", **SOON) as unknown:
+        fails(unknown.producer, *NO_CONNECTION)
+
+
+@secured
+def tls_reloaded(bed: Bed) -> None:
+    with bed.beside(by_token("worker")) as known:
+        producer = known.producer()
+        producer.send(b"m0")
+        pause("certificate")
+        producer.send(b"m1")
+        with bed.beside(by_token("worker"), "other") as later:
+            same(texts(following(later.consumer(), 2)), values(0, 2))
+    with bed.beside(by_token("worker"), **SOON) as late:
+        fails(late.producer, *NO_CONNECTION)
+
+
+def each_what_it_may(bed: Bed, logged_in: Callable[[str], Any]) -> None:
+    """One may produce, one consume, one nothing, and none of them anything else."""
+    with (
+        bed.beside(logged_in("sender")) as sender,
+        bed.beside(logged_in("reader")) as reader,
+        bed.beside(logged_in("idle")) as idle,
+    ):
+        sender.send(2)
+        same(texts(following(reader.consumer(), 2)), values(0, 2))
+        for refused in (sender.consumer, reader.producer, idle.consumer, idle.producer):
+            fails(refused, "NotAllowed")
+        fails(lambda: sender.producer("persistent://acme/shop/orders"), "NotAllowed")
+
+
+@secured
+def token_roles(bed: Bed) -> None:
+    each_what_it_may(bed, by_token)
+
+
+@secured
+def certificate_roles(bed: Bed) -> None:
+    each_what_it_may(bed, by_certificate)
+    with bed.beside(by_certificate("stranger"), **SOON) as stranger:
+        fails(stranger.producer, *NO_CONNECTION)
+
+
+@secured
+def token_refused(bed: Bed) -> None:
+    # The library of C++ reads no error before it is connected, and tries again till the time-out.
+    for who in (None, by_token("expired"), by_token("forged")):
+        with bed.beside(who, **SOON) as refused:
+            fails(refused.producer, "AuthenticationError", *NO_CONNECTION)
+
+
+@secured
+def token_renewed(bed: Bed) -> None:
+    is_late, was_asked = threading.Event(), threading.Event()
+    pause("token")
+
+    def supplied() -> str:
+        name = "short"
+        if is_late.is_set():
+            name = "sender"
+            was_asked.set()
+        with open(secret(f"{name}.token")) as file:
+            return file.read()
+
+    with bed.beside(pulsar.AuthenticationToken(supplied)) as known:
+        producer = known.producer()
+        producer.send(b"m0")
+        is_late.set()
+        assert was_asked.wait(PATIENCE_MS / 1000), "it was not asked for another token"
+        producer.send(b"m1")
+
+
 # --- running ---------------------------------------------------------------------------------
 
 
-def run(connect: Callable[[], Any], prefix: str, name: str) -> None:
+def run(connect: Connect, prefix: str, name: str) -> None:
     error = ""
     try:
         client = connect()
         try:
-            SCENARIOS[name](Bed(client, f"{prefix}-{name.replace('_', '-')}"))
+            act = (SCENARIOS | SECURED)[name]
+            act(Bed(client, f"{prefix}-{name.replace('_', '-')}", connect))
         finally:
             closed(client)
     except Exception as raised:
@@ -685,23 +814,28 @@ def main(flavour: str, url: str, prefix: str, *names: str) -> None:
     """Run the scenarios."""
     silent = pulsar.FileLogger(pulsar.LoggerLevel.Error, os.devnull)
     options: dict[str, Any] = {"logger": silent, "operation_timeout_seconds": PATIENCE_MS // 1000}
-    connect: Callable[[], Any]
+    connect: Connect
     if flavour == "sync":
-        connect = partial(pulsar.Client, url, **options)
+
+        def connect(**more: Any) -> Any:
+            return pulsar.Client(url, **(options | more))
     else:
         loop = asyncio.new_event_loop()
         threading.Thread(target=loop.run_forever, daemon=True).start()
 
-        async def opened() -> Any:
-            return pulsar.asyncio.Client(url, **options)
+        async def opened(more: dict[str, Any]) -> Any:
+            return pulsar.asyncio.Client(url, **(options | more))
 
-        def connect() -> Any:
-            return Awaited(asyncio.run_coroutine_threadsafe(opened(), loop).result(), loop)
+        def connect(**more: Any) -> Any:
+            return Awaited(asyncio.run_coroutine_threadsafe(opened(more), loop).result(), loop)
 
     left_out = ONLY_SYNC if flavour == "asyncio" else set()
+    there = SECURED.keys() if SECRETS else SCENARIOS.keys() - left_out
+    chosen = names or sorted(there, key=LONGEST.__ne__)
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        chosen = names or sorted(SCENARIOS.keys() - left_out, key=LONGEST.__ne__)
-        list(pool.map(partial(run, connect, prefix), chosen))
+        list(pool.map(partial(run, connect, prefix), (one for one in chosen if one != ALONE)))
+    if ALONE in chosen:
+        run(connect, prefix, ALONE)
     sys.stdout.flush()
     os._exit(0)  # whatever a scenario left running
 

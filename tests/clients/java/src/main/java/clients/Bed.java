@@ -10,6 +10,7 @@ import java.util.List;
 import java.util.Objects;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.TimeUnit;
+import org.apache.pulsar.client.api.ClientBuilder;
 import org.apache.pulsar.client.api.Consumer;
 import org.apache.pulsar.client.api.ConsumerBuilder;
 import org.apache.pulsar.client.api.Message;
@@ -38,19 +39,26 @@ final class Bed implements AutoCloseable {
         this(connected(url), url, prefix);
     }
 
-    private Bed(PulsarClient client, String url, String prefix) {
+    Bed(PulsarClient client, String url, String prefix) {
         this.client = client;
         this.url = url;
         this.prefix = prefix;
     }
 
     static PulsarClient connected(String url) throws PulsarClientException {
+        return builder(url).enableTransaction(true).build();
+    }
+
+    static ClientBuilder builder(String url) {
         return PulsarClient.builder()
                 .serviceUrl(url)
-                .enableTransaction(true)
                 .operationTimeout(PATIENCE_S, TimeUnit.SECONDS)
-                .maxBackoffInterval(1, TimeUnit.SECONDS)
-                .build();
+                .maxBackoffInterval(1, TimeUnit.SECONDS);
+    }
+
+    /** The same with another client. */
+    Bed with(PulsarClient other) {
+        return new Bed(other, url, prefix);
     }
 
     Bed of(String scenario) {
@@ -184,13 +192,20 @@ final class Bed implements AutoCloseable {
 
     /** Tells whoever runs this to kill the server and start another, and waits until it has. */
     static void killed() throws Exception {
-        System.out.println("{\"pause\": \"kill\"}");
+        pause("kill");
+    }
+
+    /** Asks whoever runs this for something, and waits until it is done. */
+    static synchronized void pause(String wish) throws Exception {
+        System.out.println("{\"pause\": \"" + wish + "\"}");
         System.out.flush();
         INPUT.readLine();
     }
 
     @Override
     public void close() throws PulsarClientException {
-        client.close();
+        if (client != null) {
+            client.close();
+        }
     }
 }

@@ -4,6 +4,7 @@ import java.util.ArrayList;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.Set;
 import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
 import java.util.concurrent.Future;
@@ -14,24 +15,29 @@ import java.util.concurrent.Future;
  */
 public final class Main {
     static final int AT_ONCE = 4;
-    /** They stop the server: each runs alone, behind the others. */
-    static final String ALONE = "killed";
+    /** They stop or change the server: each runs alone, behind the others. */
+    static final Set<String> ALONE = Set.of("txn_killed", "tls_reloaded");
 
     public static void main(String[] args) throws Exception {
         Map<String, Scenario> all = new LinkedHashMap<>();
-        Sending.into(all);
-        Consuming.into(all);
-        Schemas.into(all);
-        Transactions.into(all);
+        boolean isSecured = System.getenv("CREDENTIALS") != null;
+        if (isSecured) {
+            Secured.into(all);
+        } else {
+            Sending.into(all);
+            Consuming.into(all);
+            Schemas.into(all);
+            Transactions.into(all);
+        }
         List<String> names = new ArrayList<>(List.of(args).subList(2, args.length));
         if (names.isEmpty()) {
             names.addAll(all.keySet());
         }
-        try (Bed bed = new Bed(args[0], args[1])) {
+        try (Bed bed = isSecured ? new Bed(null, args[0], args[1]) : new Bed(args[0], args[1])) {
             ExecutorService pool = Executors.newFixedThreadPool(AT_ONCE);
             List<Future<?>> running = new ArrayList<>();
             for (String name : names) {
-                if (!name.contains(ALONE)) {
+                if (!ALONE.contains(name)) {
                     running.add(pool.submit(() -> run(bed, name, all.get(name))));
                 }
             }
@@ -40,7 +46,7 @@ public final class Main {
             }
             pool.shutdown();
             for (String name : names) {
-                if (name.contains(ALONE)) {
+                if (ALONE.contains(name)) {
                     run(bed, name, all.get(name));
                 }
             }

@@ -65,7 +65,7 @@ final class Transactions {
         return txn;
     }
 
-    private static void commit(Bed bed) throws Exception {
+    static void commit(Bed bed) throws Exception {
         bed.send(bed.topic(), 3);
         try (Consumer<String> a = bed.subscribe(bed.topic("a"));
                 Consumer<String> b = bed.subscribe(bed.topic("b"));
@@ -84,7 +84,7 @@ final class Transactions {
         }
     }
 
-    private static void abort(Bed bed) throws Exception {
+    static void abort(Bed bed) throws Exception {
         bed.send(bed.topic(), 3);
         try (Consumer<String> a = bed.subscribe(bed.topic("a"))) {
             try (Consumer<String> input = bed.subscribe(bed.topic())) {
