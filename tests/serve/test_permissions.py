@@ -10,11 +10,12 @@ import jwt
 import pytest
 from starlette.routing import Route, WebSocketRoute
 
+import txlog
 from tests.serve.siege import Served, serving
 from txlog.serve.http.application import ENDPOINTS
 from txlog.serve.http.listener import HARMLESS, OWN
 from txlog.serve.pulsar.commands import handlers
-from txlog.serve.pulsar.messages import COMMANDS, FIELDS
+from txlog.serve.pulsar.messages import COMMANDS, FIELDS, BaseCommand, message_class
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 SECRET = bytes(range(32))
@@ -112,8 +113,6 @@ def test_commands_at_a_topic_are_for_those_whom_the_rules_let(folder: Path) -> N
 
 
 def _fields(name: str, txn: dict[str, int]) -> dict[str, Any]:
-    from txlog.serve.pulsar.messages import message_class
-
     given = dict(FIELDS_OF.get(name, {}))
     if name == "ADD_PARTITION_TO_TXN":
         return {**txn, "partitions": [TOPIC], "request_id": 7}
@@ -123,6 +122,55 @@ def _fields(name: str, txn: dict[str, int]) -> dict[str, Any]:
     if "schema" in given:
         given["schema"] = message_class("Schema")(**given["schema"])
     return {"topic": TOPIC, "request_id": 7, **given}
+
+
+def test_a_handle_is_of_the_connection_that_opened_it(folder: Path) -> None:
+    """Kills: a producer or consumer that another connection uses, by its number."""
+    handles = [
+        name for name, who in WHO.items() if who == "handle" and COMMANDS[name] in handlers()
+    ]
+    assert len(handles) >= 9
+    place = message_class("MessageIdData")(ledgerId=1, entryId=0)
+    known: dict[str, Any] = {
+        "topic": TOPIC,
+        **{name: 1 for name in ("producer_id", "consumer_id", "request_id", "watcher_id")},
+        **{"sequence_id": 9, "messagePermits": 9, "ack_type": 1, "message_id": place},
+    }
+
+    async def program(served: Served) -> None:
+        boss = await served.connected(auth_method_name="token", auth_data=token("boss"))
+        subscribed = {"subscription": "s", "subType": 1, "consumer_id": 1, "initialPosition": 1}
+        assert (await boss.ask("producer", topic=TOPIC, producer_id=1, request_id=1)).producer_ready
+        boss.message(b"x", {}, {}, producer_id=1, sequence_id=1)
+        assert (await boss.answer()).HasField("send_receipt")
+        boss.send("subscribe", topic=TOPIC, request_id=2, **subscribed)
+        assert (await boss.answer()).HasField("success")
+        idle = await served.connected(auth_method_name="token", auth_data=token("idle"))
+        for name in handles:
+            field = FIELDS[COMMANDS[name]]
+            if name == "SEND":
+                idle.message(b"x", {}, {}, producer_id=1, sequence_id=9)
+                continue
+            takes = message_class(type_of(field)).DESCRIPTOR.fields_by_name
+            given = {one: value for one, value in known.items() if one in takes}
+            if "message_id" in takes and takes["message_id"].is_repeated:
+                given["message_id"] = [place]
+            idle.send(field, **given)
+        idle.send("ping")
+        while not (answer := await idle.answer()).HasField("pong"):
+            said = str(answer)
+            assert not any(word in said for word in ("success {", "receipt", "message {")), said
+        with txlog.open(str(folder / "store")) as client:
+            [row] = client.subscriptions("acme/shop/orders")
+            assert row["backlog"] == 1
+            assert len(list(client.reader("acme/shop/orders"))) == 1
+
+    serving(folder, program, rules=RULES)
+
+
+def type_of(field: str) -> str:
+    """The name of the message that a field of a command has."""
+    return str(BaseCommand.DESCRIPTOR.fields_by_name[field].message_type.name)
 
 
 def test_names_of_topics_are_shown_to_those_who_may_use_them(folder: Path) -> None:
@@ -173,6 +221,34 @@ def test_every_route_refuses_those_without_role_or_right(folder: Path) -> None:
     serving(folder, program, rules=RULES)
 
 
+def test_what_is_somebodys_own_is_refused_to_others(folder: Path) -> None:
+    """Kills: an endpoint that spares the gate, and asks nobody whose it is."""
+    own = [one for one in ENDPOINTS if one.act.__name__ in OWN]
+    assert {one.act.__name__ for one in own} == OWN
+
+    async def program(served: Served) -> None:
+        boss = await served.connected(auth_method_name="token", auth_data=token("boss"))
+        boss.send("tcClientConnectRequest", request_id=1, tc_id=0, transaction_key="k", epoch=-1)
+        assert not (await boss.answer()).tcClientConnectResponse.HasField("error")
+        made = await boss.ask("newTxn", request_id=2, txn_ttl_seconds=60_000, tc_id=0)
+        given = {
+            **GIVEN,
+            "most": str(made.txnid_most_bits),
+            "least": str(made.txnid_least_bits),
+            "key": "k",
+            "transaction_key": "k",
+        }
+        for one in own:
+            path = re.sub(r"{(\w+)(?::\w+)?}", lambda m: given[m[1]], one.path)
+            found = await _status(served, one.method, path, "idle")
+            # a key is one of its owner's: others have none of that name
+            assert found == (403 if "most" in one.path else 404), (one.method, path, found)
+        with txlog.open(str(folder / "store")) as client:
+            assert [row["txn_state"] for row in client.admin.transaction_keys()] == ["open"]
+
+    serving(folder, program, rules=RULES)
+
+
 def routes_of(served: Served) -> list[Route]:
     """The routes of requests; those of WebSockets are below."""
     app = served.server.listeners[1].application  # type: ignore[attr-defined]
@@ -202,6 +278,6 @@ def test_every_websocket_refuses_those_without_role_or_right(folder: Path) -> No
                 status, text = await served.request(
                     f"GET {path}{by} HTTP/1.1\nHost: a.example\n{upgrade}\n"
                 )
-                assert status != 101 or "TXL-4" in text, (route.path, by, text)
+                assert status == 403, (route.path, by, text)
 
     serving(folder, program, rules=RULES)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import traceback
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from txlog.aio.client import Client
@@ -70,9 +72,10 @@ class Service:
             self._loop.call_soon_threadsafe(act)
 
     def failed(self, error: Exception) -> None:
-        """Note what failed for a reason that no client can know."""
-        self.store._store.note(f"serve: {type(error).__name__}: {error}")
-        self.tell("failed", {"class": type(error).__name__})
+        """Tell of a failure that is no client's, and where it was; its text may have data."""
+        last = next(reversed(traceback.extract_tb(error.__traceback__)), None)
+        place = None if last is None else f"{Path(last.filename).name}:{last.lineno}"
+        self.tell("failed", {"class": type(error).__name__, "at": place})
 
     def sockets(self, name: str, address: Address) -> list[socket.socket]:
         """The sockets of a listener, bound and allowed.

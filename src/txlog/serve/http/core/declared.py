@@ -192,7 +192,7 @@ def integer(body: object) -> int:
     """A body that is a number. Raises InvalidArgument."""
     if isinstance(body, int) and not isinstance(body, bool):
         return body
-    raise InvalidArgument(f"the body has to be a number, it is {_short(body)}")
+    raise InvalidArgument(f"the body has to be a number, it is {_kind(body)}")
 
 
 def members(body: object) -> dict[str, Any]:
@@ -201,12 +201,13 @@ def members(body: object) -> dict[str, Any]:
         return {}
     if isinstance(body, dict):
         return body
-    raise InvalidArgument(f"the body has to be an object, it is {_short(body)}")
+    raise InvalidArgument(f"the body has to be an object, it is {_kind(body)}")
 
 
-def _short(body: object) -> str:
-    text = repr(body)
-    return text if len(text) <= 80 else f"{text[:77]}..."
+def _kind(body: object) -> str:
+    """What a body is, without what it says: that may be a message."""
+    names = {dict: "an object", list: "a list", str: "text", bool: "true or false"}
+    return "nothing" if body is None else names.get(type(body), "a number")
 
 
 # --- arguments -------------------------------------------------------------------------------
