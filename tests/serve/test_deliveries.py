@@ -7,13 +7,14 @@ from pathlib import Path
 from threading import Event
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 import txlog
 from tests.serve.served import Raw, served
 from tests.serve.test_sends import batch, opened
 from txlog.relation import positions
-from txlog.serve.pulsar import consumers, ids, wire
+from txlog.serve.pulsar import consumers, ids, members, wire
 from txlog.serve.pulsar.ids import STEP
 from txlog.serve.pulsar.messages import ERRORS, MessageIdData, MessageMetadata
 
@@ -306,3 +307,141 @@ def test_what_was_acknowledged_before_a_seek_does_not_move_it_on(
         raw.read("success")
         subscribed(raw, "sought", subType=0)
         assert [entry for entry, _, _ in messages(raw, 3)] == [0, STEP, 4 * STEP]
+
+
+def stored(path: Path, topic: str, name: str | None, count: int, **head: Any) -> int:
+    """Store a batch by the library; its ledger."""
+    with txlog.open(str(path)) as client:
+        client.create_topic(topic)
+        client.create_subscription(topic, "s", type="shared", position="earliest")
+        rows = pa.table({"value": [b"%d" % at for at in range(count)]})
+        with client.producer(topic, name) as producer:
+            if not head:
+                producer.send_batch(rows)
+            else:
+                with client.transaction() as txn:
+                    producer.send_batch(rows, txn=txn)
+        last = client.reader(topic).get_last_message_id()
+        assert last is not None
+        return last.ledger
+
+
+def test_a_long_batch_of_the_library_comes_in_pieces(tmp_path: Path) -> None:
+    """Kills: a batch so long that acknowledging it in a transaction takes too large a frame."""
+    path = tmp_path / "s"
+    with served(path) as url:
+        stored(path, "long", None, 700)
+        with txlog.open(str(path)) as client, client.producer("long") as producer:
+            producer.send_batch(pa.table({"value": [b"x"] * 2_000}))
+        with Raw(url) as raw:
+            subscribed(raw, "long")
+            found = messages(raw, 4, permits=5_000)
+            assert [(entry // STEP, count) for entry, count, _ in found] == [
+                (0, 700),
+                (700, 300),
+                (1_000, 1_000),
+                (2_000, 700),
+            ]
+            assert all(entry % STEP == 0 for entry, _, _ in found)
+            last = raw.ask("getLastMessageId", "getLastMessageIdResponse", consumer_id=1)
+            shown = last.last_message_id
+            assert (shown.entryId, shown.batch_index, shown.batch_size) == (2_000 * STEP, 699, 700)
+            acknowledge(raw, shown.ledgerId, 1_000 * STEP)
+            acknowledge(raw, shown.ledgerId, 2_000 * STEP, ack_set=[-2] + [-1] * 10)
+            assert backlog(path, "long") == 2_700 - 1_000 - 1
+            # ids of the whole batch, which an earlier server gave out
+            acknowledge(raw, shown.ledgerId, 700 * STEP, batch_index=1_302)
+            acknowledge(raw, shown.ledgerId, 700 * STEP + 1_304)
+            left = (1 << 2_000) - 1 - (1 << 1_304)
+            words = [left >> 64 * at & ids.NOWHERE for at in range(32)]
+            signed = [one - (1 << 64) if one >> 63 else one for one in words]
+            acknowledge(raw, shown.ledgerId, 700 * STEP, ack_set=signed)
+            assert backlog(path, "long") == 2_700 - 1_000 - 4
+
+
+def test_a_batch_with_a_receipt_comes_whole(tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    with served(path) as url:
+        stored(path, "named", "till", 3_000)
+        with Raw(url) as raw:
+            subscribed(raw, "named")
+            assert messages(raw, 1, permits=5_000) == [(0, 3_000, 0)]
+
+
+def test_a_batch_beyond_any_comes_in_pieces_though_it_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ids, "BATCH_MAX", 1_500)
+    monkeypatch.setattr(ids, "WINDOW", 400)
+    path = tmp_path / "s"
+    with served(path) as url:
+        stored(path, "named", "till", 4_300)
+        for take in (5_000, 900):  # at once, and so that a turn begins within the batch
+            monkeypatch.setattr(members, "TAKE_MAX", take)
+            with Raw(url) as raw:
+                subscribed(raw, "named")
+                found = messages(raw, 5, permits=5_000)
+                assert [(entry // STEP, count) for entry, count, _ in found] == [
+                    *((at * 1_000, 1_000) for at in range(4)),
+                    (4_000, 300),
+                ]
+
+
+def test_a_large_transaction_comes_in_pieces(tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    with served(path) as url:
+        ledger = stored(path, "txn", None, 2_500, txn=True)
+        second = STEP // 2 + 2_000
+        with Raw(url) as raw:
+            subscribed(raw, "txn")
+            found = messages(raw, 3, permits=5_000)
+            assert found == [(0, 1_000, 0), (second, 1_000, 0), (second + 2_000, 500, 0)]
+            last = raw.ask("getLastMessageId", "getLastMessageIdResponse", consumer_id=1)
+            shown = last.last_message_id
+            assert (shown.entryId, shown.batch_index) == (second + 2_000, 499)
+            acknowledge(raw, ledger, second, ack_set=[-3] + [-1] * 15)  # its second message
+            acknowledge(raw, ledger, second + 2_000)
+            # an id of the whole transaction, which an earlier server gave out
+            acknowledge(raw, ledger, 0, batch_index=1_003)
+            acknowledge(raw, ledger, 1_006)
+            raw.ask("close_consumer", "success", consumer_id=1)
+            subscribed(raw, "txn")
+            found = messages(raw, 2, permits=1_001)
+            assert [found[0], found[1][0]] == [(0, 1_000, 1), second + 1]
+        with Raw(url) as raw:
+            subscribed(raw, "txn", subscription="up", subType=0)
+            raw.read("active_consumer_change")
+            messages(raw, 3, permits=5_000)
+            left = []
+            for entry, beside in (
+                (second - 1, {}),  # what clients call the one before a piece
+                (second, {"ack_set": [-1] * 15 + [(1 << 40) - 1]}),  # nothing of this piece
+                (second, {"ack_set": [-16] + [-1] * 15}),
+                (second + 2_000, {}),
+            ):
+                named = MessageIdData(ledgerId=ledger, entryId=entry, **beside)
+                raw.ask("ack", "ackResponse", consumer_id=1, ack_type=1, message_id=[named])
+                with txlog.open(str(path)) as client:
+                    client.flush()
+                    rows = client.subscriptions("txn")
+                left.append(sum(row["backlog"] for row in rows if row["subscription"] == "up"))
+    assert left == [1_500, 1_500, 1_496, 0]
+
+
+def test_a_reader_starts_in_the_piece_that_it_names(tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    with served(path) as url:
+        ledger = stored(path, "txn", None, 2_500, txn=True)
+        second = STEP // 2 + 2_000
+        for given, first in (
+            ({"entryId": second, "batch_index": 7}, second),
+            ({"entryId": second}, second),
+            ({"entryId": second + 8}, second + 8),  # alone: the eighth of it
+            ({"entryId": 0, "batch_index": 1_007}, second + 8),  # of the whole
+        ):
+            start = MessageIdData(ledgerId=ledger, **given)
+            with Raw(url) as raw:
+                beside = {"subscription": "r", "durable": False, "subType": 0}
+                subscribed(raw, "txn", **beside, start_message_id=start)
+                raw.read("active_consumer_change")
+                assert messages(raw, 1)[0][0] == first

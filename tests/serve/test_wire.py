@@ -55,6 +55,24 @@ def test_frames_come_out_whole_however_they_are_cut(kinds: list[int], cuts: list
     assert frames.pending == 0
 
 
+def test_only_acknowledgements_may_be_larger_than_a_message() -> None:
+    named = MessageIdData(ledgerId=1, entryId=2, ack_set=[-1] * 200)
+    ack = encoded("ack", consumer_id=1, ack_type=0, message_id=[named])
+    other = encoded("error", request_id=3, error=5, message="x" * 2_000)
+    frames = Frames(1_000)
+    frames.allow(1_000)
+    assert list(frames.feed(ack[:6])) == []
+    assert frames.wanted == len(ack)
+    assert [one.kind for one in frames.feed(ack[6:])] == [10]
+    with pytest.raises(InvalidMessage):
+        list(frames.feed(other))
+
+
+def test_an_ack_set_is_read_as_far_as_the_batch_goes() -> None:
+    """Kills: time that grows with the square of what a client sends."""
+    assert unacked([-1] * 500_000, 70) == (1 << 70) - 1
+
+
 @settings(max_examples=60)
 @given(st.binary(max_size=64))
 @example(b"\0\0\0\4\0\0\0\0")

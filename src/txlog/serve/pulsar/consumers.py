@@ -181,11 +181,7 @@ async def _in_memory(connection: Connection, topic: Topic, wire: Wire, body: Pro
 
 
 def start_of(view: View, topic: Topic, wire: Wire, given: Proto) -> Bound:
-    """Where a reader starts that names a message: there, in a batch at its first message.
-
-    Clients leave out themselves what they do not want of it, as the server cannot know whether
-    they want the message that they name.
-    """
+    """Where a reader starts that names a message; clients may not want the message itself."""
     if ids.is_start(given):
         return START
     if ids.is_end(given):
@@ -196,8 +192,7 @@ def start_of(view: View, topic: Topic, wire: Wire, given: Proto) -> Bound:
         found = ids.place_of(view, number, given)
     if found is None:
         return Bound("id", MessageId(given.ledgerId, given.entryId // ids.STEP))
-    span, at, _ = found
-    return Bound("id", span.id(at if given.entryId % ids.STEP else 0))
+    return Bound("id", found.span.id(found.start))
 
 
 def flow(connection: Connection, body: Proto, rest: memoryview) -> None:
@@ -285,9 +280,7 @@ async def seek(connection: Connection, body: Proto, rest: memoryview) -> None:
             found = ids.place_of(view, number, given)
         if found is None:
             return Bound("id", MessageId(given.ledgerId, given.entryId // ids.STEP))
-        span, at, _ = found
-        # the batch from its first message: clients leave out what they do not want of it
-        return Bound("id", span.id(at if given.entryId % ids.STEP else 0))
+        return Bound("id", found.span.id(found.start))
 
     wire.is_sought = True
     await member.acknowledged()

@@ -15,7 +15,7 @@ from txlog.engine.folds.buffer import find_marker
 from txlog.engine.folds.catalog import Topic, number_of
 from txlog.engine.view.view import View
 from txlog.serve.pulsar.batches import Rows
-from txlog.serve.pulsar.ids import BATCH_MAX, STEP, Span, spans
+from txlog.serve.pulsar.ids import Span, in_txn, spans
 from txlog.serve.pulsar.messages import Proto
 from txlog.startup import compute as pc
 
@@ -39,7 +39,7 @@ class Delivery(NamedTuple):
     @property
     def entry_id(self) -> int:
         """The entry of its id on the wire."""
-        return self.span.entry * STEP + (self.at + 1 if self.is_alone else 0)
+        return self.span.wire_entry + (self.at + 1 if self.is_alone else 0)
 
 
 class Piece(NamedTuple):
@@ -63,7 +63,10 @@ def missing(view: View, topic: Topic, table: pa.Table) -> tuple[int, int] | None
     number = number_of(topic, partition)
     if index is not None:
         marker = find_marker(view.buffer(number), ledger, entry)
-        lacks = 0 if marker is None or marker.count > BATCH_MAX else marker.count - index
+        if marker is None:
+            return None
+        piece = in_txn(ledger, entry, marker.count, index)
+        lacks = piece.inner + piece.size - 1 - index
     else:
         found = spans(view, number, ledger, entry, entry)
         lacks = found[0].entry + found[0].size - 1 - entry if found else 0
@@ -98,8 +101,14 @@ def _pieces(view: View, number: int, rows: Rows) -> Iterator[Piece]:
             while _continues(rows, at, stop) and rows.entries[stop] == entry:
                 stop += 1
             marker = find_marker(view.buffer(number), ledger, entry)
-            span = Span(ledger, entry, stop - at if marker is None else marker.count, 1)
-            yield from _of_span(span, inner - 1, at, stop - at)
+            count = inner + stop - at - 1 if marker is None else marker.count
+            row = at
+            while row < stop:
+                index = inner + row - at
+                span = in_txn(ledger, entry, count, index)
+                size = min(span.inner + span.size - index, stop - row)
+                yield from _of_span(span, index - span.inner, row, size)
+                row += size
         else:
             while _continues(rows, at, stop) and rows.entries[stop] == entry + stop - at:
                 stop += 1
@@ -124,7 +133,7 @@ def _continues(rows: Rows, at: int, row: int) -> bool:
 
 def _of_span(span: Span, at: int, row: int, size: int) -> Iterator[Piece]:
     """Messages at..at+size-1 of a batch: as one piece if that is all of it."""
-    if size == span.size and size <= BATCH_MAX:
+    if size == span.size:
         yield Piece(span, at, size, row, False)
         return
     for step in range(size):

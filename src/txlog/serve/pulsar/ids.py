@@ -5,6 +5,9 @@
     (L, E·10^9), batch index i      L:E+i     message i of a batch whose first is L:E
                                     L:E:i+1   message i of the transaction whose marker is L:E
     (L, E·10^9 + i+1)               the same two, delivered without the rest of their batch
+    (L, E·10^9 + H + 2000 k)        piece k > 0 of a transaction of more than a thousand messages,
+                                    in which L:E:1000k+i+1 has index i; H is 5·10^8
+    (L, E·10^9 + H + 2000 k + i+1)  that message, delivered without the rest of its piece
 
 1. A batch is what one SEND stored: its rows follow each other, and have the same frame (`lsn`) and
    producer, which every file keeps. So the ids of a receipt are those that consumers get, from any
@@ -15,6 +18,12 @@
 2. Ids are ordered as the messages are. A message that came once with its batch and once without it,
    because another consumer had the rest, has two ids; the later one is the greater.
 3. Every id of this table can be acknowledged, sought and read from, whoever delivered it.
+4. Clients name, for each message that they acknowledge in a transaction, what is left of its batch,
+   so a batch of many makes frames that no server takes. Nobody has a receipt of a batch that came
+   without a producer's name, so it is cut before each entry that PIECE divides; each piece is a
+   batch by its first entry. Transactions are cut at the same of their indices. What has a name has
+   a receipt, perhaps, and is cut beyond BATCH_MAX only. An id that is of a batch before it was cut
+   (its index, or the bits that it names, are beyond the piece) is understood.
 
 Source: spec/serve 3.
 """
@@ -22,6 +31,7 @@ Source: spec/serve 3.
 from __future__ import annotations
 
 from bisect import bisect_left
+from struct import pack
 from typing import Final, NamedTuple
 
 import pyarrow as pa
@@ -36,7 +46,11 @@ STEP: Final = 1_000_000_000
 NOWHERE: Final = (1 << 64) - 1  # -1 as the protocol's unsigned numbers have it
 LATEST: Final = (1 << 63) - 1
 WINDOW: Final = 1024  # rows looked at together for where a batch ends
-BATCH_MAX: Final = 100_000  # rows of one batch; a longer one is delivered in pieces
+PIECE: Final = 1_000  # rows of a piece of a batch
+BATCH_MAX: Final = 10_000  # rows of a batch with a producer's name; a longer one is cut, too
+UNCUT_MAX: Final = 100_000  # rows of a batch that an id may be of
+_HALF: Final = STEP // 2  # in the last part of an entry's number: where pieces of a transaction are
+_STRIDE: Final = 2 * PIECE  # from one to the next: a number for each, and for each message alone
 
 _COLUMNS: Final = ("kind", "lsn", "producer", "properties")
 
@@ -44,13 +58,19 @@ _COLUMNS: Final = ("kind", "lsn", "producer", "properties")
 class Span(NamedTuple):
     """A batch, or one message: of a transaction if inner is not 0 (then its first index).
 
-    A message alone is a span of one.
+    A message alone is a span of one. What was cut is a span for each piece.
     """
 
     ledger: int
     entry: int
     size: int
     inner: int = 0
+
+    @property
+    def wire_entry(self) -> int:
+        """The entry of its id on the wire."""
+        piece = self.inner // PIECE
+        return self.entry * STEP + (_HALF + piece * _STRIDE if piece else 0)
 
     def run(self, first: int, last: int) -> Run:
         """Its messages first..last, counted from 0."""
@@ -64,13 +84,32 @@ class Span(NamedTuple):
             return MessageId(self.ledger, self.entry, self.inner + at)
         return MessageId(self.ledger, self.entry + at)
 
+    def at(self, place: MessageId) -> int:
+        """Which of its messages has an id of the store, counted from 0."""
+        return place.index - self.inner if self.inner else place.entry - self.entry
+
+
+class Place(NamedTuple):
+    """What an id names.
+
+    at:     the message, counted from 0; of an id of all of a batch, the last
+    is_one: it names just that one
+    start:  where a reader starts that names it: in a batch at its first message, as clients leave
+            out themselves what they do not want of it
+    """
+
+    span: Span
+    at: int
+    is_one: bool
+    start: int
+
 
 def wire_id(span: Span, at: int, partition: int, *, is_alone: bool) -> Proto:
     """The id of message `at` of a batch.
 
     is_alone: it is delivered without the rest of its batch
     """
-    found = MessageIdData(ledgerId=span.ledger, entryId=span.entry * STEP, partition=partition)
+    found = MessageIdData(ledgerId=span.ledger, entryId=span.wire_entry, partition=partition)
     if is_alone:
         found.entryId += at + 1
     elif span.size > 1 or span.inner:
@@ -79,7 +118,7 @@ def wire_id(span: Span, at: int, partition: int, *, is_alone: bool) -> Proto:
 
 
 def spans(view: View, partition: int, ledger: int, first: int, last: int) -> list[Span]:
-    """The batches that hold the plain rows first..last of a ledger, whole, in order.
+    """The batches, or pieces of them, that hold the plain rows first..last of a ledger, in order.
 
     partition: by its store-wide number. Entries of other kinds than messages are in none.
     """
@@ -106,23 +145,38 @@ def spans(view: View, partition: int, ledger: int, first: int, last: int) -> lis
         if at < len(rows) and rows[at] == rows[start]:
             continue
         if rows[start] is not None and low + start <= last and low + at > first:
-            found.append(Span(ledger, low + start, at - start))
+            found += _cut(Span(ledger, low + start, at - start), first, last)
         start = at
     return found
 
 
-def _marks(view: View, ledger: int, start: int, stop: int) -> list[object]:
-    """What the rows of one batch have in common; None for a row that is no message."""
+def _cut(span: Span, first: int, last: int) -> list[Span]:
+    """A batch that is longer than any as its pieces, those that hold an entry of first..last."""
+    if span.size <= BATCH_MAX:
+        return [span]
+    start, stop = max(span.entry, first), min(span.entry + span.size, last + 1)
+    pieces = range(start // PIECE * PIECE, stop, PIECE)
+    ends = [(max(at, span.entry), min(at + PIECE, span.entry + span.size)) for at in pieces]
+    return [Span(span.ledger, low, high - low) for low, high in ends]
+
+
+def _marks(view: View, ledger: int, start: int, stop: int, *, is_cut: bool = True) -> list[object]:
+    """What the rows of one batch have in common; None for a row that is no message.
+
+    is_cut: a batch without a producer's name is several
+    """
     tables = view.rows([(ledger, start, stop)], _COLUMNS) if start < stop else []
     out: list[object] = []
     for table in tables:
         kinds, lsns, names = (table.column(name).to_pylist() for name in _COLUMNS[:3])
         alone = _alone(table.column("properties"))
         base = start + len(out)
-        out += [
-            None if kind else (lsn, name, base + at if at in alone else -1)
-            for at, (kind, lsn, name) in enumerate(zip(kinds, lsns, names, strict=True))
-        ]
+        for at, kind, lsn, name in zip(range(base, stop), kinds, lsns, names, strict=False):
+            if kind:
+                out.append(None)
+                continue
+            part = at // PIECE if is_cut and name is None else 0
+            out.append((lsn, name, at if at - base in alone else -1 - part))
     return out
 
 
@@ -148,15 +202,38 @@ def _end(view: View, partition: int, ledger: int) -> int:
     return ends[at].entries if at < len(ends) and ends[at].ledger == ledger else 0
 
 
-def span_at(view: View, partition: int, ledger: int, entry: int) -> Span | None:
-    """The batch that holds an entry; None: there is no message."""
+def span_at(
+    view: View, partition: int, ledger: int, entry: int, index: int | None = None
+) -> Span | None:
+    """The batch, or piece of one, that holds a message; None: there is none.
+
+    index: of a message of a transaction, from 1; by itself, any other is taken for the nearest
+    """
     marker = find_marker(view.buffer(partition), ledger, entry)
     if marker is not None:
-        return Span(ledger, entry, marker.count, 1) if marker.count else None
+        return in_txn(ledger, entry, marker.count, index or 1) if marker.count else None
     if not 0 <= entry < _end(view, partition, ledger):
         return None
     found = spans(view, partition, ledger, entry, entry)
     return found[0] if found else None
+
+
+def in_txn(ledger: int, entry: int, count: int, index: int) -> Span:
+    """The piece of a transaction of so many messages that holds one of them."""
+    first = (min(index, count) - 1) // PIECE * PIECE
+    return Span(ledger, entry, min(PIECE, count - first), first + 1)
+
+
+def _uncut(view: View, partition: int, span: Span) -> Span:
+    """The batch that a piece is the first of."""
+    ledger, entry = span.ledger, span.entry
+    if span.inner:
+        marker = find_marker(view.buffer(partition), ledger, entry)
+        return span if marker is None else Span(ledger, entry, marker.count, 1)
+    stop = min(_end(view, partition, ledger), entry + UNCUT_MAX)
+    rows = _marks(view, ledger, entry, stop, is_cut=False)
+    size = next((at for at, one in enumerate(rows) if one != rows[0]), len(rows))
+    return Span(ledger, entry, size)
 
 
 def is_start(given: Proto) -> bool:
@@ -175,25 +252,33 @@ def partition_of(view: View, given: Proto) -> int | None:
     return owner[0] if owner is not None and owner[1] == "p" else None
 
 
-def place_of(view: View, partition: int, given: Proto) -> tuple[Span, int, bool] | None:
-    """The batch that an id names, which message of it, and whether it names just that one.
-
-    None: there is no such message.
-    """
+def place_of(view: View, partition: int, given: Proto) -> Place | None:
+    """What an id names; None: there is no such message."""
     entry, part = divmod(given.entryId, STEP)
-    span = span_at(view, partition, given.ledgerId, entry)
+    piece, rest = divmod(part - _HALF, _STRIDE) if part >= _HALF else (0, part)
+    span = span_at(view, partition, given.ledgerId, entry, piece * PIECE + 1)
     if span is None:
         return None
-    if part:
-        return span, min(part, span.size) - 1, True
-    if given.batch_index >= 0:
-        return span, min(given.batch_index, span.size - 1), True
-    return span, span.size - 1, False
+    # by what it names beyond a piece one knows an id of the whole batch
+    is_cut = part < _HALF and span.entry == entry
+    is_cut = is_cut and span.size < max(part, reach(given)) <= UNCUT_MAX
+    if is_cut:
+        span = _uncut(view, partition, span)
+    if span.inner:
+        part = rest
+    at = min(part or given.batch_index + 1 or span.size, span.size) - 1
+    is_one = part > 0 or given.batch_index >= 0
+    return Place(span, at, is_one, at if part or (is_cut and is_one) else 0)
+
+
+def reach(given: Proto) -> int:
+    """How many messages a batch has at least of which an id names one, or some."""
+    found: int = max(given.batch_index + 1, 64 * len(given.ack_set) - 63)
+    return found
 
 
 def unacked(ack_set: list[int], count: int) -> int:
     """The bits of an ack_set as one number: bit i is set where message i is not acknowledged."""
-    bits = 0
-    for at, word in enumerate(ack_set):
-        bits |= (word & NOWHERE) << (64 * at)
+    words = [word & NOWHERE for word in ack_set[: -(-count // 64)]]
+    bits = int.from_bytes(pack(f"<{len(words)}Q", *words), "little")
     return bits & ((1 << count) - 1)

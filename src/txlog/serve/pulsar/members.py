@@ -387,7 +387,7 @@ def taken(wire: Wire, given: Proto) -> list[Run] | None:
     """The messages of an acknowledgement that the consumer has; None: it has no such id."""
     key = (given.ledgerId, given.entryId)
     held = wire.held.get(key)
-    if held is None:
+    if held is None or ids.reach(given) > held.span.size:
         return None
     done = held.left
     if given.ack_set:
@@ -428,7 +428,7 @@ def resolved(view: View, acks: Ack) -> list[Run]:
         found = ids.place_of(view, number, given)
         if found is None:
             continue
-        span, at, is_one = found
+        span, at, is_one, _ = found
         if given.ack_set:
             every = (1 << span.size) - 1
             out += runs_of(span, 0, every & ~ids.unacked(list(given.ack_set), span.size))
@@ -447,17 +447,17 @@ def _last_of(view: View, number: int, given: Proto) -> list[Run]:
     entry = given.entryId // STEP
     found = ids.place_of(view, number, given)
     if found is not None:
-        span, at, is_one = found
+        span, at, is_one, _ = found
         if given.ack_set and not is_one:
             left = ids.unacked(list(given.ack_set), span.size)
             at = (left & -left).bit_length() - 2 if left else span.size - 1
-        if at >= 0:
+        if at >= 0 or span.inner > 1:
             return [span.run(at, at)]
         entry = span.entry
     for before in range(entry - 1, max(-1, entry - 1 - BACK_STEPS_MAX), -1):
-        earlier = ids.span_at(view, number, given.ledgerId, before)
+        earlier = ids.span_at(view, number, given.ledgerId, before, STEP)
         if earlier is not None:
-            last = before - earlier.entry if not earlier.inner else earlier.size - 1
+            last = earlier.size - 1 if earlier.inner else before - earlier.entry
             return [earlier.run(last, last)]
     return []
 
@@ -467,10 +467,9 @@ def last_id(view: View, topic: Topic, wire: Wire, found: MessageId | None) -> Pr
     if found is None:
         return MessageIdData(ledgerId=ids.NOWHERE, entryId=ids.NOWHERE, partition=wire.shown)
     number = number_of(topic, wire.partition)
-    span = ids.span_at(view, number, found.ledger, found.entry)
+    span = ids.span_at(view, number, found.ledger, found.entry, found.index)
     assert span is not None
-    at = found.index - 1 if span.inner else found.entry - span.entry
-    return wire_id(span, at, wire.shown, is_alone=False)
+    return wire_id(span, span.at(found), wire.shown, is_alone=False)
 
 
 async def run(member: Member, act: Callable[[Any], T]) -> T:

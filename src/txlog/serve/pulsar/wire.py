@@ -23,10 +23,13 @@ from txlog.startup.crc32c import crc32c
 MAGIC: Final = b"\x0e\x01"
 # Beside the largest message a frame has room for its command and metadata, as Pulsar's has.
 ROOM_BYTES: Final = 10 * 1024
+# An acknowledgement may be larger: in a transaction each message names what is left of its batch.
+ACK_BYTES_MAX: Final = 16 << 20
 _SIZES = struct.Struct(">II")
 _SIZE = struct.Struct(">I")
 NO_REQUEST: Final = (1 << 64) - 1  # of a command that the server begins
 _KINDS: Final = frozenset(COMMANDS.values())
+_ACK: Final = b"\x08%c" % COMMANDS["ACK"]  # with which its BaseCommand begins
 
 
 class Frame(NamedTuple):
@@ -59,11 +62,11 @@ class Frames:
     ([], [18])
     """
 
-    __slots__ = ("_bytes_max", "_have")
+    __slots__ = ("_ack_bytes_max", "_bytes_max", "_have")
 
     def __init__(self, bytes_max: int) -> None:
         """bytes_max: of a frame, without its first size"""
-        self._bytes_max = bytes_max
+        self._bytes_max = self._ack_bytes_max = bytes_max
         self._have = bytearray()
 
     @property
@@ -77,11 +80,12 @@ class Frames:
         if len(self._have) < 4:
             return 4 if self._have else 0
         wanted: int = _SIZE.unpack_from(self._have)[0]
-        return min(wanted, self._bytes_max) + 4
+        return min(wanted, self._ack_bytes_max) + 4
 
     def allow(self, bytes_max: int) -> None:
-        """Take frames of another size from now on."""
+        """Take frames of another size from now on, and large acknowledgements."""
         self._bytes_max = bytes_max
+        self._ack_bytes_max = max(bytes_max, ACK_BYTES_MAX)
 
     def feed(self, data: bytes) -> Iterator[Frame]:
         """The frames that are whole now. Raises InvalidMessage: nothing after it can be read."""
@@ -106,7 +110,8 @@ class Frames:
     def _checked(self, data: bytes | bytearray, at: int) -> int:
         """The size of the frame that begins there; raises InvalidMessage."""
         size: int = _SIZE.unpack_from(data, at)[0]
-        if not 4 <= size <= self._bytes_max:
+        is_ack = _ACK.startswith(data[at + 8 : at + 8 + len(_ACK)])  # or may become one
+        if not 4 <= size <= (self._ack_bytes_max if is_ack else self._bytes_max):
             raise InvalidMessage(f"a frame of {size} bytes, 4 to {self._bytes_max} are allowed")
         return size
 

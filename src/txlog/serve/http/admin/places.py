@@ -34,11 +34,12 @@ def _on_wire(view: View, place: MessageId) -> tuple[int, int]:
     """The id of a message by itself, whatever batch it was sent in."""
     alone = place.ledger, place.entry * ids.STEP
     number = ids.partition_of(view, MessageIdData(ledgerId=place.ledger, entryId=0))
-    span = None if number is None else ids.span_at(view, number, place.ledger, place.entry)
+    span = None
+    if number is not None:
+        span = ids.span_at(view, number, place.ledger, place.entry, place.index)
     if span is None or (span.size == 1 and not span.inner):
         return alone
-    at = place.index - 1 if span.inner else place.entry - span.entry
-    found = ids.wire_id(span, at, 0, is_alone=True)
+    found = ids.wire_id(span, span.at(place), 0, is_alone=True)
     return found.ledgerId, found.entryId
 
 
@@ -67,5 +68,4 @@ def _named(view: View, wire: Proto, is_last: bool) -> MessageId | None:
     found = None if number is None else ids.place_of(view, number, wire)
     if found is None:
         return None
-    span, at, is_one = found
-    return span.id(at if is_one or is_last else 0)
+    return found.span.id(found.at if found.is_one or is_last else 0)
