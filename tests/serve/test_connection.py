@@ -59,7 +59,7 @@ def test_a_frame_that_cannot_be_read_ends_the_connection(url: str, junk: bytes) 
 
 def test_an_unknown_command_is_refused_by_its_number(url: str) -> None:
     with Raw(url) as raw:
-        error = raw.ask("watchTopicListClose", "error", watcher_id=1)
+        error = raw.ask("endTxnOnPartition", "error")
     assert (error.request_id, error.error) == (7, ERRORS["NotAllowedError"])
 
 

@@ -4,6 +4,7 @@ Contents:
 
     address     HOST:PORT as an option says it, and what was bound
     authority   who a client is and what it may do
+    census      which topics there are, and who is told when that changes
     exposure    who may be listened to, and how
     limits      what clients may use at most
     service     the store and the options, for all listeners

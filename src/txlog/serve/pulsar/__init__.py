@@ -31,5 +31,6 @@ Contents:
     sends        what all clients send, stored together
     topics       names, lookup, partitions, topics of a namespace
     transactions   begin, registration, end; keys
+    watches      clients that are told of topics by a pattern
     wire         frames
 """

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Final
 from txlog import __version__
 from txlog.errors import NotAllowed
 from txlog.serve.core.authority import Caller
-from txlog.serve.pulsar import consumers, producers, schemas, topics, transactions
+from txlog.serve.pulsar import consumers, producers, schemas, topics, transactions, watches
 from txlog.serve.pulsar.connection import PROTOCOL_VERSION, Connection, Handler
 from txlog.serve.pulsar.failure import text_of
-from txlog.serve.pulsar.messages import COMMANDS, ERRORS, Proto
+from txlog.serve.pulsar.messages import COMMANDS, ERRORS, FeatureFlags, Proto
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -28,6 +28,7 @@ def connect(connection: Connection, body: Proto, rest: memoryview) -> None:
         server_version=f"txlog-{__version__}",
         protocol_version=min(PROTOCOL_VERSION, body.protocol_version),
         max_message_size=connection.message_bytes_max,
+        feature_flags=FeatureFlags(supports_topic_watchers=True),
     )
 
 
@@ -74,6 +75,7 @@ ROOMS: Final = (
     consumers.HANDLERS,
     schemas.HANDLERS,
     transactions.HANDLERS,
+    watches.HANDLERS,
 )
 
 

@@ -24,6 +24,7 @@ from txlog.ids import TopicName
 from txlog.ranges import Bound
 from txlog.serve.auth.guard import Certificate
 from txlog.serve.core.authority import Caller
+from txlog.serve.core.census import Census
 from txlog.serve.core.limits import (
     FIRST_FRAME_BYTES_MAX,
     FRAME_BYTES_PER_SECOND_MIN,
@@ -56,6 +57,13 @@ PROTOCOL_VERSION: Final = 19  # acknowledgements with receipts, transactions
 Handler: TypeAlias = Callable[["Connection", Proto, memoryview], Coroutine[Any, Any, None] | None]
 
 
+class Occupied(Protocol):
+    """What a client has open: producers, or consumers."""
+
+    async def follow(self, census: Census | None) -> None:
+        """Close what has no topic any more, and tell the client; all of it if that is None."""
+
+
 class Host(Protocol):
     """What a connection needs of its listener."""
 
@@ -65,6 +73,9 @@ class Host(Protocol):
     sends: Sends
     names: set[tuple[str, str]]
     sought: dict[tuple[str, str, int], Bound]
+
+    def check_open(self) -> None:
+        """Raises AlreadyClosed if nothing more is to be opened here."""
 
     def new_name(self) -> str:
         """A name for a producer that has none; nobody has it."""
@@ -82,6 +93,7 @@ class Connection:
     caller:    who it is, once it has said so
     rooms:     what the rooms keep of it, by their names
     farewells: what to do when it ends, the last first
+    occupied:  what it has open, to be closed if its topic goes, or the server stops
     """
 
     def __init__(
@@ -99,6 +111,7 @@ class Connection:
         self.protocol = 0
         self.rooms: dict[str, Any] = {}
         self.farewells: list[Callable[[], Awaitable[None]]] = []
+        self.occupied: list[Occupied] = []
         self.peer = _text_of(writer.get_extra_info("peername"))
         self._reader, self._writer = reader, writer
         self._tasks: set[asyncio.Task[None]] = set()

@@ -7,6 +7,7 @@ the memory of this server, on a reader of the store: it leases nothing and ackno
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -27,6 +28,7 @@ from txlog.ids import MessageId, TopicName, TxnId
 from txlog.ranges import END, START, Bound
 from txlog.relation.positions import last_ids, seek_to
 from txlog.serve.core.authority import CONSUME
+from txlog.serve.core.census import Census
 from txlog.serve.core.limits import too_many
 from txlog.serve.pulsar import ids, schemas, topics
 from txlog.serve.pulsar.connection import Connection, Handler
@@ -46,6 +48,7 @@ from txlog.serve.pulsar.wire import NO_REQUEST
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+
 ROOM: Final = "consumers"
 KINDS: Final = ("exclusive", "shared", "failover", "key-shared")
 
@@ -60,6 +63,7 @@ class Room:
         self.members: dict[tuple[str, str, str, str], Member] = {}
         self.joining = asyncio.Lock()
         connection.farewells.append(self.close)
+        connection.occupied.append(self)
 
     @classmethod
     def of(cls, connection: Connection) -> Room:
@@ -87,6 +91,20 @@ class Room:
                 del self.members[key]
         await member.leave(wire)
 
+    async def dismiss(self, number: int) -> None:
+        """Close a consumer whose client shall open it again, and tell it."""
+        if number not in self.consumers:
+            return
+        with suppress(TxlogError):  # what it has comes again when its leases end
+            await self.leave(number)
+        self.connection.send("close_consumer", consumer_id=number, request_id=NO_REQUEST)
+
+    async def follow(self, census: Census | None) -> None:
+        """Dismiss those whose topic or subscription is gone; None: all."""
+        for number, (_, member) in list(self.consumers.items()):
+            if census is None or member.is_gone(census):
+                await self.dismiss(number)
+
     async def close(self) -> None:
         """The connection ends: what its consumers have goes back."""
         for number in list(self.consumers):
@@ -100,6 +118,7 @@ async def subscribe(connection: Connection, body: Proto, rest: memoryview) -> No
     """SUBSCRIBE: open a consumer; it gets nothing before its first FLOW."""
     name = topics.name_of(body.topic)
     connection.may(CONSUME, name.topic)
+    connection.listener.check_open()
     room, client = Room.of(connection), connection.client
     creates = connection.service.options.creates_topics and body.force_topic_creation
     topic = await client.run(partial(topics.in_use, name=name, creates=creates))
@@ -110,7 +129,7 @@ async def subscribe(connection: Connection, body: Proto, rest: memoryview) -> No
     if body.consumer_id in room.consumers:
         raise ConsumerBusy(f"there is a consumer {body.consumer_id} on this connection")
     shown = -1 if name.partition is None else partition
-    wire = Wire(connection, body.consumer_id, partition, shown)
+    wire = Wire(connection, body.consumer_id, partition, shown, room.dismiss)
     wire.name = body.consumer_name or f"c{body.consumer_id}"
     kind = KINDS[body.subType]
     most = connection.service.limits.consumers

@@ -53,8 +53,9 @@ def error_of(error: Exception) -> int:
     return ERRORS["UnknownError"]
 
 
-# What a client may send again as it is, and have it stored.
+# What a client may send again as it is, and have it stored; a topic that is gone it makes again.
 _PASSING: Final = (
+    errors.TopicNotFound,
     errors.ProducerFenced,
     errors.ProducerBusy,
     errors.ProducerQueueIsFull,

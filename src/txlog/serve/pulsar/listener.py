@@ -6,11 +6,13 @@ import asyncio
 from itertools import count
 from typing import Final
 
-from txlog.errors import TryAgain
+from txlog.errors import AlreadyClosed, TryAgain
 from txlog.ranges import Bound
 from txlog.serve.core.address import Address
+from txlog.serve.core.census import Census, follow
 from txlog.serve.core.limits import host_of
 from txlog.serve.core.service import Service
+from txlog.serve.pulsar import watches
 from txlog.serve.pulsar.commands import handlers
 from txlog.serve.pulsar.connection import Connection
 from txlog.serve.pulsar.failure import error_of, text_of
@@ -46,6 +48,8 @@ class PulsarListener:
         self._handlers = handlers()
         self._listening = list[asyncio.Server]()
         self._running: set[asyncio.Task[None]] = set()
+        self._following: asyncio.Task[None] | None = None
+        self._is_stopping = False
 
     async def start(self) -> str:
         """Listen; returns the URL. Raises OSError."""
@@ -78,6 +82,8 @@ class PulsarListener:
             writer.write(encoded("error", request_id=0, error=number, message=text_of(error)))
             writer.close()
             return
+        if self._following is None:  # from the first client on
+            self._following = asyncio.create_task(follow(self.service, self._changed))
         connection = Connection(self, reader, writer)
         self.connections.add(connection)
         self._running.add(task)
@@ -87,6 +93,16 @@ class PulsarListener:
             self.service.seats.leave(address)
             self.connections.discard(connection)
             self._running.discard(task)
+
+    async def _changed(self, census: Census) -> None:
+        """There are other topics or subscriptions: tell clients whom that concerns."""
+        for connection in list(self.connections):
+            connection.begin(_told(connection, census))
+
+    def check_open(self) -> None:
+        """Raises AlreadyClosed once it is to stop."""
+        if self._is_stopping:
+            raise AlreadyClosed("the server stops")
 
     def judge_again(self) -> None:
         """The rules have changed: connections that they do not allow end."""
@@ -107,15 +123,31 @@ class PulsarListener:
         return f"txlog-{self._stem}-{next(self._named)}"
 
     async def drain(self) -> None:
-        """Take no new connections, and wait until the commands that came are answered."""
+        """Take nothing new, close what clients have open, wait until what they sent is answered.
+
+        Clients that are told go elsewhere, or come again, at once.
+        """
+        self._is_stopping = True
         for listening in self._listening:
             listening.close()
+        open_ones = [room for one in list(self.connections) for room in one.occupied]
+        await asyncio.gather(*(room.follow(None) for room in open_ones))
         await asyncio.gather(*(one.idle() for one in list(self.connections)))
         await self.sends.settled()
 
     async def close(self) -> None:
         """End all connections; returns once all they had is given back."""
+        if self._following is not None:
+            self._following.cancel()
+            await asyncio.gather(self._following, return_exceptions=True)
         for connection in list(self.connections):
             connection.close()
         if self._running:
             await asyncio.wait(self._running)
+
+
+async def _told(connection: Connection, census: Census) -> None:
+    """Tell one client; of topics first, so that it does not open again what is gone."""
+    await watches.tell(connection, census)
+    for room in connection.occupied:
+        await room.follow(census)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -28,14 +28,15 @@ from txlog.engine.model.idset import IdSet, each
 from txlog.engine.model.ops import Run
 from txlog.engine.plan.consuming.choice import active_consumer
 from txlog.engine.view.view import View
-from txlog.errors import TxlogError
+from txlog.errors import NotFound, TxlogError
 from txlog.ids import MessageId, TxnId
+from txlog.serve.core.census import Census
 from txlog.serve.pulsar import ids
 from txlog.serve.pulsar.connection import Connection
 from txlog.serve.pulsar.deliveries import Delivery, missing, planned
 from txlog.serve.pulsar.ids import STEP, Span, wire_id
 from txlog.serve.pulsar.messages import MessageIdData, Proto
-from txlog.serve.pulsar.wire import NO_REQUEST, made, message_frame
+from txlog.serve.pulsar.wire import made, message_frame
 
 T = TypeVar("T")
 TAKE_MAX: Final = 5_000  # messages that one turn leases
@@ -59,8 +60,16 @@ class Wire:
     mark:    the last message when it began, for who asks whether there is more
     """
 
-    def __init__(self, connection: Connection, number: int, partition: int, shown: int) -> None:
-        self.connection, self.number = connection, number
+    def __init__(
+        self,
+        connection: Connection,
+        number: int,
+        partition: int,
+        shown: int,
+        dismiss: Callable[[int], Coroutine[Any, Any, None]],
+    ) -> None:
+        """dismiss: closes a consumer of its client, by its number, and tells the client"""
+        self.connection, self.number, self._dismiss = connection, number, dismiss
         self.partition, self.shown = partition, shown
         self.permits = 0
         self.is_sought = False  # its subscription is being moved
@@ -74,6 +83,10 @@ class Wire:
     def unacked(self) -> int:
         """Messages that it has and has not acknowledged."""
         return sum(one.left.bit_count() for one in self.held.values())
+
+    def dismiss(self) -> None:
+        """Close it, and tell its client, which opens it again if it can."""
+        self.connection.begin(self._dismiss(self.number))
 
     def send(self, delivery: Delivery) -> None:
         """Send messages, and remember what their id stands for."""
@@ -119,6 +132,14 @@ class Member:
         self._flushing: asyncio.Task[None] | None = None
         self._tasks: list[asyncio.Task[None]] = []
 
+    def is_gone(self, census: Census) -> bool:
+        """True if its topic or subscription is not there any more."""
+        if self.topic.number not in census.topics:
+            return True
+        if not isinstance(self._sync, Consumer):
+            return False
+        return self._sync._receiving.subscription.number not in census.subscriptions
+
     # --- delivering --------------------------------------------------------------------------
 
     def begin(self, wire: Wire) -> None:
@@ -152,10 +173,12 @@ class Member:
                 continue
             try:
                 found = await self._taken()
-            except TxlogError as error:
-                if not await self._failed(error):
-                    return
-                continue
+            except TxlogError as error:  # its clients subscribe again, and are told why
+                for one in list(self.wires.values()):
+                    if not isinstance(error, NotFound):
+                        one.connection.service.failed(error)
+                    one.dismiss()
+                return
             for delivery in found or ():
                 wire = self.wires.get(delivery.partition)
                 if wire is not None:
@@ -212,13 +235,6 @@ class Member:
     async def _after_drain(self, connection: Connection) -> None:
         await connection.drained()
         self._changed.set()
-
-    async def _failed(self, error: TxlogError) -> bool:
-        """Delivering failed: its clients subscribe again, and are told why; False: it is over."""
-        for wire in list(self.wires.values()):
-            wire.connection.service.failed(error)
-            wire.connection.send("close_consumer", consumer_id=wire.number, request_id=NO_REQUEST)
-        return False
 
     async def _watch(self) -> None:
         """Tell failover consumers whether it is their turn."""

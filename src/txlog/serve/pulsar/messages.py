@@ -335,6 +335,7 @@ FIELDS: Final = {
 
 AuthData: Proto = message_class("AuthData")
 BaseCommand: Proto = message_class("BaseCommand")
+FeatureFlags: Proto = message_class("FeatureFlags")
 MessageIdData: Proto = message_class("MessageIdData")
 MessageMetadata: Proto = message_class("MessageMetadata")
 SingleMessageMetadata: Proto = message_class("SingleMessageMetadata")

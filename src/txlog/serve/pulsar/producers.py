@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from contextlib import suppress
 from functools import partial
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final
@@ -36,6 +37,7 @@ from txlog.errors import (
 )
 from txlog.ids import MessageId, TopicName, TxnId
 from txlog.serve.core.authority import PRODUCE
+from txlog.serve.core.census import Census
 from txlog.serve.core.limits import too_many
 from txlog.serve.pulsar import ids, schemas, topics
 from txlog.serve.pulsar.batches import decompressed, rows_of
@@ -100,6 +102,7 @@ class Room:
         # those that were closed here last: what their clients had sent by then is still coming
         self.dismissed: deque[int] = deque(maxlen=DISMISSED_MAX)
         connection.farewells.append(self.close)
+        connection.occupied.append(self)
 
     @classmethod
     def of(cls, connection: Connection) -> Room:
@@ -128,9 +131,16 @@ class Room:
         numbers = list(shared.users.values())
         self.dismissed.extend(numbers)
         for number in numbers:
-            await self.leave(number)
+            with suppress(TxlogError):  # nothing is lost with it: what is not stored comes again
+                await self.leave(number)
         for number in numbers:
             self.connection.send("close_producer", producer_id=number, request_id=NO_REQUEST)
+
+    async def follow(self, census: Census | None) -> None:
+        """Dismiss those whose topic is gone; None: all."""
+        for shared in list(self.shared.values()):
+            if census is None or shared.topic.number not in census.topics:
+                await self.dismiss(shared)
 
     async def close(self) -> None:
         """The connection ends."""
@@ -145,6 +155,7 @@ async def open_producer(connection: Connection, body: Proto, rest: memoryview) -
     """PRODUCER: open one; the answer names it, and says what it sent last."""
     name = topics.name_of(body.topic)
     connection.may(PRODUCE, name.topic)
+    connection.listener.check_open()
     room, service = Room.of(connection), connection.service
     most = service.limits.producers
     if len(room.producers) >= most:

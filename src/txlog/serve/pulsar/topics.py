@@ -46,6 +46,11 @@ def url_of(full: str, partition: int | None = None) -> str:
     return f"persistent://{full}{suffix}"
 
 
+def urls_of(full: str, count: int) -> list[str]:
+    """How clients name a topic: those with several partitions as these."""
+    return [url_of(full, at if count > 1 else None) for at in range(count)]
+
+
 def found(client: Client, name: TopicName) -> Topic:
     """A topic of the store. Raises TopicNotFound."""
     return client._store.read(lambda view: find_topic(view, name.topic))
@@ -164,8 +169,7 @@ async def of_namespace(connection: Connection, body: Proto, rest: memoryview) ->
                 may_any(connection, name)
             except TxlogError:
                 continue
-            count = row["partitions"]
-            names += [url_of(name.full, at if count > 1 else None) for at in range(count)]
+            names += urls_of(name.full, row["partitions"])
         return names
 
     names = await connection.client.run(act)

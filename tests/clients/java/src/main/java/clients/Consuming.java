@@ -385,7 +385,7 @@ final class Consuming {
                 bed.client
                         .newConsumer(Schema.STRING)
                         .topicsPattern(Pattern.compile(bed.topic("x-.*")))
-                        .patternAutoDiscoveryPeriod(1, TimeUnit.SECONDS)
+                        .patternAutoDiscoveryPeriod(1, TimeUnit.HOURS)
                         .subscriptionName("s")
                         .subscriptionInitialPosition(SubscriptionInitialPosition.Earliest)
                         .subscribe()) {
