@@ -19,6 +19,10 @@ BROWSERS = ("chromium-headless-shell", "chromium", "google-chrome")
 DEADLINE_S = 60
 
 
+class Gone(AssertionError):
+    """The page that was asked is another one now."""
+
+
 class Page:
     """A page in a browser of its own; a context manager."""
 
@@ -78,6 +82,8 @@ class Page:
         while True:
             heard: dict[str, Any] = json.loads(self._socket.recv(DEADLINE_S))
             if heard.get("id") == self._count:
+                if "navigated" in heard.get("error", {}).get("message", ""):
+                    raise Gone(method)
                 assert "error" not in heard, heard
                 result: dict[str, Any] = heard["result"]
                 return result
@@ -107,8 +113,20 @@ class Page:
     def until(self, script: str) -> None:
         """Wait until an expression is true."""
         deadline = time.monotonic() + DEADLINE_S
-        while not self.ask(f"new Promise((r) => setTimeout(() => r(!!({script})), 30))"):
+        while not self._is_true(script):
             assert time.monotonic() < deadline, f"never true: {script}"
+
+    def _is_true(self, script: str) -> bool:
+        try:
+            return bool(self.ask(f"new Promise((r) => setTimeout(() => r(!!({script})), 30))"))
+        except Gone:
+            return False
+
+    def reload(self) -> None:
+        """Load the page anew, and wait until it is the new one."""
+        self.ask("window.isOld = true")
+        self.tell("Page.reload")
+        self.until("!window.isOld")
 
     def press(self, key: str, *, ctrl: bool = False) -> None:
         """Press a key, as a keyboard does."""

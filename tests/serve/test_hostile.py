@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.serve.siege import Served, serving
+from tests.serve.siege import Served, Wire, serving
 from txlog.clock import ManualClock
 from txlog.errors import InvalidMessage
 from txlog.serve.core.limits import Limits
@@ -305,6 +305,56 @@ def test_other_rules_end_what_they_do_not_allow(folder: Path) -> None:
         assert await clients["boss"].ask("ping") is not None
 
     serving(folder, program, rules=RULES)
+
+
+async def tail_of(served: Served, by: bytes) -> asyncio.StreamReader:
+    """A tail of a topic that has begun."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", served.http)
+    served.clients.append(Wire(reader, writer))
+    path = "/topics/persistent/acme/shop/orders/events"
+    head = f"GET {path} HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer {by.decode()}\r\n\r\n"
+    writer.write(head.encode())
+    await reader.readuntil(b": txlog")
+    return reader
+
+
+async def socket_of(served: Served, by: bytes) -> asyncio.StreamReader:
+    """A WebSocket that has begun."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", served.http)
+    served.clients.append(Wire(reader, writer))
+    head = (
+        f"GET /ws/v2/reader/persistent/acme/shop/orders?token={by.decode()} HTTP/1.1\r\nHost: a\r\n"
+        "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
+        "Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n"
+    )
+    writer.write(head.encode())
+    assert b" 101 " in await reader.readuntil(b"\r\n\r\n")
+    return reader
+
+
+@pytest.mark.parametrize("begin", [tail_of, socket_of])
+def test_what_never_ends_ends_with_its_token_and_with_its_rule(folder: Path, begin: Any) -> None:
+    """Kills: a tail that goes on for ever with what a role had when it began."""
+    rules = RULES + '[roles.reader]\nconsume = ["acme/shop/*"]\n'
+    clock = ManualClock(NOW_S * 1_000 + 950)
+
+    async def program(served: Served) -> None:
+        boss = await served.connected(auth_method_name="token", auth_data=token("boss"))
+        name = "persistent://acme/shop/orders"
+        assert (await boss.ask("producer", topic=name, producer_id=1, request_id=1)).producer_ready
+        short = await begin(served, token("reader", exp=NOW_S + 1))
+        others = [await begin(served, token(role)) for role in ("reader", "boss")]
+        await short.read()
+        assert "dropped" not in [event for event, _ in served.told]  # that clock stands still
+        (folder / "rules.toml").write_text(RULES)
+        served.server.reload()
+        await others[0].read()
+        [reason] = [facts["reason"] for event, facts in served.told if event == "dropped"]
+        assert reason == "role reader may not consume from acme/shop/orders"
+        boss.message(b"x", {}, {}, producer_id=1, sequence_id=1)
+        assert await others[1].read(1)  # it still follows
+
+    serving(folder, program, rules=rules, clock=clock)
 
 
 def _auth(data: bytes) -> Any:

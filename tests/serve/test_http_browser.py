@@ -8,8 +8,11 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
+import jwt
 import pytest
 
 import txlog
@@ -17,6 +20,18 @@ from tests.report_kit import KEY, full_store
 from tests.serve.chromium import BROWSERS, Page
 
 pytestmark = [pytest.mark.needs(*BROWSERS), pytest.mark.deep]
+SECRET = bytes(range(32))
+RULES = """
+superusers = ["boss"]
+[tokens]
+secret_key = "secret.key"
+[roles.watcher]
+look = ["*"]
+[roles.reader]
+consume = ["refunds"]
+"""
+ASKED = "document.getElementById('login').open"
+STATE = "document.getElementById('state').textContent"
 LOOKED = "document.documentElement.dataset.looks"
 RESULT = "document.querySelector('#result table, #result .bad')"
 
@@ -31,7 +46,25 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.fixture(scope="module")
 def url(store: str) -> Iterator[str]:
     """A server of its own process."""
+    with at(store) as url:
+        yield url
+
+
+@pytest.fixture(scope="module")
+def guarded(store: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Another one, of the same store, that wants tokens."""
+    folder = tmp_path_factory.mktemp("rules")
+    (folder / "secret.key").write_bytes(SECRET)
+    (folder / "rules.toml").write_text(RULES)
+    with at(store, "--auth", str(folder / "rules.toml")) as url:
+        yield url
+
+
+@contextmanager
+def at(store: str, *options: str) -> Iterator[str]:
+    """The URL of a server."""
     command = ["-m", "txlog", "serve", "-S", store, "--pulsar", "off", "--http", "127.0.0.1:0"]
+    command += options
     process = subprocess.Popen([sys.executable, *command], stderr=subprocess.PIPE, text=True)
     assert process.stderr is not None
     said = next(line for line in process.stderr if "http://" in line)
@@ -122,3 +155,116 @@ def test_it_follows_the_store_and_a_topic_is_one_click_away(
     page.ask("document.querySelector('[data-topic=refunds]').click()")
     page.until(RESULT)
     assert "a new one" in page.ask(f"{RESULT}.innerText")
+
+
+# --- tokens ----------------------------------------------------------------------------------
+
+
+def token(role: str) -> str:
+    return jwt.encode({"sub": role}, SECRET)
+
+
+def asked_for(page: Page) -> list[dict[str, Any]]:
+    """The requests that the browser has made."""
+    return [
+        event["params"]["request"]
+        for event in page.events
+        if event["method"] == "Network.requestWillBeSent"
+    ]
+
+
+def test_who_logs_in_sees_the_store_until_who_logs_out(page: Page, guarded: str) -> None:
+    """Kills: a token in an address, which logs of proxies have, or in a cookie, which other pages
+    can use."""
+    page.look(390, 844, "light")
+    page.tell("Page.navigate", url=guarded)
+    page.until(ASKED)
+    assert page.ask("document.activeElement.id") == "token"
+    page.write("no.such.token")
+    page.press("Enter")
+    page.until(f"{ASKED} && document.getElementById('login-why').textContent.includes('token')")
+    page.write(token("boss"))
+    page.press("Enter")
+    page.until(f"{LOOKED} >= 1")
+    assert page.ask(STATE) == "live" and not page.ask(ASKED)
+    page.ask("document.querySelector('[data-topic=refunds]').click()")
+    page.until(RESULT)
+    page.reload()
+    page.until(f"{LOOKED} >= 1 && {STATE} === 'live'")  # this tab still knows it
+    assert page.ask("document.cookie") == ""
+    assert page.tell("Network.getCookies")["cookies"] == []
+    assert not any(token("boss").split(".")[1] in one["url"] for one in asked_for(page))
+    page.ask("document.getElementById('account').click()")
+    page.until(ASKED)
+    assert "refunds" not in page.ask("document.body.innerText")
+    page.reload()
+    page.until(ASKED)
+
+
+def test_a_token_behind_the_address_is_not_left_there(page: Page, guarded: str) -> None:
+    page.look(1280, 900, "light")
+    page.tell("Page.navigate", url=f"{guarded}/#token={token('boss')}")
+    page.until(f"{LOOKED} >= 1")
+    assert page.ask("location.href") == f"{guarded}/"
+
+
+def test_a_role_sees_what_it_may_and_is_told_why_not_the_rest(page: Page, guarded: str) -> None:
+    page.look(1280, 900, "light")
+    page.tell("Page.navigate", url=f"{guarded}/#token={token('watcher')}")
+    page.until(f"{LOOKED} >= 1")
+    page.ask("document.querySelector('[data-topic=refunds]').click()")
+    page.until(RESULT)
+    assert page.ask(f"{RESULT}.innerText").startswith("role watcher may not consume from")
+    page.ask("document.getElementById('result').replaceChildren()")
+    page.press("/")
+    page.ask("document.getElementById('sql').value = ''")
+    page.write("SELECT value FROM invoices")
+    page.press("Enter", ctrl=True)
+    page.until(RESULT)
+    assert page.ask(f"{RESULT}.innerText").startswith("role watcher may not consume from the store")
+    page.ask(f"sessionStorage.setItem('token', '{token('reader')}')")
+    page.reload()
+    page.until(ASKED)
+    said = page.ask("document.getElementById('login-why').textContent")
+    assert said == "role reader may not look at the store"
+    page.press("Escape")
+    page.until(f"!{ASKED}")
+    page.ask("document.querySelector('#sql').focus()")
+    page.write("SELECT value FROM refunds")  # SQL may name any topic, so it needs a rule for all
+    page.press("Enter", ctrl=True)
+    page.until(RESULT)
+    assert page.ask(f"{RESULT}.innerText").startswith("role reader may not consume from the store")
+
+
+def test_other_pages_and_scripts_of_others_get_nowhere(page: Page, url: str) -> None:
+    """Kills: a request of another page (CSRF), a script or a picture from elsewhere (CSP)."""
+    page.tell("Page.navigate", url="about:blank")
+    page.ask(
+        "document.body.innerHTML = '<form method=post enctype=text/plain"
+        f" action={url}/topics/persistent/public/default/refunds><input>';"
+        "const [field] = document.getElementsByTagName('input');"
+        """field.name = '{"messages": [{"payload": "forged"}], "a": "'; field.value = '"}';"""
+        "document.forms[0].submit()"
+    )
+    page.until("document.body.innerText.includes('this request comes from a page of another site')")
+    page.tell("Page.navigate", url=url)
+    page.until(f"{LOOKED} >= 1")
+    found = page.ask(
+        "fetch('topics/persistent/public/default/refunds?start=-50').then((a) => a.text())"
+    )
+    assert "payload" not in found and "forged" not in found
+    assert "forged" not in page.ask("document.getElementById('topics').innerText")
+    page.ask(
+        "window.broken = [];"
+        "document.addEventListener('securitypolicyviolation',"
+        " (e) => broken.push(e.effectiveDirective));"
+        "document.body.insertAdjacentHTML('beforeend',"
+        " '<img src=http://127.0.0.1:9/a.png onerror=1>');"
+        "const one = document.createElement('script'); one.textContent = 'window.ran = 1';"
+        "document.body.append(one);"
+        "fetch('http://127.0.0.1:9/').catch(() => 0); 0"
+    )
+    page.until("broken.length >= 4")
+    assert page.ask("window.ran") is None
+    kinds = {"img-src", "script-src-elem", "script-src-attr", "connect-src"}
+    assert {*page.ask("broken")} == kinds

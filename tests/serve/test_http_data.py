@@ -165,7 +165,7 @@ def test_what_never_ends_ends_when_the_server_stops(path: str) -> None:
         await page.get()
         for talk in talks:
             assert (await talk.raw())["type"] == "websocket.accept"
-        app.state.serving.stopped.set()
+        app.state.serving.stop()
         for talk in talks:
             assert (await talk.get())["closed"] == 1001
         for stream in (tail, page):

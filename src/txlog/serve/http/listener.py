@@ -16,7 +16,7 @@ from txlog.serve.core.service import Service
 from txlog.serve.http.application import application
 from txlog.serve.http.core.bounds import Bounds, protocol_of
 from txlog.serve.http.core.declared import LOOK, STORE, Action
-from txlog.serve.http.core.gate import Gate, Serving
+from txlog.serve.http.core.gate import Gate, Right, Serving
 
 
 class _Quiet(uvicorn.Server):
@@ -47,9 +47,9 @@ def gate_of(service: Service) -> Gate:
     """
     authority = service.authority
 
-    async def gate(connection: HTTPConnection, action: Action) -> None:
+    async def gate(connection: HTTPConnection, action: Action) -> Right | None:
         if action.resource == STORE and action.name in OPEN:
-            return
+            return None
         scheme, _, token = connection.headers.get("authorization", "").partition(" ")
         if scheme.lower() != "bearer":
             token = connection.query_params.get("token", "")
@@ -59,15 +59,28 @@ def gate_of(service: Service) -> Gate:
             caller = authority.authenticate("token" if token else "", data, certificate)
             authority.become(caller)
             if action.name in OWN or (action.operation == LOOK and action.name in HARMLESS):
-                return
+                return None
             place = tuple(filter(None, action.resource.split("/")))
             authority.check(caller, action.operation, place)
         except NotAllowed as error:
-            peer = None if connection.client is None else connection.client.host
-            service.tell("refused", {"peer": peer, "reason": error.message})
+            service.tell("refused", {"peer": _peer(connection), "reason": error.message})
             raise
 
+        def check() -> None:
+            try:
+                authority.check(caller, action.operation, place)
+            except NotAllowed as error:
+                told = {"peer": _peer(connection), "role": caller.role, "reason": error.message}
+                service.tell("dropped", told)
+                raise
+
+        return Right(check, caller.left_ms)
+
     return gate
+
+
+def _peer(connection: HTTPConnection) -> str | None:
+    return None if connection.client is None else connection.client.host
 
 
 class HttpListener:
@@ -121,11 +134,12 @@ class HttpListener:
         return url
 
     def judge_again(self) -> None:
-        """Nothing: each request is judged by itself."""
+        """The rules have changed: what never ends by itself ends if they do not allow it."""
+        self._serving.judge_again()
 
     async def drain(self) -> None:
         """Take no new connections; answer what was asked."""
-        self._serving.stopped.set()
+        self._serving.stop()
         self._uvicorn.should_exit = True
         if self._task is not None:
             await asyncio.shield(self._task)

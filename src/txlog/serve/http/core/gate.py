@@ -1,29 +1,68 @@
 """Owns Serving: what all handlers of an application share, and the gate that each request passes.
 
 A *gate* is asked once for each request, with what it wants to do; it returns, or raises what the
-answer will say. The one here lets everybody in.
+answer will say. The one here lets everybody in. For what never ends by itself (a tail, a
+WebSocket) it returns a Right, by which it ends once a token or a rule does.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from starlette.requests import HTTPConnection
 
 from txlog.aio import Client
 from txlog.clock import Clock, SystemClock
-from txlog.errors import TopicNotFound
+from txlog.errors import NotAllowed, TopicNotFound
 from txlog.ids import TopicName
 from txlog.serve.http.core.declared import Action, topic_in
 from txlog.serve.http.core.rates import Rates
 
-Gate = Callable[[HTTPConnection, Action], Awaitable[object]]
+
+class Right(NamedTuple):
+    """By what a request was let in.
+
+    check:   raises NotAllowed once it would be no more
+    left_ms: how long its token holds; None: for ever
+    """
+
+    check: Callable[[], object]
+    left_ms: int | None
+
+
+Gate = Callable[[HTTPConnection, Action], Awaitable[Right | None]]
 
 
 async def everybody(connection: HTTPConnection, action: Action) -> None:
     """The gate that is always open."""
+
+
+class Stay:
+    """Something that never ends by itself, and the event that ends it."""
+
+    def __init__(self, right: Right | None) -> None:
+        self.ended = asyncio.Event()
+        self._right = right
+        self.timer: asyncio.TimerHandle | None = None
+        if right is not None and right.left_ms is not None:
+            loop = asyncio.get_running_loop()
+            self.timer = loop.call_later(right.left_ms / 1_000, self._expire)
+
+    def judge(self) -> None:
+        """End it if it would not be let in any more."""
+        try:
+            if self._right is not None:
+                self._right.check()
+        except NotAllowed:
+            self.ended.set()
+
+    def _expire(self) -> None:
+        self.judge()
+        self.ended.set()  # whatever the clock of the check says
 
 
 @dataclass
@@ -33,7 +72,8 @@ class Serving:
     addresses: what lookup tells clients: brokerUrl, httpUrl, nativeUrl, and with TLS …UrlTls
     creates_topics: a topic that a client sends to or consumes, and that is missing, is made
     failed:    told of an error that is a bug
-    stopped:   set when the server stops: what never ends by itself ends then
+    stopped:   set when the server stops
+    stays:     what never ends by itself
     """
 
     client: Client
@@ -43,6 +83,7 @@ class Serving:
     clock: Clock = field(default_factory=SystemClock)
     creates_topics: bool = False
     stopped: asyncio.Event = field(default_factory=asyncio.Event)
+    stays: set[Stay] = field(default_factory=set)
     failed: Callable[[Exception], object] = repr
 
     def now_ms(self) -> int:
@@ -59,8 +100,33 @@ class Serving:
         path = connection.path_params
         topic = topic_in(path) if "topic" in path else None
         resource = "" if topic is None else topic.full
-        await self.gate(connection, Action(operation, resource, name))
+        connection.state.right = await self.gate(connection, Action(operation, resource, name))
         return topic
+
+    def stop(self) -> None:
+        """End what never ends by itself."""
+        self.stopped.set()
+        for one in self.stays:
+            one.ended.set()
+
+    def judge_again(self) -> None:
+        """End what the rules do not allow any more."""
+        for one in self.stays:
+            one.judge()
+
+    @contextmanager
+    def staying(self, connection: HTTPConnection) -> Iterator[asyncio.Event]:
+        """While something goes on that was let in: the event that is set when it has to end."""
+        stay = Stay(connection.state.right)
+        if self.stopped.is_set():
+            stay.ended.set()
+        self.stays.add(stay)
+        try:
+            yield stay.ended
+        finally:
+            self.stays.discard(stay)
+            if stay.timer is not None:
+                stay.timer.cancel()
 
     async def need(self, topic: TopicName) -> None:
         """Make a topic that is missing, if that is wanted."""
@@ -70,26 +136,27 @@ class Serving:
             except TopicNotFound:
                 await self.client.create_topic(topic.full, if_not_exists=True)
 
-    async def until_stopped(
-        self, pieces: AsyncGenerator[bytes, None]
+    async def until_ended(
+        self, connection: HTTPConnection, pieces: AsyncGenerator[bytes, None]
     ) -> AsyncGenerator[bytes, None]:
-        """The pieces of a response that never ends, until the server stops."""
-        stop = asyncio.ensure_future(self.stopped.wait())
-        following: asyncio.Future[bytes] | None = None
-        try:
-            while True:
-                following = asyncio.ensure_future(anext(pieces))
-                await asyncio.wait([following, stop], return_when=asyncio.FIRST_COMPLETED)
-                if not following.done():
-                    return
-                try:
-                    piece = following.result()
-                except StopAsyncIteration:
-                    return
-                yield piece
-        finally:
-            stop.cancel()
-            if following is not None and not following.done():
-                following.cancel()
-                await asyncio.gather(following, return_exceptions=True)
-            await pieces.aclose()
+        """The pieces of a response that never ends, until it has to."""
+        with self.staying(connection) as ended:
+            stop = asyncio.ensure_future(ended.wait())
+            following: asyncio.Future[bytes] | None = None
+            try:
+                while True:
+                    following = asyncio.ensure_future(anext(pieces))
+                    await asyncio.wait([following, stop], return_when=asyncio.FIRST_COMPLETED)
+                    if not following.done():
+                        return
+                    try:
+                        piece = following.result()
+                    except StopAsyncIteration:
+                        return
+                    yield piece
+            finally:
+                stop.cancel()
+                if following is not None and not following.done():
+                    following.cancel()
+                    await asyncio.gather(following, return_exceptions=True)
+                await pieces.aclose()

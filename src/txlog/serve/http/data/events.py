@@ -62,7 +62,7 @@ async def tail(serving: Serving, request: Request) -> Response:
         raise
     headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
     return StreamingResponse(
-        serving.until_stopped(_events(readers, seen, stack)),
+        serving.until_ended(request, _events(readers, seen, stack)),
         media_type=EVENT_STREAM,
         headers=headers,
     )

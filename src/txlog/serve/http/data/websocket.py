@@ -46,19 +46,20 @@ async def connected(
         assert topic is not None
         if session is not reading:
             await serving.need(topic)
-        talk = asyncio.ensure_future(session(serving, socket, topic))
-        stop = asyncio.ensure_future(serving.stopped.wait())
-        try:
-            await asyncio.wait([talk, stop], return_when=asyncio.FIRST_COMPLETED)
-            if talk.done():
-                talk.result()
-                return
-        finally:
-            stop.cancel()
-            if not talk.done():
-                talk.cancel()
-                await asyncio.gather(talk, return_exceptions=True)
-        await socket.close(1001)
+        with serving.staying(socket) as ended:
+            talk = asyncio.ensure_future(session(serving, socket, topic))
+            stop = asyncio.ensure_future(ended.wait())
+            try:
+                await asyncio.wait([talk, stop], return_when=asyncio.FIRST_COMPLETED)
+                if talk.done():
+                    talk.result()
+                    return
+            finally:
+                stop.cancel()
+                if not talk.done():
+                    talk.cancel()
+                    await asyncio.gather(talk, return_exceptions=True)
+        await socket.close(1001 if serving.stopped.is_set() else 1008)
     except WebSocketDisconnect:
         return
     except TxlogError as error:

@@ -59,7 +59,7 @@ def routes(serving: Serving) -> list[Route]:
             raise TryAgain("too many watch this page", code=509)
         headers = {"X-Accel-Buffering": "no"}
         return StreamingResponse(
-            serving.until_stopped(live.watch()), media_type=EVENT_STREAM, headers=headers
+            serving.until_ended(request, live.watch()), media_type=EVENT_STREAM, headers=headers
         )
 
     async def query(request: Request) -> Response:

@@ -2,15 +2,18 @@
 // The page of `txlog serve`. The server draws the sections; this puts them in their places.
 const $ = (id) => document.getElementById(id);
 const root = document.documentElement;
-// A token comes behind the #, which is sent to no server: /#token=...
-const token = new URLSearchParams(location.hash.slice(1)).get("token");
-const signed = token ? { Authorization: `Bearer ${token}` } : {};
+// A token comes behind the #, which is sent to no server, or by the form. It is kept for this tab
+// and goes out in a header: not in a cookie, so no other page can use it, nor in an address.
+const given = new URLSearchParams(location.hash.slice(1)).get("token");
+if (given) { sessionStorage.setItem("token", given); history.replaceState(null, "", location.pathname); }
+const token = () => sessionStorage.getItem("token");
+const signed = () => (token() ? { Authorization: `Bearer ${token()}` } : {});
 const held = (place) => { // text that somebody is selecting
   const chosen = getSelection();
   return !chosen.isCollapsed && place.contains(chosen.anchorNode);
 };
 let isPaused = false;
-let source = null;
+let stop = null; // ends the stream
 const kept = new Map(); // sections that came while paused
 
 function state(word, kind) {
@@ -57,22 +60,79 @@ function show(look) {
   root.dataset.looks = String(Number(root.dataset.looks || 0) + 1);
 }
 
-function connect() {
-  source = new EventSource(token ? `page/stream?token=${encodeURIComponent(token)}` : "page/stream");
-  source.addEventListener("look", (event) => {
+const AGAIN_MS = 3000;
+const hear = {
+  look: (found) => {
     if (!isPaused) state("live", "live");
-    show(JSON.parse(event.data));
-  });
-  source.addEventListener("failure", (event) => {
-    const { reason, hint } = JSON.parse(event.data);
+    show(found);
+  },
+  failure: ({ reason, hint }) => {
     state("failing", "lost");
     $("said").textContent = hint ? `${reason} (${hint})` : reason;
-  });
-  source.onerror = () => {
-    state(source.readyState === EventSource.CLOSED ? "refused" : "reconnecting", "lost");
-    if (source.readyState === EventSource.CLOSED) setTimeout(connect, 3000);
-  };
+  },
+};
+
+// Server-sent events, read by hand: the browser's own reader of them sends no header.
+async function follow(body) {
+  const reader = body.pipeThrough(new TextDecoderStream()).getReader();
+  for (let text = ""; ;) {
+    const { value, done } = await reader.read();
+    if (done) return;
+    const events = (text + value).split("\n\n");
+    text = events.pop();
+    for (const one of events) {
+      const lines = one.split("\n");
+      const all = (name) => lines.filter((line) => line.startsWith(name)).map((line) => line.slice(name.length));
+      hear[all("event: ").join("")]?.(JSON.parse(all("data: ").join("\n")));
+    }
+  }
 }
+
+async function connect() {
+  stop?.abort();
+  const ending = stop = new AbortController();
+  while (!ending.signal.aborted) {
+    try {
+      const answer = await fetch("page/stream", { headers: signed(), signal: ending.signal });
+      if (answer.status === 401 || answer.status === 403) { refused(answer.status, (await answer.json()).reason); return; }
+      if (answer.ok) await follow(answer.body);
+    } catch { /* tried again */ }
+    if (ending.signal.aborted) return;
+    state("reconnecting", "lost");
+    await new Promise((done) => { setTimeout(done, AGAIN_MS); });
+  }
+}
+
+// --- who this is --------------------------------------------------------------------------------
+
+function account() {
+  $("account").hidden = false;
+  $("account").textContent = token() ? "Log out" : "Log in";
+}
+
+function refused(status, reason) {
+  state("refused", "lost");
+  $("login-why").textContent = token() ? reason : "This server wants to know who you are.";
+  if (status === 401) sessionStorage.removeItem("token");
+  account();
+  $("token").value = "";
+  if (!$("login").open) $("login").showModal();
+}
+
+$("login-form").addEventListener("submit", (event) => {
+  event.preventDefault();
+  sessionStorage.setItem("token", $("token").value.trim());
+  $("token").value = "";
+  $("login").close();
+  account();
+  connect();
+});
+$("login-close").addEventListener("click", () => $("login").close());
+$("account").addEventListener("click", () => {
+  if (!token()) { $("login").showModal(); return; }
+  sessionStorage.removeItem("token");
+  location.reload(); // nothing of the store stays on the screen
+});
 
 function pause() {
   isPaused = !isPaused;
@@ -126,7 +186,7 @@ async function open(topic) {
   $("sql").value = newest(topic);
   $("answer").textContent = "reading…";
   const path = full(topic).split("/").map(encodeURIComponent).join("/");
-  await answered(fetch(`topics/persistent/${path}?start=-50&limit=500`, { headers: signed }), ({ messages }) => {
+  await answered(fetch(`topics/persistent/${path}?start=-50&limit=500`, { headers: signed() }), ({ messages }) => {
     messages.sort((a, b) => b.publish_time - a.publish_time);
     const instant = (ms) => new Date(ms).toISOString().replace("T", " ").replace("Z", "");
     const names = ["message_id", "publish_time", "key", "value"];
@@ -162,7 +222,7 @@ async function run() {
   $("run").disabled = true;
   $("answer").textContent = "running…";
   const asked = fetch("page/query", {
-    method: "POST", body: JSON.stringify({ sql }), headers: { "Content-Type": "application/json", ...signed },
+    method: "POST", body: JSON.stringify({ sql }), headers: { "Content-Type": "application/json", ...signed() },
   });
   await answered(asked, (found) => {
     const count = `${found.rows.length} row${found.rows.length === 1 ? "" : "s"}`;
@@ -217,7 +277,7 @@ document.addEventListener("keydown", (event) => {
     if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) { event.preventDefault(); run(); }
     return;
   }
-  if (event.ctrlKey || event.metaKey || event.altKey || $("help").open) return;
+  if (event.ctrlKey || event.metaKey || event.altKey || document.querySelector("dialog[open]")) return;
   const acts = { "/": () => $("sql").focus(), p: pause, j: () => go(1), k: () => go(-1), "?": () => $("help").showModal() };
   const act = acts[event.key] || (/^[1-8]$/.test(event.key) ? () => links[Number(event.key) - 1].click() : null);
   if (act) { event.preventDefault(); act(); }
@@ -225,4 +285,5 @@ document.addEventListener("keydown", (event) => {
 $("pause").addEventListener("click", pause);
 $("help-button").addEventListener("click", () => $("help").showModal());
 addEventListener("scroll", mark, { passive: true });
+if (token()) account();
 connect();
