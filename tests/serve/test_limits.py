@@ -236,6 +236,16 @@ def test_sockets_for_another_process_are_not_taken() -> None:
         assert handed_over(environment, 7) == {}
 
 
+@pytest.mark.parametrize("names", [None, "", "txlog.socket", "pulsar2"])
+def test_a_socket_that_nobody_would_serve_is_refused(names: str | None) -> None:
+    """Kills: clients that connect to a socket of systemd, and wait there for ever."""
+    environment = {"LISTEN_PID": "7", "LISTEN_FDS": "1"}
+    if names is not None:
+        environment["LISTEN_FDNAMES"] = names
+    with pytest.raises(InvalidArgument, match="neither pulsar nor http"):
+        handed_over(environment, 7)
+
+
 def test_systemd_is_told(tmp_path: Path) -> None:
     path = str(tmp_path / "notify")
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as told:

@@ -15,7 +15,7 @@ from txlog.cli.line.command import command
 from txlog.cli.line.declared import Option
 from txlog.cli.terminal import say
 from txlog.engine.storage.user_files import replace_file
-from txlog.errors import InvalidArgument, MissingExtra, Usage, printable
+from txlog.errors import AlreadyExists, InvalidArgument, MissingExtra, Usage, printable
 from txlog.ranges import format_time
 
 _PACKAGES = ("google", "starlette", "uvicorn", "websockets", "jwt", "cryptography", "h11")
@@ -93,6 +93,7 @@ def serve(
     app = _module("app")
     with _with_extra():
         make = app.Options  # a module of txlog runs when it is used
+    tell = _log(call)
     options = make(
         pulsar_at,
         http_at,
@@ -101,14 +102,19 @@ def serve(
         limits=_module("core.limits").Limits.parse("--limit", limit or ()),
         is_insecure=insecure,
         sockets=_module("core.systemd").handed_over(os.environ, os.getpid()),
-        tell=_log(call),
+        tell=tell,
     )
     guard = None if auth is None else _module("auth.guard").Guard(Path(auth), call.clock)
     authority = _module("core.authority").Authority(guard)
     notify = _module("core.systemd").notify
 
     def told(places: list[str]) -> None:
-        call.say(f"serving {call.store_path()} at {' and '.join(places)}")
+        if pidfile is not None:
+            replace_file(pidfile, f"{os.getpid()}\n".encode())
+        if call.flags.log_format == "json":
+            tell("serving", {"store": call.store_path(), "urls": places})
+        else:
+            call.say(f"serving {call.store_path()} at {' and '.join(places)}")
         notify(os.environ, f"READY=1\nMAINPID={os.getpid()}")
 
     with _pidfile(pidfile), _with_extra():
@@ -146,15 +152,47 @@ def _tls(cert: str | None, key: str | None, client_ca: str | None, *, has_auth: 
 
 @contextmanager
 def _pidfile(path: str | None) -> Iterator[None]:
+    """Keep a file with the process id from being another's, and remove it at the end if it is ours.
+
+    raises: AlreadyExists: the server that it names runs, or it is no such file
+    """
     if path is None:
         yield
         return
-    replace_file(path, f"{os.getpid()}\n".encode())
+    number = _number_in(path)
+    if number not in (None, os.getpid()) and _serves(number):
+        raise AlreadyExists(
+            f"{path} is of process {number}, which serves", hint="stop it, or name another file"
+        )
     try:
         yield
     finally:
-        with suppress(OSError):
-            os.unlink(path)
+        with suppress(OSError, AlreadyExists):
+            if _number_in(path) == os.getpid():
+                os.unlink(path)
+
+
+def _number_in(path: str) -> int | None:
+    """The process that a file names; None without a file. Raises AlreadyExists for another file."""
+    try:
+        with open(path, "rb") as file:
+            data = file.read(32).strip()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise InvalidArgument(f"--pidfile {path} cannot be read: {error.strerror}") from error
+    if not data.isdigit() or len(data) > 10:
+        raise AlreadyExists(f"{path} is there, and has no process id", path=path)
+    return int(data)
+
+
+def _serves(number: int | None) -> bool:
+    """Whether a process runs `serve`: after a reboot another may have its number."""
+    try:
+        words = Path(f"/proc/{number}/cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return False
+    return b"serve" in words
 
 
 def _log(call: Call) -> Callable[[str, Mapping[str, object]], None]:

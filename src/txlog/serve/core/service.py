@@ -42,7 +42,7 @@ class Options(NamedTuple):
     tls: Tls | None = None
     limits: Limits = Limits()
     is_insecure: bool = False
-    sockets: Mapping[str, socket.socket] = {}
+    sockets: Mapping[str, list[socket.socket]] = {}
     tell: Tell = silent
 
 
@@ -86,7 +86,7 @@ class Service:
         return listening(
             f"--{name}",
             address,
-            None if given is None else [given],
+            given,
             has_tls=self.options.tls is not None,
             has_auth=self.authority.guard is not None,
             is_insecure=self.options.is_insecure,

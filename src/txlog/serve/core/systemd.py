@@ -14,12 +14,16 @@ from txlog.errors import InvalidArgument
 
 FIRST_DESCRIPTOR: Final = 3
 SOCKETS_MAX: Final = 16
+NAMES: Final = ("pulsar", "http")
 
 
-def handed_over(environment: Mapping[str, str], pid: int) -> dict[str, socket.socket]:
+def handed_over(environment: Mapping[str, str], pid: int) -> dict[str, list[socket.socket]]:
     """The sockets that systemd listens on, by their names; none if they are for another process.
 
-    raises: InvalidArgument for a descriptor that is no listening stream socket
+    A name may have several, such as one for each version of IP.
+
+    raises: InvalidArgument for a descriptor that is no listening stream socket, and for one without
+            a name that is served: clients would wait there for ever
     """
     if environment.get("LISTEN_PID") != str(pid):
         return {}
@@ -27,10 +31,15 @@ def handed_over(environment: Mapping[str, str], pid: int) -> dict[str, socket.so
     if not count.isdecimal() or not 0 < int(count) <= SOCKETS_MAX:
         return {}
     names = environment.get("LISTEN_FDNAMES", "").split(":")
-    found = dict[str, socket.socket]()
+    found = dict[str, list[socket.socket]]()
     for index in range(int(count)):
-        name = names[index] if index < len(names) and names[index] else str(index)
-        found[name] = _taken(FIRST_DESCRIPTOR + index)
+        name = names[index] if index < len(names) else ""
+        if name not in NAMES:
+            raise InvalidArgument(
+                f"LISTEN_FDNAMES: a socket is {name[:80]!r}, which is neither pulsar nor http",
+                hint="FileDescriptorName=pulsar in the unit of the socket",
+            )
+        found.setdefault(name, []).append(_taken(FIRST_DESCRIPTOR + index))
     return found
 
 

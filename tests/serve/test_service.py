@@ -1,0 +1,270 @@
+"""`txlog serve` as a service: sockets of systemd, pid files, signals, a structured log."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import txlog
+from tests.serve.served import Raw
+from txlog.serve.pulsar.wire import encoded
+
+pytestmark = pytest.mark.deep
+# As systemd: the sockets become 3, 4, ..., and LISTEN_PID is the program's own.
+ACTIVATE = """
+import os, sys
+names, fds, program = sys.argv[1], sys.argv[2].split(","), sys.argv[3:]
+kept = [os.dup(int(fd)) for fd in fds]
+high = [os.dup2(fd, 100 + n) for n, fd in enumerate(kept)]
+for n, fd in enumerate(high):
+    os.dup2(fd, 3 + n)
+os.environ.update(LISTEN_PID=str(os.getpid()), LISTEN_FDS=str(len(fds)), LISTEN_FDNAMES=names)
+os.execv(program[0], program)
+"""
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> str:
+    path = str(tmp_path / "store")
+    txlog.init(path)
+    return path
+
+
+def command(store: str, *options: str) -> list[str]:
+    return [sys.executable, "-m", "txlog", "--log-format", "json", "-S", store, "serve", *options]
+
+
+class Running:
+    """A server, and what it has said so far, line by line."""
+
+    def __init__(self, command: list[str], **options: object) -> None:
+        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, **options)  # type: ignore[call-overload]
+        self.lines: list[dict[str, object]] = []
+
+    def until(self, word: str) -> dict[str, object]:
+        """The first line with a word; every line is an object of JSON."""
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            self.lines.append(json.loads(line))
+            if word in line:
+                return self.lines[-1]
+        raise AssertionError(f"it never said {word}: {self.lines}")
+
+    def failed(self) -> tuple[int, str]:
+        """Its exit code and what it says, of one that does not start."""
+        _, said = self.process.communicate(timeout=60)
+        return self.process.returncode, said
+
+    def ended(self, number: int = signal.SIGTERM) -> int:
+        """Its exit code once it is told to end."""
+        self.process.send_signal(number)
+        code: int = self.process.wait(60)
+        assert self.process.stderr is not None
+        self.lines += [json.loads(line) for line in self.process.stderr]
+        return code
+
+    def urls(self) -> list[str]:
+        """Where it listens."""
+        urls = self.until("serving")["urls"]
+        assert isinstance(urls, list)
+        return urls
+
+
+@contextlib.contextmanager
+def running(command: list[str], **options: object) -> Iterator[Running]:
+    server = Running(command, **options)
+    try:
+        yield server
+    finally:
+        server.process.kill()
+        server.process.wait()
+        assert server.process.stderr is not None
+        server.process.stderr.close()
+
+
+def listener(host: str = "127.0.0.1") -> socket.socket:
+    made = socket.create_server(
+        (host, 0), family=socket.AF_INET6 if ":" in host else socket.AF_INET
+    )
+    made.set_inheritable(True)
+    return made
+
+
+def port(one: socket.socket) -> int:
+    return int(one.getsockname()[1])
+
+
+@contextlib.contextmanager
+def activated(store: str, names: str, sockets: list[socket.socket]) -> Iterator[Running]:
+    """A server that is given sockets."""
+    numbers = [one.fileno() for one in sockets]
+    wrapped = [sys.executable, "-c", ACTIVATE, names, ",".join(map(str, numbers))]
+    with running([*wrapped, *command(store)], pass_fds=numbers) as server:
+        yield server
+
+
+def test_sockets_of_systemd_are_served_and_outlive_a_server(store: str) -> None:
+    """Kills: a server that takes its own port beside them, and clients that are cut off."""
+    pulsar, web = listener(), listener()
+    early = socket.create_connection(("127.0.0.1", port(web)))  # before there is a server
+    with pulsar, web, early:
+        for turn in range(2):
+            with activated(store, "pulsar:http", [pulsar, web]) as server:
+                server.until("http://")
+                early.sendall(
+                    b"GET /ready HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+                )
+                assert b" 200 " in early.recv(1 << 16)
+                with Raw(f"pulsar://127.0.0.1:{port(pulsar)}") as raw:
+                    made = raw.ask("producer", "producer_success", topic="t", producer_id=1)
+                    assert made.producer_ready
+                early.close()
+                early = socket.create_connection(("127.0.0.1", port(web)))
+                with running(command(store, "--pulsar", "127.0.0.1:0", "--http", "off")) as other:
+                    other.until("pulsar://")  # one that has its own sockets serves beside it
+                assert server.ended() == 0, turn
+            early.close()
+            # nobody accepts now, yet it connects: it waits for the next server
+            early = socket.create_connection(("127.0.0.1", port(web)))
+        early.close()
+
+
+def test_one_name_may_have_several_sockets(store: str) -> None:
+    """Kills: a socket for the other version of IP that nobody serves."""
+    if not socket.has_dualstack_ipv6():
+        pytest.skip("there is no IPv6 here")
+    four, six = listener(), listener("::1")
+    with four, six, activated(store, "pulsar:pulsar", [four, six]) as server:
+        server.until("pulsar://")
+        for host, one in (("127.0.0.1", four), ("::1", six)):
+            with socket.create_connection((host, port(one))) as client:
+                client.sendall(encoded("connect", client_version="x", protocol_version=19))
+                assert client.recv(1 << 16)
+
+
+def test_a_socket_without_a_known_name_ends_the_start(store: str) -> None:
+    with listener() as one, activated(store, "txlog.socket", [one]) as server:
+        code, said = server.failed()
+    assert (code, "FileDescriptorName=pulsar" in said) == (2, True), said
+
+
+def test_systemd_is_told_that_it_is_ready_and_that_it_stops(store: str, tmp_path: Path) -> None:
+    path = str(tmp_path / "notify")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as told:
+        told.bind(path)
+        told.settimeout(60)
+        environment = {**os.environ, "NOTIFY_SOCKET": path}
+        options = ("--pulsar", "127.0.0.1:0", "--http", "off")
+        with running(command(store, *options), env=environment) as server:
+            assert told.recv(100) == f"READY=1\nMAINPID={server.process.pid}".encode()
+            server.ended()
+            assert told.recv(100) == b"STOPPING=1"
+
+
+# --- pid files -------------------------------------------------------------------------------
+
+
+def test_a_pid_file_is_there_while_it_serves_and_is_nobody_elses(
+    store: str, tmp_path: Path
+) -> None:
+    """Kills: a second server that takes the file away from the first, a stale file that keeps a
+    server from starting, a file that is no pid file and is overwritten."""
+    file = tmp_path / "txlog.pid"
+    line = command(store, "--pulsar", "127.0.0.1:0", "--http", "off", "--pidfile", str(file))
+    file.write_text(f"{os.getpid()}\n")  # alive, and no server
+    with running(line) as server:
+        server.until("pulsar://")
+        assert file.read_text() == f"{server.process.pid}\n"
+        with running(line) as second:
+            code, said = second.failed()
+        assert (code, f"is of process {server.process.pid}, which serves" in said) == (4, True)
+        assert file.read_text() == f"{server.process.pid}\n"
+        server.process.kill()
+        server.process.wait()
+    assert file.exists()  # stale
+    with running(line) as server:
+        server.until("pulsar://")
+        assert file.read_text() == f"{server.process.pid}\n"
+        server.ended()
+    assert not file.exists()
+    file.write_text("my thesis")
+    with running(line) as server:
+        code, said = server.failed()
+    assert (code, "has no process id" in said) == (4, True), said
+    assert file.read_text() == "my thesis"
+
+
+def test_a_pid_file_of_another_is_left(store: str, tmp_path: Path) -> None:
+    file = tmp_path / "txlog.pid"
+    line = command(store, "--pulsar", "127.0.0.1:0", "--http", "off", "--pidfile", str(file))
+    with running(line) as server:
+        server.until("pulsar://")
+        file.write_text("1\n")
+        server.ended()
+    assert file.read_text() == "1\n"
+
+
+# --- signals and log -------------------------------------------------------------------------
+
+SENT = 2_000
+
+
+def test_sigterm_answers_what_came_and_stores_what_it_answered(store: str) -> None:
+    """Kills: a receipt without its message, a message that is stored twice, a server that hangs."""
+    options = ("--pulsar", "127.0.0.1:0", "--http", "127.0.0.1:0")
+    with running(command(store, *options)) as server:
+        pulsar, web = server.urls()
+        events = http.client.HTTPConnection(web.partition("://")[2], timeout=60)
+        with Raw(pulsar) as raw, Raw(pulsar):  # the second one is idle
+            raw.ask("producer", "producer_success", topic="t", producer_id=1, producer_name="p")
+            events.request("GET", "/topics/persistent/public/default/t/events")
+            tail = events.getresponse()
+            for number in range(SENT):
+                head = {"sequence_id": number}
+                raw.message("send", b"%d" % number, head, producer_id=1, sequence_id=number)
+            code = server.ended()
+            receipts = []
+            with contextlib.suppress(EOFError, ConnectionError):
+                while True:
+                    body = raw.frame().body
+                    if hasattr(body, "sequence_id"):
+                        receipts.append(body.sequence_id)
+            tail.read()  # it has an end
+        events.close()
+    assert code == 0
+    with txlog.open(store) as client:
+        values = [int(one.value or b"-1") for one in client.reader("t")]
+    assert values == list(range(len(values)))
+    assert receipts == list(range(len(receipts)))
+    assert len(receipts) <= len(values)
+
+
+def test_the_log_is_an_object_a_line(store: str, tmp_path: Path) -> None:
+    (tmp_path / "secret.key").write_bytes(bytes(range(32)))
+    rules = tmp_path / "rules.toml"
+    rules.write_text('[tokens]\nsecret_key = "secret.key"\n')
+    options = ("--pulsar", "127.0.0.1:0", "--http", "off", "--auth", str(rules))
+    with running(command(store, *options)) as server:
+        [url] = server.urls()
+        with Raw(url, connects=False) as raw:
+            raw.send("connect", client_version="a\nb", protocol_version=19)
+            raw.read("error")
+        refused = server.until("refused")
+        assert {"level", "time", "event", "peer", "reason"} <= refused.keys()
+        assert refused["level"] == "warning"
+        rules.write_text("what = 1")
+        server.process.send_signal(signal.SIGHUP)
+        failed = server.until("is not known")
+        assert (failed["event"], failed["what"]) == ("failed", "rules")
+        server.ended()
+    assert all({"level", "time"} <= line.keys() for line in server.lines)
