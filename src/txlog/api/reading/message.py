@@ -30,6 +30,7 @@ _BESIDE: Final = (
 ).split()
 _INT64: Final = pa.int64()
 _TOGETHER: Final = 1000  # rows whose messages are made at once
+_FEW: Final = 100  # rows that a kernel is too dear for
 SHOWN_BYTES: Final = 48  # of a value or a key, in a repr
 SHOWN_PROPERTIES: Final = 4
 _INSTANTS: Final = frozenset({"publish_time", "event_time", "deliver_at", "visible_time"})
@@ -211,12 +212,10 @@ def messages(table: pa.Table, decoder: Decoder | None = None) -> Iterator[Messag
 
 def _made(table: pa.Table, decoder: Decoder | None) -> list[Message]:
     """The messages of some rows. The constructor of a frozen class would take six times as long."""
-    index = (number or 0 for number in _items(table, "index"))
-    places = zip(_items(table, "ledger"), _items(table, "entry"), index, strict=False)
     halves = zip(_items(table, "txn_most"), _items(table, "txn_least"), strict=False)
     is_judged = table.schema.get_field_index("is_late") >= 0
     columns = {
-        "message_id": (None if place[0] is None else MessageId(*place) for place in places),
+        "message_id": _ids(table),
         "properties": (dict(pairs) if pairs else {} for pairs in _items(table, "properties")),
         "txn": map(_txn, halves),
         "is_late": map(bool, _items(table, "is_late")) if is_judged else repeat(False),
@@ -231,6 +230,18 @@ def _made(table: pa.Table, decoder: Decoder | None) -> list[Message]:
     return made
 
 
+def _ids(table: pa.Table) -> Iterable[MessageId | None]:
+    """The ids of the rows; messages that nothing has committed have none."""
+    ledgers, entries, indexes = (
+        table.column(name).to_pylist() for name in ("ledger", "entry", "index")
+    )
+    made = map(MessageId, ledgers, entries, [index or 0 for index in indexes])
+    if None not in ledgers:
+        return made
+    pairs = zip(ledgers, made, strict=True)
+    return (None if ledger is None else one for ledger, one in pairs)
+
+
 @lru_cache(16)
 def _txn(halves: tuple[int | None, int]) -> TxnId | None:
     most, least = halves
@@ -240,7 +251,10 @@ def _txn(halves: tuple[int | None, int]) -> TxnId | None:
 def _items(table: pa.Table, name: str) -> Iterable[Any]:
     """The values of a column; most messages have no value in most of them."""
     column = table.column(name)
-    if name != "topic" and column.null_count == len(column):
+    if name == "topic":  # as a text the only one costs most
+        names = column.unique().to_pylist() if len(column) > _FEW else column.to_pylist()
+        return repeat(names[0]) if len(names) == 1 else column.to_pylist()
+    if column.null_count == len(column):
         return repeat(None)
     if name not in _INSTANTS:
         items: list[Any] = column.to_pylist()

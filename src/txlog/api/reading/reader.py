@@ -668,6 +668,9 @@ class Reader:
 
     def __iter__(self) -> Iterator[Message]:
         while True:
+            if self._buffered and self._session is None:  # each step costs as much as a message
+                yield self._buffered.popleft()
+                continue
             message, has_moved = self._read_next()
             if message is not None:
                 yield message
