@@ -25,7 +25,7 @@ def view_of(ledgers: dict[int, dict[int, int]], sizes: dict[int, int]) -> View:
     ends = [LedgerEnd(ledger, size, size * 10, size) for ledger, size in sizes.items()]
     markers = {
         ledger: [
-            Marker(entry, 1, entry, count, 0, 1, [(99, entry * 100, count, 1)])
+            Marker(entry, 1, entry, count, 0, 1, ((99, entry * 100, count, 1),))
             for entry, count in sorted(known.items())
         ]
         for ledger, known in ledgers.items()

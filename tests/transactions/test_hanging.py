@@ -125,8 +125,8 @@ def test_rows_and_acknowledgements_of_the_unknown(bench: Bench) -> None:
 
     def unregister(view: View) -> None:
         record = view.coordinator(txn.coordinator).unfinished[txn.sequence]
-        record.partitions.clear()
-        record.subscriptions.clear()
+        record.partitions = ()
+        record.subscriptions = ()
 
     client._store.read(unregister)
     assert corrupt(bench) == [(txn, "open")]

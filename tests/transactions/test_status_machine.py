@@ -101,7 +101,7 @@ def test_the_decision_is_kept_when_the_end_comes_later() -> None:
     FOLD.apply(state, 30, 90, StatusUpdated(0, 0, COMMITTING, COMMITTED, markers=[(2, 5, 7, 1)]))
     txn = state.ended[0]
     assert (txn.decision_lsn, txn.messages, txn.acks, txn.ended_ms) == (20, 3, 2, 90)
-    assert txn.markers == [(1, 4, 0, 2), (2, 5, 7, 1)]
+    assert txn.markers == ((1, 4, 0, 2), (2, 5, 7, 1))
 
 
 def test_the_ended_stand_in_order_of_decision() -> None:

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from tests.engine_kit import Bench, send
-from txlog.engine.folds import catalog
+from txlog.engine.folds import buffer, catalog
 from txlog.engine.model.ops import ConsumerAttached, ConsumerDetached, SubscriptionCreated
 from txlog.engine.storage.late_values import Late
 from txlog.engine.view.view import View
@@ -102,6 +102,24 @@ def test_a_process_decodes_what_it_uses(bench: Bench) -> None:
     assert len(other.transactions(all=True)) == MANY + 1
     other.checkpoint()
     assert sorted(row["topic"] for row in bench.another().topics()) == names
+
+
+def test_markers_are_dumped_as_any_list(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever of them was encoded before, appended or replaced since."""
+    monkeypatch.setattr(buffer, "BLOCK", 4)
+    chance = random.Random(1)
+    state = buffer.Buffer()
+    known = state.markers[7] = buffer.Markers()
+    for entry in range(70):
+        known.append(buffer.Marker(entry, 1, entry, 1, 0, entry, ((9, entry, 1, 1),)))
+        if entry % 3 == 0:
+            at = chance.randrange(len(known))
+            known[at] = msgspec.structs.replace(known[at], ranges=((8, entry, 1, 1),))
+        found = buffer.FOLD.dump(state)
+        assert found == msgspec.msgpack.encode(state)
+        assert buffer.FOLD.load(found) == state
+    with pytest.raises(AttributeError):  # who changed one would be missing from the dump
+        known[0].count = 2  # type: ignore[misc]
 
 
 def test_the_consumers_of_a_dump_without_their_list_are_found() -> None:

@@ -189,7 +189,7 @@ def _messages(state: Topic) -> None:
 
 def _marker(state: Buffer) -> None:
     for known in state.markers.values():
-        known[0].sequence += 1
+        known[0] = msgspec.structs.replace(known[0], sequence=known[0].sequence + 1)
 
 
 def _lost_marker(state: Buffer) -> None:
@@ -228,9 +228,9 @@ def _ended(state: Coordinator) -> None:
 
 def _markers_of_txn(state: Coordinator) -> None:
     for txn in state.ended.values():
-        txn.markers = [
+        txn.markers = tuple(
             (number, ledger, entry, count + 1) for number, ledger, entry, count in txn.markers
-        ]
+        )
 
 
 def _bound(state: Keys) -> None:

@@ -208,7 +208,7 @@ def in_buffer(view: View, txn: Txn, partition: int) -> InBuffer:
     count = 0 if held is None else held.count
     if marker is not None:
         known = buffers.find_marker(view.buffer(partition), marker[1], marker[2])
-        ranges, count = ([], marker[3]) if known is None else (known.ranges, marker[3])
+        ranges, count = ([], marker[3]) if known is None else (list(known.ranges), marker[3])
     aborted = txn.status in (ABORTING, ABORTED)
     start = None if aborted or not ranges else MessageId(ranges[0][0], ranges[0][1])
     return {
@@ -283,7 +283,7 @@ def message_keys(view: View, store: Store, txn_id: TxnId) -> list[str]:
         ranges = [] if held is None else held.ranges
         for number, ledger, entry, _ in txn.markers:
             marker = buffers.find_marker(state, ledger, entry) if number == partition else None
-            ranges = ranges if marker is None else marker.ranges
+            ranges = ranges if marker is None else list(marker.ranges)
         wanted = [(ledger, row, row + rows) for ledger, row, rows, _ in ranges]
         for table in view.rows(wanted, ("key",)):
             keys.update(key for key in table.column("key").unique().to_pylist() if key is not None)

@@ -21,8 +21,8 @@ Invariants
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -43,6 +43,8 @@ from txlog.engine.model.ops import (
 from txlog.engine.model.ranges import Moves, Range, moved, moved_row
 from txlog.engine.model.schedule import times_from
 
+BLOCK: Final = 1024  # markers that are encoded together
+
 
 class Held(msgspec.Struct, array_like=True, gc=False):
     """What an open transaction has here; producers: name -> (last sequence, its index).
@@ -61,8 +63,11 @@ class Held(msgspec.Struct, array_like=True, gc=False):
     watermarks: int = 0
 
 
-class Marker(msgspec.Struct, array_like=True, gc=False):
-    """A commit marker of the partition and where its messages lie in the sidecar."""
+class Marker(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A commit marker of the partition and where its messages lie in the sidecar.
+
+    Nothing in it changes, and the collector need not look at tuples of numbers.
+    """
 
     entry: int
     coordinator: int
@@ -70,9 +75,54 @@ class Marker(msgspec.Struct, array_like=True, gc=False):
     count: int
     time_ms: int
     lsn: int
-    ranges: list[Range]
+    ranges: tuple[Range, ...]
     payload_bytes: int = 0
     sizes: dict[int, int] | None = None
+
+
+class Markers(list[Marker]):
+    """The markers of a partition ledger, by entry: they are appended, and replaced in place.
+
+    A dump has all of them, and threads wait for it. So what was encoded once is kept, in blocks;
+    a block is encoded again when one of its markers was replaced.
+    """
+
+    __slots__ = ("_blocks",)
+
+    def __init__(self, known: Iterable[Marker] = ()) -> None:
+        super().__init__(known)
+        self._blocks: dict[int, bytes] = {}
+
+    def __setitem__(self, at: Any, marker: Any) -> None:
+        assert at >= 0  # a block is found by the index from the front
+        self._blocks.pop(at // BLOCK, None)
+        super().__setitem__(at, marker)
+
+    def encoded(self) -> msgspec.Raw:
+        """The list as msgpack."""
+        whole = len(self) // BLOCK
+        parts = [_array_head(len(self))]
+        for number in range(whole):
+            found = self._blocks.get(number)
+            if found is None:
+                found = self._blocks[number] = self._items(number)
+            parts.append(found)
+        parts.append(self._items(whole))
+        return msgspec.Raw(b"".join(parts))
+
+    def _items(self, number: int) -> bytes:
+        """The markers of a block, one behind the other."""
+        items = self[number * BLOCK : (number + 1) * BLOCK]
+        return msgspec.msgpack.encode(items)[len(_array_head(len(items))) :]
+
+
+def _array_head(items: int) -> bytes:
+    """What msgpack writes before the items of an array."""
+    if items < 1 << 4:
+        return bytes([0x90 | items])
+    if items < 1 << 16:
+        return b"\xdc" + items.to_bytes(2, "big")
+    return b"\xdd" + items.to_bytes(4, "big")
 
 
 class SidecarLedger(msgspec.Struct, array_like=True, gc=False):
@@ -109,7 +159,7 @@ class Buffer(msgspec.Struct, array_like=True):
 
     ledgers: list[SidecarLedger] = []
     held: dict[int, dict[int, Held]] = {}  # coordinator -> sequence -> what it has here
-    markers: dict[int, list[Marker]] = {}  # partition ledger -> markers, by entry
+    markers: dict[int, list[Marker]] = {}  # partition ledger -> its Markers, by entry
     dead_bytes: int = 0
     aborted_count: int = 0
     committed_count: int = 0
@@ -129,7 +179,9 @@ def apply(state: Buffer, lsn: int, time_ms: int, op: Op) -> None:
 def _take_buffer_committed(state: Buffer, lsn: int, time_ms: int, op: BufferCommitted) -> None:
     _grow(state, lsn, op.ledger, op.entry, 1, 0)
     held = _take(state, lsn, op.coordinator, op.sequence)
-    known = state.markers.setdefault(op.marker_ledger, [])
+    known = state.markers.get(op.marker_ledger)
+    if known is None:
+        known = state.markers[op.marker_ledger] = Markers()
     if known and known[-1].entry >= op.marker_entry:
         raise broken("buffer", lsn, f"marker {op.marker_entry} does not follow the last")
     known.append(
@@ -140,7 +192,7 @@ def _take_buffer_committed(state: Buffer, lsn: int, time_ms: int, op: BufferComm
             held.count,
             time_ms,
             lsn,
-            held.ranges,
+            tuple(held.ranges),
             held.payload_bytes,
             held.sizes,
         )
@@ -288,11 +340,17 @@ def _take(state: Buffer, lsn: int, coordinator: int, sequence: int) -> Held:
 def _sealed(state: Buffer, ledger: int) -> None:
     row = 0
     for number in sorted(state.markers):
-        for marker in state.markers[number]:
-            for at, part in enumerate(marker.ranges):
+        known = state.markers[number]
+        for at, marker in enumerate(known):
+            if all(part[0] != ledger for part in marker.ranges):
+                continue
+            ranges = list[Range]()
+            for part in marker.ranges:
                 if part[0] == ledger:
-                    marker.ranges[at] = (ledger, row, part[2], part[3])
+                    part = (ledger, row, part[2], part[3])
                     row += part[2]
+                ranges.append(part)
+            known[at] = msgspec.structs.replace(marker, ranges=tuple(ranges))
     for end in state.ledgers:
         if end.ledger == ledger:  # a clean file holds no dead rows
             end.sealed = True
@@ -341,7 +399,7 @@ def _trim(state: Buffer, ledger: int) -> None:
             state.trimmed.setdefault(side, []).append((row, rows))
 
 
-def _kill(state: Buffer, gone: list[Held] | list[Marker]) -> None:
+def _kill(state: Buffer, gone: Sequence[Held | Marker]) -> None:
     ends = {end.ledger: end for end in state.ledgers}
     for one in gone:
         for ledger in {part[0] for part in one.ranges}:
@@ -374,13 +432,22 @@ def _compacted(state: Buffer, lsn: int, time_ms: int, op: Compacted) -> None:
         moves[ledger].append((row, rows, new_row))
     new = SidecarLedger(op.file.ledger, op.file.rows, op.payload_bytes, time_ms, sealed=True)
     live = 0
-    for one in transactions(state):
-        touched = {part[0] for part in one.ranges} & moves.keys()
-        if touched:
-            size = sum(bytes_in(one, ledger) for ledger in touched)
-            _move(one, lsn, moves, new.ledger, size)
-            new.open_txns += isinstance(one, Held)
-            live += size
+    for number in sorted(state.markers):
+        known = state.markers[number]
+        for here, marker in enumerate(known):
+            if any(part[0] in moves for part in marker.ranges):
+                to = _moved(marker, lsn, moves, new.ledger)
+                known[here] = msgspec.structs.replace(
+                    marker, ranges=tuple(to.ranges), sizes=to.sizes
+                )
+                live += to.size
+    for _, by_sequence in sorted(state.held.items()):
+        for _, held in sorted(by_sequence.items()):
+            if any(part[0] in moves for part in held.ranges):
+                to = _moved(held, lsn, moves, new.ledger)
+                held.ranges, held.sizes = to.ranges, to.sizes
+                new.open_txns += 1
+                live += to.size
     new.dead_bytes = max(0, op.payload_bytes - live)
     for ledger, row, rows in trimmed:  # since the file was made: it holds them, dead
         at = moved_row(moves[ledger], row, rows)
@@ -390,15 +457,25 @@ def _compacted(state: Buffer, lsn: int, time_ms: int, op: Compacted) -> None:
     _recount(state)
 
 
-def _move(one: Held | Marker, lsn: int, moves: Moves, ledger: int, size: int) -> None:
+class _Moved(NamedTuple):
+    """Where the messages of a transaction are after a compaction; size: of those it has moved."""
+
+    ranges: list[Range]
+    sizes: dict[int, int] | None
+    size: int
+
+
+def _moved(one: Held | Marker, lsn: int, moves: Moves, ledger: int) -> _Moved:
     """Let the ranges of a transaction point into the new ledger."""
-    if one.sizes is not None:
-        one.sizes = {old: known for old, known in one.sizes.items() if old not in moves}
-        one.sizes = {**one.sizes, ledger: size} if one.sizes else None
+    size = sum(bytes_in(one, old) for old in {part[0] for part in one.ranges} & moves.keys())
+    sizes = one.sizes
+    if sizes is not None:
+        sizes = {old: known for old, known in sizes.items() if old not in moves}
+        sizes = {**sizes, ledger: size} if sizes else None
     made = moved(one.ranges, moves, ledger)
     if made is None:
         raise broken("buffer", lsn, f"live rows were not moved to ledger {ledger}")
-    one.ranges = made
+    return _Moved(made, sizes, size)
 
 
 def find_held(state: Buffer, coordinator: int, sequence: int) -> Held | None:
@@ -441,5 +518,32 @@ _TAKES: dict[type, Callable[[Buffer, int, int, Any], None]] = {
     LedgerTrimmed: _take_ledger_trimmed,
     Compacted: _compacted,
 }
-_decoder = msgspec.msgpack.Decoder(Buffer)
-FOLD = Fold("buffer", Buffer, apply, msgspec.msgpack.encode, _decoder.decode, _TAKES)
+
+
+class _Dump(Buffer, array_like=True):
+    """A dump, whose markers are encoded by themselves."""
+
+    markers: dict[int, msgspec.Raw] = {}  # type: ignore[assignment]
+
+
+def _dump(state: Buffer) -> bytes:
+    encoded: dict[int, msgspec.Raw] = {}
+    for number, known in state.markers.items():
+        assert isinstance(known, Markers)
+        encoded[number] = known.encoded()
+    return msgspec.msgpack.encode(_Dump(**{**_fields(state), "markers": encoded}))
+
+
+def _load(data: bytes) -> Buffer:
+    values = _fields(_decoder.decode(data))
+    markers = {number: Markers(_markers.decode(raw)) for number, raw in values["markers"].items()}
+    return Buffer(**{**values, "markers": markers})
+
+
+def _fields(of: Buffer) -> dict[str, Any]:
+    return {name: getattr(of, name) for name in Buffer.__struct_fields__}
+
+
+assert _Dump.__struct_fields__ == Buffer.__struct_fields__
+_decoder, _markers = msgspec.msgpack.Decoder(_Dump), msgspec.msgpack.Decoder(list[Marker])
+FOLD = Fold("buffer", Buffer, apply, _dump, _load, _TAKES)

@@ -49,7 +49,11 @@ DURATION_BOUNDS_MS = (
 
 
 class Txn(msgspec.Struct, array_like=True, gc=False):
-    """The record of a transaction; instants in ms."""
+    """The record of a transaction; instants in ms.
+
+    Tuples of numbers: of lists the collector would look at those of every one that is remembered.
+    skipped: (partition, subscription) that were deleted before its end
+    """
 
     coordinator: int
     sequence: int
@@ -66,14 +70,12 @@ class Txn(msgspec.Struct, array_like=True, gc=False):
     modified_ms: int = 0
     ended_ms: int = 0
     decision_lsn: int = 0
-    partitions: list[int] = []
-    subscriptions: list[tuple[int, int]] = []
+    partitions: tuple[int, ...] = ()
+    subscriptions: tuple[tuple[int, int], ...] = ()
     messages: int = 0
     acks: int = 0
-    markers: list[tuple[int, int, int, int]] = []
-    skipped: list[
-        tuple[int, int]
-    ] = []  # (partition, subscription) that were deleted before its end
+    markers: tuple[tuple[int, int, int, int], ...] = ()
+    skipped: tuple[tuple[int, int], ...] = ()
 
 
 class Coordinator(msgspec.Struct, array_like=True):
@@ -155,10 +157,6 @@ def take_whole(state: Coordinator, lsn: int, time_ms: int, ops: list[Op]) -> boo
         if op.sequence != sequence or op.coordinator != number:
             return False
     state.log_ops += len(own)
-    if len(partitions) > 1:
-        partitions = list(dict.fromkeys(partitions))
-    if len(subscriptions) > 1:
-        subscriptions = list(dict.fromkeys(subscriptions))
     state.next_sequence = sequence + 1
     state.created_count += 1
     txn = Txn(
@@ -177,12 +175,12 @@ def take_whole(state: Coordinator, lsn: int, time_ms: int, ops: list[Op]) -> boo
         time_ms,
         time_ms,
         lsn,
-        partitions,
-        subscriptions,
+        tuple(dict.fromkeys(partitions)),
+        tuple(dict.fromkeys(subscriptions)),
         decided.messages,
         decided.acks,
-        decided.markers,
-        ended.skipped,
+        tuple(decided.markers),
+        tuple(ended.skipped),
     )
     _remember(state, txn)
     _count_end(state, txn, late=False)
@@ -211,7 +209,7 @@ def _is_whole(state: Coordinator, own: list[Op]) -> bool:
 def _take_partition_added(state: Coordinator, lsn: int, time_ms: int, op: PartitionAdded) -> None:
     txn = _unfinished(state, lsn, op.sequence)
     if op.partition not in txn.partitions:
-        txn.partitions.append(op.partition)
+        txn.partitions = (*txn.partitions, op.partition)
         txn.modified_ms = time_ms
     state.log_ops += 1
 
@@ -221,7 +219,7 @@ def _take_subscription_added(
 ) -> None:
     txn = _unfinished(state, lsn, op.sequence)
     if (op.subscription, op.partition) not in txn.subscriptions:
-        txn.subscriptions.append((op.subscription, op.partition))
+        txn.subscriptions = (*txn.subscriptions, (op.subscription, op.partition))
         txn.modified_ms = time_ms
     state.log_ops += 1
 
@@ -264,11 +262,11 @@ def _update(state: Coordinator, lsn: int, time_ms: int, op: StatusUpdated) -> No
     txn.modified_ms = time_ms
     if op.expected == OPEN:
         txn.decision_lsn, txn.reason = lsn, op.reason
-        txn.messages, txn.acks, txn.markers = op.messages, op.acks, op.markers
+        txn.messages, txn.acks, txn.markers = op.messages, op.acks, tuple(op.markers)
     elif op.markers:
-        txn.markers = sorted([*txn.markers, *op.markers])
+        txn.markers = tuple(sorted([*txn.markers, *op.markers]))
     if op.status in ENDED:
-        txn.ended_ms, txn.skipped = time_ms, op.skipped
+        txn.ended_ms, txn.skipped = time_ms, tuple(op.skipped)
         del state.unfinished[op.sequence]
         _remember(state, txn)
         _count_end(state, txn, late=lsn > txn.decision_lsn)

@@ -6,6 +6,7 @@ The ranges of a transaction are in order of index; rows that follow each other a
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Iterable
 from itertools import pairwise
 
 # (ledger, first row, rows, index of the first row)
@@ -21,7 +22,7 @@ def moved_row(moves: list[tuple[int, int, int]], row: int, rows: int) -> int | N
     return new_row + row - first if first <= row <= row + rows <= first + count else None
 
 
-def moved(ranges: list[Range], moves: Moves, ledger: int) -> list[Range] | None:
+def moved(ranges: Iterable[Range], moves: Moves, ledger: int) -> list[Range] | None:
     """The ranges of a transaction after its rows were moved to a ledger; None: some were not."""
     out: list[Range] = []
     for part in ranges:

@@ -96,7 +96,8 @@ def participants(
 
 def skipped_by(view: View, txn: Txn) -> list[Participant]:
     """Participants that were deleted before the end; of an unfinished one, those that are now."""
-    return txn.skipped if txn.status in coordinators.ENDED else participants(view, txn).skipped
+    is_ended = txn.status in coordinators.ENDED
+    return list(txn.skipped) if is_ended else participants(view, txn).skipped
 
 
 def waiting_for(view: View, partition: int) -> list[Txn]:

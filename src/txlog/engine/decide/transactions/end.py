@@ -118,10 +118,10 @@ def _recorded(view: View, txn_id: TxnId, txn: Txn, open_ms: int) -> EndAnswer:
             txn.reason,
             txn.messages,
             txn.acks,
-            txn.markers,
+            list(txn.markers),
             txn.ended_ms - txn.wall_ms,
             [],
-            txn.skipped,
+            list(txn.skipped),
         )
     found = participants(view, txn)
     markers = sorted([*txn.markers, *unrecorded_markers(view, txn)])
