@@ -29,7 +29,7 @@ from txlog.api.consuming.receive import Guard, Receiving, Still
 from txlog.api.reading.message import Message
 from txlog.api.reading.pause import Quiet, least, until
 from txlog.api.reading.watermark_ground import Subscribed
-from txlog.api.reading.watermark_session import Watermark, WatermarkListener, WatermarkSession
+from txlog.api.reading.watermark_session import Watermarked, WatermarkListener, WatermarkSession
 from txlog.api.transactions.transaction import Later, Transaction
 from txlog.arguments import checked
 from txlog.clock import Instant
@@ -52,7 +52,7 @@ from txlog.settings import QUEUE_SIZE
 
 
 @checked
-class Consumer:
+class Consumer(Watermarked):
     """Receives from one topic on a subscription; safe to call from many threads.
 
     >>> import tempfile, txlog
@@ -260,20 +260,6 @@ class Consumer:
     def _assigned(self, view: View) -> list[tuple[int, int]]:
         """(subscription, partition) of those it may receive from; raises when closed."""
         return self._receiving.assigned(view)
-
-    def get_last_watermark(self) -> Watermark | None:
-        """The last watermark it received in this epoch; None without watermarks."""
-        return None if self._session is None else self._session.last
-
-    @property
-    def watermark_status(self) -> str | None:
-        """unknown, active, idle or unavailable at the last receive; None without watermarks."""
-        return None if self._session is None else self._session.status
-
-    @property
-    def late_messages(self) -> int:
-        """How many messages were older than its watermark when it received them."""
-        return 0 if self._session is None else self._session.late_messages
 
     def has_message_available(self) -> bool:
         """True when a message can be received now."""

@@ -23,7 +23,7 @@ from txlog.api.reading.pause import Quiet, least, until
 from txlog.api.reading.reader import Reader
 from txlog.api.reading.watermark_ground import HandedOut
 from txlog.api.reading.watermark_session import (
-    Watermark,
+    Watermarked,
     WatermarkListener,
     WatermarkSession,
     check_listener,
@@ -53,7 +53,7 @@ Ours = list[tuple[int, Run]]  # partition number, run without whole markers
 
 
 @checked
-class NonDurableConsumer:
+class NonDurableConsumer(Watermarked):
     """Receives a topic from a position on; its acknowledgements are known to nobody else.
 
     Messages that were given back come before new ones, in order of position. Safe to call from many
@@ -318,20 +318,6 @@ class NonDurableConsumer:
             return table
         previews = table.filter(table.column("ledger").is_null())
         return pa.concat_tables([rows_in(view, 0, table, left), previews])
-
-    def get_last_watermark(self) -> Watermark | None:
-        """The last watermark it received in this epoch; None without watermarks."""
-        return None if self._session is None else self._session.last
-
-    @property
-    def watermark_status(self) -> str | None:
-        """unknown, active, idle or unavailable at the last receive; None without watermarks."""
-        return None if self._session is None else self._session.status
-
-    @property
-    def late_messages(self) -> int:
-        """How many messages were older than its watermark when it received them."""
-        return 0 if self._session is None else self._session.late_messages
 
     def has_message_available(self) -> bool:
         """True when a message can be received now."""

@@ -29,7 +29,7 @@ from txlog.api.consuming.receive import Guard
 from txlog.api.reading.message import Message
 from txlog.api.reading.pause import Quiet, least, until
 from txlog.api.reading.watermark_ground import Subscribed
-from txlog.api.reading.watermark_session import Watermark, WatermarkListener, WatermarkSession
+from txlog.api.reading.watermark_session import Watermarked, WatermarkListener, WatermarkSession
 from txlog.api.transactions.transaction import Later, Transaction
 from txlog.arguments import checked
 from txlog.engine.decide.consuming.acknowledge import AckAnswer
@@ -62,7 +62,7 @@ _GONE = (TopicNotFound, SubscriptionNotFound, AlreadyClosed)  # closed: it was d
 
 
 @checked
-class MultiTopicsConsumer:
+class MultiTopicsConsumer(Watermarked):
     """Receives from several topics in fair turns; safe to call from many threads.
 
     With a pattern (re.compile) it takes the topics whose name it matches as a whole: the short
@@ -361,20 +361,6 @@ class MultiTopicsConsumer:
         items = list(self._consumers.items())
         self._turn %= max(1, len(items))
         return items[self._turn :] + items[: self._turn]
-
-    def get_last_watermark(self) -> Watermark | None:
-        """The last watermark it received in this epoch; None without watermarks."""
-        return None if self._session is None else self._session.last
-
-    @property
-    def watermark_status(self) -> str | None:
-        """unknown, active, idle or unavailable at the last receive; None without watermarks."""
-        return None if self._session is None else self._session.status
-
-    @property
-    def late_messages(self) -> int:
-        """How many messages were older than its watermark when it received them."""
-        return 0 if self._session is None else self._session.late_messages
 
     def has_message_available(self) -> bool:
         """True when a message of any topic can be received."""

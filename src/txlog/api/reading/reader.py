@@ -20,7 +20,7 @@ from txlog.api.reading.message import Decoder, Message, messages
 from txlog.api.reading.pause import Quiet, least, until, until_appended, until_told
 from txlog.api.reading.watermark_ground import HandedOut
 from txlog.api.reading.watermark_session import (
-    Watermark,
+    Watermarked,
     WatermarkListener,
     WatermarkSession,
     check_listener,
@@ -79,7 +79,7 @@ AHEAD_FIRST, AHEAD_GROWTH = 10, 10  # of read_next: most readers of one message 
 
 
 @checked
-class Reader:
+class Reader(Watermarked):
     """Reads a topic from a position on; iterating ends at the end of the log.
 
     With watermarks its value is that of the place up to which it has delivered: the last message,
@@ -578,20 +578,6 @@ class Reader:
         if ground is not None and message is not None:
             ground.handed_out(message)
         return message
-
-    def get_last_watermark(self) -> Watermark | None:
-        """The last watermark it received in this epoch; None without watermarks."""
-        return None if self._session is None else self._session.last
-
-    @property
-    def watermark_status(self) -> str | None:
-        """unknown, active, idle or unavailable at the last receive; None without watermarks."""
-        return None if self._session is None else self._session.status
-
-    @property
-    def late_messages(self) -> int:
-        """How many messages were older than its watermark when it received them."""
-        return 0 if self._session is None else self._session.late_messages
 
     def has_message_available(self) -> bool:
         """True when a visible message follows."""

@@ -1,4 +1,4 @@
-"""Owns WatermarkSession: the watermark that one consumer was handed, and the next one.
+"""Owns WatermarkSession: the watermark that one consumer was handed, and the next one; Watermarked.
 
     turn         messages, or the news that there is an event, whichever is next
     moved        makes the next event, durable before the consumer and its listener hear of it
@@ -288,3 +288,24 @@ class WatermarkSession:
         subscriptions = self._view.catalog.subscriptions
         held = {subscriptions[pair[0]].name for pair in self._standings if pair[0] in subscriptions}
         self._store.tally.late[(topic, partition, min(held, default=""))] += count
+
+
+class Watermarked:
+    """What every reader and consumer says of its watermark."""
+
+    __slots__ = ()
+    _session: WatermarkSession | None
+
+    def get_last_watermark(self) -> Watermark | None:
+        """The last watermark it received in this epoch; None without watermarks."""
+        return None if self._session is None else self._session.last
+
+    @property
+    def watermark_status(self) -> str | None:
+        """unknown, active, idle or unavailable at the last receive; None without watermarks."""
+        return None if self._session is None else self._session.status
+
+    @property
+    def late_messages(self) -> int:
+        """How many messages were older than its watermark when it received them."""
+        return 0 if self._session is None else self._session.late_messages
