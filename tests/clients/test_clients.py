@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import sys
 from decimal import Decimal
 from operator import mul
 from pathlib import Path
@@ -52,6 +53,28 @@ def test_stock_client_with_tls_tokens_and_certificates(client: str, tmp_path: Pa
 
 def test_table_of_clients_is_in_the_documents() -> None:
     assert features.DOCUMENT.read_text(encoding="utf-8") == features.written()
+
+
+@pytest.mark.clients
+def test_first_steps_in_the_documents_run(tmp_path: Path) -> None:
+    text = (bed.ROOT / "docs" / "serve.md").read_text(encoding="utf-8")
+    (program,) = [
+        part.partition("```")[0]
+        for part in text.split("```python\n")[1:]
+        if '"orders", "billing"' in part
+    ]
+    with bed.serving(tmp_path) as server:
+        made = subprocess.run(
+            [sys.executable, "-c", program.replace("pulsar://127.0.0.1:6650", server.url)],
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=bed.RUN_SECONDS,
+        )
+        said = [
+            line for line in made.stdout.splitlines() if line.startswith("ana ")
+        ]  # it logs there
+        assert said == ["ana 1 cups", "ana 2 cups", "ana 3 cups"]
 
 
 LINES = 541_909
