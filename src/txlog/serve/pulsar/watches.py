@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
-from txlog.errors import InvalidArgument, NotAllowed, TxlogError
+from txlog.errors import InvalidArgument, NotAllowed, NotFound, TxlogError
 from txlog.ids import TopicName
 from txlog.serve.core.census import Census
 from txlog.serve.core.limits import too_many
@@ -111,7 +111,8 @@ def _found(one: Watch, connection: Connection, census: Census, _: object) -> set
 
 def close(connection: Connection, body: Proto, rest: memoryview) -> None:
     """WATCH_TOPIC_LIST_CLOSE: tell nothing more."""
-    connection.rooms.get(ROOM, {}).pop(body.watcher_id, None)
+    if connection.rooms.get(ROOM, {}).pop(body.watcher_id, None) is None:
+        raise NotFound(f"there is no watch {body.watcher_id} on this connection")
     connection.send("success", request_id=body.request_id)
 
 
