@@ -13,10 +13,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import txlog
 from tests.serve.siege import Served, Wire, serving
 from txlog.clock import ManualClock
 from txlog.errors import InvalidMessage
 from txlog.serve.core.limits import Limits
+from txlog.serve.pulsar import members
 from txlog.serve.pulsar.messages import ERRORS
 from txlog.serve.pulsar.wire import Frames, encoded
 
@@ -183,6 +185,88 @@ def test_a_frame_that_has_room_keeps_it_until_it_is_whole(folder: Path) -> None:
         assert budget.ahead <= budget.bytes_max // 4
 
     serving(folder, program, limits=Limits(memory_bytes=12 << 20))
+
+
+def test_consumers_that_take_nothing_cost_little(folder: Path) -> None:
+    """Kills: all that a consumer has asked for, in memory for one that does not read it."""
+    count, size, megabyte = 10, 1_000_000, 1 << 20
+
+    def fill(client: txlog.Client) -> None:
+        client.create_topic("large")
+        with client.producer("large") as producer:
+            for _ in range(count):
+                producer.send(bytes(size))
+
+    async def program(served: Served) -> None:
+        await served.service.client.run(fill)
+        slow = [await served.connected() for _ in range(3)]
+        connections = [*served.server.listeners[0].connections]  # type: ignore[attr-defined]
+        for at, one in enumerate(slow):
+            for number in (1, 2):  # a connection has as much as one consumer
+                name = {"subscription": f"s{at}-{number}", "initialPosition": 1}
+                own = {"consumer_id": number, "request_id": number}
+                await one.ask("subscribe", topic="large", subType=1, **name, **own)
+            one.reader._transport.pause_reading()  # type: ignore[attr-defined]
+            for number in (1, 2):
+                one.send("flow", consumer_id=number, messagePermits=1_000_000)
+        while not all(one.is_full for one in connections):
+            await asyncio.sleep(0)
+        await still_served(served)
+        most = [one._writer.transport.get_write_buffer_size() for one in connections]
+        backlog = served.service.backlog
+        assert max(most) < 6 * megabyte
+        assert backlog.used <= backlog.peak <= backlog.bytes_max + len(slow) * 4 * megabyte
+        slow[0].reader._transport.resume_reading()  # type: ignore[attr-defined]
+        for _ in range(2 * count):  # all of it comes after all
+            assert (await slow[0].answer()).HasField("message")
+
+    serving(folder, program, limits=Limits(memory_bytes=16 << 20))
+
+
+def test_a_consumer_that_acknowledges_nothing_gets_no_more(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One of a shared type; as in Pulsar. It gets more once it acknowledges."""
+    monkeypatch.setattr(members, "HELD_MAX", 10)
+
+    def fill(client: txlog.Client) -> None:
+        client.create_topic("many")
+        with client.producer("many", "till") as producer:
+            for at in range(40):
+                producer.send(b"%d" % at)
+
+    async def program(served: Served) -> None:
+        monkeypatch.setattr(members, "TAKE_MAX", 5)
+        await served.service.client.run(fill)
+        one = await served.connected()
+        shared = {"subscription": "s", "subType": 1, "initialPosition": 1}
+        await one.ask("subscribe", topic="many", consumer_id=1, request_id=1, **shared)
+        one.send("flow", consumer_id=1, messagePermits=100)
+        ids = [(await one.answer()).message.message_id for _ in range(10)]
+        await one.ask("ping")  # and nothing before the answer
+        one.send("ack", consumer_id=1, ack_type=0, message_id=ids[:3])
+        assert (await one.answer()).HasField("message")
+        # an exclusive one may acknowledge all at its end, and gets what it has again
+        alone = {"subscription": "x", "subType": 0, "initialPosition": 1}
+        other = await served.connected()
+        await other.ask("subscribe", topic="many", consumer_id=2, request_id=1, **alone)
+        assert (await other.answer()).HasField("active_consumer_change")
+        other.send("flow", consumer_id=2, messagePermits=100)
+        found = [await other.answer() for _ in range(40)]
+        assert all(answer.HasField("message") for answer in found)
+        seventh, last = found[6].message.message_id, found[-1].message.message_id
+        other.send("ack", consumer_id=2, ack_type=0, message_id=[seventh])
+        other.send("redeliverUnacknowledgedMessages", consumer_id=2)
+        again = [(await other.answer()).message for _ in range(39)]
+        assert [one.message_id.entryId for one in again] == [
+            one.message.message_id.entryId for one in found if one.message.message_id != seventh
+        ]
+        named = {"consumer_id": 2, "ack_type": 1, "message_id": [last]}
+        await other.ask("ack", request_id=2, **named)
+        rows = await served.service.client.run(lambda client: client.subscriptions("many"))
+        assert [row["backlog"] for row in rows if row["subscription"] == "x"] == [0]
+
+    serving(folder, program)
 
 
 def _held(connection: Any) -> int:

@@ -215,6 +215,27 @@ class Budget:
         return self.used == 0 or self.used + size <= most
 
 
+class Backlog:
+    """Bytes that were sent to clients who do not take them, in the process."""
+
+    __slots__ = ("bytes_max", "peak", "used")
+
+    def __init__(self, bytes_max: int) -> None:
+        self.bytes_max = bytes_max
+        self.used = self.peak = 0
+
+    def add(self, size: int) -> None:
+        """Count more, or with a size below 0 less."""
+        self.used += size
+        self.peak = max(self.peak, self.used)
+        assert self.used >= 0
+
+    @property
+    def is_large(self) -> bool:
+        """True while whoever is behind gets nothing more."""
+        return self.used > self.bytes_max
+
+
 class Share:
     """What one client has of the budget; it gives back all of it when it ends."""
 

@@ -16,7 +16,7 @@ from txlog.api.client import Client as Synchronous
 from txlog.serve.core.address import Address
 from txlog.serve.core.authority import Authority
 from txlog.serve.core.exposure import listening
-from txlog.serve.core.limits import Budget, Limits, Seats
+from txlog.serve.core.limits import Backlog, Budget, Limits, Seats
 from txlog.serve.core.tls import Tls
 
 Tell = Callable[[str, Mapping[str, object]], object]
@@ -53,6 +53,7 @@ class Service:
     store:     the same for calls within `client.run`, and for what is in memory
     authority: who may do what
     seats, budget: what clients have of the limits, all listeners together
+    backlog:   what was sent to clients who do not take it: at most a quarter of the budget
     urls:      where each listener listens, by its name, once it does
     """
 
@@ -64,6 +65,7 @@ class Service:
         self.limits, self.tell = options.limits, options.tell
         self.urls = dict[str, str]()
         self.seats, self.budget = Seats(options.limits), Budget(options.limits.memory_bytes)
+        self.backlog = Backlog(options.limits.memory_bytes // 4)
         self._loop = asyncio.get_running_loop()
 
     def in_loop(self, act: Callable[[], object]) -> None:

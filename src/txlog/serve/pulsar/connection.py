@@ -50,8 +50,10 @@ CHALLENGE_SECONDS: Final = 30.0
 REFRESH: Final = b"PulsarAuthRefresh"  # as Pulsar's clients know it
 CLOSE_SECONDS: Final = 5.0  # for the last answers of one that does not read
 COMMAND_BYTES: Final = 256  # what a command costs beside its payload
-# Answers that a client has not taken, beyond which nothing more is read from it.
-UNSENT_BYTES_MAX: Final = 16 << 20
+# What a client has not taken: beyond the first it is counted, beyond the second nothing more is
+# delivered to it.
+BEHIND_BYTES: Final = 128 << 10
+UNSENT_BYTES_MAX: Final = 2 << 20
 TOGETHER_BYTES_MAX: Final = 1 << 16  # answers that wait for others to be written with
 PROTOCOL_VERSION: Final = 19  # acknowledgements with receipts, transactions
 Handler: TypeAlias = Callable[["Connection", Proto, memoryview], Coroutine[Any, Any, None] | None]
@@ -94,6 +96,8 @@ class Connection:
     rooms:     what the rooms keep of it, by their names
     farewells: what to do when it ends, the last first
     occupied:  what it has open, to be closed if its topic goes, or the server stops
+    is_full:   nothing more is delivered to it until it has taken what was sent
+    has_room:  it is not full
     """
 
     def __init__(
@@ -125,6 +129,11 @@ class Connection:
         writer.transport.max_size = READ_BYTES  # type: ignore[attr-defined]  # asyncio's own limit
         self._unsent: list[bytes] = []  # frames, written together
         self._unsent_bytes = 0
+        self.is_full = False
+        self.has_room = asyncio.Event()
+        self.has_room.set()
+        self._behind = 0  # bytes that it is behind with
+        self._catching_up: asyncio.Task[None] | None = None
         self._granted = set[tuple[str, TopicName | None]]()
         self._expiry: asyncio.TimerHandle | None = None
         self._is_connected = False
@@ -362,17 +371,32 @@ class Connection:
         frames, self._unsent, self._unsent_bytes = self._unsent, [], 0
         if frames and not self._writer.is_closing():
             self._writer.writelines(frames)
+            size = self._writer.transport.get_write_buffer_size()
+            if size > BEHIND_BYTES:
+                self._fall_behind(size)
 
-    @property
-    def is_full(self) -> bool:
-        """True while it does not take what was sent."""
-        return self._writer.transport.get_write_buffer_size() > UNSENT_BYTES_MAX
+    def _fall_behind(self, size: int) -> None:
+        """Count what it does not take; too much, or too much of all clients: it is full."""
+        backlog = self.service.backlog
+        backlog.add(size - self._behind)
+        self._behind = size
+        if size > UNSENT_BYTES_MAX or backlog.is_large:
+            self.is_full = True
+            self.has_room.clear()
+        if self._catching_up is None:
+            self._catching_up = asyncio.create_task(self._caught_up())
 
-    async def drained(self) -> None:
-        """Wait until it has taken most of what was sent."""
-        self._send_off()
-        with suppress(ConnectionError):
-            await self._writer.drain()
+    async def _caught_up(self) -> None:
+        """Wait until it has taken nearly all of it."""
+        try:
+            with suppress(ConnectionError):
+                await self._writer.drain()
+        finally:
+            self.service.backlog.add(-self._behind)
+            self._behind = 0
+            self._catching_up = None
+            self.is_full = False
+            self.has_room.set()
 
     def close(self) -> None:
         """End it; what was sent still goes out."""
@@ -392,6 +416,8 @@ class Connection:
             self._writer.transport.pause_reading()  # type: ignore[attr-defined]
         self._read_ahead(is_busy=False)
         tasks = list(self._tasks)
+        if self._catching_up is not None:
+            tasks.append(self._catching_up)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)

@@ -7,6 +7,7 @@ the memory of this server, on a reader of the store: it leases nothing and ackno
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
 
 
 ROOM: Final = "consumers"
+DISMISSED_MAX: Final = 1_000
 KINDS: Final = ("exclusive", "shared", "failover", "key-shared")
 
 
@@ -62,6 +64,8 @@ class Room:
         # by topic, subscription, type and name
         self.members: dict[tuple[str, str, str, str], Member] = {}
         self.joining = asyncio.Lock()
+        # those that were closed here last: their clients may be closing them as well
+        self.dismissed: deque[int] = deque(maxlen=DISMISSED_MAX)
         connection.farewells.append(self.close)
         connection.occupied.append(self)
 
@@ -95,6 +99,7 @@ class Room:
         """Close a consumer whose client shall open it again, and tell it."""
         if number not in self.consumers:
             return
+        self.dismissed.append(number)
         with suppress(TxlogError):  # what it has comes again when its leases end
             await self.leave(number)
         self.connection.send("close_consumer", consumer_id=number, request_id=NO_REQUEST)
@@ -262,6 +267,7 @@ def acknowledge(connection: Connection, body: Proto, rest: memoryview) -> None:
             unknown.append(given)
         else:
             runs += mine
+    member.relieve(wire)
     member.acknowledge(Ack(wire, runs, unknown, is_cumulative, txn, answer))
 
 
@@ -321,7 +327,8 @@ async def seek(connection: Connection, body: Proto, rest: memoryview) -> None:
     if not isinstance(member.handle._sync, Consumer):
         place = (member.topic.name, member.subscription, wire.partition)
         connection.listener.sought[place] = bound
-    wire.held.clear()
+    wire.forget()
+    room.dismissed.append(wire.number)
     await room.leave(wire.number)
     if member.wires:
         member.begin(next(iter(member.wires.values())))
@@ -345,6 +352,7 @@ async def unsubscribe(connection: Connection, body: Proto, rest: memoryview) -> 
             member.begin(wire)
             raise
     room.consumers.pop(body.consumer_id, None)
+    room.dismissed.append(body.consumer_id)
     member.wires.pop(wire.partition, None)
     for key in [key for key, one in room.members.items() if one is member]:
         del room.members[key]
@@ -352,8 +360,11 @@ async def unsubscribe(connection: Connection, body: Proto, rest: memoryview) -> 
 
 
 async def close_consumer(connection: Connection, body: Proto, rest: memoryview) -> None:
-    """CLOSE_CONSUMER: what it has goes back."""
-    await Room.of(connection).leave(body.consumer_id)
+    """CLOSE_CONSUMER: what it has goes back; one that was closed here is closed."""
+    room = Room.of(connection)
+    if body.consumer_id not in room.dismissed:
+        room.find(body.consumer_id)
+    await room.leave(body.consumer_id)
     connection.send("success", request_id=body.request_id)
 
 

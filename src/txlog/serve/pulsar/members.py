@@ -16,6 +16,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Coroutine
 from functools import partial
+from itertools import islice
 from typing import Any, Final, NamedTuple, TypeVar
 
 import pyarrow as pa
@@ -37,9 +38,16 @@ from txlog.serve.pulsar.deliveries import Delivery, missing, planned
 from txlog.serve.pulsar.ids import STEP, Span, wire_id
 from txlog.serve.pulsar.messages import MessageIdData, Proto
 from txlog.serve.pulsar.wire import made, message_frame
+from txlog.startup import compute as pc
 
 T = TypeVar("T")
-TAKE_MAX: Final = 5_000  # messages that one turn leases
+TAKE_MAX: Final = 5_000  # messages that one turn leases, and about so many bytes
+TAKE_BYTES: Final = 1 << 20
+TAKE_BYTES_MIN: Final = 64 << 10  # while many clients do not read
+MESSAGE_BYTES: Final = 16 << 10  # what a message is taken to have before one was seen
+# Ids of a consumer that are not acknowledged: with more one of a shared type gets nothing (Pulsar's
+# maxUnackedMessagesPerConsumer), of others only the messages are known, not their ids.
+HELD_MAX: Final = 50_000
 ACTIVE_SECONDS: Final = 1.0  # how often a failover consumer looks whether it is its turn
 BACK_STEPS_MAX: Final = 1_000
 
@@ -75,7 +83,8 @@ class Wire:
         self.is_sought = False  # its subscription is being moved
         self.epoch = 0
         self.mark: Proto | None = None
-        self.held: dict[tuple[int, int], Held] = {}
+        self.held: dict[tuple[int, int], Held] = {}  # the oldest first
+        self.older = IdSet()  # messages before those, by which ids they came is not known
         self.active: bool | None = None
         self.name = ""
 
@@ -88,8 +97,23 @@ class Wire:
         """Close it, and tell its client, which opens it again if it can."""
         self.connection.begin(self._dismiss(self.number))
 
+    def forget(self) -> list[Run]:
+        """Have nothing any more; what was not acknowledged."""
+        runs = self.older.runs() + [run for one in self.held.values() for run in _left(one)]
+        self.held.clear()
+        self.older = IdSet()
+        return runs
+
+    def _pack(self) -> None:
+        """Of the older half of what it has keep only which messages these are."""
+        for key in list(islice(self.held, HELD_MAX // 2)):
+            for run in _left(self.held.pop(key)):
+                self.older.add(run)
+
     def send(self, delivery: Delivery) -> None:
         """Send messages, and remember what their id stands for."""
+        if len(self.held) > HELD_MAX:
+            self._pack()
         span, at, size = delivery.span, delivery.at, delivery.size
         whole = wire_id(span, at, self.shown, is_alone=delivery.is_alone)
         whole.ClearField("batch_index")
@@ -125,12 +149,14 @@ class Member:
         self.handle, self.topic = handle, topic
         self.subscription, self.kind = subscription, kind
         self.wires: dict[int, Wire] = {}
+        self.is_shared = kind in ("shared", "key-shared")
         self._sync: Any = handle._sync
         self._changed = asyncio.Event()
         self._ready: list[int] = []
         self._acks: deque[Ack] = deque()
         self._flushing: asyncio.Task[None] | None = None
         self._tasks: list[asyncio.Task[None]] = []
+        self._message_bytes = MESSAGE_BYTES  # of one, on the average of the last turn
 
     def is_gone(self, census: Census) -> bool:
         """True if its topic or subscription is not there any more."""
@@ -161,15 +187,14 @@ class Member:
         while True:
             self._changed.clear()
             self._ready = [
-                at
-                for at, one in self.wires.items()
-                if one.permits > 0 and not one.connection.is_full
+                at for at, one in self.wires.items() if one.permits > 0 and not self._is_laden(one)
             ]
-            for one in self.wires.values():
-                if one.connection.is_full:
-                    one.connection.begin(self._after_drain(one.connection))
             if not self._ready:
                 await self._changed.wait()
+                continue
+            connection = self.wires[self._ready[0]].connection
+            if connection.is_full:
+                await connection.has_room.wait()
                 continue
             try:
                 found = await self._taken()
@@ -190,8 +215,9 @@ class Member:
 
     async def _taken(self) -> list[Delivery] | None:
         """The next deliveries; None: who may take has changed."""
+        connection = self.wires[self._ready[0]].connection
         limit = min(TAKE_MAX, sum(self.wires[at].permits for at in self._ready))
-        look = partial(self._look, list(self._ready), limit)
+        look = partial(self._look, list(self._ready), limit, connection)
         sync = self._sync
         waiting = self.handle._waits.until(look, None, sync._rest, lambda found: found[0]())
         take = asyncio.ensure_future(waiting)
@@ -211,15 +237,23 @@ class Member:
         return None if found is None else found[1]
 
     def _look(
-        self, ready: list[int], limit: int, is_thorough: bool
+        self, ready: list[int], limit: int, connection: Connection, is_thorough: bool
     ) -> tuple[Callable[[], None], list[Delivery]] | None:
         """In the thread of the store: lease rows, and make what goes out of them."""
+        if connection.is_full:  # by what others of its client got meanwhile
+            return _nothing, []
         sync = self._sync
         if isinstance(sync, Consumer):
             sync._receiving.partitions = ready
-        table = sync._some(limit, is_thorough)
+        backlog = connection.service.backlog
+        most = TAKE_BYTES_MIN if backlog.is_large else TAKE_BYTES
+        table = sync._some(max(1, min(limit, most // self._message_bytes)), is_thorough)
         if table is None or not table.num_rows:
             return None
+        if table.nbytes > 2 * most and (kept := _rows_within(table, most)) < table.num_rows:
+            sync._unread(table.slice(kept))
+            table = table.slice(0, kept)
+        self._message_bytes = table.nbytes // table.num_rows + 1
         store, topic = sync._store, self.topic
         lacks = store.read(lambda view: missing(view, topic, table), fresh=False)
         if lacks is not None:
@@ -232,9 +266,14 @@ class Member:
         found = store.read(lambda view: planned(view, topic, table, bytes_max), fresh=False)
         return partial(sync._unread, table), found
 
-    async def _after_drain(self, connection: Connection) -> None:
-        await connection.drained()
-        self._changed.set()
+    def _is_laden(self, wire: Wire) -> bool:
+        """True of a consumer that gets nothing more before it acknowledges."""
+        return self.is_shared and len(wire.held) >= HELD_MAX
+
+    def relieve(self, wire: Wire) -> None:
+        """A consumer has acknowledged something: it may get more."""
+        if self.is_shared and len(wire.held) < HELD_MAX and wire.permits > 0:
+            self._changed.set()
 
     async def _watch(self) -> None:
         """Tell failover consumers whether it is their turn."""
@@ -272,7 +311,10 @@ class Member:
     async def redeliver(self, wire: Wire, named: list[Proto]) -> None:
         """Deliver again what a consumer has not acknowledged; named: only these."""
         await self.acknowledged()
-        keys = [(one.ledgerId, one.entryId) for one in named] or list(wire.held)
+        if not named:
+            await self.give_back(wire.forget())
+            return
+        keys = [(one.ledgerId, one.entryId) for one in named]
         found = [wire.held.pop(key) for key in keys if key in wire.held]
         await self.give_back([run for one in found for run in _left(one)])
 
@@ -282,7 +324,7 @@ class Member:
         self._changed.set()
         await self.acknowledged()
         if self.wires:
-            await self.give_back([run for one in wire.held.values() for run in _left(one)])
+            await self.give_back(wire.forget())
             return
         await self.stop()
         await self.handle.close()
@@ -369,6 +411,18 @@ class Member:
             sync.acknowledge(named, txn=ack.txn)
 
 
+def _nothing() -> None:
+    """Give back nothing."""
+
+
+def _rows_within(table: pa.Table, bytes_max: int) -> int:
+    """How many rows from the first on have so many bytes, at least one."""
+    sizes = pc.fill_null(pc.binary_length(table.column("value")), 0)
+    ends = pc.cumulative_sum(pc.cast(sizes, pa.int64()))
+    within: int = pc.sum(pc.less_equal(ends, bytes_max)).as_py()
+    return max(1, within)
+
+
 def merged(runs: list[Run]) -> list[Run]:
     """Runs in order, each message once."""
     if len(runs) == 1:
@@ -421,6 +475,8 @@ def taken(wire: Wire, given: Proto) -> list[Run] | None:
 def taken_up_to(wire: Wire, given: Proto) -> None:
     """Forget what a cumulative acknowledgement covers."""
     key = (given.ledgerId, given.entryId)
+    if wire.older and wire.held and key >= next(iter(wire.held)):
+        wire.older = IdSet()
     for one in [one for one in wire.held if one <= key]:
         if one == key and given.ack_set:
             held = wire.held[one]

@@ -30,6 +30,7 @@ from txlog.errors import (
     InvalidMessage,
     LimitExceeded,
     NotAllowed,
+    NotFound,
     ProducerBusy,
     ProducerFenced,
     TryAgain,
@@ -278,8 +279,11 @@ def _last_sequence(topic: Topic, partition: int, name: str, client: Client) -> i
 
 
 async def close_producer(connection: Connection, body: Proto, rest: memoryview) -> None:
-    """CLOSE_PRODUCER: answered once all it sent is stored."""
-    await Room.of(connection).leave(body.producer_id)
+    """CLOSE_PRODUCER: answered once all it sent is stored; one that was closed here is closed."""
+    room = Room.of(connection)
+    if body.producer_id not in room.producers and body.producer_id not in room.dismissed:
+        raise NotFound(f"there is no producer {body.producer_id} on this connection")
+    await room.leave(body.producer_id)
     connection.send("success", request_id=body.request_id)
 
 
