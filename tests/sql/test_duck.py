@@ -198,3 +198,41 @@ def test_a_large_batch_comes_alone() -> None:
         for _ in islice(Rows(reader, session._connection, session), 2):
             pass
         assert reader.calls == 2
+
+
+@pytest.mark.parametrize(
+    ("sql", "fields"),
+    [
+        ("SELECT sum(record.a), t.Record.B.c FROM t WHERE record.d > 3 LIMIT $n", "abd"),
+        ("SELECT record.a FROM t ORDER BY ALL", "a"),
+        ("SELECT o.record.a FROM t AS o JOIN u ON o.lsn = u.lsn, v", "a"),
+        ("WITH w AS (SELECT record.a AS f FROM t) SELECT max(f) OVER (ORDER BY f) FROM w", "a"),
+        ("SELECT 1 FROM t WHERE 1 IN (SELECT record.a FROM t UNION SELECT record.b FROM t)", "ab"),
+        ("SELECT count(*) FROM t", ""),
+        ("SELECT * FROM t", None),
+        ("FROM t", None),
+        ("SELECT record.* FROM t", None),
+        ("SELECT columns('rec.*') FROM t", None),
+        ("SELECT record.a FROM t ORDER BY columns('rec.*')", None),
+        ("SELECT record FROM t", None),
+        ("SELECT record.a FROM t ORDER BY record", None),
+        ("SELECT record['a'] FROM t", None),
+        ("SELECT t FROM t", None),
+        ("SELECT o FROM t AS o", None),
+        ("SELECT main.t FROM t", None),
+        ("SELECT record.a FROM t AS x(record)", None),
+        ("SELECT record.a FROM record", None),
+        ("SELECT t.record.a FROM t JOIN u USING (lsn)", "a"),
+        ("SELECT t.record.a FROM t JOIN u USING (Record)", None),
+        ("SELECT t.record.a FROM t NATURAL JOIN u", None),
+        ("SELECT record.a FROM t, query_table('t')", None),
+        ("SELECT record.a FROM (SUMMARIZE t)", None),
+    ],
+)  # fmt: skip
+def test_fields_that_a_query_names(session: Session, sql: str, fields: str | None) -> None:
+    """Kills: a record without a field that a star, a join or a name for the whole row uses."""
+    session.tables_of(sql)
+    assert session.fields_of([sql], "record") == (None if fields is None else {*fields})
+    assert session.fields_of(["SELECT record.z FROM t", sql], "record") == (
+        None if fields is None else {*fields, "z"}
+    )

@@ -31,6 +31,13 @@ _READING = frozenset(
     ["SELECT_NODE", "SET_OPERATION_NODE", "RECURSIVE_CTE_NODE", "CTE_NODE", "STATEMENT_NODE"]
 )
 _PARSE = "SELECT json_serialize_sql($query)"
+# What names all columns that it uses.
+_EXPRESSIONS: Final = frozenset(
+    "BETWEEN CASE CAST COLUMN_REF COMPARISON CONJUNCTION CONSTANT FUNCTION LAMBDA OPERATOR"
+    " PARAMETER SUBQUERY TYPE WINDOW".split()
+)
+_TABLES: Final = frozenset(["BASE_TABLE", "SUBQUERY"])
+_JOINS: Final = frozenset(["REGULAR", "CROSS"])
 T = TypeVar("T")
 _ENDLESS: Final = (1 << 63) - 1  # in us, what DuckDB takes for infinity
 _AGAIN_S: Final = 0.02  # a statement that has just begun may miss an interrupt
@@ -159,6 +166,35 @@ class Session:
         except duckdb.Error as error:
             raise _sql_error(error) from error
         return _tables_of(json.loads(tree[0]))
+
+    def fields_of(self, queries: Sequence[str], column: str) -> set[str] | None:
+        """Which fields of a struct column SELECTs name, in lower case; None: perhaps all of them.
+
+        For `tables_of` has taken them. Only what is surely understood is: a name without a star,
+        a table without other names for its columns, an expression of a kind that is listed here.
+        """
+        found: set[str] = set()
+        for query in queries:
+            [tree] = self._connection.execute(_PARSE, {"query": query}).fetchall()
+            nodes = list(_nodes(_without_order_by_all(json.loads(tree[0])["statements"])))
+            if not all(_is_plain(node, column) for node in nodes):
+                return None
+            tables = {
+                str(word).casefold()
+                for node in nodes
+                if "class" not in node
+                for word in (node.get("alias"), node.get("table_name"))
+                if word
+            }
+            if column in tables:
+                return None
+            for node in nodes:
+                path = [str(word).casefold() for word in node.get("column_names", ())]
+                if path and path[-1] in {column, *tables}:  # all of it, or of a table
+                    return None
+                if column in path:
+                    found.add(path[path.index(column) + 1])
+        return found
 
     @classmethod
     def in_file(cls, path: str) -> Session:
@@ -344,6 +380,33 @@ def _tables_of(parsed: dict[str, Any]) -> list[str]:
         raise SqlError("only a SELECT can be run here, and this one changes something")
     named = (node["table_name"] for node in nodes if node.get("type") == "BASE_TABLE")
     return list(dict.fromkeys(map(str, named)))
+
+
+def _is_plain(node: dict[str, Any], column: str) -> bool:
+    """Whether a node of a statement means no more columns than those that it names."""
+    if "class" in node:
+        return node["class"] in _EXPRESSIONS
+    if "column_name_alias" in node and (node["column_name_alias"] or node["type"] not in _TABLES):
+        return False
+    if node.get("type") != "JOIN":
+        return True
+    using = {str(word).casefold() for word in node["using_columns"]}
+    return column not in using and node["ref_type"] in _JOINS
+
+
+def _without_order_by_all(tree: object) -> object:
+    """A statement without ORDER BY ALL: its star is of what is selected."""
+    if isinstance(tree, list):
+        return [_without_order_by_all(one) for one in tree]
+    if not isinstance(tree, dict):
+        return tree
+    kept = {name: _without_order_by_all(one) for name, one in tree.items() if name != "orders"}
+    orders = [
+        one
+        for one in tree.get("orders") or ()
+        if one["expression"].get("class") != "STAR" or one["expression"]["expr"]
+    ]
+    return {**kept, "orders": _without_order_by_all(orders)}
 
 
 def _nodes(tree: object) -> Iterator[dict[str, Any]]:

@@ -5,8 +5,9 @@ that also hold other rows are another; topic and partition follow from the name 
 evaluated once for each file and may leave files out. Their tables are one table each, with the name
 of the topic as a column.
 
-DuckDB reads all fields of a struct below a UNION. So the files of a typed topic are one scan where
-its records can be read by their names, with the rows that need a marker joined in passing.
+DuckDB reads all fields of a struct below a UNION, unless each branch takes them out itself. So the
+files of a typed topic are one scan where its records can be read by their names, with the rows that
+need a marker joined in passing; and a query has only those fields in `record` that it names.
 """
 
 from __future__ import annotations
@@ -81,7 +82,7 @@ class Messages:
         "_compacted",
         "_contents",
         "_direct",
-        "_is_one",
+        "_fields",
         "_large",
         "_path",
         "_prefix",
@@ -102,18 +103,20 @@ class Messages:
         *,
         prefix: str = "txlog",
         is_typed: bool = False,
+        fields: Sequence[str] = (),
     ) -> None:
         """parts: the open parts, by role, if their rows are wanted and not in the contents.
 
         prefix:   of the names of tables; is_typed: with the column `record` of the one topic
+        fields:   all that the record shall have, null where it is; none: it is as it is
         """
         self._contents = contents
         self._path = path
         self._prefix = prefix
         relations = [content.relation for content in contents]
         self._typed = relations[0] if is_typed else None
+        self._fields = tuple(fields)
         self.everything = all(relation.everything for relation in relations)
-        self._is_one = len(contents) == 1
         self._topic = text(relations[0].topic) if self._is_one else TOPIC
         self._direct = [source for relation in relations for source in relation.direct]
         # In files of messages only, no row is tested; files without a message are not read at all.
@@ -129,9 +132,23 @@ class Messages:
         self.tables = self._tables(parts or {})
 
     @property
-    def _user(self) -> str:
+    def _is_one(self) -> bool:
+        return len(self._contents) == 1
+
+    @property
+    def _shown(self) -> str:
         """What a producer said of a message."""
         return USER if self._typed is None else f"{USER}, {RECORD}"
+
+    @property
+    def _user(self) -> str:
+        """The same of a row as it is stored."""
+        return self._shown if not self._fields else f"{USER}, {self._narrow()} AS {RECORD}"
+
+    def _narrow(self, record: str = RECORD) -> str:
+        """A record with the wanted fields only."""
+        fields = (f"{name(one)} := {record}.{name(one)}" for one in self._fields)
+        return f"struct_pack({', '.join(fields)})"
 
     @property
     def _named(self) -> str:
@@ -473,7 +490,9 @@ class Messages:
 
     def _marked(self, rows: str, lying: str) -> str:
         """Rows joined with their markers."""
-        user = ", ".join(f"r.{column}" for column in self._user.split(", "))
+        user = ", ".join(f"r.{column}" for column in self._shown.split(", "))
+        if self._fields:
+            user = user.replace(f"r.{RECORD}", f"{self._narrow(f'r.{RECORD}')} AS {RECORD}")
         topic, same = (self._topic, "") if self._is_one else ("r.topic", "m.topic = r.topic AND ")
         return (
             f"SELECT {topic}, r.partition, m.marker_ledger, m.marker_entry, r.txn_index, {user},"
@@ -524,7 +543,7 @@ class Messages:
         return (
             f"SELECT topic, partition, CASE WHEN {is_message}ledger IS NOT NULL"
             " THEN concat(ledger, ':', entry, ':' || txn_index) END AS message_id,"
-            f" ledger, entry, txn_index, {self._user}, visible_time, producer, sequence_id, lsn,"
+            f" ledger, entry, txn_index, {self._shown}, visible_time, producer, sequence_id, lsn,"
             f" coalesce(octet_length(value), 0) AS size_bytes{f', {more}' if more else ''}"
             f" FROM {source}"
         )

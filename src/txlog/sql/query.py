@@ -9,7 +9,7 @@ A view is made only if the query names it, and its files are checked first. What
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Protocol
@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from txlog.engine.plan.reading.uncommitted import check_isolation
 from txlog.engine.storage.remote import is_remote
+from txlog.engine.storage.segment import RECORD
 from txlog.engine.store.pins import Pin
 from txlog.errors import MissingFile, SnapshotExpired, SqlError
 from txlog.relation.reader import RelationReader
@@ -227,12 +228,22 @@ class SqlQuery:
             for word in dict.fromkeys((content.name, topic)):
                 if word.casefold() in words - taken:
                     rows = f"FROM {_MESSAGES}{only}"
-                    if content.relation.record:
-                        rows = self._typed(content, session)
+                    if content.relation.record and (fields := self._fields(content, session)) != []:
+                        rows = self._typed(content, session, fields or ())
                     yield f"CREATE TEMP VIEW {name(word)} AS {rows}"
 
-    def _typed(self, content: Content, session: Session) -> str:
-        """The messages of a typed topic, with their records."""
+    def _fields(self, content: Content, session: Session) -> list[str] | None:
+        """The fields of records that the SQL names; None: perhaps all of them."""
+        texts = [self._sql] if self._this is None else [self._sql, self._this]
+        found = session.fields_of(texts, RECORD)
+        if found is None:
+            return None
+        names = [one.name for one in content.relation.record_type]
+        known = [one for one in names if one.casefold() in found]
+        return known if len(known) == len(found) else None  # DuckDB says what there is
+
+    def _typed(self, content: Content, session: Session, fields: Sequence[str]) -> str:
+        """The messages of a typed topic, with their records, or only these fields of them."""
         parts = parts_for(session, [content], self._client.open, is_typed=True)
         messages = Messages(
             [content],
@@ -240,6 +251,7 @@ class SqlQuery:
             parts,
             prefix=f"txlog_of_{self._contents.index(content)}",
             is_typed=True,
+            fields=fields,
         )
         for table_name, table in messages.tables.items():
             session.register(table_name, table)
