@@ -100,6 +100,26 @@ def test_a_program_sees_what_txlog_sees(
         history.client.close()
 
 
+def test_files_that_were_moved_are_scanned_where_they_are(
+    tmp_path: Path, spark: SparkSession, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Kills: the address of a file in an archive, taken for a path in the store, and one scan of
+    files below two directories.
+    """
+    path = str(tmp_path / "store")
+    txlog.init(path)
+    (tmp_path / "archive").mkdir()
+    with txlog.open(path) as client:
+        client.create_topic("t")
+        for value in (b"1", b"2"):
+            client.producer("t").send(value)
+            client.checkpoint(roll_all=True)
+            if value == b"1":
+                client.admin.offload("t", str(tmp_path / "archive"))
+                client.checkpoint()
+        assert found(ran(spark, printed(capfd, "-S", path), "SELECT * FROM t")) == read(client)
+
+
 def test_unclean_files_are_joined_with_their_markers(
     tmp_path: Path, spark: SparkSession, capfd: pytest.CaptureFixture[str]
 ) -> None:

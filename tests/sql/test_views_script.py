@@ -210,6 +210,10 @@ def test_records_of_unclean_files(
                 shown = asked(history.client, "FROM t", isolation)
                 pairs = (((row["value"] or b"").hex().upper(), row["record"]) for row in shown)
                 assert Counter((value, json.dumps(of)) for value, of in pairs) == wanted
+                some = asked(history.client, "SELECT value, record.cups AS cups FROM t", isolation)
+                assert Counter((row["value"], row["cups"]) for row in some) == Counter(
+                    (row["value"], (row["record"] or {}).get("cups")) for row in shown
+                )
             seen["records"] += sum(record(row) != "null" for row in rows)
             found = bare.ask(run("views", "-S", history.path)[1], f"SELECT {SAME}, record FROM t")
             known = {
@@ -276,6 +280,28 @@ def ids(client: txlog.Client) -> Counter[tuple[str, str]]:
         )
         for row in read(client, "t")
     )
+
+
+def test_files_that_were_moved_are_read_where_they_are(
+    tmp_path: Path, run: Run, bare: Bare
+) -> None:
+    """Kills: the address of a file in an archive, taken for a path in the store."""
+    path = str(tmp_path / "store")
+    txlog.init(path)
+    with txlog.open(path) as client:
+        client.create_topic("t", schema=pa.schema([("cups", pa.int64())]))
+        for cups in (1, 2):
+            client.producer("t").send({"cups": cups})
+            client.checkpoint(roll_all=True)
+            if cups == 1:
+                (tmp_path / "archive").mkdir()
+                client.admin.offload("t", str(tmp_path / "archive"))
+                client.checkpoint()
+    for more, folder in (((), "/"), (("--relative",), path)):
+        code, script, err = run("views", "-S", path, *more)
+        assert code == 0, err
+        sql = "SELECT list(record.cups ORDER BY lsn) AS cups FROM t"
+        assert bare.ask(script, sql, folder) == [{"cups": [1, 2]}]
 
 
 def test_relative_views_survive_a_copy(tmp_path: Path, run: Run, bare: Bare) -> None:

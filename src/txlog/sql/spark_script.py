@@ -19,7 +19,7 @@ from txlog.engine.storage.segment import RECORD
 from txlog.relation.relation import Content, Relation, Source, adopted_lsns
 from txlog.sql.messages import USER
 from txlog.sql.records import is_by_name
-from txlog.sql.views_script import RELATIONS
+from txlog.sql.views_script import RELATIONS, check_near
 
 _HEAD: Final = """from pyspark.sql import SparkSession
 
@@ -91,7 +91,9 @@ def program(
 
     path:     the absolute path of a file
     complete: topics, each with the file that has what is not covered
+    raises:   NotAllowed when files are behind a network
     """
+    check_near(contents)
     lines: list[str] = [_HEAD]
     taken = set(RELATIONS)
     all_of_them = [_nothing(uncommitted)]
@@ -126,7 +128,8 @@ def _topic(
     scans: list[str] = []
     branches: list[str] = []
     markers: list[str] = []
-    for at, ((named, sifted), sources) in enumerate(_alike(relation.direct).items()):
+    alike = _alike(relation.direct, path)
+    for at, ((named, sifted, _), sources) in enumerate(alike.items()):
         view = f"txlog_{number}_direct_{at}"
         paths = [path(source) for source in sources]
         scans.append(_scan(view, paths, named=named, more=stored))
@@ -205,12 +208,17 @@ def _lsn(sources: Sequence[Source]) -> str:
     return f"coalesce(lsn, try_element_at(map({pairs}), ledger))"
 
 
-def _alike(sources: Sequence[Source]) -> dict[tuple[bool, bool], list[Source]]:
-    """Files by whether only their name gives the ledger, and whether they hold more than data."""
-    out: dict[tuple[bool, bool], list[Source]] = {}
+def _alike(
+    sources: Sequence[Source], path: Callable[[Source], str]
+) -> dict[tuple[bool, bool, str], list[Source]]:
+    """Files by whether only their name gives the ledger, whether they hold more than data, and the
+    directory of their topic: a scan takes partitions from below one.
+    """
+    out: dict[tuple[bool, bool, str], list[Source]] = {}
     for source in sources:
         named = source.role == "p" and source.ref.messages < 0
-        out.setdefault((named, not source.ref.is_messages_only), []).append(source)
+        root = path(source).rpartition("/partition=")[0]
+        out.setdefault((named, not source.ref.is_messages_only, root), []).append(source)
     return out
 
 

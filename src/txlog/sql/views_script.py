@@ -25,6 +25,7 @@ from txlog.ids import TopicName, encode_component
 from txlog.ranges import format_time
 from txlog.relation.relation import Content, Source
 from txlog.sql.messages import Messages, files_of, name, text
+from txlog.sql.messages import path_below as path_below
 from txlog.startup import compute as pc
 
 RELATIONS: Final = (
@@ -131,6 +132,17 @@ def comments(client: Client, contents: Sequence[Content], lacking: int, now_ms: 
     ]
 
 
+def check_near(contents: Sequence[Content]) -> None:
+    """Raises NotAllowed when files are behind a network."""
+    for source in files_of(contents):
+        if is_remote(source.ref.path):
+            raise NotAllowed(
+                f"{without_options(source.ref.path)} is in an object store,"
+                " which plain views cannot read",
+                hint="txlog query and txlog.spark.read read it",
+            )
+
+
 def statements(
     contents: Sequence[Content],
     segments: Sequence[Mapping[str, object]],
@@ -148,13 +160,7 @@ def statements(
     temporary: they belong to the session, not to a database
     raises:    NotAllowed when files are behind a network
     """
-    for source in files_of(contents):
-        if is_remote(source.ref.path):
-            raise NotAllowed(
-                f"{without_options(source.ref.path)} is in an object store,"
-                " which plain views cannot read",
-                hint="txlog query and Spark read it",
-            )
+    check_near(contents)
     made = "CREATE OR REPLACE TEMP" if temporary else "CREATE OR REPLACE"
     messages = Messages(contents, path)
     out = [

@@ -140,13 +140,14 @@ def _script(
     """Return the script as text; make the database, if one is wanted."""
     scripts = importlib.import_module("txlog.sql.views_script")
     place = _from_store(client.path) if relative else os.path.abspath
+    below = scripts.path_below(client.path)
     lacking = 0
     if complete is None:
         lacking = sum(scripts.count_not_covered(client, content) for content in contents)
     statements: list[str] = scripts.statements(
         contents,
         segments,
-        lambda source: place(os.path.join(client.path, source.ref.path)),
+        lambda source: place(below(source)),
         [place(file) for file in files],
         uncommitted=isolation == "uncommitted",
         temporary=out is None,
@@ -176,7 +177,7 @@ def _program(
     said = scripts.comments(client, contents, lacking, call.now_ms())
     program: str = programs.program(
         contents,
-        lambda source: os.path.join(client.path, source.ref.path),
+        scripts.path_below(client.path),
         [(named[os.path.basename(file)], os.path.abspath(file)) for file in files],
         uncommitted=isolation == "uncommitted",
     )
