@@ -401,7 +401,8 @@ def count_large(draft: Draft, topic: Topic, partition: int | None) -> None:
     if typing.mode == ENFORCE:
         raise InvalidMessage(
             f"a message in chunks cannot be checked against the schema of {typing.topic}",
-            hint="txlog policy schema set --validation record stores it unchecked",
+            hint="raise max_message_bytes so that it is sent whole, or store it unchecked: "
+            "txlog policy schema set --validation record",
             topic=typing.topic,
         )
     if partition is not None:
