@@ -167,6 +167,23 @@ def test_local_rows_do_not_depend_on_their_chunks(spark: SparkSession) -> None:
     assert [row["n"] for row in rows] == [1, 2, 3]
 
 
+def test_many_local_rows_are_not_a_part_of_the_plan(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kills a driver that makes rows of all columns for every query, and a session whose settings
+    are others afterwards.
+    """
+    name = "spark.sql.execution.arrow.localRelationThreshold"
+    before = spark.conf.get(name)
+    table = pa.table({"n": [1, 2, 3]})
+    assert "LocalTableScan" in local_frame(spark, table)._jdf.queryExecution().toString()
+    monkeypatch.setattr(reading, "_LOCAL_BYTES", 8)
+    frame = local_frame(spark, table)
+    assert "LocalTableScan" not in frame._jdf.queryExecution().toString()
+    assert [row["n"] for row in frame.collect()] == [1, 2, 3]
+    assert spark.conf.get(name) == before
+
+
 def test_frame_stays_at_its_moment(spark: SparkSession, client: Client) -> None:
     """Kills: a frame that reads the store anew, so that two uses of it disagree."""
     producer = client.producer("orders")
@@ -200,25 +217,33 @@ def test_sealed_files_are_scanned_once_and_pruned_by_partition(
     assert len(frame.collect()) == 4
 
 
-def test_files_whose_messages_nobody_counted_are_known_by_name(
-    spark: SparkSession, client: Client
+def test_files_whose_messages_nobody_counted_are_known_by_place_or_name(
+    spark: SparkSession, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """docs/format.md 7: kills a frame that takes a column for granted that such files lack."""
-    for partition in (0, 1):
+    """docs/format.md 7: kills a frame that takes a column for granted that such files lack, one
+    that gives a row the ledger of another file, and one that asks for names of files needlessly.
+    """
+    for partition in (0, 1, 0, 1):
         with client.transaction() as txn:
             client.producer("orders").send(b"x", partition=partition, txn=txn)
         client.producer("orders").send(b"y", partition=partition)
-    client.checkpoint(roll_all=True)
+        if partition:
+            client.checkpoint(roll_all=True)
     content = client._content("orders")
     direct = [
         replace(source, ref=msgspec.structs.replace(source.ref, messages=-1))
         for source in content.relation.direct
     ]
-    assert len(direct) == 4
+    assert len(direct) == 8
     uncounted = replace(content, relation=replace(content.relation, direct=direct))
-    frame = frame_of(spark, client.path, uncounted)
-    assert "file_name" in frame._jdf.queryExecution().executedPlan().toString()
-    assert in_order(frame) == in_order(read(spark, client.path, "orders"))
+    rows = in_order(read(spark, client.path, "orders"))
+    assert len(rows) == 8
+    for few, is_named in ((2, False), (1, True)):
+        monkeypatch.setattr(reading, "_LAYERS_FEW", few)
+        frame = frame_of(spark, client.path, uncounted)
+        plan = frame._jdf.queryExecution().executedPlan().toString()
+        assert ("file_name" in plan) is is_named
+        assert in_order(frame) == rows
 
 
 def test_damaged_page_is_an_error(spark: SparkSession, client: Client) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+import threading
 import warnings
 import weakref
 from collections.abc import Callable, Mapping, Sequence
@@ -72,6 +73,15 @@ _MARKERS: Final = [*_TXN, *(f"m_{name}" for name in _OF_MARKER)]
 _MARKERS_FEW: Final = 20_000  # up to this many travel with the plan
 _MARKERS_MANY: Final = 2_000_000
 _EDGES_FEW: Final = 4
+_LAYERS_FEW: Final = 4
+# What Spark may broadcast unasked: of more than that, its planner need not know the size.
+_LOCAL_BYTES: Final = 10 << 20
+_LOCAL_MOST: Final = "spark.sql.execution.arrow.localRelationThreshold"
+_LOCAL_LOCK: Final = threading.Lock()
+# The ledger of a row, from the name of its file, `ledger-<ledger>.<generation>.parquet`.
+_LEDGER: Final = (
+    "CAST(substring_index(substring_index(_metadata.file_name, '.', 1), '-', -1) AS BIGINT)"
+)
 
 
 def read(
@@ -233,7 +243,7 @@ class _Plan:
             branches.append(self._joined(rows))
         if content.partition_parts.num_rows:
             rows = self._local(content.partition_parts).where("kind = 0")
-            branches.append(self._branch(rows, visible_time=F.col("publish_time")))
+            branches.append(self._branch(rows, visible_time="publish_time"))
         if content.sidecar_parts.num_rows:
             rows = self._local(content.sidecar_parts).where("kind = 0")
             branches.append(self._joined(rows))
@@ -245,19 +255,18 @@ class _Plan:
         if relation.tail.num_rows or not branches:
             branches.append(self._branch(self._local(relation.tail)))
         if self._has_state:
-            state = F.when(F.col("txn_index").isNotNull(), F.lit("committed"))
-            branches = [branch.withColumn("txn_state", state) for branch in branches]
+            state = "CASE WHEN txn_index IS NOT NULL THEN 'committed' END AS txn_state"
+            branches = [branch.selectExpr("*", state) for branch in branches]
             if relation.hidden.num_rows:
                 hidden = self._local(relation.hidden)
                 branches.append(self._branch(hidden, "txn_state"))
         whole = branches[0]
         for branch in branches[1:]:
             whole = whole.unionByName(branch)
-        inner = F.coalesce(F.concat(F.lit(":"), F.col("txn_index")), F.lit(""))
-        return whole.select(
-            F.lit(relation.topic).alias("topic"),
+        return whole.selectExpr(
+            f"CAST(X'{relation.topic.encode().hex()}' AS STRING) AS topic",
             "partition",
-            F.concat("ledger", F.lit(":"), "entry", inner).alias("message_id"),
+            "concat(ledger, ':', entry, coalesce(concat(':', txn_index), '')) AS message_id",
             *_USER_FIRST,
             *([RECORD] if self._record else []),
             *_COLUMNS[len(_USER_FIRST) + 3 :],
@@ -277,7 +286,7 @@ class _Plan:
         if len(few) > _EDGES_FEW:
             few = []
         many = [source for source in cut if source not in few]
-        out = [self._placed(group) for group in self._alike(whole)]
+        out = [self._placed(layer) for group in self._alike(whole) for layer in _layers(group)]
         for source in few:
             low, high = _entries(source)
             out.append(self._placed([source], (F.col("entry") >= low) & (F.col("entry") < high)))
@@ -291,35 +300,35 @@ class _Plan:
         rows = self._messages(group)
         if within is not None:
             rows = rows.where(within)
-        ledger, lsn = F.col("ledger"), F.col("lsn")
+        ledger, lsn = "ledger", "lsn"
         if _is_named(group[0]):
-            # Spark makes all the metadata of each row, unless a query uses some of it.
-            rows = rows.where(F.col("_metadata.file_name") != "")
-            ledger, lsn = _ledger_of_file(), self._lsn()
+            ledgers = {source.partition: source.ref.ledger for source in group}
+            if len(ledgers) == len(group):
+                file, ledger = "partition", _looked_up(ledgers, "partition")
+                lsns = adopted_lsns(group)
+                lsns = {one: lsns[ledgers[one]] for one in ledgers if ledgers[one] in lsns}
+            else:
+                # Spark makes all the metadata of each row, unless a query uses some of it.
+                rows = rows.where("_metadata.file_name != ''")
+                file, ledger, lsns = _LEDGER, _LEDGER, adopted_lsns(group)
+            if lsns:
+                lsn = f"coalesce(lsn, {_looked_up(lsns, file)})"
         return self._branch(
             rows,
-            ledger=F.coalesce("marker_ledger", ledger),
-            entry=F.coalesce("marker_entry", "entry"),
-            visible_time=F.coalesce("visible_time", "publish_time"),
+            ledger=f"coalesce(marker_ledger, {ledger})",
+            entry="coalesce(marker_entry, entry)",
+            visible_time="coalesce(visible_time, publish_time)",
             lsn=lsn,
         )
-
-    def _lsn(self) -> Column:
-        """The LSN of a row of `direct`: that of its ledger if the file was adopted."""
-        lsns = adopted_lsns(self._relation.direct)
-        if not lsns:
-            return F.col("lsn")
-        known = F.map_from_arrays(F.lit([*lsns]), F.lit([*lsns.values()]))
-        return F.coalesce("lsn", F.element_at(known, _ledger_of_file()))
 
     def _joined(self, rows: DataFrame) -> DataFrame:
         """Data rows of transactions that have a marker, at its place."""
         found = self._branch(
             rows.join(F.broadcast(self._markers()), _TXN),
-            ledger=F.col("m_marker_ledger"),
-            entry=F.col("m_marker_entry"),
-            visible_time=F.col("m_visible_time"),
-            lsn=F.col("m_lsn"),
+            ledger="m_marker_ledger",
+            entry="m_marker_entry",
+            visible_time="m_visible_time",
+            lsn="m_lsn",
         )
         if not self._cut:
             return found
@@ -343,7 +352,7 @@ class _Plan:
             .where("kind = 1")
             .select(
                 *_TXN,
-                (_ledger_of_file() if _is_named(group[0]) else F.col("ledger")).alias("ledger"),
+                F.expr(_LEDGER if _is_named(group[0]) else "ledger").alias("ledger"),
                 "entry",
                 F.lit(0).alias("txn_index"),
                 F.col("publish_time").alias("m_visible_time"),
@@ -373,14 +382,14 @@ class _Plan:
         empty = F.lit("").cast("binary")
         value = F.aggregate(chunks, empty, lambda whole, chunk: F.concat(whole, chunk["value"]))
         groups = [
-            self._scan(group).select("entry", "value", _ledger_of_file().alias("file"))
+            self._scan(group).selectExpr("entry", "value", f"{_LEDGER} AS file")
             for group in self._alike(relation.large_files)
         ]
         values = reduce(DataFrame.unionByName, groups).groupBy("file").agg(value.alias("value"))
         rows = self._local(relation.large.drop_columns("path").append_column("file", file))
-        return self._branch(rows.join(values, ["file"]), size_bytes=F.col("bytes"))
+        return self._branch(rows.join(values, ["file"]), size_bytes="bytes")
 
-    def _branch(self, rows: DataFrame, *more: str, **computed: Column) -> DataFrame:
+    def _branch(self, rows: DataFrame, *more: str, **computed: str) -> DataFrame:
         """The columns common to all branches; a record is null where rows have none."""
         if not self._record:
             return _branch(rows, *more, **computed)
@@ -470,8 +479,19 @@ def local_frame(spark: SparkSession, table: pa.Table) -> DataFrame:
     """Rows that travel with the plan.
 
     In one chunk: pyspark makes a task of each chunk, and loses all rows if the first is empty.
+    Many of them are not a part of it, or Spark makes all their columns rows on the driver, before
+    it looks which ones a query needs.
     """
-    return spark.createDataFrame(table.combine_chunks())
+    table = table.combine_chunks()
+    if table.nbytes <= _LOCAL_BYTES:
+        return spark.createDataFrame(table)
+    with _LOCAL_LOCK:
+        before = spark.conf.get(_LOCAL_MOST) or ""
+        spark.conf.set(_LOCAL_MOST, "0")
+        try:
+            return spark.createDataFrame(table)
+        finally:
+            spark.conf.set(_LOCAL_MOST, before)
 
 
 def _entries(source: Source) -> tuple[int, int]:
@@ -495,16 +515,14 @@ def _is_within(spans: Mapping[int, Span]) -> Column:
     return out
 
 
-def _branch(rows: DataFrame, *more: str, **computed: Column) -> DataFrame:
-    """The columns common to all branches: as they are, or computed."""
-    computed = {
-        "size_bytes": F.coalesce(F.octet_length("value"), F.lit(0)).cast("bigint"),
-        **computed,
-    }
-    return rows.select(
-        *(computed[name].alias(name) if name in computed else F.col(name) for name in _BRANCH),
-        *more,
-    )
+def _branch(rows: DataFrame, *more: str, **computed: str) -> DataFrame:
+    """The columns common to all branches: as they are, or computed.
+
+    As text: each function of a Column is several questions to the JVM, half of what a plan costs.
+    """
+    computed = {"size_bytes": "CAST(coalesce(octet_length(value), 0) AS BIGINT)", **computed}
+    named = (f"{computed[name]} AS {name}" if name in computed else name for name in _BRANCH)
+    return rows.selectExpr(*named, *more)
 
 
 def _is_named(source: Source) -> bool:
@@ -512,10 +530,27 @@ def _is_named(source: Source) -> bool:
     return source.role == "p" and source.ref.messages < 0
 
 
-def _ledger_of_file() -> Column:
-    """The ledger of a row, from the name of its file, `ledger-<ledger>.<generation>.parquet`."""
-    number = F.substring_index(F.col("_metadata.file_name"), ".", 1)
-    return F.substring_index(number, "-", -1).cast("bigint")
+def _layers(group: Sequence[Source]) -> list[list[Source]]:
+    """Files that are alike, again in scans: a few of one file for each partition, if that is all.
+
+    There the partition says which file a row is of. Its name costs each row something, even one
+    of which no query asks the ledger.
+    """
+    if not _is_named(group[0]):
+        return [[*group]]
+    layers: list[list[Source]] = []
+    depth: dict[int, int] = {}
+    for source in group:
+        at = depth[source.partition] = depth.get(source.partition, -1) + 1
+        layers[at:] = layers[at:] or [[]]
+        layers[at].append(source)
+    return layers if len(layers) <= _LAYERS_FEW else [[*group]]
+
+
+def _looked_up(known: Mapping[int, int], key: str) -> str:
+    """What belongs to a number, or null."""
+    numbers, found = (", ".join(f"{one}L" for one in some) for some in (known, known.values()))
+    return f"element_at(map_from_arrays(array({numbers}), array({found})), CAST({key} AS BIGINT))"
 
 
 def _unglobbed(path: str) -> str:
