@@ -1,4 +1,5 @@
-"""The same messages by every way in: API, DuckDB, Spark's own scan, its data source, a stream.
+"""The same messages by every way in: API, consumer, DuckDB, Spark's own scan, its data source, a
+stream.
 
 One store with all that may befall a message; it is read, put in order, and read again.
 """
@@ -111,6 +112,8 @@ def fill(client: Client) -> txlog.Transaction:
     bulk = client.bulk("orders", key="daily", batch="monday")
     rows = {"value": [b"bulk 1", None, b"bulk 3"], "key": [b"a", b"b", None]}
     bulk.commit(bulk.stage([pa.table(rows)]))
+    batch = {**rows, "event_time": pa.array([1, None, 2], pa.timestamp("ms", "UTC"))}
+    client.producer("orders").send_batch(pa.table(batch))  # late, by the watermark
     filling.transaction(commits=True)
     client.checkpoint(roll_all=True)  # clean from birth
     filling.transaction(commits=True)
@@ -127,6 +130,23 @@ def fill(client: Client) -> txlog.Transaction:
 def by_api(client: Client) -> list[Row]:
     rows: list[Row] = pa.concat_tables(client.read("orders")).to_pylist()
     return sorted(rows, key=place)
+
+
+def by_consumer(client: Client) -> list[Row]:
+    """What a consumer gets that does not wait until messages are due."""
+    with client.consumer("orders", "each", durable=False, start="earliest") as consumer:
+        found = [*iter(consumer.receive, None)]
+    return [
+        {
+            "message_id": str(one.message_id),
+            "partition": one.partition,
+            "key": one.key,
+            "value": one.value,
+            "properties": one.properties,
+            "event_time": one.event_time,
+        }
+        for one in found
+    ]
 
 
 def by_stream(spark: SparkSession, path: str, limit: int) -> list[Row]:
@@ -157,11 +177,24 @@ def compare(spark: SparkSession, client: Client) -> list[Row]:
         str(MessageId(row["ledger"], row["entry"], row["index"] or 0)) for row in api
     ]
     assert in_order(read(spark, client.path, "orders")) == sql
+    found = {row["message_id"]: row for row in by_consumer(client)}
+    assert {*found} == {row["message_id"] for row in sql}
+    for row in sql:
+        one = found[row["message_id"]]
+        for name in ("partition", "key", "value"):
+            assert one[name] == row[name]
+        assert dict(one["properties"] or {}) == dict(row["properties"] or {})
+        ms = row["event_time"] and round(row["event_time"].timestamp() * 1000)
+        assert one["event_time"] == ms
     return sql
 
 
-def test_every_way_in_gives_the_same_messages(spark: SparkSession, client: Client) -> None:
-    """API = DuckDB = Spark, batch and stream; before and after compaction, sealing and a commit."""
+def test_every_way_in_gives_the_same_messages(
+    spark: SparkSession, client: Client, tmp_path: Path
+) -> None:
+    """API = consumer = DuckDB = Spark, batch and stream; before and after compaction, sealing, a
+    commit, and the way of two partitions to another directory.
+    """
     held = fill(client)
     relation = client._relation("orders")
     assert {source.ref.form for source in relation.direct} == {"sealed", "adopted"}
@@ -184,3 +217,11 @@ def test_every_way_in_gives_the_same_messages(spark: SparkSession, client: Clien
     known = {row["message_id"] for row in before}
     assert [row for row in after if row["message_id"] in known] == before
     assert len(after) == len(before) + 9
+    (archive := tmp_path / "archive").mkdir()
+    for partition in (0, 1):
+        client.admin.offload("orders", str(archive), partition)
+    assert any(archive.rglob("*.parquet"))
+    assert compare(spark, client) == after
+    source = spark.read.format("txlog").option("topic", "orders").load(client.path)
+    assert in_order(source) == after
+    assert by_stream(spark, client.path, 25) == after

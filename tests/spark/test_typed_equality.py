@@ -1,4 +1,6 @@
-"""Every way to read a typed topic shows the same records: all types, nulls, nested, two schemas."""
+"""Every way to read a typed topic shows the same records: all types, nulls, nested, two schemas;
+wherever the rows lie, and whatever else there is.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +20,8 @@ from tests.jobs.test_mirror import FULL, WIDE, of_hive
 from txlog import Client
 from txlog.cli.main import main as command
 from txlog.jobs.mirrors.mirror import mirror
+from txlog.schemas import values
+from txlog.schemas.schema import of_arrow
 from txlog.spark import read, register, release
 from txlog.sql.client_query import Query
 
@@ -64,8 +68,16 @@ def has_times(request: pytest.FixtureRequest) -> bool:
 
 @pytest.fixture
 def client(tmp_path: Path, has_times: bool) -> Any:
-    """A topic with records sealed, adopted, in parts and in the journal, of two schemas."""
-    txlog.init(str(tmp_path / "store"), durability="os", schema_validation="record")
+    """A topic with records sealed, adopted, offloaded, in parts and in the journal, of two schemas;
+    committed, aborted, open, in batches, late, delayed, and one that is too large to have one.
+    """
+    txlog.init(
+        str(tmp_path / "store"),
+        durability="os",
+        schema_validation="record",
+        max_message_bytes=20_000,
+        reader_grace_ms=0,
+    )
     with txlog.open(str(tmp_path / "store")) as opened:
         opened.checkpoint_automatically = False
         first = pa.schema([one for one in OLD if has_times or one.name not in TIMES])
@@ -89,10 +101,27 @@ def client(tmp_path: Path, has_times: bool) -> Any:
             with opened.transaction() as txn:
                 producer.send({**old, "small": 66}, txn=txn)
                 txn.abort()
+            if number == 0:  # it stays open, and its sidecar unclean
+                producer.send({**old, "small": 55}, txn=opened.begin()["txn"])
             bulk = opened.bulk("t", key="k", batch=number)
             given = pa.array([{**old, "small": 100 + number}, None], pa.struct(first))
             bulk.commit(bulk.stage([pa.table({"record": given})]))
             opened.checkpoint(roll_all=number == 0)
+            if number == 0:
+                opened.producer("t", chunking=True).send(b"too large" * 3_000)
+                opened.admin.compact("t")
+                (tmp_path / "archive").mkdir()
+                opened.admin.offload("t", str(tmp_path / "archive"), 0)
+        opened.topic("t").watermarks.set(1_700_000_000_000, "w")
+        opened.producer("t").send_batch(
+            pa.table(
+                {
+                    "value": [values.encode_one(of_arrow(first), old), b"no record"],
+                    "event_time": pa.array([1, 2], pa.timestamp("ms", "UTC")),
+                }
+            )
+        )
+        opened.producer("t").send({**old, "small": 77}, deliver_at=32_503_680_000_000)
         opened.producer("t").send({**old, "text": "caf\u00e9"})
         yield opened
 
@@ -175,8 +204,9 @@ def test_all_ways_to_read_show_the_same_records(
     spark.sql("DROP DATABASE IF EXISTS equal CASCADE")
     release(spark)
     wanted = found["reader"]
-    assert len(wanted) == 17
-    assert sum(one is None for one in wanted.values()) == 6
+    assert len(wanted) == 21
+    assert sum(one is None for one in wanted.values()) == 8
+    assert any((tmp_path / "archive").rglob("*.parquet"))
     assert sum(one is not None and one["text"] == "caf\u00e9" for one in wanted.values()) == 1
     for name, records in found.items():
         assert set(records) == set(wanted), name
