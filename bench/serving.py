@@ -4,8 +4,9 @@
 
 Apache Pulsar comes by Maven (pulsar-server-distribution), pulsar-lite by pip; both are kept in
 bench/.work. Messages have 100 bytes. Produce and consume are measured with the stock Python client,
-transactions with the stock Java client (tests/clients/java: two topics, one message each). What is
-printed is the median of the runs.
+which is the bound there, and again with the stock Java client, also for a reader on whose topic a
+transaction is open. Transactions are those of Java (tests/clients/java), two topics and one message
+each. What is printed is the median of the runs.
 """
 
 from __future__ import annotations
@@ -163,6 +164,7 @@ def measured(start: Start, folder: Path, count: int) -> dict[str, float]:
         figures["start, s"] = round(time.monotonic() - began, 2)
         for what, act in MEASURES.items():
             figures[what] = act(client, count)
+        figures |= _rates(url, 3 * count)
         for at_once in (1, 50):
             rate = _transactions(url, at_once)
             if rate:
@@ -267,24 +269,39 @@ MEASURES: dict[str, Callable[[Any, int], float]] = {
 }
 
 
+RATES = (
+    "produce batched, Java, messages/s",
+    "read, Java, messages/s",
+    "read beside an open transaction, Java, messages/s",
+)
+
+
+def _rates(url: str, count: int) -> dict[str, float]:
+    """Messages a second of the Java client; nothing: it cannot be had, or not all of it works."""
+    said = _java("clients.Rates", url, "persistent://public/default/rates", str(count))
+    return dict(zip(RATES, map(float, said), strict=False))
+
+
 def _transactions(url: str, at_once: int) -> float | None:
     """Transactions a second of the Java client; None: it cannot be had, or the server has none."""
+    topic = f"persistent://public/default/txn-{at_once}-"
+    count = TRANSACTIONS if at_once > 1 else TRANSACTIONS // 5
+    said = _java("clients.Bench", url, topic, str(count), str(at_once))
+    return float(said[0]) if said else None
+
+
+def _java(program: str, *given: str) -> list[str]:
+    """The words that a Java program prints; none if it cannot be had."""
     try:
         command = bed.PROGRAMS["java"]()
     except bed.Unavailable as error:
         print(error, file=sys.stderr)
-        return None
-    command[command.index("clients.Main")] = "clients.Bench"
-    topic = f"persistent://public/default/txn-{at_once}-"
-    count = TRANSACTIONS if at_once > 1 else TRANSACTIONS // 5
+        return []
+    command[command.index("clients.Main")] = program
     made = subprocess.run(
-        [*command, url, topic, str(count), str(at_once)],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=300,
+        [*command, *given], capture_output=True, text=True, check=False, timeout=300
     )
-    return float(made.stdout) if made.returncode == 0 and made.stdout else None
+    return made.stdout.split()  # what it had found before it failed
 
 
 def _memory_mb(pid: int) -> float:
