@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -216,8 +217,95 @@ def test_transactions_are_found_and_aborted(admin: Admin, store: txlog.Client) -
     assert again == "transaction 0:999 was never issued"
 
 
+def test_rates_and_backlog_come_from_what_happened(admin: Admin, store: txlog.Client) -> None:
+    paced = full("paced")
+    store.create_topic("paced")
+    store.create_subscription("paced", "s", type="shared")
+    producer, consumer = store.producer("paced"), store.consumer("paced", "s")
+
+    def looked() -> dict[str, Any]:
+        found: dict[str, Any] = admin.figures("topics", "stats", paced)
+        return found
+
+    looked()
+    for number in range(40):
+        producer.send(b"%d" % number)
+    for _ in range(10):
+        message = consumer.receive(timeout_ms=10_000)
+        assert message is not None
+        consumer.acknowledge(message)
+    while not (found := looked())["msgRateIn"]:  # rates are of a second or more
+        assert found["msgInCounter"] == 40
+    assert found["msgRateIn"] > found["msgRateOut"] > 0
+    assert found["msgThroughputIn"] > found["msgThroughputOut"] > 0
+    one = found["subscriptions"]["s"]
+    assert one["msgBacklog"] == 30
+    assert 0 < one["backlogSize"] == found["backlogSize"] < found["storageSize"]
+    assert [row["unackedMessages"] for row in one["consumers"]] == [
+        row["leased"] for row in store.subscription("paced", "s").describe()["consumer_list"]
+    ]
+    analyzed = admin.figures("topics", "analyze-backlog", "-s", "s", paced)
+    assert analyzed["messages"] == 30
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        ("topics permissions {topic}", ""),
+        ("topics get-properties {topic}", ""),
+        ("topics remove-properties -k a {topic}", ""),
+        ("topics get-subscription-properties -s s {topic}", "{}"),
+        ("topics get-maxProducers {topic}", "null"),
+        ("topics get-backlog-quotas {topic}", ""),
+        ("topics get-replication-clusters {topic}", '["standalone"]'),
+        ("topicPolicies get-publish-rate {topic}", "null"),
+        ("topicPolicies get-persistence {topic}", "null"),
+        ("namespaces permissions public/default", ""),
+        ("namespaces get-backlog-quotas public/default", ""),
+        ("namespaces get-dispatch-rate public/default", "null"),
+        ("namespaces get-properties public/default", "{}"),
+        ("namespaces get-inactive-topic-policies public/default", "null"),
+        ("namespaces unload public/default", ""),
+        ("clusters list-failure-domains standalone", ""),
+        ("brokers get-all-dynamic-config", ""),
+        ("brokers list-dynamic-config", ""),
+        ("resourcegroups list", ""),
+    ],
+)
+def test_what_a_store_has_not_is_answered(
+    admin: Admin, store: txlog.Client, command: str, said: str
+) -> None:
+    store.create_topic("bare", if_not_exists=True)
+    store.create_subscription("bare", "s", type="shared", if_not_exists=True)
+    assert "".join(admin(*command.format(topic=full("bare")).split()).split()) == said
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "topics update-properties -p a=b {topic}",
+        "topics update-subscription-properties -s s -p a=b {topic}",
+        "topicPolicies set-max-producers -p 3 {topic}",
+        "namespaces set-publish-rate -m 10 -b 10 public/default",
+        "namespaces set-property -k a -v b public/default",
+        "namespaces grant-permission --role r --actions produce public/default",
+        "topics grant-permission --role r --actions produce {topic}",
+        "topics get-backlog-size -m 1:0 {topic}",
+    ],
+)
+def test_what_a_store_would_not_keep_is_refused_with_a_reason(
+    admin: Admin, store: txlog.Client, command: str
+) -> None:
+    """Kills: a success that promises what nobody keeps."""
+    store.create_topic("bare", if_not_exists=True)
+    said = admin.refused(*command.format(topic=full("bare")).split())
+    reasons = ("a store has no such setting", "in the file of rules", "are not counted")
+    assert any(reason in said for reason in reasons), said
+
+
 def test_the_cluster_is_one_broker(admin: Admin) -> None:
     assert admin("clusters", "list") == admin("brokers", "list", "standalone") == "standalone"
     assert admin("tenants", "list").split() == ["public"]
     assert admin("brokers", "healthcheck") == "ok"
     assert "txlog" in admin("brokers", "version")
+    assert "serviceUrl" in admin("brokers", "leader-broker")

@@ -121,6 +121,7 @@ def serving(
     limits: Limits = Limits(),  # noqa: B008 - a value
     rules: str | None = None,
     clock: ManualClock | None = None,
+    seconds: float = 60,
     **options: Any,
 ) -> Any:
     """Run a program beside a server on a store in a folder, which is made."""
@@ -139,7 +140,7 @@ def serving(
         places = await server.start()
         try:
             served = Served(server, places, told)
-            return await asyncio.wait_for(program(served), 60)
+            return await asyncio.wait_for(program(served), seconds)
         finally:
             for client in served.clients:
                 client.writer.transport.abort()

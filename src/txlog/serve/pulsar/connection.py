@@ -260,7 +260,9 @@ class Connection:
                 raise too_many("commands without an answer", self._limits.commands)
             size = COMMAND_BYTES + len(rest)
             self.hold(size)
-            self.begin(self._answer(task, body)).add_done_callback(lambda _: self.release(size))
+            answered = self.begin(self._answer(task, body))
+            answered.add_done_callback(lambda _: self.release(size))
+            answered.add_done_callback(lambda _: task.close())  # if it never began
 
     async def _answer(self, task: Coroutine[Any, Any, None], body: Proto) -> None:
         try:

@@ -35,6 +35,8 @@ class Watch:
 
     def __init__(self, namespace: str, pattern: str) -> None:
         """Raises InvalidArgument: the pattern cannot be read."""
+        if not isinstance(pattern, str):  # protobuf gives bytes that are not UTF-8 as they are
+            raise InvalidArgument("the pattern of topics is not UTF-8")
         self.namespace = namespace
         self.pattern = f"^(?:{pattern.replace('persistent://', '', 1)})$"
         self.known = set[str]()

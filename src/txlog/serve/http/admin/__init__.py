@@ -4,6 +4,7 @@ Each is a few lines over a call of the client; its arguments and OpenAPI come fr
 
 Contents:
 
+    absent          what Pulsar has and a store has not
     places          ids of messages, as clients of the binary protocol get them
     policies        retention, time to live, delayed delivery, compaction, schema checks
     schemas         versions of a topic's schema

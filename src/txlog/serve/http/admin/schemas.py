@@ -42,6 +42,17 @@ def schemas(client: Client, topic: TopicName) -> dict[str, object]:
     return {"getSchemaResponses": [_written(row) for row in _rows(client, topic)]}
 
 
+@endpoint("GET", f"{SCHEMAS}/metadata", LOOK)
+def schema_metadata(client: Client, topic: TopicName) -> dict[str, object]:
+    """The versions there are; they lie in no ledger of their own."""
+    index = [
+        {"ledgerId": -1, "entryId": -1, "version": row["version"]} for row in _rows(client, topic)
+    ]
+    if not index:
+        raise NotFound(f"topic {topic.short} has no schema", topic=topic.short)
+    return {"info": index[-1], "index": index}
+
+
 @endpoint("POST", f"{SCHEMAS}/schema", PRODUCE)
 def upload_schema(client: Client, topic: TopicName, body: object) -> dict[str, object]:
     """Add a version: {type, schema, properties}."""

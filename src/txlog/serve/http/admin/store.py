@@ -65,6 +65,27 @@ def version(client: Client) -> str:
     return f"txlog {txlog.__version__}"
 
 
+@endpoint("GET", "/admin/v2/brokers/leaderBroker", LOOK)
+def leader(client: Client, addresses: dict[str, str]) -> dict[str, str]:
+    """The broker that leads: the only one."""
+    url = addresses.get("httpUrl") or addresses.get("httpUrlTls", "")
+    return {"brokerId": url.partition("://")[2], "serviceUrl": url}
+
+
+@endpoint("GET", "/admin/v2/brokers/{cluster}/{broker}/ownedNamespaces", LOOK)
+def owned(client: Client, cluster: str, broker: str) -> dict[str, object]:
+    """The namespaces of the broker: all."""
+    _known(cluster)
+    found = _unique(
+        [
+            f"{TENANT_DEFAULT}/{NAMESPACE_DEFAULT}",
+            *(f"{name.tenant}/{name.namespace}" for name in names(client)),
+        ]
+    )
+    state = {"broker_assignment": "shared", "is_controlled": False, "is_active": True}
+    return {f"{name}/{BUNDLE}": state for name in found}
+
+
 @endpoint("GET", "/admin/v2/brokers/{cluster}", LOOK)
 def brokers_of_cluster(client: Client, cluster: str) -> list[str]:
     """The brokers of the cluster."""
@@ -128,6 +149,11 @@ def namespaces(client: Client, tenant: str) -> list[str]:
 @endpoint("PUT", NAMESPACE, ADMIN)
 def create_namespace(client: Client, namespace: str, body: object = None) -> None:
     """Nothing is to be done: a namespace exists when it has a topic."""
+
+
+@endpoint("PUT", f"{NAMESPACE}/unload", ADMIN)
+def unload_namespace(client: Client, namespace: str) -> None:
+    """Nothing is to be done: no process holds a namespace."""
 
 
 @endpoint("DELETE", NAMESPACE, ADMIN)

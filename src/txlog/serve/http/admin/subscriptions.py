@@ -140,3 +140,27 @@ def _nth(client: Client, topic: TopicName, wanted: Range, number: int) -> Peeked
             return Peeked(found, wire_text(client, found.message_id))
         seen += table.num_rows
     raise MessageNotFound(f"topic {topic} has only {seen} such messages")
+
+
+@endpoint("POST", f"{SUBSCRIPTION}/analyzeBacklog", LOOK)
+def analyze_backlog(client: Client, topic: TopicName, subscription: str) -> dict[str, object]:
+    """How much a subscription has before it; nothing is filtered here."""
+    found = client.subscription(str(topic), subscription).describe()
+    parts = [
+        row
+        for row in found["partition_list"]
+        if topic.partition is None or row["partition"] == topic.partition
+    ]
+    count = sum(row["backlog"] for row in parts)
+    zeros = [
+        f"filter{what}{unit}"
+        for what in ("Rejected", "Rescheduled")
+        for unit in ("Entries", "Messages")
+    ]
+    return {
+        **dict.fromkeys(zeros, 0),
+        **dict.fromkeys(
+            ("entries", "messages", "filterAcceptedEntries", "filterAcceptedMessages"), count
+        ),
+        "aborted": False,
+    }

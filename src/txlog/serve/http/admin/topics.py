@@ -135,23 +135,32 @@ def _stats(
     ]
     messages = sum(row["messages"] for row in parts)
     size = sum(row["size_bytes"] for row in parts)
+    average = size / messages if messages else 0.0
     subscriptions = {
         row["subscription"]: _subscription(client, topic, row["subscription"])
         for row in found["subscription_list"]
     }
+    for name, one in subscriptions.items():
+        backlog: Any = one["msgBacklog"]
+        one["backlogSize"] = round(backlog * average)
+        done = messages - backlog  # what it has acknowledged
+        one["msgRateOut"] = pace = rates.of(f"{full(topic)} {name} out", done, now_ms)
+        one["msgThroughputOut"] = pace * average
+    out: list[Any] = [one["msgRateOut"] for one in subscriptions.values()]
+    behind: list[Any] = [one["backlogSize"] for one in subscriptions.values()]
     return {
         "msgRateIn": rates.of(f"{full(topic)} messages", messages, now_ms),
         "msgThroughputIn": rates.of(f"{full(topic)} bytes", size, now_ms),
-        "msgRateOut": 0.0,
-        "msgThroughputOut": 0.0,
+        "msgRateOut": sum(out),
+        "msgThroughputOut": sum(out) * average,
         "bytesInCounter": size,
         "msgInCounter": messages,
         "bytesOutCounter": 0,
         "msgOutCounter": 0,
-        "averageMsgSize": size / messages if messages else 0.0,
+        "averageMsgSize": average,
         "msgChunkPublished": False,
         "storageSize": size + sum(row["sidecar_bytes"] for row in parts),
-        "backlogSize": 0,
+        "backlogSize": max(behind, default=0),
         "ongoingTxnCount": sum(row["open_txns"] for row in parts),
         "publishers": [],
         "waitingPublishers": 0,
@@ -208,6 +217,13 @@ def _subscription(client: Client, topic: TopicName, name: str) -> dict[str, obje
 def internal_stats(client: Client, topic: TopicName) -> dict[str, object]:
     """The ledgers and cursors of a topic or a partition."""
     return _internal(client, topic)
+
+
+@endpoint("GET", f"{TOPIC}/internal-info", LOOK)
+def internal_info(client: Client, topic: TopicName) -> dict[str, object]:
+    """The ledgers and cursors of a topic or a partition, as Pulsar's metadata has them."""
+    found = _internal(client, topic)
+    return {"version": 0, "ledgers": found["ledgers"], "cursors": found["cursors"]}
 
 
 @endpoint("GET", f"{TOPIC}/partitioned-internalStats", LOOK)

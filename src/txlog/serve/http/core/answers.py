@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 from urllib.parse import quote
 
 import orjson
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from txlog.api.reading.message import Message
@@ -75,12 +75,18 @@ async def body_of(request: Request) -> object:
 
 
 async def bytes_of(request: Request, most: int = BODY_MAX) -> bytes:
-    """The body of a request. Raises LimitExceeded before it holds more than `most`."""
+    """The body of a request. Raises LimitExceeded before it holds more than `most`.
+
+    InvalidArgument: the client has gone before it was whole
+    """
     data = bytearray()
-    async for piece in request.stream():
-        data += piece
-        if len(data) > most:
-            raise LimitExceeded(f"the body has more than {most} bytes", limit=most)
+    try:
+        async for piece in request.stream():
+            data += piece
+            if len(data) > most:
+                raise LimitExceeded(f"the body has more than {most} bytes", limit=most)
+    except ClientDisconnect as error:
+        raise InvalidArgument("the body is not whole") from error
     return bytes(data)
 
 

@@ -1,0 +1,28 @@
+"""A server is fed with what no client sends; another client's data stays right. See fuzz.py."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.serve import fuzz
+from tests.serve.siege import Served, serving
+from txlog.serve.core.limits import Limits
+
+pytestmark = [pytest.mark.usefixtures("quick_disk"), pytest.mark.deep]
+ROUNDS = 25
+SEED = 7
+
+
+def test_whatever_comes_a_server_lives_and_others_are_served(tmp_path: Path) -> None:
+    """Kills: a frame or request that ends the server, hangs, stays, or is a bug within."""
+
+    async def program(served: Served) -> None:
+        rows = await fuzz.besieged(served, SEED, ROUNDS, witness_each=ROUNDS)
+        assert [row for row in rows if "hung" in row[3]] == []
+        assert [facts for event, facts in served.told if event == "failed"] == []
+        assert served.service.seats.count == 1  # who witnessed
+
+    limits = Limits(connect_timeout_ms=2_000, frame_timeout_ms=2_000)
+    serving(tmp_path, program, limits=limits, seconds=300)
