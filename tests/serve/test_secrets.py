@@ -59,13 +59,10 @@ class Talkative:
                 stderr=log,
                 env={**os.environ, "PYTHONASYNCIODEBUG": "1"},
             )
-        while "http://" not in self.said:
+        while '"urls"' not in self.said or not self.said.endswith("\n"):
             assert self.process.poll() is None, self.said
-        words = self.said.split()
-        self.pulsar, self.http = (
-            int(next(word for word in words if word.startswith(scheme)).rpartition(":")[2])
-            for scheme in ("pulsar://", "http://")
-        )
+        line = next(one for one in self.said.splitlines() if '"serving"' in one)
+        self.pulsar, self.http = (int(url.rpartition(":")[2]) for url in json.loads(line)["urls"])
 
     @property
     def said(self) -> str:
