@@ -97,7 +97,7 @@ def fill(client: Client) -> txlog.Transaction:
         filling.send(12)
         client.checkpoint(roll_all=True)
     client.admin.trim("orders", Bound("last", 2), force_unacked=True)
-    late, held = client.transaction(), client.transaction()
+    late, held = (client.transaction(timeout_ms=3_600_000) for _ in range(2))
     for txn in (late, held):
         filling.send(4, txn)
     filling.large()
