@@ -2,8 +2,8 @@
 
     python bench/soak.py [--minutes N] [--connections N] [--rate N] [--kills N] [--folder DIR]
 
-Stock Python clients in several processes: each connection has a producer with a name and a
-Shared consumer, on one of a tenth as many topics. The server is killed at equal distances and
+Stock Python clients in several processes: each connection has a producer and a Shared
+consumer, on one of a tenth as many topics. The server is killed at equal distances and
 started again at its port; some client is closed and opened again all the time. A line a minute
 says the server's resident memory, descriptors and threads. At the end what the store has is held
 against what was answered and seen: each message that was answered must be stored once, and each
@@ -44,6 +44,7 @@ def main() -> int:
     parser.add_argument("--connections", type=int, default=200)
     parser.add_argument("--rate", type=float, default=2.0, help="messages/s of a connection")
     parser.add_argument("--kills", type=int, default=20)
+    parser.add_argument("--named", action="store_true", help="producers have names")
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(2**31))
     parser.add_argument("--folder", type=Path)
     parser.add_argument("--part", help=argparse.SUPPRESS)
@@ -78,6 +79,7 @@ def soaked(folder: Path, options: argparse.Namespace) -> int:
                 *(sys.executable, __file__, "--part", f"{number},{each},{topics},{port}"),
                 *("--minutes", str(options.minutes), "--rate", str(options.rate)),
                 *("--seed", str(options.seed + number)),
+                *(["--named"] if options.named else []),
             ],
             stdout=(folder / f"part-{number}").open("w"),
         )
@@ -118,15 +120,19 @@ def soaked(folder: Path, options: argparse.Namespace) -> int:
                 stored.update(
                     bytes(value).rstrip(b".").decode() for value in batch["value"].to_pylist()
                 )
+    lost = answered - stored.keys()
     figures = {
         "answered": len(answered),
         "stored": len(stored),
         "stored twice": sum(1 for times in stored.values() if times > 1),
-        "answered, not stored": len(answered - stored.keys()),
+        "answered, not stored": len(lost),
+        "of these seen": len(lost & seen.keys()),
         "stored, never seen": len(stored.keys() - seen.keys()),
         "seen again": sum(seen.values()) - len(seen),
     }
     print(json.dumps(figures))
+    if lost:
+        print("lost:", *sorted(lost))
     wrong = ("stored twice", "answered, not stored", "stored, never seen")
     return 1 if any(figures[what] for what in wrong) else 0
 
@@ -169,6 +175,8 @@ class Part:
         self._url = f"pulsar://127.0.0.1:{port}"
         self._seconds, self._pause = options.minutes * 60, 1 / (options.rate * each)
         self._random = random.Random(options.seed)
+        self._is_named = options.named
+        self._refused = set[str]()  # their producers are over
         self._lock = threading.Lock()
         self._answered: list[str] = []
         self._sent = 0
@@ -184,7 +192,7 @@ class Part:
         due = time.monotonic()
         while time.monotonic() < end:
             name = self._random.choice(self._names)
-            if self._random.random() < 0.002:
+            if name in self._refused or self._random.random() < 0.002:
                 self._again(name)
             text = f"{name}:{numbers[name]}"
             numbers[name] += 1
@@ -209,7 +217,7 @@ class Part:
             try:
                 producer = client.create_producer(
                     self._topics[name],
-                    producer_name=f"{name}.{time.monotonic_ns()}",
+                    producer_name=f"{name}.{time.monotonic_ns()}" if self._is_named else None,
                     send_timeout_millis=0,
                     block_if_queue_full=True,
                 )
@@ -229,17 +237,22 @@ class Part:
     def _again(self, name: str) -> None:
         client, producer = self._open[name]
         try:
-            producer.flush()
+            if name not in self._refused:
+                producer.flush()
             client.close()
         except pulsar.PulsarException:
             return
+        self._refused.discard(name)
         self._connect(name)
 
     def _send(self, name: str, text: str) -> None:
         def answered(result: Any, _: Any) -> None:
-            if result == pulsar.Result.Ok:
-                with self._lock:
+            with self._lock:
+                if result == pulsar.Result.Ok:
                     self._answered.append(text)
+                else:
+                    self._sent -= 1
+                    self._refused.add(name)
 
         with self._lock:
             self._sent += 1

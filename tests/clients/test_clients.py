@@ -58,11 +58,8 @@ def test_table_of_clients_is_in_the_documents() -> None:
 @pytest.mark.clients
 def test_first_steps_in_the_documents_run(tmp_path: Path) -> None:
     text = (bed.ROOT / "docs" / "serve.md").read_text(encoding="utf-8")
-    (program,) = [
-        part.partition("```")[0]
-        for part in text.split("```python\n")[1:]
-        if '"orders", "billing"' in part
-    ]
+    programs = [part.partition("```")[0] for part in text.split("```python\n")[1:]]
+    (program,) = [one for one in programs if '"orders", "billing"' in one]
     with bed.serving(tmp_path) as server:
         made = subprocess.run(
             [sys.executable, "-c", program.replace("pulsar://127.0.0.1:6650", server.url)],

@@ -95,6 +95,48 @@ def test_what_is_sent_again_is_stored_once(place: tuple[Path, str]) -> None:
     assert len(rows(path, "again")) == 2
 
 
+def test_a_client_that_comes_again_numbers_its_next_messages_apart(
+    place: tuple[Path, str],
+) -> None:
+    """The library of C++ takes the sequence of the answer if it has no receipt so far, and repeats
+    what has none under numbers behind it: the next message must not be one of those."""
+    path, url = place
+    with Raw(url) as raw:
+        name = opened(raw, "apart")
+        sent(raw, b"lost receipt", 0)
+        raw.read("send_receipt")
+    given = {"topic": "apart", "producer_id": 1, "producer_name": name, "epoch": 1}
+    with Raw(url) as raw:
+        made = raw.ask("producer", "producer_success", **given, user_provided_producer_name=False)
+        for number, value in enumerate([b"lost receipt", b"waited"]):
+            sent(raw, value, number)
+        sent(raw, b"next", made.last_sequence_id + 1)
+        for _ in range(3):
+            raw.read("send_receipt")
+    assert [value for value, _ in rows(path, "apart")] == [b"lost receipt", b"waited", b"next"]
+
+
+def test_a_named_producer_that_gives_a_number_twice_is_fenced(place: tuple[Path, str]) -> None:
+    """It has to be told what is stored; what it sends under a number it has used is not that."""
+    path, url = place
+    given = {"topic": "twice", "producer_id": 1, "producer_name": "own", "epoch": 1}
+    with Raw(url, connects=False) as raw:
+        raw.send("connect", client_version="Pulsar-CPP-v3", protocol_version=19)
+        raw.read("connected")
+        made = raw.ask("producer", "producer_success", **given)
+        assert made.last_sequence_id == -1
+        for number, value in enumerate([b"a", b"b"]):
+            sent(raw, value, number)
+        for number, value in enumerate([b"c", b"d", b"e"]):
+            sent(raw, value, number)
+        assert [raw.read("send_receipt").sequence_id for _ in range(2)] == [0, 1]
+        raw.read("close_producer")
+        assert raw.ask("producer", "error", **given).error == ERRORS["ProducerFenced"]
+        made = raw.ask("producer", "producer_success", **given)
+        assert made.last_sequence_id == 1
+    assert [value for value, _ in rows(path, "twice")] == [b"a", b"b"]
+
+
 @pytest.mark.parametrize(
     ("kind", "press"),
     [

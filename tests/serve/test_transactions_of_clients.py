@@ -157,9 +157,8 @@ def test_key_fences_whoever_had_it(tmp_path: Path) -> None:
 
 def test_example_of_a_key_in_the_documents_runs(tmp_path: Path) -> None:
     text = (Path(__file__).parents[2] / "docs" / "serve.md").read_text(encoding="utf-8")
-    (program,) = [
-        part.partition("```")[0] for part in text.split("```python\n")[1:] if "epoch" in part
-    ]
+    programs = [part.partition("```")[0] for part in text.split("```python\n")[1:]]
+    (program,) = [one for one in programs if "epoch" in one]
 
     async def story(place: Place) -> None:
         made = await asyncio.create_subprocess_exec(

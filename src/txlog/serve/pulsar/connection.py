@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
@@ -74,6 +75,7 @@ class Host(Protocol):
     wanted: Groups
     sends: Sends
     names: set[tuple[str, str]]
+    fenced: deque[tuple[str, str, int]]
     sought: dict[tuple[str, str, int], Bound]
 
     def check_open(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from itertools import count
 from typing import Final
 
@@ -22,6 +23,7 @@ from txlog.serve.pulsar.wire import encoded
 
 BUFFER_BYTES: Final = 1 << 13  # twice as much is taken from a socket before anybody asks for it
 BACKLOG: Final = 1_024
+FENCED_MAX: Final = 1_000
 
 
 class PulsarListener:
@@ -32,6 +34,7 @@ class PulsarListener:
     sends:       what they send, stored together
     sought:      where readers were sent that are to come again: topic, name, partition
     names:       (topic, name) of the producers that are connected here
+    fenced:      (topic, name, partition) of those that shall not come again; see producers.APART
     """
 
     def __init__(self, service: Service, address: Address) -> None:
@@ -42,6 +45,7 @@ class PulsarListener:
         self.wanted = Groups(service)
         self.sends = Sends(service)
         self.names: set[tuple[str, str]] = set()
+        self.fenced: deque[tuple[str, str, int]] = deque(maxlen=FENCED_MAX)
         self.sought: dict[tuple[str, str, int], Bound] = {}
         self._stem = service.store._store.disk.random_bytes(6).hex()
         self._named = count()

@@ -61,6 +61,12 @@ DISMISSED_MAX: Final = 1_000
 CHUNKED_BYTES_MAX: Final = 256 << 20  # of one message in chunks, held in memory
 CHUNKS_BYTES_MAX: Final = 512 << 20  # of all of them, of all clients
 ITEM_BYTES: Final = 1 << 10  # what a message that waits costs beside its payload
+# The library of C++, Python and Node numbers on from the last sequence that it is told, also when
+# it comes again without a receipt so far, and what it then repeats has numbers from there on, too:
+# the next messages would count as repeated ones, with a receipt and stored nowhere. So a producer
+# that has its name from a server, which nobody continues by sequences, is told one far beyond. One
+# that was named has to be told the truth; it is fenced when it does that.
+APART: Final = 1 << 32
 
 
 class Shared:
@@ -74,12 +80,25 @@ class Shared:
 
 
 class WireProducer:
-    """One producer of a client: where what it sends goes."""
+    """One producer of a client: where what it sends goes.
+
+    restart: the sequence at which its client may begin anew behind what it repeats; see APART
+    """
 
     def __init__(self, number: int, shared: Shared, partition: int, shown: int) -> None:
         self.number, self.shared, self.partition = number, shared, partition
         self.shown = shown  # the partition in ids; -1: the topic is not partitioned
         self.chunks: Chunks | None = None
+        self.restart: int | None = None
+        self._highest = -1
+
+    def has_begun_anew(self, body: Proto) -> bool:
+        """Whether this SEND is another message under a number that came before."""
+        if self.restart is None:
+            return False
+        found = bool(body.sequence_id == self.restart <= self._highest)
+        self._highest = max(self._highest, body.sequence_id, body.highest_sequence_id)
+        return found
 
 
 class Chunks:
@@ -169,13 +188,23 @@ async def open_producer(connection: Connection, body: Proto, rest: memoryview) -
         raise NotAllowed(f"{name} has {topic.partitions} partitions, name one of them")
     partition = topics.check_partition(topic, name)
     given = body.producer_name or connection.listener.new_name()
+    seat = (topic.name, name_in_store(given), partition)
+    if seat in connection.listener.fenced:
+        connection.listener.fenced.remove(seat)
+        raise ProducerFenced(f"producer {given} of {name} gave one number to two messages")
     shared = await _shared(connection, room, body, topic, name_in_store(given))
     if partition in shared.users:
         raise ProducerBusy(f"producer {given} of {name} is connected")
     shared.users[partition] = body.producer_id
     shown = -1 if name.partition is None else partition
-    room.producers[body.producer_id] = WireProducer(body.producer_id, shared, partition, shown)
+    made = WireProducer(body.producer_id, shared, partition, shown)
+    room.producers[body.producer_id] = made
     last = await connection.client.run(partial(_last_sequence, topic, partition, shared.name))
+    if body.epoch and body.producer_name:
+        if not body.user_provided_producer_name:
+            last += APART
+        elif connection.version.startswith("Pulsar-CPP"):
+            made.restart = last + 1
     connection.send(
         "producer_success",
         request_id=body.request_id,
@@ -321,6 +350,10 @@ def _send(connection: Connection, one: WireProducer, body: Proto, message: Check
         if item is None:
             return
     else:
+        if one.has_begun_anew(body):
+            seat = (one.shared.topic.name, one.shared.name, one.partition)
+            connection.listener.fenced.append(seat)
+            raise ProducerFenced("another message had this number")
         data = decompressed(head.compression, head.uncompressed_size, payload, most)
         told = partial(_told, connection, one, body)
         item = Item(rows_of(head, data), one.partition, len(data) + ITEM_BYTES, told, txn)
