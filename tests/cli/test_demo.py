@@ -335,6 +335,7 @@ def test_proof_counts_lines_that_an_open_transaction_holds(tmp_path: Path) -> No
     assert {"lines not acknowledged", "transactions not ended"} <= wrong(checks)
 
 
+@pytest.mark.deep
 def test_short_run_is_exact_through_real_kills(tmp_path: Path) -> None:
     """Guards the main job: real processes, real SIGKILL, and DuckDB agrees with the file."""
     path = str(tmp_path / "store")

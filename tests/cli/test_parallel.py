@@ -151,6 +151,7 @@ def test_killed_instances_are_started_again(tool: Tool, kind: str) -> None:
     tool.check(in_order=kind != "shared")
 
 
+@pytest.mark.deep
 def test_windows_on_watermarks_are_each_given_once_by_several(tool: Tool) -> None:
     """Guards: a state an instance, taken up by the one started again; all look once more."""
     with txlog.open(str(tool.path)) as client:

@@ -142,6 +142,7 @@ def store(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.deep
 def test_killed_processes_lose_nothing_and_double_nothing(store: Path) -> None:
     """Producers, transactions, a consumer and checkpoints at once, most of them killed."""
     rng = random.Random(SEED)

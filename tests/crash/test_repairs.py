@@ -219,6 +219,7 @@ def test_a_repair_that_dies_or_fails_anywhere(
     swept(disk, 29, 3, what, FAULTS)
 
 
+@pytest.mark.deep
 def test_every_call_of_the_repair_of_the_newest_state() -> None:
     """Where repair destroyed stores: the dumps of the newest checkpoint, each call."""
     disk, what = broken("trimmed", "state", "new", "lost")

@@ -137,6 +137,7 @@ def test_csv_and_ndjson(client: Client, tmp_path: Path) -> None:
     assert {row["key"] for row in lines} == {"é".encode(), b"b"}
 
 
+@pytest.mark.deep
 def test_order_of_a_partition_is_that_of_the_source(client: Client, tmp_path: Path) -> None:
     """Rows of many groups and files; kills rows by whichever thread was first."""
     for number in range(3):

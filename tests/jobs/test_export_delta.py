@@ -215,6 +215,7 @@ with txlog.open(sys.argv[1]) as client:
 """
 
 
+@pytest.mark.deep
 def test_export_killed_anywhere_is_done_once(client: Client, tmp_path: Path) -> None:
     """SIGKILL before and after each step; the next export adds what is missing, and no more."""
     path = str(tmp_path / "d")

@@ -140,6 +140,7 @@ def with_value(table: pa.Table, name: str, row: int, value: object) -> pa.Table:
     )
 
 
+@pytest.mark.deep
 def test_each_check_finds_what_it_is_for(client: Client) -> None:
     """Kills: a check that compares a thing with itself."""
     held = filled(client)

@@ -444,6 +444,7 @@ def run(made: Bench, *words: str) -> tuple[int, str, str]:
     return done.returncode, done.stdout.decode(), done.stderr.decode()
 
 
+@pytest.mark.deep
 def test_the_commands_say_so(bench: Bench) -> None:
     """consume and peek print what there is and end with 6; everything else ends with 6 at once."""
     for words in (["consume", "t", "u"], ["peek", "t", "--last", "9"], ["consume", "t", "-F"]):

@@ -606,6 +606,7 @@ def test_it_polls_where_nobody_tells(path: str, monkeypatch: pytest.MonkeyPatch)
         assert max(waited) <= pause.POLL_SECONDS_MAX
 
 
+@pytest.mark.deep
 def test_a_watch_limit_leaves_no_descriptor(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """What was opened before the limit was met is used again, and closed with the store."""
 

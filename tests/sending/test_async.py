@@ -534,6 +534,7 @@ def test_closing_in_a_callback_ends_the_sender(bench: Bench) -> None:
     assert values(bench.reopen(), "u") == [b"x"]
 
 
+@pytest.mark.deep
 def test_a_client_that_nobody_holds_lets_its_thread_end(bench: Bench) -> None:
     client = txlog.open(bench.path)
     producer = client.producer("u")

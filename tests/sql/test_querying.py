@@ -729,6 +729,7 @@ def test_frames_that_checkpoints_take_meanwhile_are_looked_up_again(
     assert row["w"] == 2 * (1 + 9)
 
 
+@pytest.mark.deep
 def test_compacted_has_what_a_table_view_shows(client: Client) -> None:
     """Through compaction, trims, deletions, keys that moved; others see the messages as before."""
     rng = random.Random(f"{FIRST}:compacted")

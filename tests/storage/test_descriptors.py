@@ -67,6 +67,7 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
     made.close()
 
 
+@pytest.mark.deep
 def test_more_files_than_a_process_may_have_open(bench: Bench) -> None:
     """Reading, consuming, verifying, sealing, compacting and SQL: half the limit is enough."""
     send(bench.client, *(b"%d" % number for number in range(LEDGERS)))

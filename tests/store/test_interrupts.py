@@ -322,6 +322,7 @@ class _Dropped:
             send(self.client, b"last words")
 
 
+@pytest.mark.deep
 def test_what_the_collector_drops_within_calls(bench: Bench) -> None:
     """Stores were unreadable after some 100 sends."""
     client, before = bench.client, gc.get_threshold()

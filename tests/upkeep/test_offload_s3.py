@@ -106,6 +106,7 @@ def test_damage_in_a_bucket_is_told(client: Client, bucket: str) -> None:
     assert len(values(client)) == 9
 
 
+@pytest.mark.deep
 def test_a_bucket_out_of_reach_is_an_error(client: Client) -> None:
     """Kills: a place that is noted before it is known to be there."""
     nowhere = "s3://archive/x?endpoint_override=127.0.0.1:1&region=us-east-1&scheme=http"
