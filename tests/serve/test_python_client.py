@@ -191,3 +191,37 @@ def test_what_it_sends_goes_on_after_the_server_was_replaced(tmp_path: Path) -> 
         client.close()
     with txlog.open(str(tmp_path / "s"), read_only=True) as store:
         assert [one.value for one in store.reader("goes")] == [b"%d" % n for n in range(40)]
+
+
+def test_ordering_keys_go_with_their_messages_and_share_them_out(place: tuple[Path, Any]) -> None:
+    """All have one key; a Key_Shared consumer gets all of an ordering key, and sees it."""
+    path, client = place
+    keys = [f"o{number}" for number in range(20)]
+    with txlog.open(str(path)) as store:
+        store.create_topic("ordered")
+        store.producer("ordered").send(
+            b"odd", key=b"same", properties={"pulsar.ordering_key": "no base64"}
+        )
+    kind = pulsar.ConsumerType.KeyShared
+    consumers = [first(client, "ordered", consumer_type=kind) for _ in range(2)]
+    producer = client.create_producer("ordered", batching_enabled=False)
+    for turn in range(2):
+        for key in keys:
+            producer.send(b"%d" % turn, partition_key="same", ordering_key=key)
+    found: list[dict[str, list[bytes]]] = [{}, {}]
+    left = 2 * len(keys) + 1
+    while left:
+        for consumer, seen in zip(consumers, found, strict=True):
+            try:
+                message = consumer.receive(50)
+            except pulsar.Timeout:
+                continue
+            consumer.acknowledge(message)
+            seen.setdefault(message.ordering_key(), []).append(message.data())
+            left -= 1
+    [odd] = [seen.pop("") for seen in found if "" in seen]
+    assert odd == [b"odd"]
+    assert all(found)  # both have some
+    assert not set(found[0]) & set(found[1])
+    assert sorted([*found[0], *found[1]]) == sorted(keys)
+    assert all(values == [b"0", b"1"] for seen in found for values in seen.values())

@@ -190,6 +190,7 @@ class SendOptions(TypedDict, total=False):
     """What `Producer.send` takes besides the value."""
 
     key: bytes | str | None
+    ordering_key: bytes | str | None
     properties: Mapping[str, str] | None
     event_time: int | None
     deliver_at: int | None

@@ -13,6 +13,7 @@ import pyarrow as pa
 from txlog.engine.plan.lookup import live_topic
 from txlog.engine.plan.lookup import topic as find_topic
 from txlog.engine.plan.records import schema_in
+from txlog.engine.plan.route import ORDERING_KEY, ordering_key_in
 from txlog.errors import InvalidArgument
 from txlog.ids import MessageId, TopicName, TxnId
 from txlog.schemas.values import decode_one
@@ -86,6 +87,11 @@ class Message:
     def data(self) -> bytes | None:
         """The payload, as in Pulsar's client."""
         return self.value
+
+    @property
+    def ordering_key(self) -> bytes | None:
+        """What Key_Shared keeps in order instead of the key; None if it was sent without one."""
+        return ordering_key_in(self.properties.get(ORDERING_KEY))
 
     @overload
     def decode(self) -> dict[str, object] | None: ...

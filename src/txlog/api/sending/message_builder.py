@@ -20,6 +20,7 @@ class Send(Protocol):
         value: Value | str | None,
         *,
         key: bytes | str | None,
+        ordering_key: bytes | str | None,
         properties: Mapping[str, str] | None,
         event_time: int | None,
         deliver_at: int | None,
@@ -42,6 +43,7 @@ class MessageBuilder:
         "_deliver_at",
         "_event_time",
         "_key",
+        "_ordering_key",
         "_partition",
         "_properties",
         "_send",
@@ -55,6 +57,7 @@ class MessageBuilder:
         self._txn = txn
         self._value: Value | str | None = None
         self._key: bytes | str | None = None
+        self._ordering_key: bytes | str | None = None
         self._properties: dict[str, str] = {}
         self._event_time: int | None = None
         self._deliver_at: int | None = None
@@ -70,6 +73,11 @@ class MessageBuilder:
     def key(self, key: bytes | str | None) -> MessageBuilder:
         """The key, which chooses the partition."""
         self._key = key
+        return self
+
+    def ordering_key(self, ordering_key: bytes | str | None) -> MessageBuilder:
+        """What Key_Shared keeps in order instead of the key; the key chooses the partition."""
+        self._ordering_key = ordering_key
         return self
 
     def property(self, name: str, value: str) -> MessageBuilder:
@@ -112,6 +120,7 @@ class MessageBuilder:
         return self._send(
             self._value,
             key=self._key,
+            ordering_key=self._ordering_key,
             properties=self._properties or None,
             event_time=self._event_time,
             deliver_at=self._deliver_at,

@@ -33,7 +33,7 @@ from txlog.engine.decide.transactions.sweep import Uses
 from txlog.engine.folds.catalog import SchemaVersion, Topic, numbers, schema_of
 from txlog.engine.plan.lookup import live_topic
 from txlog.engine.plan.records import Typing, schema_in, stamped, typing_of
-from txlog.engine.plan.route import COLUMNS, Routed, route
+from txlog.engine.plan.route import COLUMNS, Routed, route, with_ordering_key
 from txlog.engine.store.store import Store
 from txlog.engine.upkeep.delayed.buckets import tend_due
 from txlog.engine.view.view import View
@@ -297,6 +297,7 @@ class Producer:
         value: Value | str | Record | None,
         *,
         key: bytes | str | None = None,
+        ordering_key: bytes | str | None = None,
         properties: Mapping[str, str] | None = None,
         event_time: int | None = None,
         deliver_at: int | None = None,
@@ -311,6 +312,8 @@ class Producer:
                                 a dict; with chunking also a binary file or an iterable of bytes,
                                 of which only a few chunks are in memory
         value, key:             a str becomes its UTF-8
+        ordering_key:           what Key_Shared keeps in order instead of the key, which goes on to
+                                choose the partition; a property of the message (ORDERING_KEY)
         event_time:             ms since 1970 UTC
         deliver_at:             not before this, ms since 1970 UTC; a past instant is no delay
         deliver_after:          not before this many ms after the message was stored
@@ -320,6 +323,7 @@ class Producer:
         return self._send_one(
             value,
             key=key,
+            ordering_key=ordering_key,
             properties=properties,
             event_time=event_time,
             deliver_at=deliver_at,
@@ -334,6 +338,7 @@ class Producer:
         value: Value | str | Record | None,
         *,
         key: bytes | str | None = None,
+        ordering_key: bytes | str | None = None,
         properties: Mapping[str, str] | None = None,
         event_time: int | None = None,
         deliver_at: int | None = None,
@@ -351,6 +356,8 @@ class Producer:
         if type(value) is not bytes:
             given, version = self._bytes(value)
         key = as_bytes(key)
+        if ordering_key is not None:
+            properties = with_ordering_key(properties, as_bytes(ordering_key))
         head = beside(key, properties, event_time, deliver_at, deliver_after)
         if self.chunking and given is not None:
             body = large.body_of(given, key, properties, self._store.settings)
@@ -380,6 +387,7 @@ class Producer:
         *,
         txn: None = None,
         key: bytes | str | None = None,
+        ordering_key: bytes | str | None = None,
         properties: Mapping[str, str] | None = None,
         event_time: int | None = None,
         deliver_at: int | None = None,
@@ -395,6 +403,7 @@ class Producer:
         *,
         txn: Transaction,
         key: bytes | str | None = None,
+        ordering_key: bytes | str | None = None,
         properties: Mapping[str, str] | None = None,
         event_time: int | None = None,
         deliver_at: int | None = None,
@@ -409,6 +418,7 @@ class Producer:
         *,
         txn: Transaction | None = None,
         key: bytes | str | None = None,
+        ordering_key: bytes | str | None = None,
         properties: Mapping[str, str] | None = None,
         event_time: int | None = None,
         deliver_at: int | None = None,
@@ -418,11 +428,11 @@ class Producer:
     ) -> SendFuture | Later[SendReceipt]:
         """Send one message without waiting; returns a Future of what `send` returns.
 
-        A thread of the client sends what is queued, in order, with the messages of its other
-        producers in one frame: after batching_max_publish_delay_ms, at batching_max_messages or
-        batching_max_allowed_size_in_bytes, or when somebody waits in `flush`, `close` or `send`.
-        The future has the receipt once the message is durable, or the error that refused it; an
-        error that nobody asked for is raised by the next `flush` or `close`.
+        A thread of the client sends what is queued, in order, with messages of other producers in
+        one frame: after batching_max_publish_delay_ms, at batching_max_messages, at
+        batching_max_allowed_size_in_bytes, or when `flush`, `close` or `send` waits. The future has
+        the receipt once it is durable, or the error; one that nobody asked for is raised by the
+        next `flush` or `close`.
         txn:    send it in a transaction instead: as send_batch_async
         raises: InvalidArgument (a type); ProducerQueueIsFull, unless block_if_queue_full;
                 ReadOnlyStore, AlreadyClosed. All else is in the future
@@ -441,8 +451,10 @@ class Producer:
         version = self._shape.version
         if type(value) is not bytes:
             value, version = self._whole(value)
+        if ordering_key is not None:
+            properties = with_ordering_key(properties, as_bytes(ordering_key))
+        key = as_bytes(key)
         if self._router.is_own and partition is None and self.topic.partition is None:
-            key = as_bytes(key)
             partition = self._router.of_message(
                 self._shape.partitions, value, key, properties, event_time, deliver_at, sequence_id
             )
@@ -451,7 +463,6 @@ class Producer:
             lane = self._lanes.get(version) or self._queue(version)
             times = (event_time, deliver_at, deliver_after)
             return lane.put(value, key, properties, times, sequence_id, partition)
-        key = as_bytes(key)
         is_plain = not properties and deliver_at is None and deliver_after is None
         if is_plain and partition is None and self._is_sound(value, key, event_time, sequence_id):
             self._check_open()

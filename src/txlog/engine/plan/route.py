@@ -9,10 +9,12 @@ a delay instead of a time; deliver_at (decide/sending) makes an instant of it.
 from __future__ import annotations
 
 import zlib
+from base64 import b64decode, b64encode
 from bisect import bisect_right
+from collections.abc import Mapping
 from functools import lru_cache
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 import pyarrow as pa
@@ -31,6 +33,8 @@ COLUMNS: dict[str, pa.DataType] = {
     "sequence_id": pa.int64(),
     "deliver_after": pa.int64(),
 }
+# An ordering key has no column: it is this property, in base64.
+ORDERING_KEY: Final = "pulsar.ordering_key"
 FEW_ROWS = 64
 _NONE = pa.scalar(0, pa.int32())  # typed: guessing the type of a number costs 40 us
 
@@ -60,6 +64,21 @@ class Routed(msgspec.Struct, frozen=True, gc=False):
 def partition_of_key(key: bytes, partitions: int) -> int:
     """The partition of a key; the same in every release and in Spark's crc32."""
     return zlib.crc32(key) % partitions
+
+
+def with_ordering_key(properties: Mapping[str, str] | None, key: bytes) -> dict[str, str]:
+    """Properties of a message, with its ordering key among them."""
+    return {**(properties or {}), ORDERING_KEY: b64encode(key).decode()}
+
+
+def ordering_key_in(text: str | None) -> bytes | None:
+    """The ordering key that the property ORDERING_KEY says; None if it is missing or no base64."""
+    if text is None:
+        return None
+    try:
+        return b64decode(text, validate=True)
+    except ValueError:
+        return None
 
 
 def user_batch(data: pa.Table | pa.RecordBatch) -> tuple[pa.RecordBatch, pa.Array | None]:

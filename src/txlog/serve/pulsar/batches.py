@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from txlog.engine.plan.route import COLUMNS
+from txlog.engine.plan.route import COLUMNS, ORDERING_KEY, ordering_key_in
 from txlog.errors import InvalidMessage
 from txlog.serve.pulsar.messages import MessageMetadata, Proto, SingleMessageMetadata
 from txlog.serve.pulsar.wire import varint
@@ -24,8 +24,6 @@ VERSION: Final = Struct(">q")  # of a schema, as clients know it
 _NONE, _LZ4, _ZLIB, _ZSTD, _SNAPPY = range(5)
 _CODECS: Final = {_LZ4: "lz4_raw", _ZSTD: "zstd", _SNAPPY: "snappy"}
 _INT64: Final = range(1 << 63)
-# Pulsar's ordering key has no column: it is kept as this property, in base64.
-ORDERING_KEY: Final = "pulsar.ordering_key"
 
 
 def decompressed(kind: int, size: int, payload: memoryview, most: int) -> memoryview:
@@ -308,10 +306,11 @@ class Rows:
                 head.partition_key_b64_encoded = True
         if self.properties is not None:
             for name, text in self.properties[at] or ():
-                if name == ORDERING_KEY:
-                    head.ordering_key = b64decode(text)
-                else:
+                ordering = ordering_key_in(text) if name == ORDERING_KEY else None
+                if ordering is None:
                     head.properties.add(key=name, value=text)
+                else:
+                    head.ordering_key = ordering
         if self.event_times is not None and (time := self.event_times[at]) is not None and time > 0:
             head.event_time = time
 

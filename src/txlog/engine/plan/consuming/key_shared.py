@@ -1,18 +1,20 @@
 """Key_Shared: which consumer gets which keys, and when a key may change hands.
 
-A key's slot is crc32(key) & 0xFFFF; the slots are split evenly over the attached consumers, sorted
-by id. A consumer looks at messages in order of position and leaves those of other owners alone. A
-slot is blocked for it while an earlier message of that slot is in another hand, is held by a
-transaction that acknowledged it elsewhere, or waits after a nack: so a key keeps its order while it
-moves from one consumer to another. Messages without a key go to anyone.
+A key's slot is crc32(key) & 0xFFFF, and its key is the ordering key of a message, if it has one;
+the slots are split evenly over the attached consumers, sorted by id. A consumer looks at messages
+in order of position and leaves those of other owners alone. A slot is blocked for it while an
+earlier message of that slot is in another hand, is held by a transaction that acknowledged it
+elsewhere, or waits after a nack: so a key keeps its order while it moves from one consumer to
+another. Messages without a key go to anyone.
 Source: spec/transactions 9.1.
 """
 
 from __future__ import annotations
 
 from binascii import crc32
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import islice
+from typing import Any
 
 import msgspec
 import pyarrow as pa
@@ -26,6 +28,7 @@ from txlog.engine.plan.delayed.timetable_parts import Key
 from txlog.engine.plan.reading.batch_bytes import BatchBytes
 from txlog.engine.plan.reading.dispatch import Piece, id_of, part_of, plan, requests_of
 from txlog.engine.plan.reading.skip_sets import Skip
+from txlog.engine.plan.route import ORDERING_KEY, ordering_key_in
 from txlog.engine.plan.standing import Place, stands_at
 from txlog.engine.view.view import View
 from txlog.errors import Corruption
@@ -344,11 +347,28 @@ class _Stops:
 
 def _slots(view: View, pieces: list[Piece]) -> pa.Array:
     """The slot of each row of the pieces, NO_SLOT without a key."""
-    tables = view.rows(requests_of(pieces), ("key",))
-    keys = pa.concat_tables(tables).column("key").combine_chunks()
-    encoded = pc.dictionary_encode(keys)
-    of_key = pa.array([slot_of(key) for key in encoded.dictionary.to_pylist()], pa.int32())
-    return pc.fill_null(of_key.take(encoded.indices), _NO_SLOT)
+    rows = pa.concat_tables(view.rows(requests_of(pieces), ("key", "properties")))
+    slots = _slots_of(rows.column("key"), slot_of)
+    properties = rows.column("properties")
+    if properties.null_count < len(properties):
+        ordering = pc.map_lookup(properties.combine_chunks(), ORDERING_KEY, "last")
+        if ordering.null_count < len(ordering):
+            slots = pc.coalesce(_slots_of(ordering, _slot_by_property), slots)
+    return pc.fill_null(slots, _NO_SLOT)
+
+
+def _slots_of(column: pa.ChunkedArray | pa.Array, of: Callable[[Any], int | None]) -> pa.Array:
+    """A slot for each value; each distinct one is looked at once."""
+    if isinstance(column, pa.ChunkedArray):
+        column = column.combine_chunks()
+    encoded = pc.dictionary_encode(column)
+    slots = pa.array([of(one) for one in encoded.dictionary.to_pylist()], pa.int32())
+    return slots.take(encoded.indices)
+
+
+def _slot_by_property(text: str) -> int | None:
+    key = ordering_key_in(text)
+    return None if key is None else slot_of(key)
 
 
 def _owned(

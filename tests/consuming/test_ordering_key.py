@@ -1,0 +1,118 @@
+"""The ordering key: what Key_Shared goes by instead of the key."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from tests.engine_kit import Bench
+from txlog import Consumer
+from txlog.engine.plan.consuming.key_shared import slot_of, slots_of
+from txlog.engine.plan.route import ORDERING_KEY
+from txlog.errors import InvalidArgument
+
+pytestmark = pytest.mark.usefixtures("quick_disk")
+
+KEYS = [f"k{number}".encode() for number in range(40)]
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    """A store with a topic and a key-shared subscription."""
+    made = Bench(tmp_path / "store", coordinators=1)
+    made.client.create_topic("t")
+    made.client.create_subscription("t", "s", type="key-shared")
+    return made
+
+
+def _all_of(consumer: Consumer) -> list[tuple[bytes | None, bytes | None]]:
+    found = []
+    while (message := consumer.receive(0)) is not None:
+        found.append((message.ordering_key, message.value))
+        consumer.acknowledge(message)
+    return found
+
+
+def _owners(consumers: list[Consumer]) -> list[range]:
+    members = tuple(sorted(one._member.number for one in consumers))
+    return [slots_of(members, one._member.number) for one in consumers]
+
+
+@pytest.mark.parametrize("is_sealed", [False, True])
+def test_one_consumer_has_all_of_an_ordering_key(bench: Bench, is_sealed: bool) -> None:
+    """All have one key, which alone would give everything to one consumer."""
+    producer = bench.client.producer("t")
+    for turn in range(3):
+        for ordering in KEYS:
+            producer.send(b"%d" % turn, key=b"same", ordering_key=ordering)
+    if is_sealed:
+        bench.client.checkpoint(roll_all=True)
+    consumers = [bench.client.consumer("t", "s") for _ in range(2)]
+    owners = _owners(consumers)
+    seen = [_all_of(one) for one in consumers]
+    for found, owned in zip(seen, owners, strict=True):
+        mine = [key for key in KEYS if slot_of(key) in owned]
+        assert mine  # the keys are spread over both
+        assert [one for one, _ in found] == mine * 3
+        assert [value for _, value in found] == [b"%d" % turn for turn in range(3) for _ in mine]
+
+
+def test_messages_with_and_without_one_stand_beside_each_other(bench: Bench) -> None:
+    """Who has none goes by its key; what is no base64 is a property like any other."""
+    producer = bench.client.producer("t")
+    for key in KEYS:
+        producer.send(b"by key", key=key)
+        producer.send(b"by ordering key", key=b"same", ordering_key=key.decode())
+        producer.send(b"by key", key=key, properties={ORDERING_KEY: "no base64!"})
+        producer.send(b"by key", key=key, properties={"other": "one"})
+    consumers = [bench.client.consumer("t", "s") for _ in range(2)]
+    owners = _owners(consumers)
+    for consumer, owned in zip(consumers, owners, strict=True):
+        mine = [key for key in KEYS if slot_of(key) in owned]
+        orderings = [one for one, _ in _all_of(consumer)]
+        assert orderings == [one for key in mine for one in (None, key, None, None)]
+
+
+def test_every_way_to_send_takes_one(bench: Bench) -> None:
+    """And it changes neither the partition nor the other properties."""
+    bench.client.create_topic("p", partitions=8)
+    producer = bench.client.producer("p")
+    with bench.client.transaction() as txn:
+        receipts = [
+            producer.send(b"1", key=b"k", ordering_key=b"o", properties={"a": "b"}),
+            producer.send_async(b"2", key=b"k", ordering_key=b"o", properties={"a": "b"}).result(),
+            producer.new_message()
+            .value(b"3")
+            .key(b"k")
+            .ordering_key(b"o")
+            .property("a", "b")
+            .send(),
+        ]
+        left = producer.send_async(
+            b"4", txn=txn, key=b"k", ordering_key=b"o", properties={"a": "b"}
+        )
+    assert len({one.partition for one in (*receipts, left.result())}) == 1
+    found = sorted(bench.client.reader("p"), key=lambda one: one.value or b"")
+    assert [one.value for one in found] == [b"1", b"2", b"3", b"4"]
+    assert {one.ordering_key for one in found} == {b"o"}
+    assert {one.properties["a"] for one in found} == {"b"}
+
+
+def test_a_batch_names_it_as_a_property(bench: Bench) -> None:
+    """Rows of Arrow have properties, and that is where it is."""
+    rows = pa.RecordBatch.from_pylist(
+        [{"value": b"1", "properties": [(ORDERING_KEY, "bw==")]}],
+        pa.schema([("value", pa.binary()), ("properties", pa.map_(pa.string(), pa.string()))]),
+    )
+    bench.client.producer("t").send_batch(rows)
+    assert [one.ordering_key for one in bench.client.reader("t")] == [b"o"]
+
+
+def test_another_type_is_refused(bench: Bench) -> None:
+    """With the name of the argument, as for the key."""
+    with pytest.raises(InvalidArgument, match="ordering_key"):
+        bench.client.producer("t").send(b"", ordering_key=5)  # type: ignore[arg-type]
+    with pytest.raises(InvalidArgument, match="ordering_key"):
+        bench.client.producer("t").send_async(b"", ordering_key=5)  # type: ignore[call-overload]
