@@ -13,6 +13,10 @@ import pytest
 import txlog
 from tests.serve.served import Raw, served
 from tests.serve.test_sends import batch, opened
+from txlog.engine.folds.catalog import numbers
+from txlog.engine.plan.lookup import topic
+from txlog.engine.view.view import View
+from txlog.ids import TopicName
 from txlog.relation import positions
 from txlog.serve.pulsar import consumers, ids, members, wire
 from txlog.serve.pulsar.ids import STEP
@@ -372,7 +376,7 @@ def test_a_batch_beyond_any_comes_in_pieces_though_it_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ids, "BATCH_MAX", 1_500)
-    monkeypatch.setattr(ids, "WINDOW", 400)
+    monkeypatch.setattr(ids, "WINDOW_MAX", 400)
     path = tmp_path / "s"
     with served(path) as url:
         stored(path, "named", "till", 4_300)
@@ -385,6 +389,42 @@ def test_a_batch_beyond_any_comes_in_pieces_though_it_is_named(
                     *((at * 1_000, 1_000) for at in range(4)),
                     (4_000, 300),
                 ]
+
+
+@pytest.mark.parametrize("sizes", [[1] * 40, [3] * 20, [1, 2_000, 1, 1, 300, 1], [700, 900]])
+def test_batches_are_found_by_their_neighbours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sizes: list[int]
+) -> None:
+    """From any row of theirs, and reading not many more rows than they have."""
+    txlog.init(str(tmp_path / "s"))
+    asked = list[int]()
+    marks = ids._marks
+
+    def counted(view: View, ledger: int, start: int, stop: int, **beside: Any) -> list[object]:
+        asked.append(stop - start)
+        return marks(view, ledger, start, stop, **beside)
+
+    monkeypatch.setattr(ids, "_marks", counted)
+    with txlog.open(str(tmp_path / "s")) as client:
+        client.create_topic("t")
+        producer = client.producer("t", name="till")
+        for size in sizes:
+            producer.send_batch(pa.table({"value": pa.array([b""] * size, pa.binary())}))
+
+        def look(view: View) -> None:
+            [number] = numbers(topic(view, TopicName.parse("t")))
+            [end] = view.topic(number).ledgers
+            start = 0
+            for size in sizes:
+                want = [ids.Span(end.ledger, start, size)]
+                for at in {start, start + size // 2, start + size - 1}:
+                    asked.clear()
+                    assert ids.spans(view, number, end.ledger, at, at) == want
+                    assert sum(asked) <= 5 * size + 2 * ids.WINDOW_MIN
+                    assert size > 1 or asked == [3] or at in (0, sum(sizes) - 1)
+                start += size
+
+        client._store.read(look)
 
 
 def test_a_large_transaction_comes_in_pieces(tmp_path: Path) -> None:

@@ -45,7 +45,7 @@ from txlog.serve.pulsar.messages import MessageIdData, Proto
 STEP: Final = 1_000_000_000
 NOWHERE: Final = (1 << 64) - 1  # -1 as the protocol's unsigned numbers have it
 LATEST: Final = (1 << 63) - 1
-WINDOW: Final = 1024  # rows looked at together for where a batch ends
+WINDOW_MIN, WINDOW_MAX = 16, 1024  # rows looked at together for where a batch ends
 PIECE: Final = 1_000  # rows of a piece of a batch
 BATCH_MAX: Final = 10_000  # rows of a batch with a producer's name; a longer one is cut, too
 UNCUT_MAX: Final = 100_000  # rows of a batch that an id may be of
@@ -123,22 +123,19 @@ def spans(view: View, partition: int, ledger: int, first: int, last: int) -> lis
     partition: by its store-wide number. Entries of other kinds than messages are in none.
     """
     stop = _end(view, partition, ledger)
-    low, high = first, min(last + 1 + WINDOW, stop)
+    low, high = max(0, first - 1), min(last + 2, stop)  # mostly the neighbours tell
     rows = _marks(view, ledger, low, high)
-    while low and rows[0] is not None and first - low < BATCH_MAX:
-        more = _marks(view, ledger, max(0, low - WINDOW), low)
-        same = 0
-        while same < len(more) and more[-1 - same] == rows[0]:
-            same += 1
-        rows = more[len(more) - same :] + rows
-        low -= same
-        if same < len(more) or not more:
-            break
-    while high < stop and rows[-1] is not None and rows[-1] == rows[last - low]:
-        if high - last > BATCH_MAX:
-            break
-        rows += _marks(view, ledger, high, min(high + WINDOW, stop))
+    begins, ends = rows[first - low], rows[last - low]
+    window = WINDOW_MIN
+    while low and begins is not None and rows[0] == begins and first - low < BATCH_MAX:
+        start, low = low, max(0, low - window)
+        rows = _marks(view, ledger, low, start) + rows
+        window = min(4 * window, WINDOW_MAX)
+    window = WINDOW_MIN
+    while high < stop and ends is not None and rows[-1] == ends and high - last <= BATCH_MAX:
+        rows += _marks(view, ledger, high, min(high + window, stop))
         high = low + len(rows)
+        window = min(4 * window, WINDOW_MAX)
     found: list[Span] = []
     start = 0
     for at in range(1, len(rows) + 1):
