@@ -93,6 +93,22 @@ def test_consumers_of_a_subscription_that_is_deleted_are_told(place: tuple[Path,
         assert raw.read("close_consumer").consumer_id == 1
 
 
+def test_a_producer_that_waits_for_its_turn_does_not_hold_up_the_stop(tmp_path: Path) -> None:
+    """Kills: a stop that takes all the time there is for draining."""
+    with served(tmp_path / "s") as url:
+        raws = [Raw(url) for _ in range(3)]
+        for number, raw in enumerate(raws):
+            how = {"topic": "till", "producer_id": number, "producer_access_mode": 2}
+            assert not raw.ask("producer", "producer_success", **how).producer_ready
+            if number == 0:
+                assert raw.read("producer_success").producer_ready
+        raws[2].ask("close_producer", "success", producer_id=2)
+    for number in (0, 1):
+        assert raws[number].read("close_producer").producer_id == number
+    for raw in raws:
+        raw.socket.close()
+
+
 def test_a_server_that_stops_closes_what_its_clients_have_open(tmp_path: Path) -> None:
     """What was sent before has its receipt; then clients are told, and then it hangs up."""
     with served(tmp_path / "s") as url:

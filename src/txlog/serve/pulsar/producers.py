@@ -49,7 +49,7 @@ from txlog.serve.pulsar.sends import Item, Lane
 from txlog.serve.pulsar.wire import NO_REQUEST, ROOM_BYTES, Checked, checked, receipt_frame
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Coroutine, Mapping
 
     from txlog.aio.handles import Producer as Handle
     from txlog.api.client import Client
@@ -121,6 +121,7 @@ class Room:
         self.opening: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
         # those that were closed here last: what their clients had sent by then is still coming
         self.dismissed: deque[int] = deque(maxlen=DISMISSED_MAX)
+        self.waiting: dict[int, asyncio.Task[Any]] = {}  # those that are not exclusive yet
         connection.farewells.append(self.close)
         connection.occupied.append(self)
 
@@ -154,13 +155,21 @@ class Room:
             with suppress(TxlogError):  # nothing is lost with it: what is not stored comes again
                 await self.leave(number)
         for number in numbers:
-            self.connection.send("close_producer", producer_id=number, request_id=NO_REQUEST)
+            self.tell_closed(number)
 
     async def follow(self, census: Census | None) -> None:
         """Dismiss those whose topic is gone; None: all."""
         for shared in list(self.shared.values()):
             if census is None or shared.topic.number not in census.topics:
                 await self.dismiss(shared)
+        if census is None:
+            for number, task in list(self.waiting.items()):
+                task.cancel()
+                self.tell_closed(number)
+
+    def tell_closed(self, number: int) -> None:
+        """Tell the client that a producer is closed here."""
+        self.connection.send("close_producer", producer_id=number, request_id=NO_REQUEST)
 
     async def close(self) -> None:
         """The connection ends."""
@@ -247,13 +256,32 @@ async def _shared(
             raise ProducerBusy(f"producer {name} of {short} is connected")
         names.add(key)  # at once: another client must not open it meanwhile
         try:
-            handle = await _opened(connection, body, topic, name, is_known=is_known)
+            connection.listener.check_open()  # it may have waited for another one of its name
+            opening = partial(_opened, connection, body, topic, name, is_known=is_known)
+            handle = await (_waited(room, body, opening) if _waits(body) else opening())
         except BaseException:  # the name is free again, whatever came
             if not is_known:
                 names.discard(key)
             raise
         found = room.shared[key] = Shared(handle, topic, name)
         return found
+
+
+def _waits(body: Proto) -> bool:
+    return MODES[body.producer_access_mode] == "wait-for-exclusive"
+
+
+async def _waited(
+    room: Room, body: Proto, opening: Callable[[], Coroutine[Any, Any, Handle]]
+) -> Handle:
+    """Open one that waits for its turn, however long; the server stops without it."""
+    number, task = body.producer_id, asyncio.current_task()
+    assert task is not None
+    room.waiting[number] = task
+    try:
+        return await opening()
+    finally:
+        del room.waiting[number]
 
 
 async def _opened(
@@ -264,7 +292,7 @@ async def _opened(
     had = body.topic_epoch if mode != "shared" and body.HasField("topic_epoch") else 0
     if had and await connection.client.run(partial(_epoch, topic)) > had + 1:
         raise _fenced(topic, had)
-    if mode == "wait-for-exclusive":  # the client learns that it has to wait
+    if _waits(body):  # the client learns that it has to wait
         connection.send(
             "producer_success",
             request_id=body.request_id,
@@ -310,7 +338,9 @@ def _last_sequence(topic: Topic, partition: int, name: str, client: Client) -> i
 async def close_producer(connection: Connection, body: Proto, rest: memoryview) -> None:
     """CLOSE_PRODUCER: answered once all it sent is stored; one that was closed here is closed."""
     room = Room.of(connection)
-    if body.producer_id not in room.producers and body.producer_id not in room.dismissed:
+    if body.producer_id in room.waiting:
+        room.waiting[body.producer_id].cancel()
+    elif body.producer_id not in room.producers and body.producer_id not in room.dismissed:
         raise NotFound(f"there is no producer {body.producer_id} on this connection")
     await room.leave(body.producer_id)
     connection.send("success", request_id=body.request_id)
