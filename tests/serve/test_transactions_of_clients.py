@@ -13,9 +13,12 @@ import pytest
 
 import txlog
 from tests.serve.raw import Place, Raw, told
+from txlog.engine.store.store import Store
+from txlog.errors import DiskFailed
 from txlog.ids import TxnId
+from txlog.serve.pulsar import groups
 from txlog.serve.pulsar.messages import ERRORS, MessageMetadata
-from txlog.serve.pulsar.wire import made, message_frame
+from txlog.serve.pulsar.wire import encoded, made, message_frame
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 COMMIT, ABORT = 0, 1
@@ -210,5 +213,103 @@ def test_sends_in_transactions_fail_alone_and_come_with_the_commit(tmp_path: Pat
             message_frame(command.SerializeToString(), head.SerializeToString(), b"%d" % number)
         )
         return (await raw.next())[0]
+
+    told(tmp_path, story)
+
+
+def send(producer: int, sequence: int, txn: TxnId) -> bytes:
+    """The frame of a message in a transaction; its value is its sequence."""
+    command = made("send", producer_id=producer, sequence_id=sequence, **halves(txn))
+    head = MessageMetadata(producer_name="p", sequence_id=sequence, publish_time=1)
+    value = b"%d" % sequence
+    pieces = message_frame(command.SerializeToString(), head.SerializeToString(), value)
+    return b"".join(pieces)
+
+
+def test_what_comes_at_once_is_one_call_of_the_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kills: a lock for each message or each kind of command."""
+    submitted: list[int] = []
+    submit = Store.submit
+
+    def counted(store: Store, calls: list[Any]) -> None:
+        submitted.append(len(calls))
+        submit(store, calls)
+
+    async def story(place: Place) -> None:
+        raw = await place.client()
+        await raw.ask("producer", request_id=1, producer_id=0, topic="orders")
+        txns = [await begin(raw) for _ in range(3)]
+        with monkeypatch.context() as patch:
+            patch.setattr(Store, "submit", counted)
+            raw.write(
+                [
+                    encoded("newTxn", request_id=8, txn_ttl_seconds=60_000, tc_id=0),
+                    *(send(0, at, txns[at % 3]) for at in range(30)),
+                    encoded(
+                        "addPartitionToTxn", request_id=9, partitions=["orders"], **halves(txns[0])
+                    ),
+                    encoded("endTxn", request_id=10, txn_action=ABORT, **halves(txns[1])),
+                ]
+            )
+            names = [(await raw.next())[0] for _ in range(33)]
+        assert sorted(submitted, reverse=True)[0] == sum(submitted) == 32
+        assert names.count("send_receipt") == 30
+        assert [await end(raw, txn, COMMIT) for txn in (txns[2], txns[0])] == ["", ""]
+        with txlog.open(place.store) as client:
+            found = [one.value for one in client.reader("orders")]
+        assert found == [b"%d" % at for of in (2, 0) for at in range(of, 30, 3)]
+
+    told(tmp_path, story)
+
+
+def test_nothing_of_a_producer_is_in_a_transaction_behind_what_was_refused(tmp_path: Path) -> None:
+    """They are one call of the store: those behind it are refused there."""
+
+    async def story(place: Place) -> None:
+        raw = await place.client()
+        for number in range(2):
+            await raw.ask("producer", request_id=1, producer_id=number, topic="orders")
+        good, bad = await begin(raw), TxnId(0, 10**6)
+        raw.write([send(0, at, bad if at == 1 else good) for at in range(4)])
+        raw.write([send(1, 9, good)])
+        answers = [await raw.next() for _ in range(4)]
+        receipts = {one.sequence_id for name, one in answers if name == "send_receipt"}
+        assert receipts == {0, 9}
+        assert [one.sequence_id for name, one in answers if name == "send_error"] == [1]
+        assert [name for name, _ in answers].count("close_producer") == 1
+        assert await end(raw, good, COMMIT) == ""
+        with txlog.open(place.store) as client:
+            assert {one.value for one in client.reader("orders")} == {b"0", b"9"}
+
+    told(tmp_path, story)
+
+
+def test_an_end_is_told_what_became_of_it_whatever_else_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kills: a commit that was durable, and is told as failed."""
+
+    def failed(store: Store) -> None:
+        raise DiskFailed("the disk of delayed messages is broken")
+
+    async def story(place: Place) -> None:
+        raw = await place.client()
+        await raw.ask("producer", request_id=1, producer_id=0, topic="orders")
+        txn, other = await begin(raw), await begin(raw)
+        with monkeypatch.context() as patch:
+            patch.setattr(groups, "tend_due", failed)
+            raw.write(
+                [
+                    send(0, 1, other),
+                    encoded("endTxn", request_id=2, txn_action=COMMIT, **halves(txn)),
+                ]
+            )
+            answers = dict([await raw.next(), await raw.next()])
+        assert error_in(answers["endTxnResponse"]) == ""
+        assert "close_producer" in answers
+        with txlog.open(place.store) as client:
+            assert client.show_transaction(txn)["state"] == "committed"
 
     told(tmp_path, story)

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from txlog.engine.plan.reading.dispatch import RECEIVED
 from txlog.errors import InvalidMessage
+from txlog.ids import TxnId
 from txlog.serve.pulsar.batches import Rows, rows_of, rows_of_all
 from txlog.serve.pulsar.ids import Span, unacked
 from txlog.serve.pulsar.members import runs_of
@@ -23,6 +24,7 @@ from txlog.serve.pulsar.wire import (
     made,
     message_frame,
     receipt_frame,
+    txn_frame,
 )
 
 MESSAGE = st.fixed_dictionaries(
@@ -162,6 +164,18 @@ def test_a_receipt_is_written_as_the_runtime_writes_it(
         highest_sequence_id=highest or None,
         message_id=where,
     )
+
+
+@settings(max_examples=60)
+@given(st.integers(0, (1 << 64) - 1), st.integers(0, 15), NUMBER)
+def test_an_answer_that_names_a_transaction_is_written_as_the_runtime_writes_it(
+    request: int, coordinator: int, sequence: int
+) -> None:
+    txn = TxnId(coordinator, sequence)
+    named = {"txnid_most_bits": txn.most, "txnid_least_bits": txn.least}
+    for name in ("newTxn", "addPartitionToTxn", "addSubscriptionToTxn", "endTxn"):
+        answer = f"{name}Response"
+        assert txn_frame(answer, request, txn) == encoded(answer, request_id=request, **named)
 
 
 def test_a_message_frame_is_checked_as_it_was_made() -> None:

@@ -21,14 +21,14 @@ Contents:
     consumers    SUBSCRIBE, FLOW, ACK, SEEK and the like
     deliveries   received rows as the messages that a consumer is sent
     failure      errors of the store as errors of the protocol
-    groups       what many clients want at once, done together
+    groups       what all clients want of the store in the moment, done together
     ids          the ids on the wire
     listener     the address, and the connections
     members      a consumer of the store, and the consumers of a client that it is
     messages     the messages of the protocol
     producers    PRODUCER, SEND, CLOSE_PRODUCER
     schemas      schemas of a topic, by their versions
-    sends        what all clients send, stored together
+    sends        the queues of what clients send, and how it is stored
     topics       names, lookup, partitions, topics of a namespace
     transactions   begin, registration, end; keys
     watches      clients that are told of topics by a pattern

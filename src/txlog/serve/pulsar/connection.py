@@ -95,6 +95,7 @@ class Connection:
     """One client.
 
     caller:    who it is, once it has said so
+    uid:       who that is to the store
     rooms:     what the rooms keep of it, by their names
     farewells: what to do when it ends, the last first
     occupied:  what it has open, to be closed if its topic goes, or the server stops
@@ -112,6 +113,7 @@ class Connection:
         self.service = listener.service
         self.client = listener.service.client
         self.caller: Caller | None = None
+        self.uid = -1
         self.refreshes = False  # it can be asked for another token
         self.version = ""  # of the client
         self.protocol = 0
@@ -121,6 +123,7 @@ class Connection:
         self.peer = _text_of(writer.get_extra_info("peername"))
         self._reader, self._writer = reader, writer
         self._tasks: set[asyncio.Task[None]] = set()
+        self._owed = 0  # commands without an answer that are no tasks
         self._limits = limits = self.service.limits
         self._frames = Frames(FIRST_FRAME_BYTES_MAX)
         self._share = Share(
@@ -257,14 +260,13 @@ class Connection:
             self._refuse(body, error)
             return
         if task is not None:
-            if len(self._tasks) >= self._limits.commands:
-                task.close()
-                raise too_many("commands without an answer", self._limits.commands)
             size = COMMAND_BYTES + len(rest)
             self.hold(size)
             answered = self.begin(self._answer(task, body))
             answered.add_done_callback(lambda _: self.release(size))
             answered.add_done_callback(lambda _: task.close())  # if it never began
+        if len(self._tasks) + self._owed > self._limits.commands:
+            raise too_many("commands without an answer", self._limits.commands)
 
     async def _answer(self, task: Coroutine[Any, Any, None], body: Proto) -> None:
         try:
@@ -289,6 +291,7 @@ class Connection:
         """It has said who it is; from now on its other commands are taken."""
         self.caller, self.version, self.protocol = caller, version, protocol
         self.service.authority.become(caller)
+        self.uid = self.service.store._store.disk.owner()[0]
         self._frames.allow(self.frame_bytes_max)
         self._is_connected = True
         self._watch()
@@ -314,6 +317,16 @@ class Connection:
         except NotAllowed as error:
             self._tell("dropped", error.message)
             self.close()
+
+    def owe(self) -> None:
+        """A command is answered later, by no task of its own."""
+        self._owed += 1
+        self.hold(COMMAND_BYTES)
+
+    def settle(self) -> None:
+        """It is answered."""
+        self._owed -= 1
+        self.release(COMMAND_BYTES)
 
     def hold(self, size: int) -> None:
         """Count bytes that it sent and that are not stored yet: without room it waits."""

@@ -1,14 +1,25 @@
-"""Owns Group and Groups: what many clients ask for at once, done together.
+"""Owns Groups: what all clients want of the store in the moment, done together.
 
-Ends of transactions share a frame and a flush, begins a frame, questions a look at the journal.
+    NEW_TXN ─► begins                 ┐
+    SEND    ─► queues of producers    ├─► a group: one lock, one look at the journal, one flush
+    END_TXN ─► ends                   ┘
+    ADD_*   ─► questions              ──► a look at what is known then
+
+While one group is done, the next one gathers. The order in it is that of this drawing: of one
+client's commands each is answered before the next one can depend on it.
+
+1. Begins and ends share a frame; one that is refused is refused alone.
+2. Ends are in the order of ids. Of transactions with one decision LSN the lower id is the first,
+   wherever they are put in order (plan/participants), so that is their order in the frame.
+3. What became of SENDs does not decide what is told of the others, nor the other way round.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Final, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias, TypeVar
 
 from txlog.api.transactions.end import unknown_end
 from txlog.engine.decide.transactions import end as end_txn
@@ -20,91 +31,41 @@ from txlog.engine.store.sweeper import is_sweep_due
 from txlog.engine.upkeep.delayed.buckets import tend_due
 from txlog.errors import OutcomeUnknown, TxlogError
 from txlog.ids import TopicName, TxnId
+from txlog.serve.pulsar.sends import Sends, Stored, Turn, written
 
 if TYPE_CHECKING:
     from txlog.api.client import Client
     from txlog.engine.decide.transactions.enter import NewTxn
+    from txlog.engine.store.store import Store
     from txlog.engine.view.view import View
     from txlog.serve.core.service import Service
     from txlog.settings import Settings
 
-T = TypeVar("T")
-R = TypeVar("R")
-TOGETHER_MAX: Final = 1000
+TOGETHER_MAX: Final = 1000  # of each kind
 COORDINATOR: Final = 0  # the one that clients are told of
 
-
-class Group(Generic[T, R]):
-    """Requests of one kind, of all clients: those that come while others are done wait together.
-
-    So they share a call of the store, with it a lock, a look at the journal, a frame and a flush.
-    """
-
-    def __init__(
-        self, service: Service, act: Callable[[list[T], Client], Sequence[R | BaseException]]
-    ) -> None:
-        """act: what does them; returns for each its answer, or why that one alone is refused"""
-        self._service, self._act = service, act
-        self._waiting: list[tuple[T, asyncio.Future[R]]] = []
-        self._task: asyncio.Task[None] | None = None
-
-    async def do(self, wanted: T) -> R:
-        """Have it done with the others. Raises what it is refused for, or the store."""
-        told: asyncio.Future[R] = asyncio.get_running_loop().create_future()
-        self._waiting.append((wanted, told))
-        if self._task is None:
-            self._task = asyncio.create_task(self._run())
-        return await told
-
-    async def _run(self) -> None:
-        try:
-            while self._waiting:
-                group = self._waiting[:TOGETHER_MAX]
-                del self._waiting[:TOGETHER_MAX]
-                answers: Sequence[R | BaseException]
-                try:
-                    act = partial(self._act, [one for one, _ in group])
-                    answers = await self._service.client.run(act, blocking=True)
-                except Exception as raised:
-                    answers = [raised] * len(group)
-                for (_, told), answer in zip(group, answers, strict=True):
-                    if told.cancelled():
-                        continue
-                    if isinstance(answer, BaseException):
-                        told.set_exception(answer)
-                    else:
-                        told.set_result(answer)
-        finally:
-            self._task = None
+# What became of it: the transaction that was begun or asked for, or why it was refused.
+Answer: TypeAlias = TxnId | Exception
+Told: TypeAlias = Callable[[Answer], None]
+T = TypeVar("T")
 
 
-class Groups:
-    """What clients want of transactions, together with the same of others."""
+class Begin(NamedTuple):
+    """A transaction to be begun."""
 
-    def __init__(self, service: Service) -> None:
-        self.begins: Group[NewTxn, TxnId] = Group(service, _begun)
-        self.questions: Group[Question, None] = Group(service, _asked)
-        self.ends: Group[End, None] = Group(service, _ended)
+    new: NewTxn
 
+    def call(self, store: Store) -> Call:
+        """What does it."""
+        new, settings = self.new, store.settings
+        return Call(lambda view, now: end_txn.begin(view, settings, now, new), (COORDINATOR,))
 
-class Question(NamedTuple):
-    """Whether a transaction is open and topics are there."""
-
-    txn_id: TxnId
-    uid: int
-    names: list[TopicName]
-
-    def answer(self, view: View, settings: Settings) -> BaseException | None:
-        """None, or what an operation in the transaction would raise."""
-        try:
-            txn = transaction(view, self.txn_id, settings.coordinators)
-            check_owner(txn, self.uid)
-            check_open(txn)
-            for name in self.names:
-                find_topic(view, name.topic)
-        except TxlogError as error:
-            return error
-        return None
+    def answer(self, call: Call) -> Answer:
+        """What became of it."""
+        if isinstance(call.error, Exception):
+            return call.error
+        assert isinstance(call.answer, TxnId)
+        return call.answer
 
 
 class End(NamedTuple):
@@ -114,57 +75,183 @@ class End(NamedTuple):
     commits: bool
     uid: int
 
-
-def _begun(wanted: list[NewTxn], client: Client) -> list[TxnId | BaseException]:
-    """Begin transactions."""
-    store = client._store
-
-    def call(new: NewTxn) -> Call:
-        return Call(lambda view, now: end_txn.begin(view, store.settings, now, new), (COORDINATOR,))
-
-    calls = [call(one) for one in wanted]
-    store.submit(calls)
-    return [one.error or _txn_id(one.answer) for one in calls]
-
-
-def _txn_id(answer: object) -> TxnId:
-    assert isinstance(answer, TxnId)
-    return answer
-
-
-def _asked(wanted: list[Question], client: Client) -> list[BaseException | None]:
-    """Answer questions; what is overdue ends before."""
-    store, now = client._store, client._store.clock.now()
-    used = [_uses(txn_id) for txn_id in {one.txn_id for one in wanted}]
-    due = store.read(lambda view: [is_sweep_due(view, store.settings, now, it) for it in used])
-    for uses, is_due in zip(used, due, strict=True):
-        if is_due:
-            store.sweep_if_due(uses)
-    return store.read(lambda view: [one.answer(view, store.settings) for one in wanted])
-
-
-def _ended(wanted: list[End], client: Client) -> list[BaseException | None]:
-    """End transactions; for each None, or why it was refused.
-
-    Of transactions with one decision LSN the lower id is the first, wherever they are put in order
-    (plan/participants), so that is their order in the frame.
-    """
-    store = client._store
-
-    def call(txn_id: TxnId, commits: bool, uid: int) -> Call:
+    def call(self, store: Store) -> Call:
+        """What does it."""
+        (txn_id, commits, uid), settings = self, store.settings
         return Call(
-            lambda view, now: end_txn.end(view, store.settings, now, uid, txn_id, commit=commits),
+            lambda view, now: end_txn.end(view, settings, now, uid, txn_id, commit=commits),
             uses=_uses(txn_id),
         )
 
-    calls = [call(*one) for one in wanted]
-    in_order = sorted(range(len(calls)), key=lambda at: wanted[at].txn_id)
+    def answer(self, call: Call) -> Answer:
+        """What became of it."""
+        if isinstance(call.error, OutcomeUnknown):
+            return unknown_end(self.txn_id, call.error)
+        return call.error if isinstance(call.error, Exception) else self.txn_id
+
+
+class Question(NamedTuple):
+    """Whether a transaction is open and topics are there."""
+
+    txn_id: TxnId
+    uid: int
+    names: list[TopicName]
+
+    def answer(self, view: View, settings: Settings) -> Answer:
+        """The transaction, or what an operation in it would raise."""
+        try:
+            txn = transaction(view, self.txn_id, settings.coordinators)
+            check_owner(txn, self.uid)
+            check_open(txn)
+            for name in self.names:
+                find_topic(view, name.topic)
+        except TxlogError as error:
+            return error
+        return self.txn_id
+
+
+class _Group(NamedTuple):
+    """What is done at once."""
+
+    begins: list[tuple[Begin, Told]]
+    turns: list[Turn]
+    ends: list[tuple[End, Told]]
+    questions: list[tuple[Question, Told]]
+
+
+class _Outcome(NamedTuple):
+    """What became of it; sends: or what they failed with."""
+
+    begins: list[Answer]
+    sends: list[Stored] | Exception
+    ends: list[Answer]
+    questions: list[Answer]
+
+
+class Groups:
+    """What clients want, and the task that has it done.
+
+    sends: what they send
+    """
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self.sends = Sends(self._wake)
+        self._begins: list[tuple[Begin, Told]] = []
+        self._ends: list[tuple[End, Told]] = []
+        self._questions: list[tuple[Question, Told]] = []
+        self._task: asyncio.Task[None] | None = None
+
+    def begin(self, wanted: Begin, told: Told) -> None:
+        """Have a transaction begun."""
+        self._begins.append((wanted, told))
+        self._wake()
+
+    def end(self, wanted: End, told: Told) -> None:
+        """Have a transaction ended; told once that is durable."""
+        self._ends.append((wanted, told))
+        self._wake()
+
+    def ask(self, wanted: Question, told: Told) -> None:
+        """Have a question answered."""
+        self._questions.append((wanted, told))
+        self._wake()
+
+    async def settled(self) -> None:
+        """Wait until all that was wanted is answered."""
+        while self._task is not None:
+            await asyncio.shield(self._task)
+
+    def _wake(self) -> None:
+        if self._task is None:
+            self._task = asyncio.create_task(self._run())
+
+    async def _run(self) -> None:
+        try:
+            while self._begins or self._ends or self._questions or self.sends.is_waiting:
+                group = _Group(
+                    _taken(self._begins),
+                    self.sends.turns(),
+                    _taken(self._ends),
+                    _taken(self._questions),
+                )
+                self._tell(group, await self._outcome(group))
+        finally:
+            self._task = None
+
+    async def _outcome(self, group: _Group) -> _Outcome:
+        try:
+            return await self._service.client.run(partial(_done, group), blocking=True)
+        except Exception as error:  # the client is closed, or there is a bug
+            return _Outcome(
+                [error for _ in group.begins],
+                error,
+                [error for _ in group.ends],
+                [error for _ in group.questions],
+            )
+
+    def _tell(self, group: _Group, outcome: _Outcome) -> None:
+        if group.turns:
+            if isinstance(outcome.sends, Exception):
+                self._service.failed(outcome.sends)
+            self.sends.tell(group.turns, outcome.sends)
+        for wanted, answers in (
+            (group.begins, outcome.begins),
+            (group.ends, outcome.ends),
+            (group.questions, outcome.questions),
+        ):
+            for (_, told), answer in zip(wanted, answers, strict=True):
+                told(answer)
+
+
+def _taken(waiting: list[T]) -> list[T]:
+    """Take from those that wait what a group has of them."""
+    taken = waiting[:TOGETHER_MAX]
+    del waiting[:TOGETHER_MAX]
+    return taken
+
+
+def _done(group: _Group, client: Client) -> _Outcome:
+    """Do a group; what is not in an open transaction is durable when it returns."""
+    store = client._store
+    begins = [(one, one.call(store)) for one, _ in group.begins]
+    ends = [(one, one.call(store)) for one, _ in group.ends]
+    in_order = sorted(ends, key=_id_of)
+    sends: list[Stored] | Exception
     try:
-        store.submit([calls[at] for at in in_order])
-    except OutcomeUnknown as error:
-        return [unknown_end(one.txn_id, error) for one in wanted]
-    tend_due(store)
-    return [one.error for one in calls]
+        first, last = [call for _, call in begins], [call for _, call in in_order]
+        sends = written(store, group.turns, first, last)
+        tend_due(store)
+    except Exception as error:
+        sends = error
+        for _, call in [*begins, *ends]:
+            if not call.done:
+                call.end(error)
+    return _Outcome(
+        [one.answer(call) for one, call in begins],
+        sends,
+        [one.answer(call) for one, call in ends],
+        _answers(store, [one for one, _ in group.questions]),
+    )
+
+
+def _id_of(end: tuple[End, Call]) -> TxnId:
+    return end[0].txn_id
+
+
+def _answers(store: Store, wanted: list[Question]) -> list[Answer]:
+    """Answer questions; what is overdue ends before."""
+    if not wanted:
+        return []
+    used, now = [_uses(txn_id) for txn_id in {one.txn_id for one in wanted}], store.clock.now()
+    try:
+        due = store.read(lambda view: [is_sweep_due(view, store.settings, now, it) for it in used])
+        for uses, is_due in zip(used, due, strict=True):
+            if is_due:
+                store.sweep_if_due(uses)
+        return store.read(lambda view: [one.answer(view, store.settings) for one in wanted])
+    except Exception as error:
+        return [error for _ in wanted]
 
 
 def _uses(txn_id: TxnId) -> Uses:

@@ -18,7 +18,6 @@ from txlog.serve.pulsar.commands import handlers
 from txlog.serve.pulsar.connection import Connection
 from txlog.serve.pulsar.failure import error_of, text_of
 from txlog.serve.pulsar.groups import Groups
-from txlog.serve.pulsar.sends import Sends
 from txlog.serve.pulsar.wire import encoded
 
 BUFFER_BYTES: Final = 1 << 13  # twice as much is taken from a socket before anybody asks for it
@@ -31,7 +30,7 @@ class PulsarListener:
 
     url:         where clients are sent by a lookup
     connections: those that are open
-    sends:       what they send, stored together
+    wanted:      what they want of the store in the moment; sends: what they send
     sought:      where readers were sent that are to come again: topic, name, partition
     names:       (topic, name) of the producers that are connected here
     fenced:      (topic, name, partition) of those that shall not come again; see producers.APART
@@ -43,7 +42,7 @@ class PulsarListener:
         self.connections: set[Connection] = set()
         self._address = address
         self.wanted = Groups(service)
-        self.sends = Sends(service)
+        self.sends = self.wanted.sends
         self.names: set[tuple[str, str]] = set()
         self.fenced: deque[tuple[str, str, int]] = deque(maxlen=FENCED_MAX)
         self.sought: dict[tuple[str, str, int], Bound] = {}
@@ -137,7 +136,7 @@ class PulsarListener:
         open_ones = [room for one in list(self.connections) for room in one.occupied]
         await asyncio.gather(*(room.follow(None) for room in open_ones))
         await asyncio.gather(*(one.idle() for one in list(self.connections)))
-        await self.sends.settled()
+        await self.wanted.settled()
 
     async def close(self) -> None:
         """End all connections; returns once all they had is given back."""

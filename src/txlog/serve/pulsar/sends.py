@@ -1,6 +1,6 @@
-"""Owns Sends: what all clients send, stored together; one flush for everybody.
+"""Owns Sends: the queues of what all clients send, and how a group of it is stored.
 
-    SEND ─► queue of its producer ─► turns ─► frames ─► one flush ─► receipts
+    SEND ─► queue of its producer ─► turns ─► frames ─► one flush (groups) ─► receipts
 
 1. While one group is written, the next one gathers. A group has turns: a turn is one frame. Of each
    producer it has one batch, or messages that came without one and are marked as such, so that the
@@ -17,29 +17,24 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterator
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import pyarrow as pa
 
 from txlog.api.sending.producer import Producer
-from txlog.api.transactions.transaction import DecideIn
 from txlog.clock import Instant
 from txlog.engine.decide.draft import Decision
 from txlog.engine.decide.sending import send as produce
 from txlog.engine.storage.disk.protocol import ACTING
-from txlog.engine.store.appender import Call, Decide
+from txlog.engine.store.appender import Call
 from txlog.engine.store.store import Store
-from txlog.engine.upkeep.delayed.buckets import tend_due
 from txlog.engine.view.view import View
 from txlog.errors import ProducerBusy, TxlogError
 from txlog.ids import MessageId, TxnId
 from txlog.serve.pulsar.batches import Columns, rows_of_all
 
 if TYPE_CHECKING:
-    from txlog.api.client import Client
     from txlog.engine.decide.sending.send import Outgoing
-    from txlog.serve.core.service import Service
 
 QUEUED_BYTES_MAX: Final = 64 << 20  # of all clients; beyond it none is read from
 TURNS_MAX: Final = 256
@@ -92,7 +87,7 @@ class Lane:
     """What one producer has queued.
 
     is_refused: one of its SENDs was, so nothing behind that is stored
-    refused:    the rows that the frames of this group refuse so far, if any
+    refused:    what of it this group refuses so far, if anything
     """
 
     __slots__ = ("idle", "is_refused", "producer", "queue", "refused", "waiting")
@@ -104,7 +99,7 @@ class Lane:
         self.idle = asyncio.Event()
         self.idle.set()
         self.is_refused = False
-        self.refused: _Rows | None = None
+        self.refused: _Rows | _InTxn | None = None
 
     def next(self) -> list[Item]:
         """Take from the queue what goes into one frame: one SEND, or messages without a batch.
@@ -138,17 +133,20 @@ class Lane:
 
 
 class Sends:
-    """The queues of all producers of a process, and the task that stores what is in them."""
+    """The queues of all producers of a process."""
 
-    def __init__(self, service: Service) -> None:
-        self._service = service
+    def __init__(self, wake: Callable[[], None]) -> None:
+        """wake: has what is queued stored: `turns`, `written`, `tell`"""
+        self._wake = wake
         self._lanes: dict[Lane, None] = {}  # those with something queued, in order
         self._bytes = 0
-        self._task: asyncio.Task[None] | None = None
         self._has_room = asyncio.Event()
         self._has_room.set()
-        self._is_idle = asyncio.Event()
-        self._is_idle.set()
+
+    @property
+    def is_waiting(self) -> bool:
+        """True if anything is queued."""
+        return bool(self._lanes)
 
     def put(self, lane: Lane, item: Item) -> None:
         """Queue a SEND."""
@@ -159,47 +157,13 @@ class Sends:
         self._bytes += item.size
         if self._bytes > QUEUED_BYTES_MAX:
             self._has_room.clear()
-        if self._task is None:
-            self._is_idle.clear()
-            self._task = asyncio.create_task(self._run())
+        self._wake()
 
     async def room(self) -> None:
         """Wait until there is room for more."""
         await self._has_room.wait()
 
-    async def settled(self) -> None:
-        """Wait until all that was queued is answered."""
-        await self._is_idle.wait()
-
-    async def _run(self) -> None:
-        try:
-            while self._lanes:
-                turns = self._turns()
-                try:
-                    act = partial(_written, turns)
-                    answers = await self._service.client.run(act, blocking=True)
-                except Exception as error:
-                    self._service.failed(error)
-                    all_of = (item for turn in turns for _, items in turn for item in items)
-                    answers = [(item, None, error) for item in all_of]
-                    for turn in turns:
-                        for lane, _ in turn:
-                            lane.is_refused = True
-                for item, first, refusal in sorted(answers, key=_rank):
-                    item.told(first, refusal)
-                    self._bytes -= item.size
-                for turn in turns:
-                    for lane, items in turn:
-                        lane.waiting -= len(items)
-                        if not lane.waiting:
-                            lane.idle.set()
-                if self._bytes <= QUEUED_BYTES_MAX:
-                    self._has_room.set()
-        finally:
-            self._task = None
-            self._is_idle.set()
-
-    def _turns(self) -> list[Turn]:
+    def turns(self) -> list[Turn]:
         """Take the next group from the queues."""
         turns: list[Turn] = []
         size = 0
@@ -214,6 +178,25 @@ class Sends:
             turns.append(turn)
         return turns
 
+    def tell(self, turns: list[Turn], answers: list[Stored] | Exception) -> None:
+        """Answer a group: with what became of it, or all of it with what it failed with."""
+        if isinstance(answers, Exception):
+            error = answers
+            answers = [(item, None, error) for turn in turns for _, its in turn for item in its]
+            for turn in turns:
+                for lane, _ in turn:
+                    lane.is_refused = True
+        for item, first, refusal in sorted(answers, key=_rank):
+            item.told(first, refusal)
+            self._bytes -= item.size
+        for turn in turns:
+            for lane, items in turn:
+                lane.waiting -= len(items)
+                if not lane.waiting:
+                    lane.idle.set()
+        if self._bytes <= QUEUED_BYTES_MAX:
+            self._has_room.set()
+
 
 # What one frame has of each producer.
 Turn: TypeAlias = "list[tuple[Lane, list[Item]]]"
@@ -226,32 +209,46 @@ def _rank(answer: Stored) -> int:
     return 0 if refusal is None else 2 if refusal is BEHIND else 1
 
 
-def _written(turns: list[Turn], client: Client) -> list[Stored]:
-    """Store a group; durable when it returns."""
-    store, answers = client._store, list[Stored]()
-    calls: list[tuple[Call, list[_Rows]]] = []
+def written(store: Store, turns: list[Turn], first: list[Call], last: list[Call]) -> list[Stored]:
+    """Store a group, with calls before and after it that are done in any case.
+
+    It is one call of the store, in the order that it came: one lock, one flush. Only what has a
+    file is a call of its own. All is durable when it returns, but for what is in transactions:
+    their ends do that.
+    raises: what the store failed with
+    """
+    answers = list[Stored]()
+    calls, pending = list(first), list[_Frame | _InTxn]()
 
     def submit() -> None:
-        store.submit([call for call, _ in calls])
-        for call, sent in calls:
-            if call.error is not None:
-                raise call.error
-            assert isinstance(call.answer, list)
-            for rows, answer in zip(sent, call.answer, strict=True):
-                answers.extend(rows.answers(answer))
+        if calls:
+            store.submit(calls)
+        for one in pending:
+            answers.extend(one.answers())
         calls.clear()
+        pending.clear()
+
+    def add(one: _Frame | _InTxn) -> None:
+        calls.append(one.call)
+        pending.append(one)
 
     for turn in turns:
-        apart = [(lane, items[0]) for lane, items in turn if items[0].is_apart]
-        if apart and calls:
-            submit()
-        answers += _in_txns(store, [(one, it) for one, it in apart if it.large is None])
-        answers += [_singly(one, it) for one, it in apart if it.large is not None]
+        for lane, [item, *_] in turn:
+            if item.large is not None:
+                submit()
+                answers.append(_singly(lane, item))
+            elif item.txn is not None and lane.is_refused:
+                answers.append((item, None, BEHIND))
+            elif item.txn is not None:
+                try:
+                    add(_InTxn(store, lane, item))
+                except (TxlogError, pa.ArrowException) as error:
+                    lane.is_refused = True
+                    answers.append((item, None, error))
         for sent in _frames(turn, answers):
-            calls.append((Call(_together(store, sent)), sent))
-    if calls:
-        submit()
-    tend_due(store)
+            add(_Frame(store, sent))
+    calls += last
+    submit()
     return answers
 
 
@@ -338,58 +335,76 @@ def _first(piece: produce.SliceReceipt, at: int) -> MessageId | None:
     return MessageId(piece.ledger, piece.first_entry + at - piece.duplicates)
 
 
-def _together(store: Store, sent: list[_Rows]) -> Decide:
-    """What stores rows of several producers as a frame."""
-    batches = [one.batch for one in sent]
+class _Frame:
+    """Rows of several producers that are stored as a frame."""
 
-    def decide(view: View, now: Instant) -> Decision:
-        decision = produce.send_together(view, store.settings, now, batches)
-        assert isinstance(decision.answer, list)
-        for one, answer in zip(sent, decision.answer, strict=True):
-            one.decided(answer)
-        return decision
+    __slots__ = ("call", "sent")
 
-    return decide
+    def __init__(self, store: Store, sent: list[_Rows]) -> None:
+        self.sent = sent
+        batches = [one.batch for one in sent]
+
+        def decide(view: View, now: Instant) -> Decision:
+            decision = produce.send_together(view, store.settings, now, batches)
+            assert isinstance(decision.answer, list)
+            for one, answer in zip(sent, decision.answer, strict=True):
+                one.decided(answer)
+            return decision
+
+        self.call = Call(decide)
+
+    def answers(self) -> Iterator[Stored]:
+        """What became of each SEND. Raises what the store failed with."""
+        if self.call.error is not None:
+            raise self.call.error
+        assert isinstance(self.call.answer, list)
+        for rows, answer in zip(self.sent, self.call.answer, strict=True):
+            yield from rows.answers(answer)
 
 
-def _in_txns(store: Store, given: list[tuple[Lane, Item]]) -> list[Stored]:
-    """SENDs in transactions, under one lock; the end of each makes its own durable."""
-    answers: list[Stored] = []
-    calls: list[tuple[Call, Lane, Item]] = []
-    for lane, item in given:
-        assert item.txn is not None
-        if lane.is_refused:
-            answers.append((item, None, BEHIND))
-            continue
+class _InTxn:
+    """A SEND in a transaction."""
+
+    __slots__ = ("_is_behind", "_item", "_lane", "call")
+
+    def __init__(self, store: Store, lane: Lane, item: Item) -> None:
+        """Raises TxlogError, ArrowException."""
+        self._lane, self._item = lane, item
+        self._is_behind = False
+        txn_id, producer = item.txn, lane.producer
+        assert txn_id is not None
         before = ACTING.set(item.acting)
         try:
-            lane.producer._check_open()
-            sending = lane.producer._in_txn(_rows_of([item]), lane.producer._shape.version)
-        except (TxlogError, pa.ArrowException) as error:
-            lane.is_refused = True
-            answers.append((item, None, error))
-            continue
+            producer._check_open()
+            sending = producer._in_txn(_rows_of([item]), producer._shape.version)
         finally:
             ACTING.reset(before)
-        uses = sending.uses.in_txn(item.txn.coordinator, item.txn.sequence)
-        decide = _within(sending.decide, item.txn)
-        calls.append((Call(decide, uses=uses), lane, item))
-    if calls:
-        store.submit([call for call, _, _ in calls])
-    for call, lane, item in calls:
+
+        def decide(view: View, now: Instant) -> Decision:
+            self._is_behind = lane.refused is not None and lane.refused is not self
+            if self._is_behind:
+                raise ProducerBusy(BEHIND.message)
+            lane.refused = self  # until it is stored
+            return sending.decide(view, now, txn_id)
+
+        uses = sending.uses.in_txn(txn_id.coordinator, txn_id.sequence)
+        self.call = Call(decide, uses=uses, then=self._stored)
+
+    def _stored(self, decision: Decision) -> None:
+        if decision.answer is not None:  # else its transaction was overdue, and has been ended
+            self._lane.refused = None
+
+    def answers(self) -> Iterator[Stored]:
+        """What became of it."""
+        call, item, lane = self.call, self._item, self._lane
         if isinstance(call.error, Exception):
             lane.is_refused = True
-            answers.append((item, None, call.error))
-        elif call.answer is None:  # what was overdue has been ended first
-            answers.append(_singly(lane, item))
+            yield item, None, BEHIND if self._is_behind else call.error
+        elif call.answer is None:
+            yield _singly(lane, item)
         else:
             assert isinstance(call.answer, tuple)
-            answers.append(_placed(item, call.answer[1]))
-    return answers
-
-
-def _within(decide: DecideIn, txn: TxnId) -> Decide:
-    return lambda view, now: decide(view, now, txn)
+            yield _placed(item, call.answer[1])
 
 
 def _placed(item: Item, stored: list[produce.SliceReceipt]) -> Stored:

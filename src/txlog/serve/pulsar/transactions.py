@@ -5,8 +5,7 @@
     ADD_*_TO_TXN        asks whether it is open: the first message and acknowledgement register it
     END_TXN             answered once it is durable
 
-What many clients want at once is done together (`groups`): ends share a frame and a flush, begins a
-frame, questions a look at the journal.
+What clients want at once is done together (`groups`): one lock, one look at the journal, one flush.
 
 All of it is the store's, so a transaction outlives this server, and another goes on with it. The
 two numbers of a TxnID are its two halves in the store. Clients use the high one as the number of
@@ -25,7 +24,7 @@ Source: PIP-31; the proposal of transaction keys; spec/transactions 4, 5, 10.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine, Iterable
 from typing import TYPE_CHECKING, Any, Final
 
 from txlog.errors import CoordinatorNotFound, InvalidArgument, TxlogError
@@ -33,9 +32,10 @@ from txlog.ids import TxnId
 from txlog.serve.core.authority import CONSUME, PRODUCE
 from txlog.serve.pulsar.connection import Connection, Handler
 from txlog.serve.pulsar.failure import error_of, text_of
-from txlog.serve.pulsar.groups import COORDINATOR, End, Question
+from txlog.serve.pulsar.groups import COORDINATOR, Answer, Begin, End, Question, Told
 from txlog.serve.pulsar.messages import Proto
 from txlog.serve.pulsar.topics import COORDINATORS, name_of
+from txlog.serve.pulsar.wire import txn_frame
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -51,97 +51,113 @@ def txn_of(body: Proto) -> TxnId | None:
     return TxnId.from_halves(body.txnid_most_bits, body.txnid_least_bits)
 
 
-async def _answered(
-    connection: Connection, name: str, body: Proto, act: Callable[[], Awaitable[dict[str, Any]]]
-) -> None:
-    """Answer a command with what an act says, or with its error."""
-    fields: dict[str, Any] = {}
-    if "txnid_most_bits" in body.DESCRIPTOR.fields_by_name:
-        fields = {
-            "txnid_most_bits": body.txnid_most_bits,
-            "txnid_least_bits": body.txnid_least_bits,
-        }
+def _wanted(connection: Connection, name: str, body: Proto, want: Callable[[Told], None]) -> None:
+    """Answer a command with what becomes of what it wants, once it is told.
+
+    want: has it done; raises TxlogError
+    """
+
+    def told(answer: Answer) -> None:
+        connection.settle()
+        if isinstance(answer, TxnId):
+            connection.write([txn_frame(name, body.request_id, answer)])
+        else:
+            _refused(connection, name, body, answer)
+
+    connection.owe()
     try:
-        fields |= await act()
+        want(told)
     except TxlogError as error:
-        fields |= {"error": error_of(error), "message": text_of(error)}
-    connection.send(name, request_id=body.request_id, **fields)
+        told(error)
+
+
+def _refused(connection: Connection, name: str, body: Proto, error: Exception) -> None:
+    """Answer a command with an error, and the transaction that it names."""
+    named = {}
+    if "txnid_most_bits" in body.DESCRIPTOR.fields_by_name:
+        named = {one: getattr(body, one) for one in ("txnid_most_bits", "txnid_least_bits")}
+    if not isinstance(error, TxlogError):
+        connection.service.failed(error)
+    said = {"error": error_of(error), "message": text_of(error)}
+    connection.send(name, request_id=body.request_id, **named, **said)
 
 
 async def connect(connection: Connection, body: Proto, rest: memoryview) -> None:
     """TC_CLIENT_CONNECT: there is a coordinator here; or take a key."""
-
-    async def act() -> dict[str, Any]:
+    name, epoch = "tcClientConnectResponse", None
+    try:
         _check(body.tc_id)
-        if not body.HasField("transaction_key"):
-            return {}
-        key = body.transaction_key
-        taken = await connection.client.run(lambda client: client.connect(key, body.epoch))
-        connection.rooms[_ROOM] = (key, taken["epoch"])
-        return {"epoch": taken["epoch"]}
+        if body.HasField("transaction_key"):
+            key = body.transaction_key
+            taken = await connection.client.run(lambda client: client.connect(key, body.epoch))
+            epoch = taken["epoch"]
+            connection.rooms[_ROOM] = (key, epoch)
+    except TxlogError as error:
+        _refused(connection, name, body, error)
+    else:
+        connection.send(name, request_id=body.request_id, epoch=epoch)
 
-    await _answered(connection, "tcClientConnectResponse", body, act)
 
-
-async def new(connection: Connection, body: Proto, rest: memoryview) -> None:
+def new(connection: Connection, body: Proto, rest: memoryview) -> Coroutine[Any, Any, None] | None:
     """NEW_TXN: begin one, under the key of this connection if it has taken one."""
+    if _ROOM in connection.rooms:
+        return _new_of_key(connection, body)
 
-    async def act() -> dict[str, Any]:
+    def want(told: Told) -> None:
+        _check(body.tc_id)
+        made = connection.service.store._new(body.txn_ttl_seconds or None, COORDINATOR)
+        connection.listener.wanted.begin(Begin(made), told)
+
+    _wanted(connection, "newTxnResponse", body, want)
+    return None
+
+
+async def _new_of_key(connection: Connection, body: Proto) -> None:
+    name, (key, epoch) = "newTxnResponse", connection.rooms[_ROOM]
+    try:
         _check(body.tc_id)
         timeout_ms = body.txn_ttl_seconds or None
-        if _ROOM in connection.rooms:
-            key, epoch = connection.rooms[_ROOM]
-            begun = await connection.client.run(
-                lambda client: client.begin(timeout_ms, key=key, epoch=epoch)
-            )
-            txn_id = begun["txn"]
-        else:
-            made = connection.service.store._new(timeout_ms, COORDINATOR)
-            txn_id = await connection.listener.wanted.begins.do(made)
-        return {"txnid_most_bits": txn_id.most, "txnid_least_bits": txn_id.least}
-
-    await _answered(connection, "newTxnResponse", body, act)
+        begun = await connection.client.run(
+            lambda client: client.begin(timeout_ms, key=key, epoch=epoch)
+        )
+    except TxlogError as error:
+        _refused(connection, name, body, error)
+    else:
+        connection.write([txn_frame(name, body.request_id, begun["txn"])])
 
 
-async def add_partitions(connection: Connection, body: Proto, rest: memoryview) -> None:
+def add_partitions(connection: Connection, body: Proto, rest: memoryview) -> None:
     """ADD_PARTITION_TO_TXN: may it send there?"""
-
-    async def act() -> dict[str, Any]:
-        names = [name_of(text) for text in body.partitions]
-        for name in names:
-            connection.may(PRODUCE, name.topic)
-        await connection.listener.wanted.questions.do(
-            Question(_named(body), _uid(connection), names)
-        )
-        return {}
-
-    await _answered(connection, "addPartitionToTxnResponse", body, act)
+    _ask(connection, "addPartitionToTxnResponse", body, PRODUCE, body.partitions)
 
 
-async def add_subscriptions(connection: Connection, body: Proto, rest: memoryview) -> None:
+def add_subscriptions(connection: Connection, body: Proto, rest: memoryview) -> None:
     """ADD_SUBSCRIPTION_TO_TXN: may it acknowledge there?"""
-
-    async def act() -> dict[str, Any]:
-        names = [name_of(each.topic) for each in body.subscription]
-        for name in names:
-            connection.may(CONSUME, name.topic)
-        await connection.listener.wanted.questions.do(
-            Question(_named(body), _uid(connection), names)
-        )
-        return {}
-
-    await _answered(connection, "addSubscriptionToTxnResponse", body, act)
+    topics = [each.topic for each in body.subscription]
+    _ask(connection, "addSubscriptionToTxnResponse", body, CONSUME, topics)
 
 
-async def end(connection: Connection, body: Proto, rest: memoryview) -> None:
+def _ask(
+    connection: Connection, name: str, body: Proto, action: str, topics: Iterable[str]
+) -> None:
+    def want(told: Told) -> None:
+        names = [name_of(text) for text in topics]
+        for one in names:
+            connection.may(action, one.topic)
+        question = Question(_named(body), connection.uid, names)
+        connection.listener.wanted.ask(question, told)
+
+    _wanted(connection, name, body, want)
+
+
+def end(connection: Connection, body: Proto, rest: memoryview) -> None:
     """END_TXN: commit or abort. The answer says that it is decided, and durable."""
 
-    async def act() -> dict[str, Any]:
-        commits = body.txn_action == _COMMIT
-        await connection.listener.wanted.ends.do(End(_named(body), commits, _uid(connection)))
-        return {}
+    def want(told: Told) -> None:
+        wanted = End(_named(body), body.txn_action == _COMMIT, connection.uid)
+        connection.listener.wanted.end(wanted, told)
 
-    await _answered(connection, "endTxnResponse", body, act)
+    _wanted(connection, "endTxnResponse", body, want)
 
 
 def _named(body: Proto) -> TxnId:
@@ -156,11 +172,6 @@ def _check(number: int) -> None:
         raise CoordinatorNotFound(
             f"there is no coordinator {number} for clients, only {COORDINATOR}"
         )
-
-
-def _uid(connection: Connection) -> int:
-    """Who the client of this task is to the store."""
-    return connection.service.store._store.disk.owner()[0]
 
 
 HANDLERS: Final[Mapping[str, Handler]] = {

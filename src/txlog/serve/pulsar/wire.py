@@ -17,6 +17,7 @@ from typing import Final, NamedTuple
 from google.protobuf.message import DecodeError
 
 from txlog.errors import InvalidMessage
+from txlog.ids import TxnId
 from txlog.serve.pulsar.messages import COMMANDS, FIELDS, BaseCommand, MessageMetadata, Proto
 from txlog.startup.crc32c import crc32c
 
@@ -212,6 +213,18 @@ def receipt_frame(
     if highest:
         body += b"\x20" + varint(highest)
     data = b"\x08\x07\x3a%b%b" % (varint(len(body)), body)
+    return _SIZES.pack(len(data) + 4, len(data)) + data
+
+
+def txn_frame(name: str, request: int, txn_id: TxnId) -> bytes:
+    """The frame of an answer that names a transaction, as `encoded` makes it, but faster.
+
+    name: newTxnResponse, addPartitionToTxnResponse, addSubscriptionToTxnResponse or endTxnResponse
+    """
+    kind = BY_FIELD[name]
+    least, most = varint(txn_id.least), varint(txn_id.most)
+    body = b"\x08%b\x10%b\x18%b" % (varint(request), least, most)
+    data = b"\x08%b%b%b%b" % (varint(kind), varint(kind << 3 | 2), varint(len(body)), body)
     return _SIZES.pack(len(data) + 4, len(data)) + data
 
 
