@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +20,7 @@ from txlog.engine.storage.segment_reader import SegmentReader
 from txlog.errors import Corruption, MissingFile
 from txlog.ranges import SQL_MS_MAX
 from txlog.sql.client_query import Query
+from txlog.sql.parts import parts_for
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 COUNT = 400
@@ -103,6 +105,37 @@ def test_a_statement_may_scan_them_twice_and_stop_early(client: Client) -> None:
     )
     assert asked(client, sql) == [{"n": 2 * COUNT}]
     assert len(asked(client, "SELECT value FROM a LIMIT 1")) == 1
+
+
+def test_a_scan_makes_no_batch_that_nobody_asked_for(
+    client: Client, groups: list[tuple[str, int, tuple[str, ...]]]
+) -> None:
+    """Kills: a scanner of Arrow between, which has up to 64 batches ready and all their rows."""
+    with Query(client, "FROM a") as query:
+        assert query._session is not None
+        reader = parts_for(query._session, query._contents, client.open)["p"].scanner().to_reader()
+        for number in (1, 2):
+            assert reader.read_next_batch().num_rows >= HALF
+            assert len(groups) == number
+
+
+def test_a_join_keeps_markers_and_lets_rows_go_by(client: Client) -> None:
+    """Kills: a hash table of all rows of sidecars with all their columns."""
+
+    def joins(node: dict[str, Any]) -> Iterator[dict[str, Any]]:
+        if node["name"] == "HASH_JOIN":
+            yield node
+        for child in node["children"]:
+            yield from joins(child)
+
+    with Query(client, "FROM messages") as query:
+        assert query._session is not None
+        [(_, plan)] = query._session._connection.execute(
+            "EXPLAIN (FORMAT json) FROM messages"
+        ).fetchall()
+        [join] = joins(json.loads(plan)[0])
+        sides = [str(child) for child in join["children"]]
+    assert ["marker_ledger" in side for side in sides] == [False, True]  # the second is kept
 
 
 def test_instants_that_sql_has_no_room_for_are_without_end(client: Client) -> None:

@@ -22,6 +22,7 @@ import duckdb
 import pyarrow as pa
 
 from txlog.engine.storage.disk.posix import descriptor_limit
+from txlog.engine.storage.segment import arrow_module
 from txlog.errors import SqlError, TxlogError
 from txlog.ranges import SQL_MS_MAX, SQL_MS_MIN
 from txlog.startup import compute as pc
@@ -42,7 +43,8 @@ T = TypeVar("T")
 _ENDLESS: Final = (1 << 63) - 1  # in us, what DuckDB takes for infinity
 _AGAIN_S: Final = 0.02  # a statement that has just begun may miss an interrupt
 _TOGETHER_S, _TOGETHER_BYTES = 0.02, 4 << 20
-BATCH_ROWS = 20_480  # ten of DuckDB's vectors: large messages must fit in memory
+BATCH_ROWS = 10_240  # five of DuckDB's vectors: large messages must fit in memory
+_AHEAD: Final = "1MB"  # of rows that wait for who reads them
 VERSION: str = duckdb.__version__
 # Open files of a scan of many, measured with DuckDB 2.0: 92, 132, 267 and 461 with 1, 2, 8 and 32
 # threads; without threads for reading ahead 18, 30 and 102 with 1, 2 and 8.
@@ -132,6 +134,7 @@ class Session:
             self._connection.execute("SET TimeZone = 'UTC'")
             # A query of some seconds would draw it on standard output, amid what programs read.
             self._connection.execute("SET enable_progress_bar = false")
+            self._connection.execute(f"SET streaming_buffer_size = '{_AHEAD}'")
             _fit(self._connection, descriptor_limit() // 2)
             if memory_bytes is not None:
                 self._connection.execute(f"SET memory_limit = '{memory_bytes}B'")
@@ -231,13 +234,16 @@ class Session:
         """End the statement that another thread runs, if it has begun."""
         self._connection.interrupt()
 
-    def register(self, name: str, table: object) -> None:
+    def register(self, name: str, table: object, *, is_held: bool = False) -> None:
         """Make an Arrow table or dataset a view called name, replacing an older one.
 
         Instants of a table that DuckDB cannot hold become 'infinity' and '-infinity'.
+        is_held: a join keeps its rows in memory, and those of others go by
         """
         if isinstance(table, pa.Table):
             table = bounded(table)
+            if is_held:  # of datasets DuckDB believes that they have one row
+                table = arrow_module("pyarrow.dataset").dataset(table)
         try:
             self._connection.register(name, table)
         except duckdb.Error as error:

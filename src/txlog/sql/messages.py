@@ -36,6 +36,7 @@ from txlog.relation.remote_rows import dataset_of, numbered_rows
 from txlog.sql.records import is_by_name, record_of, type_of
 
 if TYPE_CHECKING:
+    from txlog.sql.duck import Session
     from txlog.sql.parts import Parts
 
 USER: Final = "key, value, properties, publish_time, event_time, deliver_at"
@@ -203,6 +204,15 @@ class Messages:
                         else dataset_of(remote, self._path, self._type_in(version))
                     )
         return tables
+
+    def register(self, session: Session) -> None:
+        """Make known to a session what its statements name.
+
+        A marker that is joined has rows, so there are fewer of them than of what they are joined
+        with, of which a query may want every column.
+        """
+        for word, table in self.tables.items():
+            session.register(word, table, is_held=word == self._of("markers"))
 
     def _of(self, name: str) -> str:
         """The name of one of its tables."""

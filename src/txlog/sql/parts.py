@@ -34,8 +34,23 @@ _SCHEMA: Final = pa.schema(
         *((one.name, _INSTANT if pa.types.is_timestamp(one.type) else one.type) for one in MESSAGE),
     ]
 )
-BATCH_BYTES: Final = 256 << 10
 Open: TypeAlias = Callable[[str], File]
+
+
+class Scan:
+    """A scan as DuckDB takes it: it asks for the reader, and for nothing else.
+
+    No scanner of Arrow, which keeps up to 64 batches ahead of who reads them.
+    """
+
+    __slots__ = ("_reader",)
+
+    def __init__(self, reader: pa.RecordBatchReader) -> None:
+        self._reader = reader
+
+    def to_reader(self) -> pa.RecordBatchReader:
+        """The batches, each made when it is asked for."""
+        return self._reader
 
 
 class Parts(ds.Dataset):  # type: ignore[misc]
@@ -83,7 +98,7 @@ class Parts(ds.Dataset):  # type: ignore[misc]
 
     def scanner(
         self, columns: list[str] | None = None, filter: ds.Expression | None = None, **_: object
-    ) -> ds.Scanner:
+    ) -> Scan:
         """What DuckDB reads: these columns of the rows that the filter lets through."""
         words = set(self._schema.names if columns is None else columns)
         if filter is not None:  # an expression does not say its columns; a text in it may be more
@@ -91,13 +106,16 @@ class Parts(ds.Dataset):  # type: ignore[misc]
         wanted = pa.schema([field for field in self._schema if field.name in words])
         kept = self._places.get_fragments(filter)
         sources = [self._sources[int(fragment.path)] for fragment in kept]
-        batches = self._batches(sources, wanted)
-        return ds.Scanner.from_batches(
-            batches, schema=wanted, columns=columns, filter=filter, batch_readahead=1
-        )
+        shown = wanted if columns is None else pa.schema([wanted.field(name) for name in columns])
+        batches = self._batches(sources, wanted, shown.names, filter)
+        return Scan(pa.RecordBatchReader.from_batches(shown, batches))
 
     def _batches(
-        self, sources: Sequence[tuple[str, Source]], wanted: pa.Schema
+        self,
+        sources: Sequence[tuple[str, Source]],
+        wanted: pa.Schema,
+        shown: Sequence[str],
+        filter: ds.Expression | None,
     ) -> Iterator[pa.RecordBatch]:
         try:
             for topic, source in sources:
@@ -115,7 +133,9 @@ class Parts(ds.Dataset):  # type: ignore[misc]
                             for field in wanted
                         ]
                         table = pa.table(columns, schema=wanted)
-                        yield from table.to_batches(_batch_rows(table))
+                        if filter is not None:
+                            table = table.filter(filter)
+                        yield from table.select(shown).to_batches(BATCH_ROWS)
                 finally:
                     file.close()
         except TxlogError as error:
@@ -133,7 +153,7 @@ class Parts(ds.Dataset):  # type: ignore[misc]
         if source.within is not None:
             low, high = source.within.entries(ref.ledger, ref.last + 1)
             low, high = max(low - ref.first, 0), high - ref.first
-        step = piece_rows(ref.rows, ref.bytes)
+        step = min(BATCH_ROWS, piece_rows(ref.rows, ref.bytes))
         for begin in range(low, high, step):
             rows = reader.rows(begin, min(begin + step, high), read or ["kind"])
             if RECORD in wanted.names:
@@ -141,12 +161,6 @@ class Parts(ds.Dataset):  # type: ignore[misc]
                 made = records_as(self._typed.schemas, self._typed.record, rows)
                 rows = rows.append_column(RECORD, made)
             yield bounded(rows)
-
-
-def _batch_rows(table: pa.Table) -> int:
-    """How many rows a batch has: a scanner of Arrow keeps up to 64 of them ahead."""
-    fitting: int = BATCH_BYTES * table.num_rows // max(1, table.nbytes)
-    return max(1, min(BATCH_ROWS, fitting))
 
 
 def parts_for(

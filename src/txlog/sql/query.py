@@ -213,8 +213,7 @@ class SqlQuery:
 
     def _views(self, words: set[str], messages: Messages, session: Session) -> Iterator[str]:
         """The named views of messages; a topic never hides another relation."""
-        for table_name, table in messages.tables.items():
-            session.register(table_name, table)
+        messages.register(session)
         body = messages.uncommitted() if self._isolation == "uncommitted" else messages.committed()
         yield f"CREATE TEMP VIEW {_MESSAGES} AS {body}"
         if _EVERYTHING in words:
@@ -253,8 +252,7 @@ class SqlQuery:
             is_typed=True,
             fields=fields,
         )
-        for table_name, table in messages.tables.items():
-            session.register(table_name, table)
+        messages.register(session)
         is_all = self._isolation == "uncommitted"
         return messages.uncommitted() if is_all else messages.committed()
 

@@ -28,8 +28,7 @@ def resolved(client: Client, content: Content, *, uncommitted: bool) -> Iterator
             is_typed = part.relation.record > 0
             parts = parts_for(session, [part], client.open, is_typed=is_typed)
             messages = Messages([part], path, parts, is_typed=is_typed)
-            for table_name, table in messages.tables.items():
-                session.register(table_name, table)
+            messages.register(session)
             yield from session.stream(messages.plain(uncommitted=uncommitted))
 
 
