@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import subprocess
 import sys
@@ -16,7 +17,7 @@ from tests.serve.raw import Place, Raw, told
 from txlog.engine.store.store import Store
 from txlog.errors import DiskFailed
 from txlog.ids import TxnId
-from txlog.serve.pulsar import groups
+from txlog.serve.pulsar import groups, sends
 from txlog.serve.pulsar.messages import ERRORS, MessageMetadata
 from txlog.serve.pulsar.wire import encoded, made, message_frame
 
@@ -217,9 +218,10 @@ def test_sends_in_transactions_fail_alone_and_come_with_the_commit(tmp_path: Pat
     told(tmp_path, story)
 
 
-def send(producer: int, sequence: int, txn: TxnId) -> bytes:
-    """The frame of a message in a transaction; its value is its sequence."""
-    command = made("send", producer_id=producer, sequence_id=sequence, **halves(txn))
+def send(producer: int, sequence: int, txn: TxnId | None) -> bytes:
+    """The frame of a message, in a transaction or not; its value is its sequence."""
+    within = {} if txn is None else halves(txn)
+    command = made("send", producer_id=producer, sequence_id=sequence, **within)
     head = MessageMetadata(producer_name="p", sequence_id=sequence, publish_time=1)
     value = b"%d" % sequence
     pieces = message_frame(command.SerializeToString(), head.SerializeToString(), value)
@@ -282,6 +284,29 @@ def test_nothing_of_a_producer_is_in_a_transaction_behind_what_was_refused(tmp_p
         assert await end(raw, good, COMMIT) == ""
         with txlog.open(place.store) as client:
             assert {one.value for one in client.reader("orders")} == {b"0", b"9"}
+
+    told(tmp_path, story)
+
+
+def test_what_is_stored_is_gone_without_a_garbage_collection(tmp_path: Path) -> None:
+    """Kills: what refers to itself, and keeps megabytes of messages for as long as that takes."""
+
+    async def story(place: Place) -> None:
+        raw = await place.client()
+        await raw.ask("producer", request_id=1, producer_id=0, topic="orders")
+        txn = await begin(raw)
+        gc.collect()
+        gc.disable()
+        try:
+            raw.write([send(0, at, txn if at % 2 else None) for at in range(6)])
+            for _ in range(6):
+                await raw.next()
+            await end(raw, txn, COMMIT)
+            kinds = (sends._Frame, sends._InTxn, sends._Rows, sends.Item)
+            left = {type(one).__name__ for one in gc.get_objects() if type(one) in kinds}
+        finally:
+            gc.enable()
+        assert left == set()
 
     told(tmp_path, story)
 

@@ -36,7 +36,7 @@ from txlog.serve.pulsar.batches import Columns, rows_of_all
 if TYPE_CHECKING:
     from txlog.engine.decide.sending.send import Outgoing
 
-QUEUED_BYTES_MAX: Final = 64 << 20  # of all clients; beyond it none is read from
+QUEUED_BYTES_MAX: Final = 32 << 20  # of all clients; beyond it none is read from
 TURNS_MAX: Final = 256
 GROUP_BYTES_MAX: Final = 16 << 20
 TOGETHER_MAX, TOGETHER_BYTES_MAX = 10_000, 4 << 20  # messages without a batch in one frame
@@ -218,19 +218,19 @@ def written(store: Store, turns: list[Turn], first: list[Call], last: list[Call]
     raises: what the store failed with
     """
     answers = list[Stored]()
-    calls, pending = list(first), list[_Frame | _InTxn]()
+    calls, pending = list(first), list[tuple[_Frame | _InTxn, Call]]()
 
     def submit() -> None:
         if calls:
             store.submit(calls)
-        for one in pending:
-            answers.extend(one.answers())
+        for one, call in pending:
+            answers.extend(one.answers(call))
         calls.clear()
         pending.clear()
 
     def add(one: _Frame | _InTxn) -> None:
-        calls.append(one.call)
-        pending.append(one)
+        pending.append((one, one.call()))
+        calls.append(pending[-1][1])
 
     for turn in turns:
         for lane, [item, *_] in turn:
@@ -241,7 +241,7 @@ def written(store: Store, turns: list[Turn], first: list[Call], last: list[Call]
                 answers.append((item, None, BEHIND))
             elif item.txn is not None:
                 try:
-                    add(_InTxn(store, lane, item))
+                    add(_InTxn(lane, item, item.txn))
                 except (TxlogError, pa.ArrowException) as error:
                     lane.is_refused = True
                     answers.append((item, None, error))
@@ -276,9 +276,12 @@ def _frames(turn: Turn, answers: list[Stored]) -> Iterator[list[_Rows]]:
 
 
 class _Rows:
-    """The rows of one producer for a frame, and the SENDs that they came in."""
+    """The rows of one producer for a frame, and the SENDs that they came in.
 
-    __slots__ = ("batch", "is_behind", "items", "lane")
+    Nothing here refers to itself: megabytes would wait for a garbage collection.
+    """
+
+    __slots__ = ("_routing", "is_behind", "items", "lane")
 
     def __init__(self, lane: Lane, items: list[Item]) -> None:
         """Raises TxlogError, ArrowException."""
@@ -288,16 +291,15 @@ class _Rows:
             raise items[0].wrong
         producer = lane.producer
         producer._check_open()
-        routing = producer._route(_rows_of(items), producer._shape.version)
+        self._routing = producer._route(_rows_of(items), producer._shape.version)
 
-        def outgoing(view: View) -> Outgoing:
-            """Where they go, said under the lock."""
-            self.is_behind = lane.refused is not None and lane.refused is not self
-            if self.is_behind:
-                raise ProducerBusy(BEHIND.message)
-            return produce.Outgoing(*producer._routed(view, routing), producer._named)
-
-        self.batch: produce.Batch = outgoing
+    def outgoing(self, view: View) -> Outgoing:
+        """Where they go, said under the lock."""
+        self.is_behind = self.lane.refused is not None and self.lane.refused is not self
+        if self.is_behind:
+            raise ProducerBusy(BEHIND.message)
+        producer = self.lane.producer
+        return produce.Outgoing(*producer._routed(view, self._routing), producer._named)
 
     def decided(self, answer: object) -> None:
         """What a frame does with them, as far as is known: those of later frames look at it."""
@@ -338,65 +340,69 @@ def _first(piece: produce.SliceReceipt, at: int) -> MessageId | None:
 class _Frame:
     """Rows of several producers that are stored as a frame."""
 
-    __slots__ = ("call", "sent")
+    __slots__ = ("_sent", "_settings")
 
     def __init__(self, store: Store, sent: list[_Rows]) -> None:
-        self.sent = sent
-        batches = [one.batch for one in sent]
+        self._settings, self._sent = store.settings, sent
 
-        def decide(view: View, now: Instant) -> Decision:
-            decision = produce.send_together(view, store.settings, now, batches)
-            assert isinstance(decision.answer, list)
-            for one, answer in zip(sent, decision.answer, strict=True):
-                one.decided(answer)
-            return decision
+    def call(self) -> Call:
+        """What stores them."""
+        return Call(self._decide)
 
-        self.call = Call(decide)
+    def _decide(self, view: View, now: Instant) -> Decision:
+        batches = [one.outgoing for one in self._sent]
+        decision = produce.send_together(view, self._settings, now, batches)
+        assert isinstance(decision.answer, list)
+        for one, answer in zip(self._sent, decision.answer, strict=True):
+            one.decided(answer)
+        return decision
 
-    def answers(self) -> Iterator[Stored]:
+    def answers(self, call: Call) -> Iterator[Stored]:
         """What became of each SEND. Raises what the store failed with."""
-        if self.call.error is not None:
-            raise self.call.error
-        assert isinstance(self.call.answer, list)
-        for rows, answer in zip(self.sent, self.call.answer, strict=True):
+        if call.error is not None:
+            raise call.error
+        assert isinstance(call.answer, list)
+        for rows, answer in zip(self._sent, call.answer, strict=True):
             yield from rows.answers(answer)
 
 
 class _InTxn:
     """A SEND in a transaction."""
 
-    __slots__ = ("_is_behind", "_item", "_lane", "call")
+    __slots__ = ("_is_behind", "_item", "_lane", "_sending", "_txn_id")
 
-    def __init__(self, store: Store, lane: Lane, item: Item) -> None:
+    def __init__(self, lane: Lane, item: Item, txn_id: TxnId) -> None:
         """Raises TxlogError, ArrowException."""
-        self._lane, self._item = lane, item
+        self._lane, self._item, self._txn_id = lane, item, txn_id
         self._is_behind = False
-        txn_id, producer = item.txn, lane.producer
-        assert txn_id is not None
+        producer = lane.producer
         before = ACTING.set(item.acting)
         try:
             producer._check_open()
-            sending = producer._in_txn(_rows_of([item]), producer._shape.version)
+            self._sending = producer._in_txn(_rows_of([item]), producer._shape.version)
         finally:
             ACTING.reset(before)
 
-        def decide(view: View, now: Instant) -> Decision:
-            self._is_behind = lane.refused is not None and lane.refused is not self
-            if self._is_behind:
-                raise ProducerBusy(BEHIND.message)
-            lane.refused = self  # until it is stored
-            return sending.decide(view, now, txn_id)
+    def call(self) -> Call:
+        """What stores it."""
+        uses = self._sending.uses.in_txn(self._txn_id.coordinator, self._txn_id.sequence)
+        return Call(self._decide, uses=uses, then=self._stored)
 
-        uses = sending.uses.in_txn(txn_id.coordinator, txn_id.sequence)
-        self.call = Call(decide, uses=uses, then=self._stored)
+    def _decide(self, view: View, now: Instant) -> Decision:
+        lane = self._lane
+        self._is_behind = lane.refused is not None and lane.refused is not self
+        if self._is_behind:
+            raise ProducerBusy(BEHIND.message)
+        lane.refused = self  # until it is stored
+        return self._sending.decide(view, now, self._txn_id)
 
     def _stored(self, decision: Decision) -> None:
         if decision.answer is not None:  # else its transaction was overdue, and has been ended
             self._lane.refused = None
 
-    def answers(self) -> Iterator[Stored]:
+    def answers(self, call: Call) -> Iterator[Stored]:
         """What became of it."""
-        call, item, lane = self.call, self._item, self._lane
+        item, lane = self._item, self._lane
         if isinstance(call.error, Exception):
             lane.is_refused = True
             yield item, None, BEHIND if self._is_behind else call.error
