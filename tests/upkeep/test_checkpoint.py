@@ -6,6 +6,7 @@ Laws 1, 5, 6; I-20; spec/reliability 2.4.
 from __future__ import annotations
 
 import errno
+import itertools
 import os
 import signal
 import threading
@@ -508,6 +509,28 @@ def test_what_nobody_has_loaded_is_dumped_beside_the_callers(
         assert values(bench.another(), f"t{number}") == [b"v", b"w", b"x"]
     bench.close()
     assert txlog.verify(bench.path, deep=True, clock=bench.clock)["errors"] == 0
+
+
+def test_what_a_checkpoint_moved_is_let_go_a_little_at_a_time(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever commits next waits for what is freed: tens of thousands of runs took 30 ms."""
+    monkeypatch.setattr(tail, "FREED_A_FRAME", 3)
+    client = bench.client
+    for number in range(20):
+        send(client, b"%d" % number)
+
+    def kept(view: View) -> int:
+        return sum(map(len, view.tail._moved))
+
+    client.checkpoint()
+    left = [client._store.read(kept)]
+    assert left[0] >= 10
+    while left[-1]:
+        send(client, b"more")
+        left.append(client._store.read(kept))
+    assert all(0 < before - after <= 3 for before, after in itertools.pairwise(left))
+    assert len(values(client)) == 20 + len(left) - 1
 
 
 def test_the_sweep_reads_manifests_beside_the_callers(

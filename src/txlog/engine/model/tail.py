@@ -69,6 +69,8 @@ BATCH_BYTES_KEPT_MAX = 32 << 20
 # memory until then. The rows of a single frame of that size stay where they were read.
 PACK_BYTES = 1 << 20
 ROWS_UNCOPIED_BYTES = 256 << 10
+# Of runs that a checkpoint has moved, so many are let go with each frame: all at once take 30 ms.
+FREED_A_FRAME = 64
 _STREAM_END = b"\xff\xff\xff\xff\0\0\0\0"
 
 
@@ -253,14 +255,17 @@ def _stops(slices: list[Slice]) -> list[int]:
 class Tail:
     """The runs of every ledger."""
 
-    __slots__ = ("_rows", "runs")
+    __slots__ = ("_moved", "_rows", "runs")
 
     def __init__(self, journal: Journal) -> None:
         self._rows = FrameRows(journal)
+        self._moved: list[list[TailRun]] = []  # to be let go
         self.runs: dict[int, list[TailRun]] = {}
 
     def note(self, raw: RawFrame, ops: list[Op]) -> None:
         """Index the rows of a frame."""
+        if self._moved:
+            self._let_go()
         ref: FrameRef | None = None
         runs, made = self.runs, _RUNS
         for op in ops:
@@ -288,7 +293,18 @@ class Tail:
             if gone == len(runs):
                 del self.runs[ledger]
             else:
-                del runs[:gone]
+                self.runs[ledger] = runs[gone:]
+            self._moved.append(runs)
+
+    def _let_go(self) -> None:
+        """Free some of the runs that are not needed any more: whoever writes waits for it."""
+        left = FREED_A_FRAME
+        while left > 0 and self._moved:
+            runs = self._moved[-1]
+            left -= len(runs)
+            del runs[-FREED_A_FRAME:]
+            if not runs:
+                self._moved.pop()
 
     def slices(self, ledger: int, start: int, stop: int) -> list[Slice]:
         """The slices of runs that hold rows start..stop of the ledger."""
