@@ -109,7 +109,9 @@ def test_aborted_with_a_marker(bench: Bench) -> None:
     assert corrupt(bench) == []
 
     def lie(view: View) -> None:
-        view.coordinator(txn.id.coordinator).ended[txn.id.sequence].status = "ABORTED"
+        known = view.coordinator(txn.id.coordinator).ended.get(txn.id.sequence)
+        assert known is not None
+        known.status = "ABORTED"
 
     client._store.read(lie)
     assert corrupt(bench) == [(txn.id, "aborted")]

@@ -99,7 +99,8 @@ def test_the_decision_is_kept_when_the_end_comes_later() -> None:
     state = coordinator_in(OPEN)
     FOLD.apply(state, 20, 50, StatusUpdated(0, 0, OPEN, COMMITTING, None, 3, 2, [(1, 4, 0, 2)]))
     FOLD.apply(state, 30, 90, StatusUpdated(0, 0, COMMITTING, COMMITTED, markers=[(2, 5, 7, 1)]))
-    txn = state.ended[0]
+    txn = state.ended.get(0)
+    assert txn is not None
     assert (txn.decision_lsn, txn.messages, txn.acks, txn.ended_ms) == (20, 3, 2, 90)
     assert txn.markers == ((1, 4, 0, 2), (2, 5, 7, 1))
 

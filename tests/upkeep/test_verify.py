@@ -26,7 +26,7 @@ from tests.engine_kit import Bench, begin, read, send, send_txn
 from tests.laws.test_laws import random_history
 from txlog.answers.integrity import verify_disk
 from txlog.engine.folds.buffer import Buffer
-from txlog.engine.folds.coordinator import Coordinator
+from txlog.engine.folds.coordinator import Coordinator, Ended
 from txlog.engine.folds.cursor import Cursor
 from txlog.engine.folds.delayed import Delayed
 from txlog.engine.folds.topic import Topic
@@ -223,14 +223,16 @@ def _in_hand(state: Cursor) -> None:
 def _ended(state: Coordinator) -> None:
     for txn in list(state.unfinished.values()):
         txn.status = "ABORTED"
-        state.ended[txn.sequence] = state.unfinished.pop(txn.sequence)
+        state.ended.put(state.unfinished.pop(txn.sequence))
 
 
 def _markers_of_txn(state: Coordinator) -> None:
-    for txn in state.ended.values():
+    known = list(state.ended.values())
+    for txn in known:
         txn.markers = tuple(
             (number, ledger, entry, count + 1) for number, ledger, entry, count in txn.markers
         )
+    state.ended = Ended(known)
 
 
 def _bound(state: Keys) -> None:

@@ -276,20 +276,16 @@ def waiting_list(view: View, txn: Txn) -> list[str]:
     return [participant_name(view.catalog, place) for place in participants(view, txn).waiting]
 
 
-def _known_coordinators(view: View) -> list[int]:
-    return sorted(key[1] for key in view.known() if key[0] == "coordinator")
-
-
 def transactions(
     view: View, store: Store, every: bool, states: Sequence[str] | None
 ) -> list[TransactionRow]:
     """Unfinished transactions, oldest first; every: also the ended ones still remembered."""
     out: list[TransactionRow] = []
     wanted = None if states is None else {state.lower() for state in states}
-    for number in _known_coordinators(view):
+    for number in view.known_coordinators():
         state = view.coordinator(number)
-        pools = [state.unfinished, state.ended] if every or wanted else [state.unfinished]
-        out += [_txn_row(view, store, txn) for pool in pools for txn in pool.values()]
+        ended = state.ended.values() if every or wanted else ()
+        out += [_txn_row(view, store, txn) for txn in (*state.unfinished.values(), *ended)]
     out = [row for row in out if wanted is None or row["state"] in wanted]
     return sorted(out, key=lambda row: (row["begin_time"], row["txn"]))
 
@@ -397,7 +393,7 @@ def status(view: View, store: Store) -> Status:
     now = store.clock.now()
     counts = Counter[str]()
     oldest: int | None = None
-    for number in _known_coordinators(view):
+    for number in view.known_coordinators():
         for txn in view.coordinator(number).unfinished.values():
             counts[txn.status.lower()] += 1
             counts["overdue"] += lookup.is_overdue(txn, now)

@@ -78,7 +78,7 @@ def _subscriptions(view: View, topic: str | None) -> list[tuple[str, str]]:
 
 def _transactions(view: View, ended: bool) -> list[tuple[str, str]]:
     rows: list[tuple[int, str, str]] = []
-    for number in sorted({at for kind, at, _ in view.known() if kind == "coordinator"}):
+    for number in view.known_coordinators():
         state = view.coordinator(number)
         for txn in (*state.unfinished.values(), *(state.ended.values() if ended else ())):
             told = txn.status.lower() + ("" if txn.key is None else f", {txn.key}")

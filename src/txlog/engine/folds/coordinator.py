@@ -18,9 +18,11 @@ Source: PIP-31 "Transaction coordinator"; spec/transactions 4.
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Callable
-from typing import Any
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from itertools import accumulate, islice
+from typing import Any, Final
 
 import msgspec
 
@@ -35,8 +37,8 @@ from txlog.engine.model.ops import (
     TxnOpened,
     TxnsForgotten,
 )
-from txlog.engine.storage.late_values import Late
 
+BLOCK: Final = 128  # ended transactions that are encoded together
 OPEN, COMMITTING, COMMITTED = "OPEN", "COMMITTING", "COMMITTED"
 ABORTING, ABORTED = "ABORTING", "ABORTED"
 ARROWS = {(OPEN, COMMITTING), (COMMITTING, COMMITTED), (OPEN, ABORTING), (ABORTING, ABORTED)}
@@ -78,6 +80,215 @@ class Txn(msgspec.Struct, array_like=True, gc=False):
     skipped: tuple[tuple[int, int], ...] = ()
 
 
+class _Block:
+    """Some ended transactions, encoded as the items of a map, one behind the other."""
+
+    __slots__ = ("_bounds", "_ends", "_oldest_ms", "_stops", "data", "sequences")
+
+    def __init__(self, sequences: Iterable[int], items: Collection[bytes]) -> None:
+        self.sequences = array("q", sequences)
+        self._bounds = min(self.sequences), max(self.sequences)
+        self.data = b"".join(items)
+        self._stops = array("Q", accumulate(map(len, items)))
+        self._ends: array[int] | None = None
+        self._oldest_ms = 0
+
+    @classmethod
+    def of(cls, txns: Sequence[Txn]) -> _Block:
+        """Encode some."""
+        sequences = [one.sequence for one in txns]
+        # each as it stands in a map, without the head of the map
+        made = cls(sequences, [_encode({one.sequence: one})[1:] for one in txns])
+        made._note(array("q", [one.ended_ms for one in txns]))
+        return made
+
+    def _note(self, ends: array[int]) -> None:
+        self._ends, self._oldest_ms = ends, min(ends)
+
+    def __contains__(self, sequence: int) -> bool:
+        low, high = self._bounds
+        return low <= sequence <= high and sequence in self.sequences
+
+    def last(self) -> Txn:
+        """The last, decoded."""
+        return self.txn(len(self.sequences) - 1)
+
+    def txn(self, at: int) -> Txn:
+        """One of them, decoded."""
+        start = self._stops[at - 1] if at else 0
+        (found,) = _txns.decode(_ONE + self.data[start : self._stops[at]]).values()
+        return found
+
+    @property
+    def is_surveyed(self) -> bool:
+        """Whether the times of the ends are known."""
+        return self._ends is not None
+
+    def survey(self) -> array[int]:
+        """When each ended: what has ended does not change."""
+        if self._ends is None:
+            found = _ends.decode(_map_head(len(self.sequences)) + self.data)
+            self._note(array("q", [one.ended_ms for one in found.values()]))
+        assert self._ends is not None
+        return self._ends
+
+    def before(self, ms: int) -> list[int]:
+        """The sequences of those that ended before a time."""
+        ends = self.survey()
+        if self._oldest_ms >= ms:
+            return []
+        return [one for one, end in zip(self.sequences, ends, strict=True) if end < ms]
+
+    def without(self, gone: Collection[int]) -> _Block:
+        """What is left without some sequences."""
+        kept = [at for at, sequence in enumerate(self.sequences) if sequence not in gone]
+        starts = (0, *self._stops)
+        made = _Block(
+            [self.sequences[at] for at in kept],
+            [self.data[starts[at] : starts[at + 1]] for at in kept],
+        )
+        if self._ends is not None:
+            made._note(array("q", [self._ends[at] for at in kept]))
+        return made
+
+
+class Ended:
+    """The ended transactions of a coordinator by sequence, in order of decision.
+
+    Hardly one is ever asked for again, and nothing in it changes. But a dump has all of them, and
+    a sweep looks for those that are past their time. So they stay encoded, in blocks that know when
+    theirs ended; only the newest, fewer than a block, are objects.
+    """
+
+    __slots__ = ("_blocks", "_last_lsn", "_newest")
+
+    def __init__(self, txns: Iterable[Txn] = ()) -> None:
+        self._blocks: list[_Block] = []
+        self._newest: dict[int, Txn] = {}
+        self._last_lsn: int | None = 0  # at least that of the last one; None: to be looked up
+        for txn in txns:
+            self.put(txn)
+
+    @classmethod
+    def loaded(cls, raw: dict[int, msgspec.Raw]) -> Ended:
+        """Those of a dump, which stay as they are there."""
+        made, items = cls(), iter(raw.items())
+        while some := list(islice(items, BLOCK)):
+            sequences = [sequence for sequence, _ in some]
+            made._blocks.append(_Block(sequences, [_encode(key) + value for key, value in some]))
+        made._last_lsn = None if raw else 0
+        return made
+
+    def __len__(self) -> int:
+        return len(self._newest) + sum(len(block.sequences) for block in self._blocks)
+
+    def __iter__(self) -> Iterator[int]:
+        for block in self._blocks:
+            yield from block.sequences
+        yield from self._newest
+
+    def __contains__(self, sequence: int) -> bool:
+        return sequence in self._newest or any(sequence in block for block in self._blocks)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Ended) and [*self.values()] == [*other.values()]
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def get(self, sequence: int) -> Txn | None:
+        """The record of one, None if it is not here."""
+        found = self._newest.get(sequence)
+        if found is None:
+            for block in reversed(self._blocks):
+                if sequence in block:
+                    return block.txn(block.sequences.index(sequence))
+        return found
+
+    def values(self) -> Iterator[Txn]:
+        """All records; each is decoded when it is reached."""
+        for block in self._blocks:
+            for at in range(len(block.sequences)):
+                yield block.txn(at)
+        yield from [*self._newest.values()]
+
+    def put(self, txn: Txn) -> None:
+        """Add one; only one that waited goes before others."""
+        if self._last_lsn is None:
+            self._last_lsn = self._blocks[-1].last().decision_lsn if self._blocks else 0
+        if txn.decision_lsn < self._last_lsn:
+            self._insert(txn)
+            return
+        self._last_lsn = txn.decision_lsn
+        self._newest[txn.sequence] = txn
+        while len(self._newest) >= BLOCK:
+            some = list(islice(self._newest, BLOCK))
+            self._blocks.append(_Block.of([self._newest.pop(sequence) for sequence in some]))
+
+    def _insert(self, txn: Txn) -> None:
+        later = [*self._newest.values()]
+        while self._blocks and self._blocks[-1].last().decision_lsn > txn.decision_lsn:
+            block = self._blocks.pop()
+            later[:0] = [block.txn(at) for at in range(len(block.sequences))]
+        at = bisect_right(later, txn.decision_lsn, key=lambda one: one.decision_lsn)
+        later.insert(at, txn)
+        self._newest = {one.sequence: one for one in later}
+
+    def drop(self, sequences: Iterable[int]) -> None:
+        """Forget some."""
+        left = {sequence for sequence in sequences if self._newest.pop(sequence, None) is None}
+        at = 0
+        while left and at < len(self._blocks):  # most are in the first
+            block = self._blocks[at]
+            gone = left.intersection(block.sequences)
+            left -= gone
+            if len(gone) == len(block.sequences):
+                del self._blocks[at]
+                continue
+            if gone:
+                self._blocks[at] = block.without(gone)
+            at += 1
+
+    def before(self, ms: int, *, thorough: bool) -> list[int]:
+        """The sequences of those that ended before a time.
+
+        thorough: all; else stop at the first block that has none
+        cost:     a look at each block, and at those of a block that has one
+        """
+        out: list[int] = []
+        for block in self._blocks:
+            found = block.before(ms)
+            if not (found or thorough):
+                return out
+            out += found
+        return out + [txn.sequence for txn in self._newest.values() if txn.ended_ms < ms]
+
+    def survey(self, most: int) -> bool:
+        """Find out for so many blocks when theirs ended; returns whether there are more."""
+        left = (block for block in self._blocks if not block.is_surveyed)
+        for block in islice(left, most):
+            block.survey()
+        return next(left, None) is not None
+
+    def encoded(self) -> msgspec.Raw:
+        """The map as msgpack."""
+        newest = _encode(self._newest)[len(_map_head(len(self._newest))) :]
+        return msgspec.Raw(
+            b"".join([_map_head(len(self)), *(block.data for block in self._blocks), newest])
+        )
+
+
+def _map_head(items: int) -> bytes:
+    """What msgpack writes before the items of a map."""
+    if items < 1 << 4:
+        return bytes([0x80 | items])
+    if items < 1 << 16:
+        return b"\xde" + items.to_bytes(2, "big")
+    return b"\xdf" + items.to_bytes(4, "big")
+
+
+_ONE: Final = _map_head(1)
+
+
 class Coordinator(msgspec.Struct, array_like=True):
     """State; `unfinished`: OPEN, COMMITTING, ABORTING; `ended` in order of their decision.
 
@@ -89,7 +300,7 @@ class Coordinator(msgspec.Struct, array_like=True):
     next_sequence: int = 0
     reserved_below: int = 0
     unfinished: dict[int, Txn] = {}
-    ended: dict[int, Txn] = {}
+    ended: Ended = msgspec.field(default_factory=Ended)
     committed_count: int = 0
     aborted_count: int = 0
     timed_out_count: int = 0
@@ -182,7 +393,7 @@ def take_whole(state: Coordinator, lsn: int, time_ms: int, ops: list[Op]) -> boo
         tuple(decided.markers),
         tuple(ended.skipped),
     )
-    _remember(state, txn)
+    state.ended.put(txn)
     _count_end(state, txn, late=False)
     return True
 
@@ -235,8 +446,7 @@ def _take_counter_raised(state: Coordinator, lsn: int, time_ms: int, op: Counter
 
 
 def _take_txns_forgotten(state: Coordinator, lsn: int, time_ms: int, op: TxnsForgotten) -> None:
-    for sequence in op.sequences:
-        state.ended.pop(sequence, None)
+    state.ended.drop(op.sequences)
     state.log_ops += 1
 
 
@@ -268,7 +478,7 @@ def _update(state: Coordinator, lsn: int, time_ms: int, op: StatusUpdated) -> No
     if op.status in ENDED:
         txn.ended_ms, txn.skipped = time_ms, tuple(op.skipped)
         del state.unfinished[op.sequence]
-        _remember(state, txn)
+        state.ended.put(txn)
         _count_end(state, txn, late=lsn > txn.decision_lsn)
     state.log_ops += 1
 
@@ -291,15 +501,6 @@ def _count_end(state: Coordinator, txn: Txn, *, late: bool) -> None:
     buckets[-1] += took_ms
 
 
-def _remember(state: Coordinator, txn: Txn) -> None:
-    """Keep the ended in order of decision; only one that waited must go before others."""
-    last = next(reversed(state.ended.values())) if state.ended else None
-    state.ended[txn.sequence] = txn
-    if last is not None and last.decision_lsn > txn.decision_lsn:
-        order = sorted(state.ended.values(), key=lambda one: (one.decision_lsn, one.sequence))
-        state.ended = {one.sequence: one for one in order}
-
-
 def find(state: Coordinator, sequence: int) -> Txn | None:
     """The record of a transaction, None when it was never issued or is forgotten."""
     return state.unfinished.get(sequence) or state.ended.get(sequence)
@@ -320,17 +521,43 @@ _TAKES: dict[type, Callable[[Coordinator, int, int, Any], None]] = {
 
 
 class _Dump(Coordinator, array_like=True):
-    """A dump: of the ended ones a call needs one, or those that are forgotten next."""
+    """A dump, whose ended transactions are encoded by themselves."""
 
-    ended: dict[int, msgspec.Raw] = {}  # type: ignore[assignment]
+    ended: Any = msgspec.field(default_factory=dict[int, msgspec.Raw])
+
+
+class _Read(_Dump, array_like=True):
+    """A dump as it is read: only its borders are looked for."""
+
+    ended: dict[int, msgspec.Raw] = {}
+
+
+def _dump(state: Coordinator) -> bytes:
+    return _encode(_Dump(**{**_fields(state), "ended": state.ended.encoded()}))
 
 
 def _load(data: bytes) -> Coordinator:
     dump = _decoder.decode(data)
-    values = {name: getattr(dump, name) for name in Coordinator.__struct_fields__}
-    return Coordinator(**{**values, "ended": Late(dump.ended, _txn.decode)})
+    return Coordinator(**{**_fields(dump), "ended": Ended.loaded(dump.ended)})
 
 
-assert _Dump.__struct_fields__ == Coordinator.__struct_fields__
-_decoder, _txn = msgspec.msgpack.Decoder(_Dump), msgspec.msgpack.Decoder(Txn)
-FOLD = Fold("coordinator", Coordinator, apply, msgspec.msgpack.encode, _load, _TAKES)
+def _fields(of: Coordinator) -> dict[str, Any]:
+    return {name: getattr(of, name) for name in Coordinator.__struct_fields__}
+
+
+assert _Read.__struct_fields__ == _Dump.__struct_fields__ == Coordinator.__struct_fields__
+_AT_END: Final = Txn.__struct_fields__.index("ended_ms")
+# Of an encoded transaction when it ended: what comes before is stepped over.
+_End: Any = msgspec.defstruct(
+    "_End",
+    [
+        *((name, msgspec.Raw, msgspec.Raw()) for name in Txn.__struct_fields__[:_AT_END]),
+        ("ended_ms", int, 0),
+    ],
+    array_like=True,
+    gc=False,
+)
+_encode = msgspec.msgpack.encode
+_decoder = msgspec.msgpack.Decoder(_Read)
+_txns, _ends = msgspec.msgpack.Decoder(dict[int, Txn]), msgspec.msgpack.Decoder(dict[int, _End])
+FOLD = Fold("coordinator", Coordinator, apply, _dump, _load, _TAKES)

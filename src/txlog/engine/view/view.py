@@ -511,11 +511,14 @@ class View:
         state: transaction_keys.Keys = self._state(("key", number, 0))
         return state
 
+    def known_coordinators(self) -> list[int]:
+        """Every coordinator that has ever had a transaction."""
+        return sorted(key[1] for key in self.known() if key[0] == "coordinator")
+
     def load_coordinators(self) -> None:
         """Load every coordinator that has ever had a transaction."""
-        for key in sorted(self.known()):
-            if key[0] == "coordinator":
-                self._state(key)
+        for number in self.known_coordinators():
+            self.coordinator(number)
 
     def loaded_coordinators(self) -> list[tuple[int, coordinators.Coordinator]]:
         """Coordinators this view has loaded."""

@@ -29,7 +29,7 @@ from txlog.engine.plan.participants import in_order, participants
 from txlog.engine.plan.route import PartitionSlice
 from txlog.engine.view.view import View
 from txlog.errors import TxlogError
-from txlog.settings import Settings
+from txlog.settings import INSTANT_MS_MAX, Settings
 
 if TYPE_CHECKING:
     from txlog.engine.folds.coordinator import Txn
@@ -76,7 +76,7 @@ def load_used(view: View, settings: Settings, now: Instant, uses: Uses) -> bool:
     is_past = False
     if uses.txn is not None and uses.txn[0] < settings.coordinators:
         txn = view.coordinator(uses.txn[0]).ended.get(uses.txn[1])
-        is_past = txn is not None and is_old(txn, settings, now.wall_ms)
+        is_past = txn is not None and txn.ended_ms < horizon_ms(settings, now.wall_ms)
     if uses.sends is not None:
         topic = view.catalog.topics.get(uses.sends[0])
         for piece in uses.sends[1] if topic is not None else ():  # else the call itself reports it
@@ -188,9 +188,11 @@ def forgettable(
     """Ended transactions past either bound of the retention, by coordinator.
 
     first:    transactions that are looked at in any case
-    thorough: look at every one; else stop at the first of a coordinator that is young enough (one
-              ended under a clock far ahead then keeps those after it until a thorough sweep)
+    thorough: all; else stop at the first of a coordinator that are young enough (one ended under
+              a clock far ahead may then keep those after it until a thorough sweep)
+    cost:     that of what is found, and a look at every block of ended ones (Ended.before)
     """
+    horizon = horizon_ms(settings, now_ms)
     out: dict[int, set[int]] = {}
     states = view.loaded_coordinators()
     surplus = 0
@@ -204,26 +206,17 @@ def forgettable(
         for _, txn in zip(range(surplus), oldest, strict=False):
             out.setdefault(txn.coordinator, set()).add(txn.sequence)
     for number, state in states:
-        old: list[int] = []
-        for sequence, txn in state.ended.items():
-            if is_old(txn, settings, now_ms):
-                old.append(sequence)
-            elif not thorough:
-                break
-        named = (
-            state.ended.get(sequence) for coordinator, sequence in first if coordinator == number
-        )
-        old += [txn.sequence for txn in named if _is_ended_and_old(txn, settings, now_ms) and txn]
+        old = state.ended.before(horizon, thorough=thorough)
+        named = [state.ended.get(sequence) for home, sequence in first if home == number]
+        old += [txn.sequence for txn in named if txn is not None and txn.ended_ms < horizon]
         if old:
             out.setdefault(number, set()).update(old)
     return out
 
 
-def is_old(txn: Txn, settings: Settings, now_ms: int) -> bool:
-    """True when an ended transaction is past the time it is remembered."""
+def horizon_ms(settings: Settings, now_ms: int) -> int:
+    """Transactions that ended before this time are past the time they are remembered."""
     limit = settings.txn_ended_retention_ms
-    return limit == 0 or 0 < limit < now_ms - txn.ended_ms
-
-
-def _is_ended_and_old(txn: Txn | None, settings: Settings, now_ms: int) -> bool:
-    return txn is not None and is_old(txn, settings, now_ms)
+    if limit < 0:
+        return -1
+    return now_ms - limit if limit else INSTANT_MS_MAX + 1

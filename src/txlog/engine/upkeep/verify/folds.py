@@ -236,8 +236,9 @@ def _transactions(view: View, wanted: Collection[int], findings: Findings) -> No
         findings.caught(error)
         return
     for _, state in view.loaded_coordinators():
-        for sequence, txn in [*state.unfinished.items(), *state.ended.items()]:
-            is_ended = sequence in state.ended
+        kept = [(*item, False) for item in state.unfinished.items()]
+        kept += [(*item, True) for item in zip(state.ended, state.ended.values(), strict=True)]
+        for sequence, txn, is_ended in kept:
             if txn.sequence != sequence or (txn.status in coordinators.ENDED) is not is_ended:
                 findings.error(
                     604,

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
+from txlog.engine.folds.coordinator import Coordinator, Ended
 from txlog.engine.folds.cursor import Cursor
 from txlog.engine.model.routes import Component
 from txlog.engine.storage.disk.protocol import Disk
@@ -90,6 +91,8 @@ def plain(key: Component, blob: bytes) -> object:
     for name in state.__struct_fields__:
         if isinstance(late := getattr(state, name), Late):  # an older dump lacks newer fields
             setattr(state, name, dict(late.items()))
+    if isinstance(state, Coordinator):
+        state.ended = Ended(state.ended.values())
     return _sorted(msgspec.msgpack.decode(FOLDS[key[0]].dump(state), strict=False))
 
 

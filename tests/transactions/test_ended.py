@@ -1,0 +1,156 @@
+"""What is remembered of ended transactions: encoded in blocks, and nobody can tell."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from tests.engine_kit import Bench
+from txlog.engine.folds import coordinator
+from txlog.engine.folds.coordinator import COMMITTED, FOLD, Coordinator, Ended, Txn
+
+pytestmark = pytest.mark.usefixtures("quick_disk")
+
+
+def ended(sequence: int, lsn: int, ended_ms: int) -> Txn:
+    """The record of a transaction that was decided in a frame."""
+    return Txn(
+        0, sequence, 1, "ana", 9, 10, "boot", 10, None, 0, COMMITTED, None, ended_ms, ended_ms, lsn,
+        markers=((1, 1, lsn, 1),),
+    )  # fmt: skip
+
+
+def dump_of(plain: dict[int, Txn]) -> bytes:
+    """The dump of a coordinator that remembers these, encoded as any struct."""
+    fields = msgspec.structs.asdict(Coordinator())
+    return msgspec.msgpack.encode([{**fields, "ended": plain}[name] for name in fields])
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_they_are_as_the_dict_they_stand_for(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever ends, in whatever order, is forgotten or goes through a dump; to the byte."""
+    monkeypatch.setattr(coordinator, "BLOCK", 4)
+    chance = random.Random(seed)
+    state, plain, lsn = Coordinator(), dict[int, Txn](), 0
+    for sequence in range(200):
+        lsn += chance.randrange(3)
+        decided = chance.randrange(lsn + 1) if chance.random() < 0.1 else lsn  # it waited
+        txn = ended(sequence, decided, chance.randrange(1000))
+        state.ended.put(txn)
+        plain[sequence] = txn
+        plain = {one.sequence: one for one in sorted(plain.values(), key=_decision)}
+        step = chance.randrange(6)
+        if step == 0:
+            known = [*plain]
+            gone = chance.sample(known, min(3, len(known))) if sequence % 3 else known[:8]
+            state.ended.drop([*gone, 10**6])
+            for one in gone:
+                plain.pop(one, None)
+        elif step == 1:
+            found = FOLD.dump(state)
+            assert found == dump_of(plain)
+            assert FOLD.load(found) == state
+            state = FOLD.load(found)
+        elif step == 2:
+            ms = chance.randrange(1000)
+            expected = [one.sequence for one in plain.values() if one.ended_ms < ms]
+            assert state.ended.before(ms, thorough=True) == expected
+            some = state.ended.before(ms, thorough=False)
+            assert some == [one for one in expected if one in some]
+        elif step == 3:
+            state.ended.survey(chance.randrange(3))
+        for one in chance.sample(range(200), 5):
+            assert state.ended.get(one) == plain.get(one)
+            assert (one in state.ended) is (one in plain)
+        assert [*state.ended] == [*plain]
+        assert [*state.ended.values()] == [*plain.values()]
+        assert len(state.ended) == len(plain)
+
+
+def _decision(txn: Txn) -> int:
+    return txn.decision_lsn
+
+
+class Counted:
+    """A decoder that counts the transactions it is given."""
+
+    def __init__(self, decoder: Any) -> None:
+        self.decoder, self.count = decoder, 0
+
+    def decode(self, data: bytes) -> dict[int, Any]:
+        found: dict[int, Any] = self.decoder.decode(data)
+        self.count += len(found)
+        return found
+
+
+@pytest.fixture
+def decoded(monkeypatch: pytest.MonkeyPatch) -> tuple[Counted, Counted]:
+    """What is decoded whole, and for when it ended."""
+    found = Counted(coordinator._txns), Counted(coordinator._ends)
+    monkeypatch.setattr(coordinator, "_txns", found[0])
+    monkeypatch.setattr(coordinator, "_ends", found[1])
+    monkeypatch.setattr(coordinator, "BLOCK", 8)
+    return found
+
+
+def test_a_sweep_looks_at_what_is_due(decoded: tuple[Counted, Counted], tmp_path: Path) -> None:
+    """Every checkpoint sweeps under the write lock: its cost is that of what it forgets."""
+    whole, ends = decoded
+    bench = Bench(tmp_path / "store", coordinators=2, txn_ended_retention_ms=100_000)
+    client = bench.client
+    for number in range(160):
+        client.commit(client.begin(coordinator=number % 2)["txn"])
+        bench.clock.advance(100)
+    client.checkpoint()
+    client = bench.reopen()
+    client.checkpoint()  # it looks once at what it loads
+    assert ends.count == 160
+    whole.count = ends.count = 0
+    bench.clock.advance(85_000)  # 16 s have gone by: the first ten are past their time
+    assert client.expire()["forgotten"] == 10
+    assert (whole.count, ends.count) == (0, 0)
+    assert client.expire()["forgotten"] == 0
+    client.checkpoint()
+    assert (whole.count, ends.count) == (0, 0)
+    assert len(client.transactions(all=True)) == 150
+
+
+def test_the_bound_on_their_number_looks_at_the_oldest(
+    decoded: tuple[Counted, Counted], tmp_path: Path
+) -> None:
+    whole, _ = decoded
+    bench = Bench(tmp_path / "store", coordinators=2)
+    client = bench.client
+    for number in range(100):
+        client.commit(client.begin(coordinator=number % 2)["txn"])
+    client.admin.set_setting("txn_ended_retention_count", 90)
+    whole.count = 0
+    assert client.expire()["forgotten"] == 10
+    assert whole.count <= 10 + 2  # one more of each coordinator
+
+
+def test_a_checkpoint_learns_their_times_in_pieces(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The store is free for others between them."""
+    monkeypatch.setattr(coordinator, "BLOCK", 4)
+    bench = Bench(tmp_path / "store", coordinators=1)
+    for _ in range(200):
+        bench.client.commit(bench.client.begin()["txn"])
+    bench.client.checkpoint()
+    client = bench.reopen()
+    pieces: list[int] = []
+    at_once = Ended.survey
+
+    def survey(self: Ended, most: int) -> bool:
+        pieces.append(most)
+        return at_once(self, most)
+
+    monkeypatch.setattr(Ended, "survey", survey)
+    client.checkpoint()
+    assert len(pieces) >= 200 // 4 // 8
+    assert set(pieces) == {8}
