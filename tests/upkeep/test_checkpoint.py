@@ -9,6 +9,7 @@ import errno
 import itertools
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -25,6 +26,8 @@ from tests.laws.test_laws import dumps, fresh, live_dumps
 from txlog import Client
 from txlog.api.open import open_store
 from txlog.clock import ManualClock
+from txlog.engine.folds import buffer as buffer_module
+from txlog.engine.folds.buffer import Markers
 from txlog.engine.folds.catalog import numbers
 from txlog.engine.model import tail
 from txlog.engine.model.routes import Component
@@ -511,6 +514,45 @@ def test_what_nobody_has_loaded_is_dumped_beside_the_callers(
     assert txlog.verify(bench.path, deep=True, clock=bench.clock)["errors"] == 0
 
 
+def test_markers_are_encoded_ahead_of_the_cut(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A block at a time, with the store free for others in between; the last when they wait."""
+    monkeypatch.setattr(buffer_module, "BLOCK", 4)
+    client = bench.client
+    for number in range(18):
+        send_txn(client, b"%d" % number)
+    encoded: list[tuple[int, bool]] = []
+    is_cut = False
+    items, cut = Markers._items, checkpoint_module.state_at_cut
+
+    def noted(markers: Markers, number: int) -> bytes:
+        encoded.append((number, is_cut))
+        return items(markers, number)
+
+    def at_cut(view: View) -> Any:
+        nonlocal is_cut
+        is_cut = True
+        try:
+            return cut(view)
+        finally:
+            is_cut = False
+
+    monkeypatch.setattr(Markers, "_items", noted)
+    monkeypatch.setattr(checkpoint_module, "state_at_cut", at_cut)
+    client.checkpoint()
+    assert encoded == [(0, False), (1, False), (2, False), (3, False), (4, True)]
+    encoded.clear()
+    send_txn(client, b"more")
+    client.checkpoint()
+    assert encoded == [(4, True)]
+    bench.reopen()
+    encoded.clear()
+    send_txn(bench.client, b"again")
+    bench.client.checkpoint()
+    assert [is_at_cut for _, is_at_cut in encoded] == [False] * 5 + [True]
+
+
 def test_what_a_checkpoint_moved_is_let_go_a_little_at_a_time(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -741,6 +783,42 @@ def test_the_caller_goes_on_beside_the_files_of_a_checkpoint(
     assert len(read(other)) == 31
     bench.close()
     assert txlog.verify(bench.path, deep=True, clock=bench.clock)["errors"] == 0
+
+
+def test_a_caller_gets_the_interpreter_sooner_beside_a_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each call of the kernel in a commit gives it up, and would wait 5 ms to have it again."""
+    go_on = held_up_in_background(monkeypatch)
+    bench = Bench(tmp_path / "store", checkpoint_frames=5)
+    client, before = bench.client, sys.getswitchinterval()
+    client.checkpoint_automatically = True
+    client.create_topic("t")
+    send(client, *[b"v"] * 10)
+    assert sys.getswitchinterval() == service.SWITCH_S
+    go_on.set()
+    client.close()
+    assert sys.getswitchinterval() == before
+
+
+def test_what_a_program_sets_stays() -> None:
+    """Whatever it sets, and whenever; two checkpoints at once count as one."""
+    sharing, before = service.Sharing(), sys.getswitchinterval()
+    try:
+        with sharing, sharing:
+            assert sys.getswitchinterval() == service.SWITCH_S
+        assert sys.getswitchinterval() == before
+        with sharing:
+            sys.setswitchinterval(0.02)
+        assert sys.getswitchinterval() == 0.02
+        for seconds in (0.0001, 0.0071):
+            sys.setswitchinterval(seconds)
+            found = sys.getswitchinterval()
+            with sharing:
+                assert sys.getswitchinterval() == min(found, service.SWITCH_S)
+            assert sys.getswitchinterval() == found
+    finally:
+        sys.setswitchinterval(before)
 
 
 def test_maintenance_by_command_waits_for_the_automatic_one(

@@ -10,6 +10,7 @@ import pytest
 from tests.engine_kit import Bench, begin, send
 from tests.laws.test_laws import random_history
 from txlog import Client, TxnId
+from txlog.engine.model.ops import StatusUpdated, TxnOpened, TxnsForgotten
 from txlog.engine.storage.manifest import newest_manifest
 from txlog.engine.upkeep.checkpoint import history
 from txlog.engine.upkeep.space.sweep import sweep_unnamed
@@ -236,3 +237,21 @@ def test_a_part_is_plain_arrow(bench: Bench) -> None:
         "SubscriptionAdded",
         "StatusUpdated",
     }
+
+
+def test_many_ops_become_columns_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same rows in the same order: kind by kind, so that equal LSNs sort as in their frame."""
+    items = [
+        item
+        for lsn in range(1, 12)
+        for item in (
+            (lsn, 5, TxnOpened(1, lsn, 1, "ana", 9, 10, "boot", 10)),
+            (lsn, 5, StatusUpdated(1, lsn, "OPEN", "COMMITTING")),
+            (lsn, 5, TxnsForgotten(1, [lsn, lsn + 1])),
+        )
+    ]
+    whole = history.table_of(items)
+    monkeypatch.setattr(history, "ITEMS_MAX", 4)
+    pieces = history.table_of(items)
+    assert pieces.column("lsn").num_chunks > whole.column("lsn").num_chunks
+    assert pieces.equals(whole)

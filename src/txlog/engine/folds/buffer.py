@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, cast
 
 import msgspec
 
@@ -97,6 +97,14 @@ class Markers(list[Marker]):
         assert at >= 0  # a block is found by the index from the front
         self._blocks.pop(at // BLOCK, None)
         super().__setitem__(at, marker)
+
+    def encode_block(self) -> bool:
+        """Encode a block that is not; returns whether there was one."""
+        for number in range(len(self) // BLOCK):
+            if number not in self._blocks:
+                self._blocks[number] = self._items(number)
+                return True
+        return False
 
     def encoded(self) -> msgspec.Raw:
         """The list as msgpack."""
@@ -518,6 +526,11 @@ _TAKES: dict[type, Callable[[Buffer, int, int, Any], None]] = {
     LedgerTrimmed: _take_ledger_trimmed,
     Compacted: _compacted,
 }
+
+
+def encode_some(state: Buffer) -> bool:
+    """Encode a block of markers ahead of a dump; returns whether there may be more."""
+    return any(cast("Markers", known).encode_block() for known in state.markers.values())
 
 
 class _Dump(Buffer, array_like=True):

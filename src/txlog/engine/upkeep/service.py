@@ -13,6 +13,7 @@ ends without it leaves files that are swept.
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -51,6 +52,8 @@ GIVEN_WAY_MS = 100
 BLOCKS = 8
 # How long a writer yields to the checkpoint under way: normally, and once LONG times overdue.
 ROOM_S, ROOM_LONG_S, LONG = 0.0002, 0.005, 2
+# How long the thread of a checkpoint keeps the interpreter from a caller that wants it.
+SWITCH_S = 0.0005
 # False: the caller does it itself, so that tests are the same every time.
 IN_BACKGROUND = True
 
@@ -63,6 +66,37 @@ def due(store: Store) -> bool:
 
 def _changed_sidecars(view: View) -> list[int]:
     return [key[1] for key in view.changed() if key[0] == "buffer"]
+
+
+class Sharing:
+    """While a checkpoint runs beside callers, the interpreter changes threads more often.
+
+    A commit gives it up for each call of the kernel, some ten times, and each time waits for as
+    long as another thread may keep it: 5 ms by default. What the program sets meanwhile stays.
+    """
+
+    __slots__ = ("_before", "_count", "_lock")
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._count, self._before = 0, 0.0
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if not self._count:
+                self._before = sys.getswitchinterval()
+                if self._before > SWITCH_S:
+                    sys.setswitchinterval(SWITCH_S)
+            self._count += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._count -= 1
+            if not self._count and sys.getswitchinterval() == SWITCH_S:
+                sys.setswitchinterval(self._before + 5e-7)  # it cuts off what is below 1 us
+
+
+_SHARING = Sharing()
 
 
 class Checkpoints:
@@ -138,7 +172,8 @@ class Checkpoints:
 
         def run() -> None:
             try:
-                self._run(store)
+                with _SHARING:
+                    self._run(store)
             finally:
                 over.set()
 

@@ -11,12 +11,14 @@ import gc
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from itertools import chain, pairwise
 from threading import current_thread, main_thread
 from typing import TYPE_CHECKING
 
 import msgspec
 
+from txlog.engine.folds import buffer as buffers
 from txlog.engine.model.ops import decode_ops
 from txlog.engine.model.routes import Component
 from txlog.engine.model.tail import Slice, Tail, TailRun
@@ -117,6 +119,7 @@ def checkpoint(store: Store, report: CheckpointReport, *, far: bool = False) -> 
     """
     disk = store.disk
     store.read(lambda view: need_states(disk, view.dumped().values()))
+    _encode_ahead(store)
     cut_lsn, chain_crc, cut = store.cut(state_at_cut)
     if cut.manifest.generation < max(generations(disk), default=0):
         store.reload()  # it did not know of the newest manifest; a damaged one stays so
@@ -176,6 +179,18 @@ def checkpoint(store: Store, report: CheckpointReport, *, far: bool = False) -> 
         return manifest
     finally:
         view.close()
+
+
+def _encode_ahead(store: Store) -> None:
+    """Encode what the cut would take long for, a block at a time: others get in between."""
+    for key in store.read(lambda view: view.changed()):
+        if key[0] == "buffer":
+            while store.read(partial(_encode_some, key), fresh=False):
+                pass
+
+
+def _encode_some(key: Component, view: View) -> bool:
+    return view.origin(key) is None and buffers.encode_some(view.buffer(key[1]))
 
 
 def state_at_cut(view: View) -> Cut:
