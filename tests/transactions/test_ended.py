@@ -97,6 +97,20 @@ def decoded(monkeypatch: pytest.MonkeyPatch) -> tuple[Counted, Counted]:
     return found
 
 
+def test_what_is_newer_than_all_is_not_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An open transaction is asked for with each operation in it, and is not among them."""
+    known = Ended(ended(sequence, sequence, 0) for sequence in range(1000))
+
+    def contains(block: object, sequence: int) -> bool:
+        raise AssertionError(f"{sequence} was looked for")
+
+    monkeypatch.setattr(coordinator._Block, "__contains__", contains)
+    assert known.get(1000) is None
+    assert 1000 not in known
+    loaded = FOLD.load(dump_of({one.sequence: one for one in known.values()})).ended
+    assert loaded.get(1000) is None
+
+
 def test_a_sweep_looks_at_what_is_due(decoded: tuple[Counted, Counted], tmp_path: Path) -> None:
     """Every checkpoint sweeps under the write lock: its cost is that of what it forgets."""
     whole, ends = decoded

@@ -105,6 +105,11 @@ class _Block:
     def _note(self, ends: array[int]) -> None:
         self._ends, self._oldest_ms = ends, min(ends)
 
+    @property
+    def highest(self) -> int:
+        """The highest sequence."""
+        return self._bounds[1]
+
     def __contains__(self, sequence: int) -> bool:
         low, high = self._bounds
         return low <= sequence <= high and sequence in self.sequences
@@ -160,10 +165,11 @@ class Ended:
     theirs ended; only the newest, fewer than a block, are objects.
     """
 
-    __slots__ = ("_blocks", "_last_lsn", "_newest")
+    __slots__ = ("_blocks", "_highest", "_last_lsn", "_newest")
 
     def __init__(self, txns: Iterable[Txn] = ()) -> None:
         self._blocks: list[_Block] = []
+        self._highest = -1  # no sequence in a block is above: what is asked for mostly is
         self._newest: dict[int, Txn] = {}
         self._last_lsn: int | None = 0  # at least that of the last one; None: to be looked up
         for txn in txns:
@@ -172,12 +178,17 @@ class Ended:
     @classmethod
     def loaded(cls, raw: dict[int, msgspec.Raw]) -> Ended:
         """Those of a dump, which stay as they are there."""
-        made, items = cls(), iter(raw.items())
-        while some := list(islice(items, BLOCK)):
+        made, left = cls(), iter(raw.items())
+        while some := list(islice(left, BLOCK)):
             sequences = [sequence for sequence, _ in some]
-            made._blocks.append(_Block(sequences, [_encode(key) + value for key, value in some]))
+            items = [_encode(key) + value for key, value in some]
+            made._add(_Block(sequences, items))
         made._last_lsn = None if raw else 0
         return made
+
+    def _add(self, block: _Block) -> None:
+        self._blocks.append(block)
+        self._highest = max(self._highest, block.highest)
 
     def __len__(self) -> int:
         return len(self._newest) + sum(len(block.sequences) for block in self._blocks)
@@ -188,7 +199,12 @@ class Ended:
         yield from self._newest
 
     def __contains__(self, sequence: int) -> bool:
-        return sequence in self._newest or any(sequence in block for block in self._blocks)
+        return sequence in self._newest or self._block_of(sequence) is not None
+
+    def _block_of(self, sequence: int) -> _Block | None:
+        if sequence > self._highest:
+            return None
+        return next((block for block in reversed(self._blocks) if sequence in block), None)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Ended) and [*self.values()] == [*other.values()]
@@ -198,10 +214,8 @@ class Ended:
     def get(self, sequence: int) -> Txn | None:
         """The record of one, None if it is not here."""
         found = self._newest.get(sequence)
-        if found is None:
-            for block in reversed(self._blocks):
-                if sequence in block:
-                    return block.txn(block.sequences.index(sequence))
+        if found is None and (block := self._block_of(sequence)) is not None:
+            return block.txn(block.sequences.index(sequence))
         return found
 
     def values(self) -> Iterator[Txn]:
@@ -222,7 +236,7 @@ class Ended:
         self._newest[txn.sequence] = txn
         while len(self._newest) >= BLOCK:
             some = list(islice(self._newest, BLOCK))
-            self._blocks.append(_Block.of([self._newest.pop(sequence) for sequence in some]))
+            self._add(_Block.of([self._newest.pop(sequence) for sequence in some]))
 
     def _insert(self, txn: Txn) -> None:
         later = [*self._newest.values()]
