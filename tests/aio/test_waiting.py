@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import threading
 from collections.abc import Callable, Coroutine
 from pathlib import Path
@@ -14,7 +15,8 @@ import txlog
 import txlog.aio
 from txlog.api.reading import pause
 from txlog.api.sending import outbox
-from txlog.errors import AlreadyClosed, InvalidArgument, NotAllowed
+from txlog.engine.view.view import View
+from txlog.errors import AlreadyClosed, InvalidArgument, NotAllowed, NotFound
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 
@@ -154,3 +156,132 @@ def test_what_blocks_runs_beside_the_others(path: str) -> None:
 
     run(path, main)
     assert ended.wait(60)
+
+
+async def at_rest(client: txlog.aio.Client, count: int) -> None:
+    """So many tasks rest, and nothing is being asked."""
+    waits = client._waits
+    while len(waits._resting) < count or waits._following is not None:
+        await asyncio.sleep(0)
+
+
+def test_a_commit_wakes_whom_it_concerns(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its cost does not depend on how many wait for other topics: one question for them all."""
+    looks: list[str] = []
+    questions = 0
+    look, since = pause.Waiting.look, View.changed_since
+
+    def looked(waiting: pause.Waiting) -> bool:
+        looks.append("")
+        return look(waiting)
+
+    def asked(view: View, lsn: int) -> Any:
+        nonlocal questions
+        questions += 1
+        return since(view, lsn)
+
+    async def main(client: txlog.aio.Client) -> None:
+        await client.create_topic("elsewhere")
+        other, mine = await client.producer("elsewhere"), await client.producer("t")
+        async with client.transaction() as txn:
+            await other.send(b"its sidecar is there", txn=txn)
+        consumers = [await client.consumer("t", f"s{n}", create=True) for n in range(10)]
+        readers = [await client.reader("t") for _ in range(10)]
+        tasks = [asyncio.ensure_future(one.receive()) for one in consumers]
+        tasks += [asyncio.ensure_future(one.read_next(None)) for one in readers]
+        await at_rest(client, 20)
+        monkeypatch.setattr(pause.Waiting, "look", looked)
+        monkeypatch.setattr(View, "changed_since", asked)
+        for number in range(5):
+            before = client._waits._heard.count
+            if number % 2:
+                await other.send(b"x")
+            else:
+                async with client.transaction() as txn:
+                    await other.send(b"x", txn=txn)
+            while client._waits._heard.count == before:
+                await asyncio.sleep(0)
+            await at_rest(client, 20)
+        assert looks == []
+        assert 5 <= questions <= 12
+        await mine.send(b"y", partition=0)
+        assert [message and message.value for message in await asyncio.gather(*tasks)] == [
+            b"y"
+        ] * 20
+        assert len(looks) >= 20
+        for one in consumers:
+            await one.close()
+
+    run(path, main)
+
+
+def test_what_is_not_a_commit_wakes_everybody(path: str) -> None:
+    """A subscription that goes, a consumer that leaves: who waits looks, whatever it waits for."""
+
+    async def main(client: txlog.aio.Client) -> None:
+        consumer = await client.consumer("t", "s", create=True)
+        second = await client.consumer("t", "u", create=True)
+        task = asyncio.ensure_future(consumer.receive())
+        other = asyncio.ensure_future(second.receive())
+        await at_rest(client, 2)
+        await client.run(lambda sync: sync.subscription("t", "s").delete(force=True))
+        with pytest.raises(NotFound):
+            await task
+        await at_rest(client, 1)
+        assert not other.done()
+        other.cancel()
+
+    run(path, main)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_nobody_sleeps_through_a_message(path: str, seed: int) -> None:
+    """Whenever it comes: before, while and after a task begins to rest; from here and elsewhere."""
+    chance = random.Random(seed)
+    topics = [f"t{number}" for number in range(6)]
+    wanted = {topic: chance.randrange(1, 40) for topic in topics}
+
+    def send(sync: txlog.Client, mine: random.Random) -> None:
+        order = [topic for topic, count in wanted.items() for _ in range(count)]
+        mine.shuffle(order)
+        for topic in order:
+            if mine.random() < 0.3:
+                with sync.transaction() as txn:
+                    sync.producer(topic).send(b"m", txn=txn)
+            else:
+                sync.producer(topic).send(b"m")
+            if mine.random() < 0.05:
+                sync.checkpoint()
+
+    async def drain(client: txlog.aio.Client, topic: str, name: str) -> int:
+        consumer = await client.consumer(topic, name)
+        for _ in range(2 * wanted[topic]):
+            message = await consumer.receive()
+            assert message is not None
+            await consumer.acknowledge(message)
+        await consumer.close()
+        return 2 * wanted[topic]
+
+    async def follow(client: txlog.aio.Client, topic: str) -> int:
+        reader = await client.reader(topic)
+        for _ in range(2 * wanted[topic]):
+            assert await reader.read_next(None) is not None
+        return 2 * wanted[topic]
+
+    async def main(client: txlog.aio.Client) -> None:
+        for topic in topics:
+            await client.create_topic(topic)
+            for name in ("a", "b"):
+                await client.create_subscription(topic, name)
+        draining = [
+            asyncio.ensure_future(drain(client, topic, name)) for topic in topics for name in "ab"
+        ]
+        draining += [asyncio.ensure_future(follow(client, topic)) for topic in topics]
+        with txlog.open(path) as there:
+            elsewhere = asyncio.to_thread(send, there, random.Random(seed + 10))
+            here = client.run(lambda sync: send(sync, random.Random(seed + 20)))
+            async with asyncio.timeout(50):  # far less than the rest that a lost one would end
+                await asyncio.gather(elsewhere, here)
+                assert sum(await asyncio.gather(*draining)) == 6 * sum(wanted.values())
+
+    run(path, main)

@@ -5,6 +5,10 @@ a rest is what ends it for threads (store/wakeups): the kernel makes one descrip
 something has become durable, and the loop watches that descriptor for all waiting tasks together,
 as long as there are any; or a timer of the loop, when the next message falls due. No thread waits.
 
+Most rests say which components concern them (`Concern`). When something has become durable, one
+call in the worker asks what changed, and only the tasks that are concerned look: a commit costs the
+same whether one or a thousand tasks wait for other topics.
+
 Where the kernel tells nothing, or the loop cannot watch descriptors, tasks look again after short
 pauses.
 """
@@ -19,9 +23,10 @@ from functools import partial
 from typing import TypeVar
 
 from txlog.aio.worker import Undo, Worker
-from txlog.api.reading.pause import POLL_SECONDS_MAX, Rest, Waiting
+from txlog.api.reading.pause import BY_TIME, POLL_SECONDS_MAX, Concern, Rest, Waiting
+from txlog.engine.model.routes import Component
 from txlog.engine.store.store import Store
-from txlog.engine.store.wakeups import STALL_SECONDS
+from txlog.engine.store.wakeups import STALL_SECONDS, Tally
 
 T = TypeVar("T")
 
@@ -29,11 +34,30 @@ T = TypeVar("T")
 class Waits:
     """The rests of the tasks of one client."""
 
-    __slots__ = ("_descriptor", "_loop", "_resting", "_stall", "_store", "_worker")
+    __slots__ = (
+        "_concerned",
+        "_descriptor",
+        "_followed",
+        "_following",
+        "_heard",
+        "_is_behind",
+        "_loop",
+        "_resting",
+        "_stall",
+        "_store",
+        "_worker",
+    )
 
     def __init__(self, store: Store, worker: Worker) -> None:
         self._store, self._worker = store, worker
-        self._resting: dict[asyncio.Future[None], int] = {}  # with the count that each has seen
+        self._resting: dict[asyncio.Future[None], Concern | None] = {}
+        self._concerned: dict[Component, set[asyncio.Future[None]]] = {}
+        self._heard = Tally()  # what was passed on
+        self._followed = (
+            BY_TIME.lsn
+        )  # what changed up to this LSN was passed on to whom it concerns
+        self._following: asyncio.Task[None] | None = None
+        self._is_behind = False  # there was more while it followed
         self._loop: asyncio.AbstractEventLoop | None = None
         self._descriptor = -1
         self._stall: asyncio.TimerHandle | None = None
@@ -70,28 +94,53 @@ class Waits:
             if found is not None or is_over:
                 return found
             while seconds > 0:
-                await self._rest(waiting.seen, seconds)
+                await self._rest(waiting.seen, seconds, waiting.concern)
                 seconds = waiting.rest_on()
 
-    async def _rest(self, seen: int, seconds: float) -> None:
-        """Rest until something is told after a count, at most so many seconds."""
+    async def _rest(self, seen: Tally, seconds: float, concern: Concern | None) -> None:
+        """Rest until something is told after what was seen, at most so many seconds."""
         wakeups, loop = self._store.wakeups, asyncio.get_running_loop()
-        if wakeups.count != seen:
+        if self._is_news(seen, concern):
             return
         if not self._listen(loop):
             await asyncio.sleep(min(seconds, POLL_SECONDS_MAX))
             return
         resting = loop.create_future()
         timer = loop.call_later(seconds, _end, resting)
-        self._resting[resting] = seen
+        self._begin(resting, concern)
         try:
-            if wakeups.count == seen:  # else a thread was told before it could pass that on
+            if not self._is_news(seen, concern):  # else a thread was told before it could pass on
+                if wakeups.count != seen.count:
+                    self._follow(loop)
                 await resting
         finally:
             timer.cancel()
-            del self._resting[resting]
+            self._forget(resting)
             if not self._resting:
                 self.stop()
+
+    def _is_news(self, seen: Tally, concern: Concern | None) -> bool:
+        """Whether a rest has to end at once because of what was told since."""
+        tally = self._store.wakeups.tally
+        if concern is None:
+            return tally.count != seen.count
+        return tally.others != seen.others
+
+    def _begin(self, resting: asyncio.Future[None], concern: Concern | None) -> None:
+        if not self._resting:
+            self._heard, self._followed = self._store.wakeups.tally.copy(), BY_TIME.lsn
+        self._resting[resting] = concern
+        if concern is not None:
+            self._followed = min(self._followed, concern.lsn)
+            for key in concern.keys:
+                self._concerned.setdefault(key, set()).add(resting)
+
+    def _forget(self, resting: asyncio.Future[None]) -> None:
+        concern = self._resting.pop(resting)
+        for key in concern.keys if concern is not None else ():
+            self._concerned[key].discard(resting)
+            if not self._concerned[key]:
+                del self._concerned[key]
 
     def _listen(self, loop: asyncio.AbstractEventLoop) -> bool:
         """Have the loop watch the descriptor; False if it cannot, or nobody tells."""
@@ -110,16 +159,53 @@ class Waits:
         return True
 
     def _told(self) -> None:
-        """The descriptor can be read: if it is news, every resting task looks."""
-        wakeups = self._store.wakeups
+        """The descriptor can be read: if it is news, the resting tasks that it concerns look."""
+        wakeups, before = self._store.wakeups, self._heard
         wakeups.drain()
-        count = wakeups.count
-        behind = [resting for resting, seen in self._resting.items() if seen != count]
-        for resting in behind:
-            _end(resting)
-        if not behind and self._stall is None and self._loop is not None:
+        heard = self._heard = wakeups.tally.copy()
+        if heard.others != before.others:
+            self._end_all()
+        elif heard.count != before.count:
+            for resting in [one for one, concern in self._resting.items() if concern is None]:
+                _end(resting)
+            if heard.news != before.news and self._concerned and self._loop is not None:
+                self._follow(self._loop)
+        elif self._stall is None and self._loop is not None:
             # a flush has begun: if its process dies in it, nothing more is told
             self._stall = self._loop.call_later(STALL_SECONDS, self._look_after)
+
+    def _end_all(self) -> None:
+        for resting in self._resting:
+            _end(resting)
+
+    def _follow(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Have the worker ask what changed, and pass that on."""
+        if self._following is None:
+            self._following = loop.create_task(self._pass_on())
+        else:
+            self._is_behind = True
+
+    async def _pass_on(self) -> None:
+        try:
+            while True:
+                self._is_behind, since = False, self._followed
+                lsn, changed = await self._worker.run(partial(self._changed_since, since))
+                # who began to rest meanwhile may have looked at less
+                self._followed = lsn if self._followed == since else min(self._followed, lsn)
+                if changed is None:
+                    self._end_all()
+                for key in changed or ():
+                    for resting in self._concerned.get(key, ()):
+                        _end(resting)
+                if not self._is_behind:
+                    return
+        except Exception:  # whoever looks hears of it
+            self._end_all()
+        finally:
+            self._following = None
+
+    def _changed_since(self, lsn: int) -> tuple[int, set[Component] | None]:
+        return self._store.read(lambda view: (view.lsn, view.changed_since(lsn)))
 
     def _look_after(self) -> None:
         self._stall = None

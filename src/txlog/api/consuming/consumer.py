@@ -27,7 +27,7 @@ from txlog.api.consuming.listeners import Listening, needed
 from txlog.api.consuming.membership import Membership, check_options
 from txlog.api.consuming.receive import Guard, Receiving, Still
 from txlog.api.reading.message import Message
-from txlog.api.reading.pause import Quiet, least, until
+from txlog.api.reading.pause import BY_TIME, Quiet, least, until
 from txlog.api.reading.watermark_ground import Subscribed
 from txlog.api.reading.watermark_session import Watermarked, WatermarkListener, WatermarkSession
 from txlog.api.transactions.transaction import Later, Transaction
@@ -195,7 +195,7 @@ class Consumer(Watermarked):
 
     def _rest(self, pause: float) -> Quiet:
         """How long to wait for news, whatever brings it."""
-        rests = [self._receiving.rest(pause), Quiet(self._ahead.rest())]
+        rests = [self._receiving.rest(pause), Quiet(self._ahead.rest(), concern=BY_TIME)]
         if self._session is not None:
             rests.append(Quiet(self._session.rest(), heeds_appends=True))
         return least(rests)

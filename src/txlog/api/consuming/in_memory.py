@@ -19,7 +19,7 @@ from txlog.api.consuming.acknowledge import Acknowledgeable, runs_of
 from txlog.api.consuming.batches import Batching, BatchReceivePolicy, receive_batch
 from txlog.api.consuming.listeners import Listening, needed
 from txlog.api.reading.message import Message, messages
-from txlog.api.reading.pause import Quiet, least, until
+from txlog.api.reading.pause import BY_TIME, Quiet, least, until
 from txlog.api.reading.reader import Reader
 from txlog.api.reading.watermark_ground import HandedOut
 from txlog.api.reading.watermark_session import (
@@ -155,7 +155,8 @@ class NonDurableConsumer(Watermarked):
             rests.append(Quiet(self._session.rest()))
         due_ms = min((due for due, _, _ in [*self._returned]), default=None)
         if due_ms is not None:
-            rests.append(Quiet(max(due_ms - self._store.clock.now().boot_ms, 1) / 1000))
+            left_ms = max(due_ms - self._store.clock.now().boot_ms, 1)
+            rests.append(Quiet(left_ms / 1000, concern=BY_TIME))
         return least(rests)
 
     def _nothing(self) -> pa.Table:

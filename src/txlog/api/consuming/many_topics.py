@@ -27,7 +27,7 @@ from txlog.api.consuming.consumer import Consumer
 from txlog.api.consuming.listeners import Listening, needed
 from txlog.api.consuming.receive import Guard
 from txlog.api.reading.message import Message
-from txlog.api.reading.pause import Quiet, least, until
+from txlog.api.reading.pause import REST_SECONDS_MAX, Quiet, least, until
 from txlog.api.reading.watermark_ground import Subscribed
 from txlog.api.reading.watermark_session import Watermarked, WatermarkListener, WatermarkSession
 from txlog.api.transactions.transaction import Later, Transaction
@@ -238,8 +238,8 @@ class MultiTopicsConsumer(Watermarked):
         rests = [one._rest(pause) for one in [*self._consumers.values()]]
         if self._session is not None:
             rests.append(Quiet(self._session.rest(), heeds_appends=True))
-        if self._pattern is not None and self._seen is None:
-            rests.append(Quiet(pause))  # a topic that could not be joined
+        if self._pattern is not None:  # None: a topic could not be joined
+            rests.append(Quiet(pause if self._seen is None else REST_SECONDS_MAX))
         return least(rests)
 
     def _begin(self, is_thorough: bool) -> None:

@@ -17,7 +17,7 @@ import pyarrow as pa
 from txlog.api.consuming.dead_letters import DeadLetters
 from txlog.api.consuming.membership import Membership
 from txlog.api.reading.message import Message
-from txlog.api.reading.pause import APART_SECONDS_MAX, REST_SECONDS_MAX, Quiet
+from txlog.api.reading.pause import APART_SECONDS_MAX, REST_SECONDS_MAX, Concern, Quiet
 from txlog.clock import Instant
 from txlog.engine.decide.consuming.lease import (
     Delivery,
@@ -195,6 +195,11 @@ class Still:
         self.until_ms = until_ms
         self._departures = departures
         self.heeds_appends = heeds_appends
+
+    @property
+    def concern(self) -> Concern:
+        """What ends it, but for the clock and who leaves."""
+        return Concern(self.lsn, frozenset(self._keys))
 
     def holds(self, store: Store) -> bool:
         """True while another turn would find nothing; follows the journal."""
@@ -634,7 +639,9 @@ class Receiving:
                 rest_s = min(rest_s, left_ms / 1000 if left_ms > 0 else pause)
         if self.due_ms is not None:
             rest_s = min(rest_s, max(self.due_ms - now.wall_ms, WAIT_MS_MIN) / 1000)
-        return Quiet(rest_s, still is not None and still.heeds_appends)
+        if still is None:
+            return Quiet(rest_s)
+        return Quiet(rest_s, still.heeds_appends, still.concern)
 
     # --- where it stands ---------------------------------------------------------------------
 

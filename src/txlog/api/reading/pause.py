@@ -18,16 +18,34 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple, TypeVar
 
+from txlog.engine.model.routes import Component
 from txlog.engine.store.store import Store
+from txlog.engine.store.wakeups import Tally
 
 T = TypeVar("T")
 
 
+class Concern(NamedTuple):
+    """What became durable after an LSN matters only if it changes one of these components."""
+
+    lsn: int
+    keys: frozenset[Component] = frozenset()
+
+
+BY_TIME: Final = Concern(1 << 62)
+"""Of a rest that time alone ends."""
+
+
 class Quiet(NamedTuple):
-    """How many seconds to rest without news, and whether appends are news."""
+    """How many seconds to rest without news, and what is news.
+
+    heeds_appends: what is appended is
+    concern:       which flushes are; None: all of them
+    """
 
     seconds: float
     heeds_appends: bool = False
+    concern: Concern | None = None
 
 
 Rest = Callable[[float], Quiet]
@@ -60,8 +78,17 @@ def until_appended(store: Store, pause: float) -> Quiet:
 
 def least(quiets: Iterable[Quiet]) -> Quiet:
     """The rest of several at once: the shortest, and of whatever any of them heeds."""
-    every = [Quiet(REST_SECONDS_MAX), *quiets]
-    return Quiet(min(one.seconds for one in every), any(one.heeds_appends for one in every))
+    every = [Quiet(REST_SECONDS_MAX, concern=BY_TIME), *quiets]
+    concerns = [one.concern for one in every if one.concern is not None]
+    return Quiet(
+        min(one.seconds for one in every),
+        any(one.heeds_appends for one in every),
+        Concern(
+            min(one.lsn for one in concerns), frozenset().union(*(one.keys for one in concerns))
+        )
+        if len(concerns) == len(every)
+        else None,
+    )
 
 
 class Waiting:
@@ -80,6 +107,7 @@ class Waiting:
         "_tally",
         "_thorough_at",
         "_wake_at",
+        "concern",
     )
 
     def __init__(self, store: Store, rest: Rest = until_told) -> None:
@@ -91,11 +119,12 @@ class Waiting:
         self._is_settling = False  # a consumer has gone: its lock is free a moment later
         self._pause, self._thorough_at, self._settle_at = POLL_SECONDS_MIN, 0.0, 0.0
         self._is_thorough = True
+        self.concern: Concern | None = None  # of the rest that has begun
 
     @property
-    def seen(self) -> int:
-        """The count before the last look: when there is another one, look again."""
-        return self._tally.count
+    def seen(self) -> Tally:
+        """What was told before the last look: when it is more by now, look again."""
+        return self._tally
 
     def look(self) -> bool:
         """Whether the look that begins now is to be thorough; what comes later ends the pause."""
@@ -138,7 +167,8 @@ class Waiting:
         store, pause = self._store, self._pause
         wakeups = store.wakeups
         wakeups.begin()
-        quiet, self._heeds = self._rest(pause)
+        quiet, self._heeds, concern = self._rest(pause)
+        self.concern = None if self._heeds or self._is_settling else concern
         is_told = wakeups.is_told and (not self._heeds or wakeups.heed_appends())
         if (
             wakeups.tally.beginnings != self._tally.beginnings

@@ -17,7 +17,7 @@ from types import TracebackType
 import pyarrow as pa
 
 from txlog.api.reading.message import Decoder, Message, messages
-from txlog.api.reading.pause import Quiet, least, until, until_appended, until_told
+from txlog.api.reading.pause import Concern, Quiet, least, until, until_appended, until_told
 from txlog.api.reading.watermark_ground import HandedOut
 from txlog.api.reading.watermark_session import (
     Watermarked,
@@ -26,10 +26,11 @@ from txlog.api.reading.watermark_session import (
     check_listener,
 )
 from txlog.arguments import checked
-from txlog.engine.folds.catalog import Topic, number_of
+from txlog.engine.folds.catalog import Topic, number_of, numbers
 from txlog.engine.folds.cursor import Cursor, covers
 from txlog.engine.model.idset import IdSet
 from txlog.engine.model.ops import Mark
+from txlog.engine.model.routes import CATALOG
 from txlog.engine.plan.damage import damage_error, find_damage, quarantine_wall
 from txlog.engine.plan.damage import wall as damage_wall
 from txlog.engine.plan.lookup import check_partition, live_topic
@@ -101,6 +102,7 @@ class Reader(Watermarked):
         "_ahead",
         "_buffered",
         "_compacted",
+        "_concern",
         "_damage",
         "_decoder",
         "_ends",
@@ -179,6 +181,7 @@ class Reader(Watermarked):
         self._grows = of_all and wanted.is_endless and (wanted.start.kind not in ("id", "after"))
         self._ground: HandedOut | None = None
         self._session: WatermarkSession | None = None
+        self._concern: Concern | None = None  # after a look that found nothing: what may be next
         if not is_led:
             store.settle()
             store.read(self.start, up_to_damage=True)
@@ -371,7 +374,15 @@ class Reader(Watermarked):
         if not tables and (damage := view.damage) is not None and self._may_lack(view):
             raise damage  # of the journal: more was stored
         self._store.tally.handed_out += sum(table.num_rows for table in tables)
+        self._concern = None if tables or self.is_led else self._concern_of(view)
         return pa.concat_tables(tables) if tables else NO_MESSAGES
+
+    def _concern_of(self, view: View) -> Concern | None:
+        """What decides whether more is committed here; None: more than that is awaited."""
+        if self._ground is not None or self.is_uncommitted:
+            return None
+        partitions = [("topic", number, 0) for number in numbers(self._found(view))]
+        return Concern(view.lsn, frozenset([CATALOG, *partitions]))
 
     def _may_lack(self, view: View) -> bool:
         """Whether damage of the journal may have taken what is read here.
@@ -547,7 +558,8 @@ class Reader(Watermarked):
 
     def _rest(self, pause: float) -> Quiet:
         """How long to wait for news; a preview shows what is appended, too."""
-        rests = [until_appended(self._store, pause) if self.is_uncommitted else until_told(pause)]
+        told = until_told(pause)._replace(concern=self._concern)
+        rests = [until_appended(self._store, pause) if self.is_uncommitted else told]
         if self._session is not None:
             rests.append(Quiet(self._session.rest()))
         return least(rests)

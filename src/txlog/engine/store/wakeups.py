@@ -27,6 +27,8 @@ from collections.abc import Callable
 from threading import RLock
 from typing import Any, Final
 
+import msgspec
+
 from txlog.clock import Clock, SystemClock
 from txlog.engine.storage.disk.protocol import Disk, Told, Watch
 from txlog.engine.storage.journal.file import JOURNAL_DIR, list_journals
@@ -46,29 +48,37 @@ class Tally:
 
     count:      all of it
     news:       all but appends
+    flushes:    of the news those that say no more than that something became durable
     departures: how often a consumer has left or died
     beginnings: how often something began to be told; who looked before that must look again
     """
 
-    __slots__ = ("appends", "beginnings", "count", "departures", "news")
+    __slots__ = ("appends", "beginnings", "count", "departures", "flushes", "news")
 
     def __init__(self) -> None:
-        self.count = self.news = self.appends = 0
+        self.count = self.news = self.appends = self.flushes = 0
         self.departures = self.beginnings = 0
 
     def copy(self) -> Tally:
         """As it is now; what is told meanwhile raises the count once more."""
         made = Tally()
         made.count = self.count  # first, as it rises last
+        made.flushes = self.flushes  # before the news, which rise after it
         made.news, made.appends = self.news, self.appends
         made.departures, made.beginnings = self.departures, self.beginnings
         return made
 
-    def add(self, *, is_append: bool = False) -> None:
+    @property
+    def others(self) -> int:
+        """How much was told that may concern anybody."""
+        return self.news - self.flushes
+
+    def add(self, *, is_append: bool = False, is_flush: bool = False) -> None:
         """Something was told."""
         if is_append:
             self.appends += 1
         else:
+            self.flushes += is_flush
             self.news += 1
         self.count += 1  # last: whoever sees it sees what has raised it
 
@@ -272,7 +282,7 @@ class Wakeups:
             self._arm()
             self.tally.add()
         elif told and not _is_same(before, self._seen):
-            self.tally.add()
+            self.tally.add(is_flush=_is_further(before, self._seen))
         elif (
             not (told or has_appended) and self._patience() == STALL_SECONDS and before is not None
         ):
@@ -313,3 +323,10 @@ def _is_same(one: Witnessed | None, other: Witnessed | None) -> bool:
         and (one.durable_lsn, one.boot, one.journal, one.rewrite, one.poisoned)
         == (other.durable_lsn, other.boot, other.journal, other.rewrite, other.poisoned)
     )
+
+
+def _is_further(one: Witnessed | None, other: Witnessed | None) -> bool:
+    """Whether a record says no more than the one before, but that more is durable."""
+    if one is None or other is None or other.durable_lsn <= one.durable_lsn:
+        return False
+    return _is_same(msgspec.structs.replace(one, durable_lsn=other.durable_lsn), other)

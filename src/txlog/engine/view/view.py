@@ -178,6 +178,7 @@ class View:
         "_dumps",
         "_forgotten",
         "_loaded",
+        "_ruled",
         "_silence",
         "_topics",
         "_waiting",
@@ -218,7 +219,9 @@ class View:
         self._deadline: tuple[str, int] = ("", 0)
         self._silence: tuple[str, int] = ("", 0)
         self._delays: set[int] = set()  # partitions whose delayed index changed since asked
-        self._changed: dict[Component, int] = {}  # the LSN of the last op since the manifest
+        # the LSN of the last op since the manifest, what changed last behind the others
+        self._changed: dict[Component, int] = {}
+        self._ruled = 0  # likewise of the catalog, but for what only counts transactions
 
     # --- loading -----------------------------------------------------------------------------
 
@@ -360,7 +363,11 @@ class View:
                 if key is FILES:
                     self.files.name(lsn, op)
                     continue
-                changed[key] = lsn
+                if changed.get(key) != lsn:
+                    changed.pop(key, None)
+                    changed[key] = lsn
+                if key is CATALOG and kind is not TxnOpened:
+                    self._ruled = lsn
                 state = state_of(key)
                 if state is None:
                     self._keep(key, lsn, time_ms, op)
@@ -384,7 +391,9 @@ class View:
             return _NONE
         if not coordinators.take_whole(state, lsn, time_ms, ops):
             return _NONE
-        self._changed[key] = self._changed[CATALOG] = lsn
+        for one in (key, CATALOG):
+            self._changed.pop(one, None)
+            self._changed[one] = lsn
         catalogs.apply(catalog, lsn, time_ms, opened)
         return coordinators.WHOLE
 
@@ -474,10 +483,29 @@ class View:
     def stamps(self, keys: Iterable[Component]) -> tuple[int, ...]:
         """The LSN of the last op of each component, 0 for one before the checkpoint.
 
-        While they are the same, and no checkpoint was adopted, so are the components.
+        While they are the same, and no checkpoint was adopted, so are the components; but the
+        catalog counts transactions meanwhile.
         """
-        changed = self._changed
-        return (self.manifest.generation, *(changed.get(key, 0) for key in keys))
+        changed, ruled = self._changed, self._ruled
+        return (
+            self.manifest.generation,
+            *(ruled if key == CATALOG else changed.get(key, 0) for key in keys),
+        )
+
+    def changed_since(self, lsn: int) -> set[Component] | None:
+        """The components with an op after an LSN, as of stamps; None: a checkpoint hides some.
+
+        cost: that of what it returns
+        """
+        if lsn < self.manifest.cut_lsn:
+            return None
+        out = {CATALOG} if self._ruled > lsn else set[Component]()
+        for key in reversed(self._changed):
+            if self._changed[key] <= lsn:
+                break
+            if key != CATALOG:
+                out.add(key)
+        return out
 
     def waiting(self, kind: str) -> list[tuple[Component, list[tuple[int, int, Op]]]]:
         """(LSN, time, op) since the checkpoint of components of a kind that are not loaded."""
