@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pulsar
 import pytest
 
 import txlog
@@ -258,6 +260,16 @@ def test_rates_and_backlog_come_from_what_happened(admin: Admin, store: txlog.Cl
         ("topics get-maxProducers {topic}", "null"),
         ("topics get-backlog-quotas {topic}", ""),
         ("topics get-replication-clusters {topic}", '["standalone"]'),
+        ("topics get-shadow-topics {topic}", ""),
+        ("topics get-replicator-dispatch-rate {topic}", "null"),
+        ("topicPolicies get-entry-filters-per-topic {topic}", "null"),
+        ("topicPolicies get-auto-subscription-creation {topic}", "null"),
+        ("topicPolicies get-deduplication-snapshot-interval {topic}", "null"),
+        ("namespaces get-subscription-auth-mode public/default", '"None"'),
+        ("namespaces get-allowed-clusters public/default", "standalone"),
+        ("namespaces get-max-topics-per-namespace public/default", "0"),
+        ("namespaces get-entry-filters public/default", "null"),
+        ("namespaces subscription-permission public/default", ""),
         ("topicPolicies get-publish-rate {topic}", "null"),
         ("topicPolicies get-persistence {topic}", "null"),
         ("namespaces permissions public/default", ""),
@@ -301,6 +313,51 @@ def test_what_a_store_would_not_keep_is_refused_with_a_reason(
     said = admin.refused(*command.format(topic=full("bare")).split())
     reasons = ("a store has no such setting", "in the file of rules", "are not counted")
     assert any(reason in said for reason in reasons), said
+
+
+def test_figures_of_the_broker_and_its_publishers(
+    server: bed.Server, admin: Admin, store: txlog.Client
+) -> None:
+    store.create_topic("watched", 2)
+    silent = pulsar.FileLogger(pulsar.LoggerLevel.Error, os.devnull)
+    client = pulsar.Client(server.url, logger=silent)
+    try:
+        producer = client.create_producer("watched-partition-1", producer_name="till")
+        for _ in range(3):
+            producer.send(b"12345678")
+        found = admin.figures("topics", "partitioned-stats", "--per-partition", full("watched"))
+        [one] = found["publishers"]
+        assert (one["producerName"], one["accessMode"]) == ("till", "Shared")
+        assert one["averageMsgSize"] == 8.0
+        assert "Pulsar-CPP" in one["clientVersion"]
+        counts = {name: len(part["publishers"]) for name, part in found["partitions"].items()}
+        assert counts == {full("watched-partition-0"): 0, full("watched-partition-1"): 1}
+        bundles = admin.figures("broker-stats", "topics")["public/default"]
+        [topics] = [one["persistent"] for one in bundles.values()]
+        assert topics[full("watched")]["msgInCounter"] == 3
+        rows = admin("broker-stats", "monitoring-metrics")  # one object behind the other
+        [row] = [one for one in rows.split('{"metrics":') if "public/default" in one]
+        assert '"brk_no_of_producers":1,' in row
+        report = admin.figures("broker-stats", "load-report")
+        assert (report["numProducers"], report["pulsarServiceUrl"]) == (1, server.url)
+    finally:
+        client.close()
+    assert admin.figures("topics", "stats", full("watched"))["publishers"] == []
+    assert admin("broker-stats", "mbeans") == "[]"
+    assert "no JVM" in admin.refused("broker-stats", "allocator-stats", "default")
+
+
+def test_what_needs_nothing_to_be_done_succeeds(admin: Admin, store: txlog.Client) -> None:
+    store.create_topic("idle")
+    for kind in ("a", "b"):
+        store.create_subscription("idle", kind, type="shared")
+    admin("topics", "create-missed-partitions", full("idle"))
+    admin("topics", "trim-topic", full("idle"))
+    admin("namespaces", "unload", "-b", "0x00000000_0xffffffff", "public/default")
+    assert "{" in admin("brokers", "get-internal-config")
+    admin("namespaces", "unsubscribe", "-s", "a", "public/default")
+    assert [row["subscription"] for row in store.subscriptions("idle")] == ["b"]
+    assert "cannot be terminated" in admin.refused("topics", "terminate", full("idle"))
 
 
 def test_the_cluster_is_one_broker(admin: Admin) -> None:

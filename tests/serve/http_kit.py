@@ -11,6 +11,7 @@ import httpx
 
 import txlog
 import txlog.aio
+from txlog.serve.core.service import Publisher
 from txlog.serve.http.application import application
 from txlog.serve.http.core.gate import Gate, Serving, everybody
 
@@ -18,13 +19,20 @@ BASE = "/admin/v2/persistent/public/default"
 Program = Callable[[httpx.AsyncClient, txlog.aio.Client], Awaitable[Any]]
 
 
-def serving(path: str, program: Program, *, gate: Gate = everybody) -> Any:
+def serving(
+    path: str,
+    program: Program,
+    *,
+    gate: Gate = everybody,
+    publishers: Callable[[], list[Publisher]] = list,
+) -> Any:
     """Run a program that talks to a store at a path, which is made."""
     txlog.init(path, durability="os", free_bytes_min=0, if_not_exists=True)
 
     async def main() -> Any:
         async with txlog.aio.open(path) as client:
-            app = application(Serving(client, gate, {"httpUrl": "http://here"}))
+            here = {"httpUrl": "http://here"}
+            app = application(Serving(client, gate, here, publishers=publishers))
             transport = httpx.ASGITransport(app, raise_app_exceptions=False)
             async with httpx.AsyncClient(transport=transport, base_url="http://here") as http:
                 http.app = app  # type: ignore[attr-defined]

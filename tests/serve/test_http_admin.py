@@ -12,6 +12,7 @@ import txlog.aio
 from tests.serve.http_kit import BASE, serving
 from txlog.errors import NotAllowed
 from txlog.ids import TxnId
+from txlog.serve.core.service import Publisher
 from txlog.serve.http.application import ENDPOINTS
 from txlog.serve.http.core.declared import Action, openapi
 from txlog.serve.pulsar.ids import STEP
@@ -256,6 +257,34 @@ def test_transactions_and_keys_by_both_paths(path: str) -> None:
         assert scale.status_code == 204
 
     serving(path, program)
+
+
+def test_figures_of_the_broker_name_what_clients_have_open(path: str) -> None:
+    till = Publisher("public/default/orders", 0, 7, "till", "10.0.0.9:1", "v", "Shared", 5, 4, 40)
+
+    async def program(http: httpx.AsyncClient, client: txlog.aio.Client) -> None:
+        for name in ("orders", "quiet"):
+            await client.create_topic(name)
+            await client.create_subscription(name, "s", type="shared")
+        producer = await client.producer("orders")
+        await producer.send(b"12345")
+        [one] = (await http.get(f"{BASE}/orders/stats")).json()["publishers"]
+        assert (one["producerId"], one["producerName"], one["address"]) == (7, "till", till.peer)
+        assert (one["averageMsgSize"], one["connectedSince"]) == (10.0, "5")
+        assert (await http.get(f"{BASE}/quiet/stats")).json()["publishers"] == []
+        stats = "/admin/v2/broker-stats"
+        [bundles] = (await http.get(f"{stats}/topics")).json().values()
+        [found] = bundles.values()
+        assert found["persistent"][ORDERS]["msgInCounter"] == 1
+        [row] = (await http.get(f"{stats}/metrics")).json()
+        assert row["metrics"]["brk_no_of_subscriptions"] == 2
+        assert row["metrics"]["brk_storage_size"] == 5
+        report = (await http.get(f"{stats}/load-report")).json()
+        assert (report["numTopics"], report["numProducers"]) == (2, 1)
+        await http.post("/admin/v2/namespaces/public/default/unsubscribe/s")
+        assert await client.subscriptions() == []
+
+    serving(path, program, publishers=lambda: [till])
 
 
 def test_delayed_messages_and_watermarks(path: str) -> None:

@@ -1,5 +1,6 @@
 import java.io.BufferedReader;
 import java.io.InputStreamReader;
+import java.io.PrintStream;
 import java.util.Properties;
 import org.apache.pulsar.admin.cli.PulsarAdminTool;
 
@@ -20,12 +21,19 @@ final class Admin extends PulsarAdminTool {
             String[] property = args[n].split("=", 2);
             properties.put(property[0], property[1]);
         }
+        System.setOut(
+                new PrintStream(System.out, true) {
+                    @Override
+                    public void close() { // as broker-stats does after its answer
+                        flush();
+                    }
+                });
         System.setErr(System.out);
         BufferedReader lines = new BufferedReader(new InputStreamReader(System.in));
         Admin tool = new Admin(properties);
         for (String line = lines.readLine(); line != null; line = lines.readLine()) {
             boolean isDone = tool.run(line.split("\t"));
-            System.out.println("= " + isDone);
+            System.out.println("\n= " + isDone); // not every command ends its last line
         }
         Runtime.getRuntime().halt(0);
     }

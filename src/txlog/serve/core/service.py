@@ -46,6 +46,27 @@ class Options(NamedTuple):
     tell: Tell = silent
 
 
+class Publisher(NamedTuple):
+    """A producer of a client that is connected here, and what it has sent since then.
+
+    topic:    in full; partition: of it
+    number:   of the producer on its connection
+    mode:     of access, as Pulsar writes it
+    since_ms: when it was opened
+    """
+
+    topic: str
+    partition: int
+    number: int
+    name: str
+    peer: str
+    version: str
+    mode: str
+    since_ms: int
+    messages: int
+    payload_bytes: int
+
+
 class Service:
     """What is served.
 
@@ -55,6 +76,7 @@ class Service:
     seats, budget: what clients have of the limits, all listeners together
     backlog:   what was sent to clients who do not take it: at most a quarter of the budget
     urls:      where each listener listens, by its name, once it does
+    publishers: those of stock clients, in the moment
     """
 
     def __init__(self, store: Synchronous, options: Options, authority: Authority) -> None:
@@ -64,6 +86,7 @@ class Service:
         self.authority = authority
         self.limits, self.tell = options.limits, options.tell
         self.urls = dict[str, str]()
+        self.publishers: Callable[[], list[Publisher]] = list
         self.seats, self.budget = Seats(options.limits), Budget(options.limits.memory_bytes)
         self.backlog = Backlog(options.limits.memory_bytes // 4)
         self._loop = asyncio.get_running_loop()

@@ -31,7 +31,16 @@ from txlog.errors import (
     TxlogError,
 )
 from txlog.ids import TopicName
-from txlog.serve.http.admin import absent, policies, schemas, store, subscriptions, times, topics
+from txlog.serve.http.admin import (
+    absent,
+    broker_stats,
+    policies,
+    schemas,
+    store,
+    subscriptions,
+    times,
+    topics,
+)
 from txlog.serve.http.admin import transactions as txns
 from txlog.serve.http.core.answers import answered, body_of, dumped, response_of
 from txlog.serve.http.core.declared import (
@@ -50,7 +59,10 @@ from txlog.serve.http.page import routes as page
 
 ENDPOINTS: Final[list[Endpoint]] = [
     endpoint
-    for module in (absent, store, topics, subscriptions, policies, schemas, txns, times, rest)
+    for module in (
+        *(absent, store, topics, subscriptions, policies, schemas, txns, times, rest),
+        broker_stats,
+    )
     for endpoint in module.endpoint.endpoints
 ]
 # Nothing from elsewhere, no script or style in the page itself.
@@ -114,6 +126,7 @@ def route_of(endpoint: Endpoint, serving: Serving) -> Route:
             ("now_ms", serving.now_ms),
             ("rates", lambda: serving.rates),
             ("addresses", lambda: dict(serving.addresses)),
+            ("publishers", serving.publishers),
         ):
             if endpoint.takes(name):
                 given[name] = value()

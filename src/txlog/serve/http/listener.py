@@ -95,6 +95,7 @@ class HttpListener:
             gate_of(service),
             self._addresses,
             creates_topics=service.options.creates_topics,
+            publishers=lambda: service.publishers(),
             failed=service.failed,
         )
         self.application = application(serving)

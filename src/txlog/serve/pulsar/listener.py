@@ -12,12 +12,13 @@ from txlog.ranges import Bound
 from txlog.serve.core.address import Address
 from txlog.serve.core.census import Census, follow
 from txlog.serve.core.limits import host_of
-from txlog.serve.core.service import Service
+from txlog.serve.core.service import Publisher, Service
 from txlog.serve.pulsar import watches
 from txlog.serve.pulsar.commands import handlers
 from txlog.serve.pulsar.connection import Connection
 from txlog.serve.pulsar.failure import error_of, text_of
 from txlog.serve.pulsar.groups import Groups
+from txlog.serve.pulsar.producers import publishers
 from txlog.serve.pulsar.wire import encoded
 
 BUFFER_BYTES: Final = 1 << 13  # twice as much is taken from a socket before anybody asks for it
@@ -53,6 +54,10 @@ class PulsarListener:
         self._running: set[asyncio.Task[None]] = set()
         self._following: asyncio.Task[None] | None = None
         self._is_stopping = False
+        service.publishers = self._publishers
+
+    def _publishers(self) -> list[Publisher]:
+        return [one for each in self.connections for one in publishers(each)]
 
     async def start(self) -> str:
         """Listen; returns the URL. Raises OSError."""

@@ -40,6 +40,7 @@ from txlog.ids import MessageId, TopicName, TxnId
 from txlog.serve.core.authority import PRODUCE
 from txlog.serve.core.census import Census
 from txlog.serve.core.limits import too_many
+from txlog.serve.core.service import Publisher
 from txlog.serve.pulsar import ids, schemas, topics
 from txlog.serve.pulsar.batches import decompressed, rows_of
 from txlog.serve.pulsar.connection import Connection, Handler
@@ -56,6 +57,7 @@ if TYPE_CHECKING:
 
 ROOM: Final = "producers"
 MODES: Final = ("shared", "exclusive", "wait-for-exclusive", "exclusive-with-fencing")
+ACCESS: Final = ("Shared", "Exclusive", "WaitForExclusive", "ExclusiveWithFencing")
 NAME_MAX: Final = 128  # characters of a producer's name in the store
 DISMISSED_MAX: Final = 1_000
 CHUNKED_BYTES_MAX: Final = 256 << 20  # of one message in chunks, held in memory
@@ -85,7 +87,11 @@ class WireProducer:
     restart: the sequence at which its client may begin anew behind what it repeats; see APART
     """
 
-    def __init__(self, number: int, shared: Shared, partition: int, shown: int) -> None:
+    def __init__(
+        self, number: int, shared: Shared, partition: int, shown: int, mode: int, since_ms: int
+    ) -> None:
+        self.mode, self.since_ms = mode, since_ms
+        self.messages = self.payload_bytes = 0  # that it sent
         self.number, self.shared, self.partition = number, shared, partition
         self.shown = shown  # the partition in ids; -1: the topic is not partitioned
         self.chunks: Chunks | None = None
@@ -177,6 +183,30 @@ class Room:
             await self.leave(number)
 
 
+def publishers(connection: Connection) -> list[Publisher]:
+    """The producers of a client."""
+    room: Room | None = connection.rooms.get(ROOM)
+    return (
+        []
+        if room is None
+        else [
+            Publisher(
+                one.shared.topic.name,
+                one.partition,
+                one.number,
+                one.shared.name,
+                connection.peer,
+                connection.version,
+                ACCESS[one.mode],
+                one.since_ms,
+                one.messages,
+                one.payload_bytes,
+            )
+            for one in room.producers.values()
+        ]
+    )
+
+
 # --- opening -------------------------------------------------------------------------------------
 
 
@@ -206,7 +236,9 @@ async def open_producer(connection: Connection, body: Proto, rest: memoryview) -
         raise ProducerBusy(f"producer {given} of {name} is connected")
     shared.users[partition] = body.producer_id
     shown = -1 if name.partition is None else partition
-    made = WireProducer(body.producer_id, shared, partition, shown)
+    now_ms = service.store._store.clock.now().wall_ms
+    mode = body.producer_access_mode
+    made = WireProducer(body.producer_id, shared, partition, shown, mode, now_ms)
     room.producers[body.producer_id] = made
     last = await connection.client.run(partial(_last_sequence, topic, partition, shared.name))
     if body.epoch and body.producer_name:
@@ -379,6 +411,7 @@ def _send(connection: Connection, one: WireProducer, body: Proto, message: Check
         item = _chunk(connection, one, body, message, txn)
         if item is None:
             return
+        one.messages += 1
     else:
         if one.has_begun_anew(body):
             seat = (one.shared.topic.name, one.shared.name, one.partition)
@@ -386,7 +419,10 @@ def _send(connection: Connection, one: WireProducer, body: Proto, message: Check
             raise ProducerFenced("another message had this number")
         data = decompressed(head.compression, head.uncompressed_size, payload, most)
         told = partial(_told, connection, one, body)
-        item = Item(rows_of(head, data), one.partition, len(data) + ITEM_BYTES, told, txn)
+        columns = rows_of(head, data)
+        one.messages += len(columns.values)
+        item = Item(columns, one.partition, len(data) + ITEM_BYTES, told, txn)
+    one.payload_bytes += item.size - ITEM_BYTES
     connection.listener.sends.put(one.shared.lane, item)
 
 
@@ -444,7 +480,7 @@ def _chunk(
             made.highest_sequence_id = highest
             _told(connection, one, made, found, error)
 
-    return Item(None, one.partition, len(data), told, txn, large)
+    return Item(None, one.partition, len(data) + ITEM_BYTES, told, txn, large)
 
 
 def _held(connection: Connection) -> int:

@@ -5,6 +5,7 @@ Each is a few lines over a call of the client; its arguments and OpenAPI come fr
 Contents:
 
     absent          what Pulsar has and a store has not
+    broker_stats    figures of all topics, and sums of them
     places          ids of messages, as clients of the binary protocol get them
     policies        retention, time to live, delayed delivery, compaction, schema checks
     schemas         versions of a topic's schema

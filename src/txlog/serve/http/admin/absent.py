@@ -23,13 +23,14 @@ OF_TOPIC: Final[dict[str, object]] = {
     **dict.fromkeys(
         (
             *("publishRate", "dispatchRate", "subscribeRate", "subscriptionDispatchRate"),
-            *("persistence", "inactiveTopicPolicies", "offloadPolicies", "shadowTopics"),
+            *("persistence", "inactiveTopicPolicies", "offloadPolicies"),
             *("maxProducers", "maxConsumers", "maxConsumersPerSubscription", "maxMessageSize"),
             *("maxUnackedMessagesOnConsumer", "maxUnackedMessagesOnSubscription"),
-            "maxSubscriptionsPerTopic",
+            *("maxSubscriptionsPerTopic", "replicatorDispatchRate", "entryFilters"),
+            *("deduplicationSnapshotInterval", "autoSubscriptionCreation"),
         )
     ),
-    **{"properties": {}, "permissions": {}, "backlogQuotaMap": {}},
+    **{"properties": {}, "permissions": {}, "backlogQuotaMap": {}, "shadowTopics": []},
     **{"replication": [CLUSTER], "subscriptionTypesEnabled": _ALL_TYPES},
 }
 OF_NAMESPACE: Final[dict[str, object]] = {
@@ -37,14 +38,18 @@ OF_NAMESPACE: Final[dict[str, object]] = {
         (
             *("publishRate", "dispatchRate", "subscribeRate", "subscriptionDispatchRate"),
             *("persistence", "inactiveTopicPolicies", "offloadPolicies", "replicatorDispatchRate"),
-            *("autoTopicCreation", "autoSubscriptionCreation", "maxTopicsPerNamespace"),
+            *("autoTopicCreation", "autoSubscriptionCreation", "entryFilters"),
+            *("offloadDeletionLagMs", "deduplicationSnapshotInterval"),
             *("maxProducersPerTopic", "maxConsumersPerTopic", "maxConsumersPerSubscription"),
             *("maxUnackedMessagesPerConsumer", "maxUnackedMessagesPerSubscription"),
             *("maxSubscriptionsPerTopic", "subscriptionExpirationTime", "resourcegroup"),
         )
     ),
     **{"properties": {}, "backlogQuotaMap": {}, "subscriptionTypesEnabled": _ALL_TYPES},
-    **{"isAllowAutoUpdateSchema": True, "encryptionRequired": False},
+    **{"isAllowAutoUpdateSchema": True, "encryptionRequired": False, "maxTopicsPerNamespace": 0},
+    **{"subscriptionAuthMode": "None", "antiAffinity": None, "permissions/subscription": {}},
+    **{"offloadThreshold": -1, "offloadThresholdInSeconds": -1},
+    **{"dispatcherPauseOnAckStatePersistent": False, "allowedClusters": [CLUSTER]},
 }
 OF_CLUSTER: Final[dict[str, object]] = {
     "/admin/v2/clusters/{cluster}/peers": [],
@@ -92,7 +97,7 @@ def _of_namespace(path: str, name: str, value: object) -> None:
 
 def _declare(path: str, name: str, of: str, acts: tuple[Callable[..., Any], ...]) -> None:
     look, change, unset = acts
-    end = f"{name}_of_{of}"
+    end = f"{name.replace('/', '_')}_of_{of}"
     endpoint("GET", path, LOOK)(_named(look, f"get_{end}", f"{name}: what holds here."))
     for method in ("POST", "PUT"):
         says = f"{name}: refused, a store has none."

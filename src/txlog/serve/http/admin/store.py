@@ -8,13 +8,14 @@ without topics can be deleted.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Final
 
 import txlog
 from txlog.api.client import Client
-from txlog.errors import NotFound, StillInUse
+from txlog.errors import NotFound, StillInUse, SubscriptionNotFound
 from txlog.ids import NAMESPACE_DEFAULT, TENANT_DEFAULT, TopicName, check_name
-from txlog.serve.http.core.declared import ADMIN, LOOK, Declared
+from txlog.serve.http.core.declared import ADMIN, CONSUME, LOOK, Declared
 
 CLUSTER: Final = "standalone"
 BUNDLE: Final = "0x00000000_0xffffffff"  # the only one
@@ -86,6 +87,12 @@ def owned(client: Client, cluster: str, broker: str) -> dict[str, object]:
     return {f"{name}/{BUNDLE}": state for name in found}
 
 
+@endpoint("GET", "/admin/v2/brokers/internal-configuration", LOOK)
+def internal_configuration(client: Client) -> dict[str, object]:
+    """Where Pulsar keeps its metadata: there is no such place."""
+    return {}
+
+
 @endpoint("GET", "/admin/v2/brokers/{cluster}", LOOK)
 def brokers_of_cluster(client: Client, cluster: str) -> list[str]:
     """The brokers of the cluster."""
@@ -154,6 +161,19 @@ def create_namespace(client: Client, namespace: str, body: object = None) -> Non
 @endpoint("PUT", f"{NAMESPACE}/unload", ADMIN)
 def unload_namespace(client: Client, namespace: str) -> None:
     """Nothing is to be done: no process holds a namespace."""
+
+
+@endpoint("PUT", f"{NAMESPACE}/{{bundle}}/unload", ADMIN)
+def unload_bundle(client: Client, namespace: str, bundle: str) -> None:
+    """Nothing is to be done: no process holds a bundle."""
+
+
+@endpoint("POST", f"{NAMESPACE}/unsubscribe/{{subscription}}", CONSUME)
+def unsubscribe(client: Client, namespace: str, subscription: str) -> None:
+    """Delete the subscriptions of a name from all topics of a namespace."""
+    for name in _within(client, namespace):
+        with suppress(SubscriptionNotFound):
+            client.subscription(name.full, subscription).delete()
 
 
 @endpoint("DELETE", NAMESPACE, ADMIN)

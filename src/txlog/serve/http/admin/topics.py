@@ -5,6 +5,7 @@ A topic with one partition is what Pulsar calls a topic, one with several a part
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 from txlog.api.client import Client
@@ -12,6 +13,7 @@ from txlog.errors import InvalidArgument, NotAllowed
 from txlog.ids import TopicName
 from txlog.ranges import Bound, Range
 from txlog.rows.topics import TopicDescription
+from txlog.serve.core.service import Publisher
 from txlog.serve.http.admin.places import as_pulsar
 from txlog.serve.http.admin.store import full
 from txlog.serve.http.core.declared import ADMIN, CONSUME, LOOK, Declared, integer, members
@@ -82,6 +84,19 @@ def unload(client: Client, topic: TopicName) -> None:
     client.describe_topic(topic.full)
 
 
+@endpoint("POST", f"{TOPIC}/createMissedPartitions", ADMIN)
+def create_missed_partitions(client: Client, topic: TopicName) -> None:
+    """Nothing is to be done: a topic has all its partitions from the beginning."""
+    client.describe_topic(topic.full)
+
+
+@endpoint("POST", f"{TOPIC}/trim", ADMIN)
+def trim(client: Client, topic: TopicName) -> None:
+    """Delete the ledgers that are closed, and that nobody needs by the policies any more."""
+    client.admin.trim(str(topic), by_policy=True)
+
+
+@endpoint("POST", f"{TOPIC}/terminate/partitions", ADMIN)
 @endpoint("POST", f"{TOPIC}/terminate", ADMIN)
 def terminate(client: Client, topic: TopicName) -> None:
     """Not there: a topic cannot be closed for ever."""
@@ -102,32 +117,47 @@ def _whole(client: Client, topic: TopicName) -> None:
 
 
 @endpoint("GET", f"{TOPIC}/stats", LOOK)
-def stats(client: Client, topic: TopicName, rates: Rates, now_ms: int) -> dict[str, object]:
-    """Figures of a topic or a partition, by Pulsar's names."""
+def stats(
+    client: Client, topic: TopicName, rates: Rates, now_ms: int, publishers: Sequence[Publisher]
+) -> dict[str, Any]:
+    """Figures of a topic or a partition, by Pulsar's names.
+
+    Its publishers are those of stock clients at this server.
+    """
     found = client.describe_topic(str(topic))
-    return _stats(client, found, topic, rates, now_ms)
+    return _stats(client, found, topic, rates, now_ms, publishers)
 
 
 @endpoint("GET", f"{TOPIC}/partitioned-stats", LOOK)
 def partitioned_stats(
-    client: Client, topic: TopicName, rates: Rates, now_ms: int, perPartition: bool = True
-) -> dict[str, object]:
+    client: Client,
+    topic: TopicName,
+    rates: Rates,
+    now_ms: int,
+    publishers: Sequence[Publisher],
+    perPartition: bool = True,
+) -> dict[str, Any]:
     """Figures of a partitioned topic, and of each partition."""
     found = client.describe_topic(topic.full)
-    out = _stats(client, found, topic.topic, rates, now_ms)
+    out = _stats(client, found, topic.topic, rates, now_ms, publishers)
     out["metadata"] = {"partitions": found["partitions"], "deleted": False}
     parts: dict[str, object] = {}
     if perPartition:
         for number in range(found["partitions"]):
             one = TopicName(topic.tenant, topic.namespace, topic.name, number)
-            parts[full(one)] = _stats(client, found, one, rates, now_ms)
+            parts[full(one)] = _stats(client, found, one, rates, now_ms, publishers)
     out["partitions"] = parts
     return out
 
 
 def _stats(
-    client: Client, found: TopicDescription, topic: TopicName, rates: Rates, now_ms: int
-) -> dict[str, object]:
+    client: Client,
+    found: TopicDescription,
+    topic: TopicName,
+    rates: Rates,
+    now_ms: int,
+    publishers: Sequence[Publisher],
+) -> dict[str, Any]:
     parts = [
         row
         for row in found["partition_list"]
@@ -162,13 +192,35 @@ def _stats(
         "storageSize": size + sum(row["sidecar_bytes"] for row in parts),
         "backlogSize": max(behind, default=0),
         "ongoingTxnCount": sum(row["open_txns"] for row in parts),
-        "publishers": [],
+        "publishers": [
+            _publisher(one, rates, now_ms)
+            for one in publishers
+            if one.topic == topic.full and topic.partition in (None, one.partition)
+        ],
         "waitingPublishers": 0,
         "subscriptions": subscriptions,
         "replication": {},
         "deduplicationStatus": "Enabled",
         "delayedMessageIndexSizeInBytes": 0,
         "ownerBroker": "standalone",
+    }
+
+
+def _publisher(one: Publisher, rates: Rates, now_ms: int) -> dict[str, object]:
+    key = f"{one.topic} {one.partition} {one.name} {one.peer} {one.number}"
+    return {
+        "accessMode": one.mode,
+        "msgRateIn": rates.of(f"{key} messages", one.messages, now_ms),
+        "msgThroughputIn": rates.of(f"{key} bytes", one.payload_bytes, now_ms),
+        "averageMsgSize": one.payload_bytes / one.messages if one.messages else 0.0,
+        "chunkedMessageRate": 0.0,
+        "producerId": one.number,
+        "producerName": one.name,
+        "address": one.peer,
+        "connectedSince": str(one.since_ms),
+        "clientVersion": one.version,
+        "supportsPartialProducer": False,
+        "metadata": {},
     }
 
 

@@ -19,6 +19,7 @@ from txlog.aio import Client
 from txlog.clock import Clock, SystemClock
 from txlog.errors import NotAllowed, TopicNotFound
 from txlog.ids import TopicName
+from txlog.serve.core.service import Publisher
 from txlog.serve.http.core.declared import Action, topic_in
 from txlog.serve.http.core.rates import Rates
 
@@ -71,6 +72,7 @@ class Serving:
 
     addresses: what lookup tells clients: brokerUrl, httpUrl, nativeUrl, and with TLS …UrlTls
     creates_topics: a topic that a client sends to or consumes, and that is missing, is made
+    publishers: producers of stock clients, in the moment
     failed:    told of an error that is a bug
     stopped:   set when the server stops
     stays:     what never ends by itself
@@ -82,6 +84,7 @@ class Serving:
     rates: Rates = field(default_factory=Rates)
     clock: Clock = field(default_factory=SystemClock)
     creates_topics: bool = False
+    publishers: Callable[[], list[Publisher]] = list
     stopped: asyncio.Event = field(default_factory=asyncio.Event)
     stays: set[Stay] = field(default_factory=set)
     failed: Callable[[Exception], object] = repr

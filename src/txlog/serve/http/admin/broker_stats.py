@@ -1,0 +1,112 @@
+"""Owns the endpoints of broker-stats: figures of all topics, and sums of them.
+
+What Pulsar tells of its machine, its JVM and Netty is not there: no beans, no allocators.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import txlog
+from txlog.api.client import Client
+from txlog.errors import NotAllowed
+from txlog.ids import TopicName
+from txlog.serve.core.service import Publisher
+from txlog.serve.http.admin.store import BUNDLE, names
+from txlog.serve.http.admin.topics import stats
+from txlog.serve.http.core.declared import LOOK, Declared
+from txlog.serve.http.core.rates import Rates
+
+_PATH: Final = "/admin/v2/broker-stats"
+_SUMS: Final = {
+    "brk_in_rate": "msgRateIn",
+    "brk_in_tp_rate": "msgThroughputIn",
+    "brk_out_rate": "msgRateOut",
+    "brk_out_tp_rate": "msgThroughputOut",
+    "brk_storage_size": "storageSize",
+}
+endpoint = Declared()
+
+
+@endpoint("GET", f"{_PATH}/topics", LOOK)
+def topics_of_broker(
+    client: Client, rates: Rates, now_ms: int, publishers: Sequence[Publisher]
+) -> dict[str, object]:
+    """Figures of all topics, by namespace and bundle."""
+    out: dict[str, Any] = {}
+    for name, found in _all(client, rates, now_ms, publishers):
+        bundles = out.setdefault(f"{name.tenant}/{name.namespace}", {BUNDLE: {"persistent": {}}})
+        bundles[BUNDLE]["persistent"][f"persistent://{name.full}"] = found
+    return out
+
+
+@endpoint("GET", f"{_PATH}/metrics", LOOK)
+def metrics_of_broker(
+    client: Client, rates: Rates, now_ms: int, publishers: Sequence[Publisher]
+) -> list[dict[str, object]]:
+    """Figures of each namespace; /metrics has more, for Prometheus."""
+    sums: dict[str, dict[str, float]] = {}
+    for name, found in _all(client, rates, now_ms, publishers):
+        into = sums.setdefault(f"{name.tenant}/{name.namespace}", {})
+        subscriptions = found["subscriptions"].values()
+        row = {
+            **{ours: found[theirs] for ours, theirs in _SUMS.items()},
+            "brk_no_of_producers": len(found["publishers"]),
+            "brk_no_of_subscriptions": len(subscriptions),
+            "brk_no_of_consumers": sum(len(one["consumers"]) for one in subscriptions),
+            "brk_msg_backlog": sum(one["msgBacklog"] for one in subscriptions),
+        }
+        for what, value in row.items():
+            into[what] = into.get(what, 0) + value
+    return [
+        {"metrics": row, "dimensions": {"namespace": namespace}} for namespace, row in sums.items()
+    ]
+
+
+@endpoint("GET", f"{_PATH}/load-report", LOOK)
+def load_report(
+    client: Client,
+    rates: Rates,
+    now_ms: int,
+    publishers: Sequence[Publisher],
+    addresses: dict[str, str],
+) -> dict[str, object]:
+    """What a load balancer would look at: what goes through this server."""
+    all_of = [found for _, found in _all(client, rates, now_ms, publishers)]
+    subscriptions = [one for found in all_of for one in found["subscriptions"].values()]
+    rate = {theirs: sum(found[theirs] for found in all_of) for theirs in _SUMS.values()}
+    del rate["storageSize"]
+    return {
+        "loadReportType": "LocalBrokerData",
+        "webServiceUrl": addresses.get("httpUrl"),
+        "webServiceUrlTls": addresses.get("httpUrlTls"),
+        "pulsarServiceUrl": addresses.get("brokerUrl"),
+        "pulsarServiceUrlTls": addresses.get("brokerUrlTls"),
+        "brokerVersionString": f"txlog {txlog.__version__}",
+        **rate,
+        "numTopics": len(all_of),
+        "numBundles": 1,
+        "numProducers": len(publishers),
+        "numConsumers": sum(len(one["consumers"]) for one in subscriptions),
+        "bundles": [BUNDLE],
+        "lastUpdate": now_ms,
+    }
+
+
+@endpoint("GET", f"{_PATH}/mbeans", LOOK)
+def beans(client: Client) -> list[object]:
+    """Beans of a JVM: there is none."""
+    return []
+
+
+@endpoint("GET", f"{_PATH}/allocator-stats/{{allocator}}", LOOK)
+def allocators(client: Client, allocator: str) -> None:
+    """Refused: it is about the allocators of Netty."""
+    raise NotAllowed("there is no JVM here, and no allocator of Netty", hint="see /metrics")
+
+
+def _all(
+    client: Client, rates: Rates, now_ms: int, publishers: Sequence[Publisher]
+) -> list[tuple[TopicName, dict[str, Any]]]:
+    return [(name, stats(client, name, rates, now_ms, publishers)) for name in names(client)]
