@@ -120,7 +120,8 @@ def test_spark_sees_what_a_reader_sees(
     monkeypatch.setattr(reading, "_MARKERS_FEW", 2)
     monkeypatch.setattr(reading, "_EDGES_FEW", 1)
     seen: Counter[str] = Counter()
-    for seed in SEEDS:
+    for few, seed in zip((10 << 20, -1), SEEDS, strict=True):  # with the plan; by a file
+        monkeypatch.setattr(reading, "_LOCAL_BYTES", few)
         seen += run(spark, tmp_path, seed, every=STEPS)
     assert set(seen) == {"direct", "unclean", "open", "large_files", "tail"}
 
@@ -182,6 +183,52 @@ def test_many_local_rows_are_not_a_part_of_the_plan(
     assert "LocalTableScan" not in frame._jdf.queryExecution().toString()
     assert [row["n"] for row in frame.collect()] == [1, 2, 3]
     assert spark.conf.get(name) == before
+
+
+def scratch_of(spark: SparkSession) -> set[str]:
+    """The files of frames that are in Spark's scratch directory."""
+    return {path.name for path in Path(spark.sparkContext._temp_dir or "").glob("*.parquet")}
+
+
+def test_many_rows_of_the_journal_are_a_file_that_goes_with_its_frame(
+    spark: SparkSession, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kills a query that makes rows of all columns of them, and a copy of messages that stays."""
+    client.producer("orders").send_batch(pa.table({"value": [b"x", b"y"], "key": [b"a", None]}))
+    monkeypatch.setattr(reading, "_LOCAL_BYTES", 8)
+    before = scratch_of(spark)
+    frame = read(spark, client.path, "orders")
+    assert len(scratch_of(spark) - before) == 1
+    plan = frame.select("key")._jdf.queryExecution().executedPlan().toString()
+    assert "FileScan parquet [key" in plan
+    assert "ReadSchema: struct<key:binary>" in plan
+    assert sorted(row["value"] for row in frame.collect()) == [b"x", b"y"]
+    release(spark)
+    assert not scratch_of(spark) - before
+
+
+def test_a_file_of_rows_goes_when_the_frame_cannot_be_made(
+    spark: SparkSession, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client.producer("orders").send(b"x")
+    monkeypatch.setattr(reading, "_LOCAL_BYTES", 8)
+    monkeypatch.setattr(reading, "from_arrow_schema", lambda schema: 1 / 0)
+    before = scratch_of(spark)
+    with pytest.raises(ZeroDivisionError):
+        read(spark, client.path, "orders")
+    assert scratch_of(spark) == before
+
+
+def test_rows_travel_with_the_plan_where_executors_are_elsewhere(
+    spark: SparkSession, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kills a frame with a file that only the driver's machine has."""
+    client.producer("orders").send(b"x")
+    monkeypatch.setattr(reading, "_LOCAL_BYTES", 8)
+    monkeypatch.setattr(reading, "is_local", lambda master: False)
+    before = scratch_of(spark)
+    assert [row["value"] for row in read(spark, client.path, "orders").collect()] == [b"x"]
+    assert scratch_of(spark) == before
 
 
 def test_frame_stays_at_its_moment(spark: SparkSession, client: Client) -> None:

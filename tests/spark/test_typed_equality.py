@@ -22,7 +22,7 @@ from txlog.cli.main import main as command
 from txlog.jobs.mirrors.mirror import mirror
 from txlog.schemas import values
 from txlog.schemas.schema import of_arrow
-from txlog.spark import read, register, release
+from txlog.spark import read, reading, register, release
 from txlog.sql.client_query import Query
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("quick_disk")]
@@ -178,12 +178,18 @@ def ways(spark: SparkSession, client: Client, folder: Path) -> dict[str, Callabl
     def mirrored_by_spark() -> Found:
         return of_frame(spark.read.parquet(str(folder / "lake")))
 
+    def read_with_a_file() -> Found:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(reading, "_LOCAL_BYTES", -1)
+            return of_frame(read(spark, client.path, "t"))
+
     return {
         "reader": lambda: decoded(list(client.reader("t"))),
         "consumer": consumed,
         "query": queried,
         "views": views,
         "txlog.spark.read": lambda: of_frame(read(spark, client.path, "t")),
+        "txlog.spark.read, with a file": read_with_a_file,
         "format txlog": lambda: of_frame(source()),
         "catalog": lambda: of_frame(catalog()),
         "stream": lambda: of_frame(streamed()),
@@ -197,7 +203,7 @@ def test_all_ways_to_read_show_the_same_records(
 ) -> None:
     each = ways(spark, client, tmp_path)
     if has_times:
-        del each["txlog.spark.read"]
+        del each["txlog.spark.read"], each["txlog.spark.read, with a file"]
         with pytest.warns(UserWarning, match="a time of day"):
             assert "record" not in read(spark, client.path, "t").columns
     found = {name: way() for name, way in each.items()}

@@ -2,28 +2,34 @@
 
 `Relation` decides what is committed; here it is written as Spark's plan: a scan of the files that
 have nothing but messages; one of those that need `kind = 0`; one of the files that are joined with
-their markers; what is in parts and in the journal as local rows. Files are named one by one: a
-directory says nothing about generations and transactions. What was offloaded to a directory is
-scanned there; what is in an object store is fetched by the workers (remote).
+their markers; what is in parts and in the journal as local rows. Many of these are a Parquet file
+in Spark's own scratch directory, if Spark runs on this machine: a query then reads the columns that
+it needs. Files are named one by one: a directory says nothing about generations and transactions.
+What was offloaded to a directory is scanned there; what is in an object store is fetched by the
+workers (remote).
 """
 
 from __future__ import annotations
 
 import dataclasses
+import os
 import re
+import tempfile
 import threading
 import warnings
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import reduce
 from pathlib import PurePath
 from typing import Final
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.pandas.types import to_arrow_type
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_type
 
 from txlog.clock import SystemClock
 from txlog.engine.plan.records import records_as
@@ -37,12 +43,12 @@ from txlog.relation.scans import scans_of
 from txlog.relation.spans import Span, Wanted
 from txlog.spark.records import as_type, is_scanned, record_of, spark_type
 from txlog.spark.remote import remote_frame
-from txlog.spark.session import need_jvm, opened
+from txlog.spark.session import is_local, need_jvm, opened
 from txlog.sql.messages import files_of
 from txlog.startup import compute as pc
 
 _TRIES: Final = 5
-# By session, what releases the files of its frames; they are also released with the session.
+# By session, what ends the files of its frames: pins, scratch; they also end with the session.
 _PINS: Final[weakref.WeakKeyDictionary[SparkSession, list[Callable[[], object]]]] = (
     weakref.WeakKeyDictionary()
 )
@@ -77,6 +83,7 @@ _LAYERS_FEW: Final = 4
 # What Spark may broadcast unasked: of more than that, its planner need not know the size.
 _LOCAL_BYTES: Final = 10 << 20
 _LOCAL_MOST: Final = "spark.sql.execution.arrow.localRelationThreshold"
+_SCRATCH_ROWS: Final = 65_536  # a row group, which one task reads
 _LOCAL_LOCK: Final = threading.Lock()
 # The ledger of a row, from the name of its file, `ledger-<ledger>.<generation>.parquet`.
 _LEDGER: Final = (
@@ -112,7 +119,8 @@ def read(
     skip_unavailable: leave out unavailable partitions with a warning, instead of failing
     raises: StoreNotFound, TopicNotFound, PartitionUnavailable, Corruption, SnapshotExpired,
             InvalidArgument, MessageNotFound
-    cost:   the driver reads what is in parts and in the journal; only a job reads the rest
+    cost:   the driver reads what is in parts and in the journal, and decodes records there; if that
+            is much, it writes a file for Spark, on this machine. Only a job reads the rest
     """
     need_jvm(spark, "read", 'spark.read.format("txlog").option("topic", …).load(…)')
     wanted = Wanted(partitions, Range(_bound(start) or START, _bound(end)), at_lsn)
@@ -141,19 +149,23 @@ def frames(
                 topics, wanted or ALL, skip_unavailable=skip_unavailable, isolation=isolation
             )
             pin = client._pin(files_of(contents))
+            scratch = _Scratch(spark)
+            is_typed = len(contents) == 1
             try:
                 found = [
-                    _Plan(spark, client.path, one, isolation, is_typed=len(contents) == 1).frame()
+                    _Plan(spark, client.path, one, isolation, scratch, is_typed=is_typed).frame()
                     for one in contents
                 ]
-            except BaseException as error:  # a pin without an owner would keep files
+            except BaseException as error:  # what has no owner would stay
+                scratch.remove()
                 if pin is not None:
                     pin.close()
                 if isinstance(error, AnalysisException) and _is_overtaken(error):
                     continue  # R21: a checkpoint has removed files since
                 raise
             if pin is not None:
-                _PINS.setdefault(spark, []).append(weakref.finalize(spark, pin.close))
+                _keep(spark, pin.close)
+            _keep(spark, scratch.remove)
             for content in contents:
                 _warn(content.relation)
             return found
@@ -185,13 +197,20 @@ def _warn(relation: Relation) -> None:
 
 def frame_of(spark: SparkSession, path: str, content: Content) -> DataFrame:
     """The messages of a content of the store at a path; the caller pins its files."""
-    return _Plan(spark, path, content, "committed", is_typed=False).frame()
+    scratch = _Scratch(spark)
+    _keep(spark, scratch.remove)
+    return _Plan(spark, path, content, "committed", scratch, is_typed=False).frame()
 
 
 def release(spark: SparkSession) -> None:
     """Release the files that frames of a session hold; do not use these frames afterwards."""
     for pin in _PINS.pop(spark, []):
         pin()
+
+
+def _keep(spark: SparkSession, end: Callable[[], object]) -> None:
+    """Have this called by `release`, or at the end of the session."""
+    _PINS.setdefault(spark, []).append(weakref.finalize(spark, end))
 
 
 def _is_overtaken(error: AnalysisException) -> bool:
@@ -207,6 +226,7 @@ class _Plan:
         path: str,
         content: Content,
         isolation: str,
+        scratch: _Scratch,
         *,
         is_typed: bool,
     ) -> None:
@@ -221,6 +241,7 @@ class _Plan:
             )
             self._record = 0
         self._spark = spark
+        self._scratch = scratch
         self._path = path
         self._content = content
         self._relation, self._remote = _split(content.relation)
@@ -440,12 +461,51 @@ class _Plan:
     def _local(self, table: pa.Table) -> DataFrame:
         """Rows that travel with the plan, their values decoded."""
         if self._record and {"value", "schema_version"} <= {*table.column_names}:
+            table = table.combine_chunks()  # each frame is one, and a call costs as much as rows
             made = records_as(self._relation.schemas, self._record, table)
             found = spark_type(self._relation.schemas[self._record - 1])
             kind = to_arrow_type(found, timezone="UTC")
             pieces = [as_type(one, kind) for one in made.chunks]
             table = table.append_column(RECORD, pa.chunked_array(pieces, kind))
+        if table.nbytes > _LOCAL_BYTES and self._scratch.is_there:
+            return self._scratch.frame(table)
         return local_frame(self._spark, table)
+
+
+class _Scratch:
+    """Files of rows that are in no file of the store, where Spark keeps its own; for one frame.
+
+    pyspark writes such rows there as well, for the JVM, which then holds all their columns, and
+    makes them rows again for each query. Executors elsewhere do not see these files.
+    """
+
+    def __init__(self, spark: SparkSession) -> None:
+        context = spark.sparkContext
+        self.is_there = is_local(context.master or "") and not context._encryption_enabled
+        self._spark = spark
+        self._files: list[str] = []
+
+    def frame(self, table: pa.Table) -> DataFrame:
+        """The rows, which Spark scans."""
+        handle, path = tempfile.mkstemp(".parquet", dir=self._spark.sparkContext._temp_dir)
+        self._files.append(path)
+        with os.fdopen(handle, "wb") as file:
+            pq.write_table(
+                table,
+                file,
+                row_group_size=_SCRATCH_ROWS,
+                compression="none",
+                use_dictionary=False,
+                write_page_checksum=True,
+            )
+        scan = self._spark.read.schema(from_arrow_schema(table.schema)).options(**_STRICT)
+        return scan.parquet(f"file:{_unglobbed(path)}")
+
+    def remove(self) -> None:
+        """Remove them; Spark removes what is left when it ends."""
+        for path in self._files:
+            with suppress(FileNotFoundError):
+                os.unlink(path)
 
 
 def _split(relation: Relation) -> tuple[Relation, Relation | None]:

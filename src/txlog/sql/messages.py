@@ -235,6 +235,7 @@ class Messages:
     def _with_records(self, table: pa.Table) -> pa.Table:
         """Rows with the column `record`; one without values has none."""
         if "value" in table.column_names:
+            table = table.combine_chunks()  # each frame is one, and a call costs as much as rows
             return table.append_column(RECORD, records_as(self._schemas, self._record, table))
         kind = self._contents[0].relation.record_type
         return table.append_column(RECORD, pa.nulls(table.num_rows, kind))
