@@ -205,6 +205,7 @@ class Node:
         (Node, "schema: field left contains its own record Node"),
         (int, "schema: the class int is no record"),
         (7, "a schema is not made of int"),
+        ("{}", "a schema is not made of str"),
     ],
 )
 def test_a_class_that_no_column_holds_is_refused(given: object, reason: str) -> None:

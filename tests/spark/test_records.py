@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 import txlog
 from txlog import Client
 from txlog.errors import InvalidArgument, InvalidMessage
-from txlog.spark import bulk_load, read, register, release
+from txlog.spark import bulk_load, read, register, release, schema_of
 from txlog.sql.client_query import Query
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("quick_disk")]
@@ -139,11 +139,31 @@ def test_frames_are_written_by_the_schema(spark: SparkSession, client: Client) -
     with pytest.raises(InvalidArgument, match="a message has no column sugar"):
         bulk_load(flat.withColumn("sugar", F.lit(1)), client.path, "t", txn_key="k", batch_id="4")
     wrong = spark.sql("SELECT named_struct('cups', 'many') AS record")
-    with pytest.raises(InvalidMessage, match="cups"):
+    with pytest.raises(InvalidMessage, match="schema 2 of topic t: row 0: cups"):
         bulk_load(wrong, client.path, "t", txn_key="k", batch_id="3")
     client.create_topic("plain")
     with pytest.raises(InvalidArgument, match="has no schema to write records by"):
         bulk_load(made, client.path, "plain", txn_key="p", batch_id="1")
+
+
+def test_schema_of_a_frame_makes_a_topic_for_its_rows(spark: SparkSession, client: Client) -> None:
+    """Kills a topic that has to be described twice: once by Spark, once by hand."""
+    frame = spark.sql(
+        """SELECT 1S AS small, CAST(1.50 AS DECIMAL(12, 2)) AS price,
+        TIMESTAMP '2026-11-26 10:00:00' AS at,
+        TIMESTAMP_NTZ '2026-11-26 10:00:00' AS here, DATE '2026-11-26' AS day,
+        array(named_struct('no', 1, 'text', 'caf\u00e9'), null) AS legs, map('a', 1L) AS counts,
+        X'00FF' AS raw, CAST(null AS STRING) AS nothing"""
+    )
+    client.create_topic("trips", schema=schema_of(frame))
+    client.create_topic("avro", schema=schema_of(frame.schema, "avro"))
+    for topic in ("trips", "avro"):
+        bulk_load(frame, client.path, topic, txn_key=topic, batch_id="1")
+        found = read(spark, client.path, topic).select("record.*")
+        (made,), (row,) = found.collect(), frame.collect()
+        assert made.asDict(recursive=True) == row.asDict(recursive=True)
+    with pytest.raises(InvalidArgument, match="schema: "):
+        schema_of(spark.sql("SELECT INTERVAL '1' MONTH AS wait"))
 
 
 def test_stream_of_records_into_records(

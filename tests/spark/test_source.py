@@ -242,7 +242,8 @@ def test_what_is_not_committed_has_a_state(spark: SparkSession, client: Client) 
 @pytest.mark.parametrize(
     ("options", "why"),
     [
-        ({}, "option topic is missing"),
+        ({}, r"option topic is missing"),
+        ({"path": ""}, "option path is missing"),
         ({"topic": "nowhere"}, "topic nowhere does not exist"),
         ({"topic": "orders", "strat": "start"}, "no option strat"),
         ({"topic": "orders", "subscription": "s"}, "no option subscription"),

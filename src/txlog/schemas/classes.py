@@ -56,7 +56,8 @@ def schema_of(given: object, type: str = "json") -> Schema:
     if not isinstance(given, builtin_type):
         raise InvalidArgument(
             f"a schema is not made of {builtin_type(given).__name__}",
-            hint="give a dataclass, msgspec.Struct, pydantic model, pyarrow.Schema or Schema",
+            hint="give a dataclass, msgspec.Struct, pydantic model, pyarrow.Schema or Schema; "
+            "of Avro's text Schema.parse, of a data frame txlog.spark.schema_of makes one",
         )
     node = _Translation().record(given, "")
     return Schema.parse(type, msgspec.json.encode(node).decode())

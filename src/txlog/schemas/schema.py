@@ -589,7 +589,9 @@ def decimal_of(whole: int, scale: int) -> Decimal:
 def _check_name(name: str, path: str) -> None:
     if not _NAME.match(name):
         raise _wrong(
-            path, f"has the name {name!r}", "names are letters, digits and _, without a digit first"
+            path,
+            f"has the name {name!r}",
+            "names are a to z, A to Z, digits and _, without a digit first",
         )
 
 

@@ -40,15 +40,16 @@ if TYPE_CHECKING:
     from txlog.spark.loading import bulk_load as bulk_load
     from txlog.spark.reading import read as read
     from txlog.spark.reading import release as release
+    from txlog.spark.records import schema_of as schema_of
     from txlog.spark.session import session as session
     from txlog.spark.tables import register as register
 
 _HOMES = {
     "Spark": "engine", "bulk_load": "loading", "prepare": "archive", "read": "reading",
-    "register": "tables", "release": "reading", "session": "session",
+    "register": "tables", "release": "reading", "schema_of": "records", "session": "session",
 }  # fmt: skip
 
-__all__ = ["bulk_load", "prepare", "read", "register", "release", "session"]
+__all__ = ["bulk_load", "prepare", "read", "register", "release", "schema_of", "session"]
 
 
 def __getattr__(name: str) -> Any:

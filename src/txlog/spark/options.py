@@ -38,6 +38,8 @@ from txlog.relation.spans import Wanted
 from txlog.suggest import suggestion
 
 T = TypeVar("T")
+WRITTEN = {"path": ".load('STORE')", "topic": ".option('topic', 'TOPIC')"}
+"""How an option is given to a reader."""
 NO_OPTIONS = "of a table created with a list of columns Spark keeps no options: leave out the list"
 _POSITIONS = {"earliest": "start", "latest": "end"}
 _BOTH = ("path", "topic", "columns")
@@ -253,7 +255,9 @@ class _Given:
     def need(self, name: str) -> str:
         found = self._values.get(name.lower())
         if not found:
-            raise InvalidArgument(f"the option {name} is missing", hint=NO_OPTIONS)
+            raise InvalidArgument(
+                f"the option {name} is missing", hint=f"{WRITTEN[name]}; {NO_OPTIONS}"
+            )
         return found
 
     def flag(self, name: str, default: bool) -> bool:

@@ -11,21 +11,26 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 import pyarrow as pa
-from pyspark.sql import Column
+from pyspark.errors import PySparkTypeError
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.pandas.types import from_arrow_type
+from pyspark.sql.pandas.types import from_arrow_type, to_arrow_schema
 from pyspark.sql.types import DataType, StructType
 
 from txlog.api.client import Client
 from txlog.api.open import open_store
-from txlog.engine.folds.catalog import SchemaVersion, schema_of
+from txlog.engine.folds.catalog import SchemaVersion
+from txlog.engine.folds.catalog import schema_of as newest_of
 from txlog.engine.plan.lookup import topic as find_topic
 from txlog.engine.plan.records import Typing, schema_in
 from txlog.engine.plan.route import COLUMNS
 from txlog.engine.storage.segment import RECORD
+from txlog.errors import InvalidArgument
 from txlog.ids import TopicName
+from txlog.schemas import classes as schemas
 from txlog.schemas import resolution
 from txlog.schemas.resolution import Cast, Change, Items, Record, Step, Symbols
+from txlog.schemas.schema import Schema
 from txlog.spark.datasource import SCHEMA
 
 _BEFORE: Final = ", visible_time timestamp"
@@ -50,7 +55,7 @@ def columns_of(options: Mapping[str, str]) -> str:
 def record_type(client: Client, topic: str) -> StructType | None:
     """The type of the records of a topic; None: its values are bytes."""
     name = TopicName.parse(topic, allow_partition=True)
-    newest = client._ask(lambda view: schema_of(find_topic(view, name)))
+    newest = client._ask(lambda view: newest_of(find_topic(view, name)))
     return None if newest is None else spark_type(newest)
 
 
@@ -75,6 +80,23 @@ def _nullable(kind: pa.DataType) -> pa.DataType:
     if pa.types.is_list(kind):
         return pa.list_(_nullable(kind.value_type))
     return pa.int64() if pa.types.is_time(kind) else kind
+
+
+def schema_of(frame: DataFrame | StructType, type: str = "json") -> Schema:
+    """The schema of a topic for the rows of a data frame: each column is a field.
+
+    `client.create_topic("flights", schema=schema_of(flights))`; `bulk_load`, the sink and INSERT
+    then write these rows as records. `key`, times and others that messages have themselves are
+    fields only within `record`: drop them first, if they are meant for the message.
+    type:   avro or json: how the values hold the records
+    raises: InvalidArgument: a column that no record can hold, such as an interval
+    """
+    kind = frame if isinstance(frame, StructType) else frame.schema
+    try:
+        columns = to_arrow_schema(kind, timezone="UTC")
+    except PySparkTypeError as error:
+        raise InvalidArgument(f"schema: {error}", hint="drop the column, or cast it") from error
+    return schemas.schema_of(columns, type)
 
 
 def is_scanned(kind: pa.DataType) -> bool:

@@ -259,7 +259,8 @@ def _check_options(
 ) -> None:
     check_known(options, known, what)
     if overwrite:
-        raise InvalidArgument("a topic cannot be overwritten", hint="mode append")
+        hint = "mode append" if what == "a batch" else "outputMode append"
+        raise InvalidArgument("a topic cannot be overwritten", hint=hint)
 
 
 def _need(options: Mapping[str, str], name: str) -> str:

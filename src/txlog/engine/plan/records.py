@@ -130,7 +130,14 @@ def with_values(
         given = given.combine_chunks()
     if not pa.types.is_struct(given.type):
         raise InvalidArgument(f"the column record is of {given.type}, it must be a struct")
-    encoded, records = values.written(typing.schema, given)
+    try:
+        encoded, records = values.written(typing.schema, given)
+    except InvalidMessage as error:
+        raise InvalidMessage(
+            f"a record does not fit schema {typing.version} of topic {typing.topic}: {error}",
+            hint="txlog schema get shows the schema, txlog schema upload adds fields to it",
+            topic=typing.topic,
+        ) from error
     at = rows.schema.get_field_index(RECORD)
     return rows.set_column(at, "value", encoded), records
 

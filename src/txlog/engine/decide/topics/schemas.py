@@ -56,7 +56,9 @@ def check(view: View, settings: Settings, topic: Topic, schema: Schema) -> None:
         raise IncompatibleSchema(
             f"the schema does not fit those of topic {_short(topic)}, which must stay {strategy}"
             f" compatible: {why}",
-            hint="give a new field a default; or txlog policy schema set --compatibility",
+            hint="give a new field a default; or txlog policy schema set --compatibility"
+            if why.endswith("has no default")
+            else "txlog policy schema set --compatibility says what may follow",
             topic=_short(topic),
         )
 
