@@ -6,10 +6,12 @@
    of the records as JSON beside them, which is what a store keeps; `bulk_load`; the sink.
 2. Two fields of twenty, by Spark: `spark.read.parquet` of what 1 wrote, `txlog.spark.read`, format
    `txlog`, `from_json` of the bytes; a stream of format `txlog`, with its rows a second.
-3. The same by DuckDB: the files themselves, and the view of `txlog views`.
+3. The same by Spark while a fifth of the rows is in the journal, where records are bytes that are
+   decoded when the frame is made: the frame made and asked, and one that is there asked again.
+4. The same by DuckDB: the files themselves, and the view of `txlog views`.
 
-Each round turns through all of a part; medians, of processor time of all that runs, and of the
-clock. A first round is not counted.
+`bench/ratios.py` has these beside all others. Each round turns through all of a part; medians, of
+processor time of all that runs, and of the clock. A first round is not counted.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ sys.path.insert(0, str(ROOT / "src"))
 sys.path.insert(0, str(ROOT / "bench"))
 
 import duckdb  # noqa: E402
+import pyarrow as pa  # noqa: E402
 from pyspark.sql import DataFrame, SparkSession  # noqa: E402
 from pyspark.sql import functions as F  # noqa: E402
 from pyspark.sql.pandas.types import to_arrow_schema  # noqa: E402
@@ -35,9 +38,12 @@ from sinks import timed  # noqa: E402
 
 import txlog  # noqa: E402
 from txlog.cli.main import main as command  # noqa: E402
+from txlog.schemas.values import encode  # noqa: E402
 from txlog.spark import bulk_load, read, session  # noqa: E402
 
 PARTITIONS = 2
+Found = dict[str, tuple[float, float]]
+"""Seconds of the clock and of processors, by what took them."""
 
 
 def frame_of(spark: SparkSession, count: int) -> DataFrame:
@@ -53,7 +59,7 @@ def frame_of(spark: SparkSession, count: int) -> DataFrame:
     return spark.range(count, numPartitions=PARTITIONS).select(*fields).cache()
 
 
-def turns(rounds: int, works: dict[str, Callable[[int], object]]) -> dict[str, tuple[float, float]]:
+def turns(rounds: int, works: dict[str, Callable[[int], object]]) -> Found:
     """Median seconds, of the clock and of processors, of each."""
     took: dict[str, list[tuple[float, float]]] = {name: [] for name in works}
     for number in range(rounds + 1):
@@ -68,7 +74,7 @@ def turns(rounds: int, works: dict[str, Callable[[int], object]]) -> dict[str, t
     }
 
 
-def show(title: str, rows: int, found: dict[str, tuple[float, float]]) -> None:
+def show(title: str, rows: int, found: Found) -> None:
     """A table; each beside the first."""
     print(f"\n{title}\n")
     print("| | s | processor s | rows/s | of the first |\n|---|---|---|---|---|")
@@ -77,12 +83,12 @@ def show(title: str, rows: int, found: dict[str, tuple[float, float]]) -> None:
         print(f"| {name} | {wall:.2f} | {used:.2f} | {rows / wall:,.0f} | {used / base[1]:.2f} |")
 
 
-def writing(spark: SparkSession, folder: Path, frame: DataFrame, rounds: int) -> str:
-    """Part 1; returns the store."""
+def writing(spark: SparkSession, folder: Path, frame: DataFrame, rounds: int) -> tuple[str, Found]:
+    """Part 1; returns the store, too."""
     store = str(folder / "store")
     txlog.init(store, durability="os")
     with txlog.open(store) as client:
-        for name in ("t", "loaded", "sunk"):
+        for name in ("t", "loaded", "sunk", "fresh"):
             client.create_topic(
                 name, partitions=PARTITIONS, schema=to_arrow_schema(frame.schema, timezone="UTC")
             )
@@ -110,10 +116,10 @@ def writing(spark: SparkSession, folder: Path, frame: DataFrame, rounds: int) ->
     )
     show("Writing", frame.count(), found)
     bulk_load(record, store, "t", txn_key="t", batch_id="1")
-    return store
+    return store, found
 
 
-def reading(spark: SparkSession, folder: Path, store: str, count: int, rounds: int) -> None:
+def reading(spark: SparkSession, folder: Path, store: str, count: int, rounds: int) -> Found:
     """Part 2."""
     two = (F.sum("record.f0"), F.sum("record.f1"))
     kind = spark.read.parquet(str(folder / "flat")).schema["record"].dataType
@@ -152,10 +158,44 @@ def reading(spark: SparkSession, folder: Path, store: str, count: int, rounds: i
         },
     )
     show("Two fields of twenty, by Spark", count, found)
+    return found
 
 
-def by_duckdb(folder: Path, store: str, count: int, rounds: int) -> None:
+def with_journal(
+    spark: SparkSession, folder: Path, store: str, frame: DataFrame, rounds: int
+) -> Found:
     """Part 3."""
+    two = (F.sum("record.f0"), F.sum("record.f1"))
+    record = frame.select(F.struct("*").alias("record"))
+    is_new = F.pmod("record.f0", F.lit(5)) == 0
+    bulk_load(record.where(~is_new), store, "fresh", txn_key="f", batch_id="1")
+    sent = record.where(is_new).select("record").toArrow()
+    with txlog.open(store) as client:
+        client.checkpoint_automatically = False
+        schema = txlog.schema_of(to_arrow_schema(frame.schema, timezone="UTC"))
+        producer = client.producer("fresh")
+        for batch in sent.to_batches(max_chunksize=1_000):
+            values = encode(schema, batch.column("record"))
+            producer.send_batch(pa.table({"value": values}))
+    kept = read(spark, store, "fresh")
+    found = turns(
+        rounds,
+        {
+            "spark.read.parquet": lambda number: (
+                spark.read.parquet(str(folder / "flat")).agg(*two).collect()
+            ),
+            "txlog.spark.read, asked once": lambda number: (
+                read(spark, store, "fresh").agg(*two).collect()
+            ),
+            "a frame that is there, asked again": lambda number: kept.agg(*two).collect(),
+        },
+    )
+    show("Two fields of twenty, by Spark, a fifth in the journal", frame.count(), found)
+    return found
+
+
+def by_duckdb(folder: Path, store: str, count: int, rounds: int) -> Found:
+    """Part 4."""
     script = folder / "views.sql"
     if command(["views", "-S", store, "--out", str(folder / "views.duckdb"), "-q"]):
         raise SystemExit(f"no views: {script}")
@@ -171,6 +211,7 @@ def by_duckdb(folder: Path, store: str, count: int, rounds: int) -> None:
     )
     show("Two fields of twenty, by DuckDB", count, found)
     opened.close()
+    return found
 
 
 def main() -> None:
@@ -185,8 +226,9 @@ def main() -> None:
         spark = session("local[2]", {"spark.driver.memory": "1g"})
         frame = frame_of(spark, given.rows)
         frame.count()
-        store = writing(spark, folder, frame, given.rounds)
+        store, _ = writing(spark, folder, frame, given.rounds)
         reading(spark, folder, store, given.rows, given.rounds)
+        with_journal(spark, folder, store, frame, given.rounds)
         by_duckdb(folder, store, given.rows, given.rounds)
         spark.stop()
 
