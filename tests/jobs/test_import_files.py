@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import gzip
 import json
+import random
 import signal
 import subprocess
 from dataclasses import replace
@@ -29,6 +30,7 @@ from txlog.errors import (
     LimitExceeded,
     TopicNotFound,
 )
+from txlog.jobs import rows
 from txlog.jobs.import_files import import_files
 from txlog.jobs.loads import OF_IMPORT, Columns, files_of
 from txlog.sql.client_query import Query
@@ -81,6 +83,23 @@ def test_columns_of_packed_lines_are_chosen(tmp_path: Path) -> None:
     assert len(shown(bench.client)) == 3
 
 
+@pytest.mark.parametrize("form", ["ndjson", "csv"])
+def test_long_lines_are_read_wherever_a_piece_ends(tmp_path: Path, form: str) -> None:
+    """Kills: pieces of sixteen of the longest lines, 256 MB each, and such as are too short."""
+    assert f"buffer_size = {2 * rows._LINE_BYTES_MAX}" in rows._LINES
+    bench = Bench(tmp_path / "store")
+    bench.client.create_topic("t")
+    chance, file = random.Random(3), tmp_path / f"long.{form}"
+    lengths = [chance.randrange(14_000_000, rows._LINE_BYTES_MAX - 20) for _ in range(5)]
+    begin, end = ('{"v":"', '"}') if form == "ndjson" else ("", "")
+    with file.open("w") as out:
+        out.write("" if form == "ndjson" else "value\n")
+        for length in (20, *lengths, 20):
+            out.write(f"{begin}{'x' * length}{end}\n")
+    found = import_files(bench.client, source(file), "t", dry_run=True)
+    assert found["messages"] == 7
+
+
 def test_nothing_of_a_bad_source_is_stored(tmp_path: Path) -> None:
     bench = Bench(tmp_path / "store", coordinators=1)
     bench.client.create_topic("t")
@@ -110,6 +129,7 @@ _DIES = """
 import os, signal, sys
 sys.path.insert(0, sys.argv[1])
 import txlog
+from txlog.jobs import rows
 from txlog.jobs.import_files import import_files
 from txlog.jobs.loads import OF_IMPORT, Columns, files_of
 from txlog.sql.client_query import Query

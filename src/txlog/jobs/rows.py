@@ -53,6 +53,10 @@ def _instant(name: str) -> str:
     return f"epoch_ms({millis}) AT TIME ZONE 'UTC'"
 
 
+# What DuckDB reads at once is sixteen of the longest lines, unless it is said; a line must lie in
+# two pieces at most.
+_LINE_BYTES_MAX: Final = 16 << 20
+_LINES: Final = f"max_line_size = {_LINE_BYTES_MAX}, buffer_size = {2 * _LINE_BYTES_MAX}"
 _ENVELOPE: Final = {
     "value": _said("value"), "key": _said("key"),
     "properties": "CAST(json_extract(line, '$.properties') AS MAP(VARCHAR, VARCHAR))",
@@ -250,11 +254,11 @@ def _scan(source: Files) -> str:
         return (
             f"read_csv([{paths}], header = true, all_varchar = true, delim = ',', quote = '\"',"
             " escape = '\"', comment = '', skip = 0, strict_mode = true,"
-            " max_line_size = 16777216, allow_quoted_nulls = false) AS source"
+            f" {_LINES}, allow_quoted_nulls = false) AS source"
         )
     return (
         f"read_csv([{paths}], columns = {{'line': 'VARCHAR'}}, header = false, delim = '\\x01',"
-        " quote = '', escape = '', auto_detect = false, max_line_size = 16777216) AS source"
+        f" quote = '', escape = '', auto_detect = false, {_LINES}) AS source"
     )
 
 
