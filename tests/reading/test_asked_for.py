@@ -178,6 +178,20 @@ def test_a_backlog_is_read_in_few_calls(bench: Bench, rows_read: list[int]) -> N
     assert len(rows_read) <= 3 * 2
 
 
+def test_a_backlog_reads_each_file_once(bench: Bench, rows_read: list[int]) -> None:
+    """Kills: a read for each transaction and for what lies between two."""
+    total = len(mixed(bench, 6, 150))
+    bench.client.checkpoint()
+    files = [*Path(bench.path, "topics").rglob("*ledger-*")]
+    oldest = bench.client.subscription("t", "s").backlog("age")[0]["oldest_time"]
+    assert oldest == min(message.publish_time for message in bench.client.reader("t"))
+    for by in ("age", "key", "ledger"):
+        rows_read.clear()
+        found = bench.client.subscription("t", "s").backlog(by)
+        assert sum(group["messages"] for group in found) == sum(rows_read) == total
+        assert len(rows_read) <= len(files)
+
+
 def test_one_message_of_a_reader_makes_few(bench: Bench, rows_read: list[int]) -> None:
     """Kills: a thousand rows and objects for one; and small batches for who reads on."""
     everything = mixed(bench, 5, 400)

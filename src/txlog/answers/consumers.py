@@ -176,14 +176,16 @@ def _next(
     found = plan(view, number, after, ROWS_AT_ONCE, (cursor.acked,))
     if not found.pieces:
         return after, None
-    tables = view.rows(requests_of(found.pieces), ("key", "value", "publish_time"))
+    # In the order of their files: those of transactions lie in others than those between them.
+    pieces = sorted(found.pieces, key=lambda piece: requests_of([piece])[0])
+    tables = view.rows(requests_of(pieces), ("key", "value", "publish_time"))
     stored = pa.concat_tables(tables)
     ends, total = [], 0
-    for piece in found.pieces:
+    for piece in pieces:
         total += piece.rows
         ends.append(total)
     times = pc.coalesce(
-        repeat_runs([_time(piece) for piece in found.pieces], ends, pa.int64()),
+        repeat_runs([_time(piece) for piece in pieces], ends, pa.int64()),
         stored.column("publish_time").cast(pa.int64()),
     )
     size = pc.add(
@@ -192,7 +194,7 @@ def _next(
     ).cast(pa.int64())
     return found.after, pa.table(
         {
-            "ledger": repeat_runs([piece.ledger for piece in found.pieces], ends, pa.int64()),
+            "ledger": repeat_runs([piece.ledger for piece in pieces], ends, pa.int64()),
             "key": stored.column("key"),
             "size": size,
             "time": times,
