@@ -229,6 +229,7 @@ def test_version_does_not_import_typer() -> None:
 @pytest.mark.parametrize(
     ("words", "shares"),
     [(["-q", "produce", "orders"], True), (["query", "FROM orders"], True), (["serve"], True),
+     (["report", "--force"], True), (["views"], True),
      (["produce", "orders", "-m", "one"], False), (["consume", "orders"], False)],
 )  # fmt: skip
 def test_long_streams_have_one_heap(

@@ -16,9 +16,12 @@ import txlog
 from txlog import Client
 from txlog.cli.main import main
 from txlog.engine.model.schema import INSTANT
+from txlog.engine.model.tail import FrameRef, FrameRows
 from txlog.engine.storage.segment_reader import SegmentReader
 from txlog.errors import Corruption, MissingFile
 from txlog.ranges import SQL_MS_MAX
+from txlog.relation import build
+from txlog.sql import views_script
 from txlog.sql.client_query import Query
 from txlog.sql.parts import parts_for
 
@@ -179,6 +182,44 @@ def test_parts_stay_while_a_query_may_read_them(client: Client) -> None:
         assert query.rows().read_all().num_rows == 4 * COUNT
 
 
+@pytest.mark.parametrize("together", [1, 7, 50_000])
+def test_rows_in_frames_are_those_of_the_log(
+    client: Client, together: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some at a time: plain ones, and those of transactions between them."""
+    monkeypatch.setattr(build, "_TOGETHER", together)
+    for number in range(20):
+        client.producer("a").send(b"plain %d" % number, partition=0, key=b"k%d" % number)
+        with client.transaction() as txn:
+            client.producer("a").send(b"inner %d" % number, partition=0, txn=txn)
+    rows = asked(client, "SELECT message_id, key, value FROM a ORDER BY partition, ledger, entry")
+    expected = [
+        (str(message.message_id), message.key, message.value)
+        for partition in (0, 1)
+        for message in client.reader("a", partitions=[partition])
+    ]
+    assert {(*row.values(),) for row in rows} == {*expected}
+    assert len(rows) == len(expected) == 2 * COUNT + 40
+
+
+def test_views_count_without_reading_frames(
+    client: Client, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Kills: every value of the journal in memory to say how many messages are there."""
+    client.producer("a").send_batch(pa.table({"value": [b"x"] * 10}))
+    with client.transaction() as txn:
+        client.producer("b").send_batch(pa.table({"value": [b"y"] * 10}), txn=txn)
+
+    def read(self: FrameRows, ref: FrameRef) -> pa.RecordBatch:
+        raise AssertionError(ref)
+
+    monkeypatch.setattr(FrameRows, "batch", read)
+    for isolation in ("committed", "uncommitted"):
+        assert main(["-S", client.path, "views", "--isolation", isolation]) == 0
+        said = f"not covered: {4 * COUNT + 20} committed messages"
+        assert said in capfd.readouterr().out
+
+
 def test_views_count_keys_only(
     client: Client,
     groups: list[tuple[str, int, tuple[str, ...]]],
@@ -186,17 +227,21 @@ def test_views_count_keys_only(
     capfd: pytest.CaptureFixture[str],
     tmp_path: Path,
 ) -> None:
-    """Kills: all columns in memory for the one line that says how many are not covered."""
+    """Kills: all columns, or all rows of a part, in memory for the one line that counts them."""
     picked: list[tuple[str, ...]] = []
+    spans: list[tuple[int, int]] = []
     pick = SegmentReader.pick
 
-    def noted(self: SegmentReader, spans: Any, names: Any = None) -> pa.Table:
+    def noted(self: SegmentReader, wanted: Any, names: Any = None) -> pa.Table:
         picked.append(tuple(names))
-        return pick(self, spans, names)
+        spans.extend(wanted)
+        return pick(self, wanted, names)
 
     monkeypatch.setattr(SegmentReader, "pick", noted)
+    monkeypatch.setattr(views_script, "piece_rows", lambda rows, size: 70)
     assert main(["-S", client.path, "views"]) == 0
     assert f"not covered: {4 * COUNT} committed messages" in capfd.readouterr().out
+    assert max(stop - start for start, stop in spans) <= 70
     assert {name for names in picked for name in names} <= {"kind", "txn_most", "txn_least"}
     groups.clear()
     assert main(["-S", client.path, "views", "--complete", str(tmp_path / "complete")]) == 0

@@ -43,7 +43,9 @@ _USER: Final = (
 )  # fmt: skip
 _STORED: Final = ("kind", "entry", "lsn", "txn_index", *_USER)
 _TXN: Final = ("txn_most", "txn_least")
+_PLACES: Final = ("kind", "entry", "lsn", "txn_index", "publish_time", "producer")
 _DATA: Final = pa.scalar(KIND_DATA, pa.int8())
+_TOGETHER: Final = 50_000  # rows in frames
 _FILED: Final = 1 << 62  # a sealed ledger has every row in its file
 
 
@@ -55,10 +57,12 @@ def contents(
     everything: bool = False,
     skip_unavailable: bool = False,
     compacted: bool = False,
+    counted: bool = False,
 ) -> list[Content]:
     """The contents of the topics that words name, short or in full, in any case; None: all topics.
 
     compacted: with the files of compacted rows
+    counted: as relation
     The rows of their parts are not read: `relation.open` says where they are.
     raises: as relation
     """
@@ -73,6 +77,7 @@ def contents(
                 skip_unavailable=skip_unavailable,
                 isolation=isolation,
                 everything=everything,
+                counted=counted,
             )
             if compacted:
                 made = replace(made, compacted=_compacted(view, topic, made.unavailable))
@@ -119,10 +124,12 @@ def relation(
     skip_unavailable: bool = False,
     isolation: str = "committed",
     everything: bool = False,
+    counted: bool = False,
 ) -> Relation:
     """The relation of a topic, or of one partition of it.
 
     everything: also how rows are stored, and rows of all kinds; for isolation uncommitted
+    counted: rows in frames are null in all columns that users wrote: no frame is read
     raises: TopicNotFound; PartitionUnavailable, Corruption (604) unless skip_unavailable;
             InvalidArgument for an unknown isolation; as spans_of
     cost:   O(files + wanted markers + rows in frames); uncommitted: plus the rows that are not
@@ -131,7 +138,7 @@ def relation(
     check_isolation(isolation)
     topic = find_topic(view, name)
     chosen = chosen_partitions(topic, name, wanted.partitions)
-    made = _Making(view, everything)
+    made = _Making(view, everything, counted)
     first_ledger = [0] * topic.partitions
     left_out: list[int] = []
     there: list[int] = []
@@ -278,13 +285,13 @@ def _why_unavailable(view: View, topic: Topic, number: int) -> TxlogError:
 class _Making:
     """A relation in the making, partition by partition."""
 
-    def __init__(self, view: View, everything: bool) -> None:
+    def __init__(self, view: View, everything: bool, counted: bool) -> None:
         self._view = view
         self._everything = everything
         stored = pa.schema(STORED if everything else [])
         self.of_tail = pa.schema([*COMMITTED, *stored])
         self.of_large = pa.schema([*LARGE, *stored])
-        self._read = [*_STORED, *_TXN] if everything else _STORED
+        self._read = [*(_PLACES if counted else _STORED), *(_TXN if everything else ())]
         self.direct: list[Source] = []
         self.unclean: list[Source] = []
         self.open: list[Source] = []
@@ -335,12 +342,16 @@ class _Making:
             start = max(low, filed.get(ledger, 0))
             if start >= high:
                 continue
-            rows = pa.concat_tables(self._view.rows([(ledger, start, high)], self._read))
-            if not self._everything:
-                rows = rows.filter(pc.equal(rows.column("kind"), _DATA))
-            at = pa.repeat(pa.scalar(ledger, pa.int64()), rows.num_rows)
-            place = {"ledger": at, "visible_time": rows.column("publish_time"), "stored_ledger": at}
-            self.tail.append(_committed(self.of_tail, index, rows, place))
+            for begin in range(start, high, _TOGETHER):  # what frames hold goes before the next
+                some = (ledger, begin, min(begin + _TOGETHER, high))
+                rows = pa.concat_tables(self._view.rows([some], self._read))
+                if not self._everything:
+                    is_data = pc.equal(rows.column("kind"), _DATA)
+                    rows = rows if pc.all(is_data).as_py() else rows.filter(is_data)
+                at = pa.repeat(pa.scalar(ledger, pa.int64()), rows.num_rows)
+                times = {"visible_time": rows.column("publish_time")}
+                place = {"ledger": at, "stored_ledger": at, **times}
+                self.tail.append(_committed(self.of_tail, index, rows, place))
 
     def _add_marked(
         self,
@@ -432,6 +443,9 @@ def _committed(
     columns = {name: rows.column(name) for name in rows.column_names}
     columns["stored_entry"] = columns["entry"]
     columns |= {"partition": pa.repeat(pa.scalar(index, pa.int32()), rows.num_rows), **place}
+    for field in schema:
+        if field.name not in columns:
+            columns[field.name] = pa.nulls(rows.num_rows, field.type)
     return pa.Table.from_arrays([columns[name] for name in schema.names], schema=schema)
 
 

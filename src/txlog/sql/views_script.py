@@ -9,7 +9,7 @@ the column `record`, which `messages` has not.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import PurePath
 from typing import Final
@@ -19,6 +19,7 @@ import pyarrow as pa
 from txlog.api.client import Client
 from txlog.engine.model.schema import KIND_DATA
 from txlog.engine.storage.remote import is_remote, without_options
+from txlog.engine.storage.segment import piece_rows
 from txlog.engine.view.view import View
 from txlog.errors import NotAllowed
 from txlog.ids import TopicName, encode_component
@@ -87,29 +88,30 @@ def count_not_covered(client: Client, content: Content) -> int:
     def look(view: View) -> int:
         count = 0
         for source in relation.open:
-            rows = _keys(view, source)
-            count += _joined(rows, relation.markers) if source.role == "s" else _data(rows).num_rows
-        if late.num_rows:
-            count += sum(_joined(_keys(view, source), late) for source in relation.unclean)
+            for rows in _keys(view, source):
+                is_joined = source.role == "s"
+                count += _joined(rows, relation.markers) if is_joined else rows.num_rows
+        for source in relation.unclean if late.num_rows else ():
+            count += sum(_joined(rows, late) for rows in _keys(view, source))
         return count
 
     return int(relation.tail.num_rows + relation.large.num_rows) + client._ask(look)
 
 
-def _keys(view: View, source: Source) -> pa.Table:
-    """The kind and transaction of each row of a file."""
-    rows = view.files.pick(source.ref, [(0, source.ref.rows)], ["kind", *_MARKER[1:]])
-    partition = pa.repeat(pa.scalar(source.partition, pa.int32()), rows.num_rows)
-    return rows.append_column("partition", partition)
+def _keys(view: View, source: Source) -> Iterator[pa.Table]:
+    """The transaction of each data row of a file, some rows at a time."""
+    ref = source.ref
+    step = piece_rows(ref.rows, ref.bytes)
+    for start in range(0, ref.rows, step):
+        span = (start, min(start + step, ref.rows))
+        rows = view.files.pick(ref, [span], ["kind", *_MARKER[1:]])
+        rows = rows.filter(pc.equal(rows.column("kind"), _DATA))
+        partition = pa.repeat(pa.scalar(source.partition, pa.int32()), rows.num_rows)
+        yield rows.append_column("partition", partition).select(_MARKER)
 
 
-def _data(rows: pa.Table) -> pa.Table:
-    return rows.filter(pc.equal(rows.column("kind"), _DATA))
-
-
-def _joined(rows: pa.Table, markers: pa.Table) -> int:
-    """How many of the data rows have one of the markers."""
-    data = _data(rows).select(_MARKER)
+def _joined(data: pa.Table, markers: pa.Table) -> int:
+    """How many rows have one of the markers."""
     return int(data.join(markers.select(_MARKER), _MARKER, join_type="left semi").num_rows)
 
 

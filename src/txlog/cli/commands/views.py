@@ -72,7 +72,7 @@ def views(
     client = call.client()
     made: set[str] = set()
     for _ in range(_TRIES):
-        contents, segments = _contents(client, topic or [], isolation)
+        contents, segments = _contents(client, topic or [], isolation, counted=complete is None)
         files: list[str] = []
         try:
             contents = [client.without_far(content) for content in contents]
@@ -104,15 +104,19 @@ def views(
 
 
 def _contents(
-    client: Client, topics: list[str], isolation: str
+    client: Client, topics: list[str], isolation: str, *, counted: bool
 ) -> tuple[list[Content], list[dict[str, object]]]:
-    """What the topics hold, and all segments, as of one moment. Raises TopicNotFound."""
+    """What the topics hold, and all segments, as of one moment. Raises TopicNotFound.
+
+    counted: of what is only in the journal nothing but how much it is
+    """
     makes = importlib.import_module("txlog.relation.build")
     names = [TopicName.parse(topic) for topic in topics]
     words = [name.full for name in names] if topics else None
 
     def look(view: View) -> tuple[list[Content], list[dict[str, object]]]:
-        return makes.contents(view, words, isolation, compacted=True), makes.segments(view)
+        found = makes.contents(view, words, isolation, compacted=True, counted=counted)
+        return found, makes.segments(view)
 
     found, segments = client._ask(look)
     if not topics:

@@ -407,8 +407,13 @@ class Tail:
         """The slices as stored rows, in the order given, with these columns of MESSAGE."""
         if not slices:
             return MESSAGE.empty_table().select(names)
-        users = self.user_tables(slices)
-        user = users[0] if len(users) == 1 else pa.concat_tables(users, promote_options="default")
+        if _MADE.issuperset(names):
+            user = frame_schema(0).empty_table().select([])  # no frame is read
+        else:
+            users = self.user_tables(slices)
+            user = (
+                users[0] if len(users) == 1 else pa.concat_tables(users, promote_options="default")
+            )
         stops = _stops(slices)
         total, begins = stops[-1], [0, *stops[:-1]]
         ends = pa.array(stops, pa.int32()) if len(stops) > 1 else None
@@ -556,6 +561,7 @@ _SELDOM: dict[str, Callable[[TailRun], object]] = {
     "txn_least": lambda run: run.txn,
 }
 _HALVES = {"txn_most": 0, "txn_least": 1}
+_MADE = frozenset([*_CONSTANT, *_COUNTED, *_HALVES])  # of what the ops say
 # The rows of an op, by its type: a chain of isinstance would cost more than a row does.
 _RUNS: dict[type, Callable[[Any, FrameRef], TailRun]] = {
     BufferAppended: _buffered,
