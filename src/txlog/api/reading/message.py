@@ -218,12 +218,11 @@ def messages(table: pa.Table, decoder: Decoder | None = None) -> Iterator[Messag
 
 def _made(table: pa.Table, decoder: Decoder | None) -> list[Message]:
     """The messages of some rows. The constructor of a frozen class would take six times as long."""
-    halves = zip(_items(table, "txn_most"), _items(table, "txn_least"), strict=False)
     is_judged = table.schema.get_field_index("is_late") >= 0
     columns = {
         "message_id": _ids(table),
-        "properties": (dict(pairs) if pairs else {} for pairs in _items(table, "properties")),
-        "txn": map(_txn, halves),
+        "properties": _properties(table),
+        "txn": _txns(table),
         "is_late": map(bool, _items(table, "is_late")) if is_judged else repeat(False),
         "_decoder": repeat(decoder),
     }
@@ -241,11 +240,30 @@ def _ids(table: pa.Table) -> Iterable[MessageId | None]:
     ledgers, entries, indexes = (
         table.column(name).to_pylist() for name in ("ledger", "entry", "index")
     )
-    made = map(MessageId, ledgers, entries, [index or 0 for index in indexes])
+    if any(indexes):
+        made = map(MessageId, ledgers, entries, [index or 0 for index in indexes])
+    else:
+        made = map(MessageId, ledgers, entries)
     if None not in ledgers:
         return made
     pairs = zip(ledgers, made, strict=True)
     return (None if ledger is None else one for ledger, one in pairs)
+
+
+def _properties(table: pa.Table) -> Iterable[dict[str, str]]:
+    """The properties of the rows, a dict of its own for each."""
+    column = table.column("properties")
+    if column.null_count == len(column):
+        return map(dict, repeat(()))
+    return (dict(pairs) if pairs else {} for pairs in column.to_pylist())
+
+
+def _txns(table: pa.Table) -> Iterable[TxnId | None]:
+    """The transactions of the rows, which have been committed together or came alone."""
+    column = table.column("txn_most")
+    if column.null_count == len(column):
+        return repeat(None)
+    return map(_txn, zip(column.to_pylist(), _items(table, "txn_least"), strict=False))
 
 
 @lru_cache(16)
