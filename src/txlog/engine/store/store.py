@@ -226,7 +226,7 @@ class Store:
             self.need_there()
         else:
             file = journal.current
-            need_there(self.disk, self.identity, file.name.path, file.file)
+            need_there(self.disk, self.identity, file.path, file.file)
 
     @property
     def wakeups(self) -> Wakeups:

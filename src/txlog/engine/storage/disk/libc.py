@@ -16,6 +16,7 @@ from typing import Any
 
 _AT_FDCWD, _AT_SYMLINK_NOFOLLOW, _STATX_INO = -100, 0x100, 0x100
 _STATX_BYTES = 256
+_ENCODING, _ERRORS = sys.getfilesystemencoding(), sys.getfilesystemencodeerrors()
 _M_ARENA_MAX = -8
 _STATX = struct.Struct("=32xQ96xII")  # stx_ino, stx_dev_major, stx_dev_minor
 
@@ -74,7 +75,9 @@ def inode_of(path: str) -> tuple[int, int]:
     call, buffer = _statx()
     found = bytearray(_STATX_BYTES)
     at = buffer.from_buffer(found)
-    _checked(call(_AT_FDCWD, os.fsencode(path), _AT_SYMLINK_NOFOLLOW, _STATX_INO, at))
+    name = path.encode(_ENCODING, _ERRORS)
+    if call(_AT_FDCWD, name, _AT_SYMLINK_NOFOLLOW, _STATX_INO, at) < 0:
+        raise _failed()
     inode, major, minor = _STATX.unpack_from(found)
     return os.makedev(major, minor), inode
 
@@ -121,6 +124,10 @@ def remove_watch(fd: int, number: int) -> None:
 
 def _checked(answer: int) -> int:
     if answer < 0:
-        number = importlib.import_module("ctypes").get_errno()
-        raise OSError(number, os.strerror(number))
+        raise _failed()
     return answer
+
+
+def _failed() -> OSError:
+    number = importlib.import_module("ctypes").get_errno()
+    return OSError(number, os.strerror(number))

@@ -137,6 +137,7 @@ KEPT_SHARE = 8  # and this share of the soft limit: a process has other files an
 COMMAND_CHARS_MAX = 200  # of the lock holder's command line, in an error
 
 LOOKS_BY_LSTAT = 32  # where a path leads; then statx is cheaper
+NO_STATX = -(1 << 62)  # a number of looks that never grows to that
 GROUP_FLUSHES_MIN = 8  # from this many on, one flush of the file system is cheaper
 
 _OPEN = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK  # O_NONBLOCK: a FIFO must not hang us
@@ -242,8 +243,12 @@ class PosixDisk:
         if self._name is None:
             return True
         assert isinstance(file, PosixFile)
+        name = f"{self._name}/{path}"
         try:
-            found = self._inode_of(f"{self._name}/{path}")
+            found = inode_of(name) if self._looks > LOOKS_BY_LSTAT else self._inode_of(name)
+        except NotImplementedError:
+            self._looks = NO_STATX
+            return self.leads_to(path, file)
         except (FileNotFoundError, NotADirectoryError):
             return False
         except OSError as error:  # for instance, a directory above may not be searched any more
@@ -252,15 +257,12 @@ class PosixDisk:
         return found == file.inode()
 
     def _inode_of(self, path: str) -> tuple[int, int]:
-        """Device and inode of what a path leads to; raises OSError.
+        """Device and inode of what a path leads to, by the first looks; raises OSError.
 
         lstat makes the next write to a journal file slow, ctypes takes 2 ms to import: a short
         command does the one, a long run the other.
         """
         self._looks += 1
-        if self._looks > LOOKS_BY_LSTAT:
-            with suppress(NotImplementedError):
-                return inode_of(path)
         at = os.lstat(path)
         return at.st_dev, at.st_ino
 

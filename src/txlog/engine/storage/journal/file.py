@@ -112,6 +112,7 @@ class JournalFile:
         "chain_crc",
         "file",
         "name",
+        "path",
         "salt",
         "size",
         "version",
@@ -125,7 +126,8 @@ class JournalFile:
         self.salt = salt
         self._rows_budget = 0
         self.name = name
-        self.file: File = disk.open(name.path, write=not disk.read_only)
+        self.path = name.path
+        self.file: File = disk.open(self.path, write=not disk.read_only)
         self.size = self.file.size()
         self._window = memoryview(b"")
         self._window_at = -1
