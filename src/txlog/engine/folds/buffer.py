@@ -185,8 +185,8 @@ def apply(state: Buffer, lsn: int, time_ms: int, op: Op) -> None:
 
 
 def _take_buffer_committed(state: Buffer, lsn: int, time_ms: int, op: BufferCommitted) -> None:
-    _grow(state, lsn, op.ledger, op.entry, 1, 0)
-    held = _take(state, lsn, op.coordinator, op.sequence)
+    end = _grow(state, lsn, op.ledger, op.entry, 1, 0)
+    held = _take(state, lsn, op.coordinator, op.sequence, end)
     known = state.markers.get(op.marker_ledger)
     if known is None:
         known = state.markers[op.marker_ledger] = Markers()
@@ -208,9 +208,44 @@ def _take_buffer_committed(state: Buffer, lsn: int, time_ms: int, op: BufferComm
     state.committed_count += 1
 
 
+def take_whole(
+    state: Buffer, lsn: int, time_ms: int, appended: BufferAppended, committed: BufferCommitted
+) -> bool:
+    """Take the messages of a transaction and its commit, where one frame has both and no more here.
+
+    Says nothing that the ops one by one would not.
+    returns: False: it is not of that form, nothing was taken
+    """
+    first, rows, size = appended.first_entry, appended.rows, appended.payload_bytes
+    ledger, number, sequence = appended.ledger, appended.coordinator, appended.sequence
+    end = state.ledgers[-1] if state.ledgers else SidecarLedger(0)
+    known = state.markers.get(committed.marker_ledger)
+    if (
+        end.ledger != ledger
+        or end.entries != first
+        or committed.ledger != ledger
+        or committed.entry != first + rows
+        or appended.first_index != 1
+        or committed.sequence != sequence
+        or committed.coordinator != number
+        or (known and known[-1].entry >= committed.marker_entry)
+        or (number in state.held and sequence in state.held[number])
+    ):
+        return False
+    end.entries = first + rows + 1
+    end.payload_bytes += size
+    if known is None:
+        known = state.markers[committed.marker_ledger] = Markers()
+    ranges = ((ledger, first, rows, 1),)
+    entry = committed.marker_entry
+    known.append(Marker(entry, number, sequence, rows, time_ms, lsn, ranges, size))
+    state.committed_count += 1
+    return True
+
+
 def _take_buffer_aborted(state: Buffer, lsn: int, time_ms: int, op: BufferAborted) -> None:
-    _grow(state, lsn, op.ledger, op.entry, 1, 0)
-    held = _take(state, lsn, op.coordinator, op.sequence)
+    end = _grow(state, lsn, op.ledger, op.entry, 1, 0)
+    held = _take(state, lsn, op.coordinator, op.sequence, end)
     _kill(state, [held])
     state.aborted_count += 1
 
@@ -232,13 +267,14 @@ def _take_ledger_trimmed(state: Buffer, lsn: int, time_ms: int, op: LedgerTrimme
         _remove(state, lsn, op.ledger)
 
 
-def _grow(state: Buffer, lsn: int, ledger: int, first: int, rows: int, size: int) -> None:
+def _grow(state: Buffer, lsn: int, ledger: int, first: int, rows: int, size: int) -> SidecarLedger:
+    """Add rows to the open ledger; returns it."""
     end = state.ledgers[-1] if state.ledgers else SidecarLedger(0)
     if end.ledger != ledger or end.entries != first:
         raise broken("buffer", lsn, f"entry {ledger}:{first} does not follow the last")
     end.entries = first + rows
-    if size:
-        end.payload_bytes += size
+    end.payload_bytes += size
+    return end
 
 
 def _watermark(state: Buffer, lsn: int, time_ms: int, op: BufferWatermark) -> None:
@@ -302,11 +338,11 @@ def _chunks_appended(state: Buffer, lsn: int, time_ms: int, op: ChunksAppended) 
 
 def _appended(state: Buffer, lsn: int, time_ms: int, op: BufferAppended) -> None:
     ledger, first, rows, size = op.ledger, op.first_entry, op.rows, op.payload_bytes
-    _grow(state, lsn, ledger, first, rows, size)
+    end = _grow(state, lsn, ledger, first, rows, size)
     held = _held(state, lsn, time_ms, op.coordinator, op.sequence, op.first_index)
     ranges = held.ranges
     if not ranges:
-        state.ledgers[-1].open_txns += 1
+        end.open_txns += 1
         ranges.append((ledger, first, rows, op.first_index))
     else:
         last = ranges[-1]
@@ -314,7 +350,7 @@ def _appended(state: Buffer, lsn: int, time_ms: int, op: BufferAppended) -> None
             ranges[-1] = (ledger, last[1], last[2] + rows, last[3])
         else:
             if all(part[0] != ledger for part in reversed(ranges)):  # mostly the last is of it
-                state.ledgers[-1].open_txns += 1
+                end.open_txns += 1
                 if held.sizes is None:
                     held.sizes = {last[0]: held.payload_bytes}
             ranges.append((ledger, first, rows, op.first_index))
@@ -328,17 +364,19 @@ def _appended(state: Buffer, lsn: int, time_ms: int, op: BufferAppended) -> None
         held.delayed += op.rows - times_from(op.times).count(NO_TIME)
 
 
-def _take(state: Buffer, lsn: int, coordinator: int, sequence: int) -> Held:
+def _take(state: Buffer, lsn: int, coordinator: int, sequence: int, last: SidecarLedger) -> Held:
+    """What a transaction that ends has; last: the open ledger."""
     of_coordinator = state.held.get(coordinator)
     held = None if of_coordinator is None else of_coordinator.pop(sequence, None)
     if held is None:
         raise broken("buffer", lsn, f"transaction {coordinator}:{sequence} has nothing here")
     if not of_coordinator:
         del state.held[coordinator]  # listing what is open here looks at each
-    if len(held.ranges) == 1 and held.ranges[0][0] == state.ledgers[-1].ledger:  # most of them
-        state.ledgers[-1].open_txns -= 1
+    ranges = held.ranges
+    if len(ranges) == 1 and ranges[0][0] == last.ledger:  # most of them
+        last.open_txns -= 1
         return held
-    touched = {part[0] for part in held.ranges}
+    touched = {part[0] for part in ranges}
     for end in state.ledgers:
         if end.ledger in touched:
             end.open_txns -= 1

@@ -355,38 +355,70 @@ def _take_txn_opened(state: Coordinator, lsn: int, time_ms: int, op: TxnOpened) 
     state.log_ops += 1
 
 
-def take_whole(state: Coordinator, lsn: int, time_ms: int, ops: list[Op]) -> bool:
-    """Take all ops of a frame about the transaction that it opens first and ends: one record.
+def take_whole(state: Coordinator, lsn: int, time_ms: int, ops: list[Op]) -> list[Op] | None:
+    """Take all ops of a frame about the transaction that it opens first and ends last: one record.
 
     Says nothing that the ops one by one would not. Most frames are of this form, and each process
     takes those of all others.
-    returns: False: the frame is another, nothing was taken
+    returns: the ops that are for other folds; None: the frame is another, nothing was taken
     """
-    own = [op for op in ops if type(op) in _TAKES]
-    if not _is_whole(state, own):
-        return False
-    opened, decided, ended = own[0], own[-2], own[-1]
-    assert type(opened) is TxnOpened
-    assert type(decided) is StatusUpdated
-    assert type(ended) is StatusUpdated
+    opened, ended = ops[0], ops[-1]
+    if type(opened) is not TxnOpened or type(ended) is not StatusUpdated:
+        return None
     number, sequence = opened.coordinator, opened.sequence
+    decided: StatusUpdated | None = None
     partitions: list[int] = []
     subscriptions: list[tuple[int, int]] = []
-    for op in own[1:-2]:
-        if type(op) is PartitionAdded:
-            partitions.append(op.partition)
-        elif type(op) is SubscriptionAdded:
-            subscriptions.append((op.subscription, op.partition))
+    rest: list[Op] = []
+    for op in ops[1:-1]:
+        kind = type(op)
+        if kind not in _TAKES:
+            rest.append(op)
+            continue
+        if decided is not None:
+            return None
+        if kind is PartitionAdded:
+            partitions.append(op.partition)  # type: ignore[union-attr]
+        elif kind is SubscriptionAdded:
+            subscriptions.append((op.subscription, op.partition))  # type: ignore[union-attr]
+        elif type(op) is StatusUpdated:
+            decided = op
         else:
-            return False
-        if op.sequence != sequence or op.coordinator != number:
-            return False
-    state.log_ops += len(own)
+            return None
+        if op.sequence != sequence or op.coordinator != number:  # type: ignore[union-attr]
+            return None
+    if decided is None or not (
+        ended.sequence == sequence
+        and ended.coordinator == number
+        and state.next_sequence <= sequence < state.reserved_below
+        and decided.expected == OPEN
+        and decided.status == ended.expected
+        and (decided.status, ended.status) in _ENDS
+        and not ended.markers
+    ):
+        return None
+    state.log_ops += len(ops) - len(rest)
     state.next_sequence = sequence + 1
     state.created_count += 1
-    txn = Txn(
-        number,
-        sequence,
+    participants = tuple(dict.fromkeys(partitions)), tuple(dict.fromkeys(subscriptions))
+    txn = _whole(lsn, time_ms, opened, decided, ended, participants)
+    state.ended.put(txn)
+    _count_end(state, txn, late=False)
+    return rest
+
+
+def _whole(
+    lsn: int,
+    time_ms: int,
+    opened: TxnOpened,
+    decided: StatusUpdated,
+    ended: StatusUpdated,
+    participants: tuple[tuple[int, ...], tuple[tuple[int, int], ...]],
+) -> Txn:
+    """The record of a transaction as it ends; participants: partitions, subscriptions."""
+    return Txn(
+        opened.coordinator,
+        opened.sequence,
         opened.owner_uid,
         opened.owner,
         opened.timeout_ms,
@@ -400,34 +432,11 @@ def take_whole(state: Coordinator, lsn: int, time_ms: int, ops: list[Op]) -> boo
         time_ms,
         time_ms,
         lsn,
-        tuple(dict.fromkeys(partitions)),
-        tuple(dict.fromkeys(subscriptions)),
+        *participants,
         decided.messages,
         decided.acks,
         tuple(decided.markers),
         tuple(ended.skipped),
-    )
-    state.ended.put(txn)
-    _count_end(state, txn, late=False)
-    return True
-
-
-def _is_whole(state: Coordinator, own: list[Op]) -> bool:
-    """Whether the first op opens a transaction that the last two end, and may do so."""
-    if len(own) < 3:
-        return False
-    opened, decided, ended = own[0], own[-2], own[-1]
-    return (
-        type(opened) is TxnOpened
-        and type(decided) is StatusUpdated
-        and type(ended) is StatusUpdated
-        and decided.sequence == ended.sequence == opened.sequence
-        and decided.coordinator == ended.coordinator == opened.coordinator
-        and state.next_sequence <= opened.sequence < state.reserved_below
-        and decided.expected == OPEN
-        and decided.status == ended.expected
-        and (decided.status, ended.status) in _ENDS
-        and not ended.markers
     )
 
 
@@ -472,24 +481,25 @@ def _unfinished(state: Coordinator, lsn: int, sequence: int) -> Txn:
 
 
 def _update(state: Coordinator, lsn: int, time_ms: int, op: StatusUpdated) -> None:
-    txn = find(state, op.sequence)
+    txn = state.unfinished.get(op.sequence) or find(state, op.sequence)
     if txn is None:
         raise broken("coordinator", lsn, f"transaction {op.coordinator}:{op.sequence} is unknown")
-    if txn.status != op.expected or (op.expected, op.status) not in ARROWS:
+    expected, status = op.expected, op.status
+    if txn.status != expected or (expected, status) not in ARROWS:
         raise broken(
             "coordinator",
             lsn,
             f"transaction {op.coordinator}:{op.sequence} is {txn.status}, the change "
-            f"{op.expected} to {op.status} is not allowed",
+            f"{expected} to {status} is not allowed",
         )
-    txn.status = op.status
+    txn.status = status
     txn.modified_ms = time_ms
-    if op.expected == OPEN:
+    if expected == OPEN:
         txn.decision_lsn, txn.reason = lsn, op.reason
         txn.messages, txn.acks, txn.markers = op.messages, op.acks, tuple(op.markers)
-    elif op.markers:
-        txn.markers = tuple(sorted([*txn.markers, *op.markers]))
-    if op.status in ENDED:
+    else:  # each arrow from there is an end
+        if op.markers:
+            txn.markers = tuple(sorted([*txn.markers, *op.markers]))
         txn.ended_ms, txn.skipped = time_ms, tuple(op.skipped)
         del state.unfinished[op.sequence]
         state.ended.put(txn)
@@ -507,7 +517,9 @@ def _count_end(state: Coordinator, txn: Txn, *, late: bool) -> None:
         state.timed_out_count += reason == "timeout"
         state.aborted_by[reason] = state.aborted_by.get(reason, 0) + 1
         state.rolled_back += late
-    took_ms = max(0, txn.ended_ms - txn.wall_ms)
+    took_ms = txn.ended_ms - txn.wall_ms
+    if took_ms < 0:
+        took_ms = 0
     buckets = state.durations.get(txn.status)
     if buckets is None:
         buckets = state.durations[txn.status] = [0] * (len(DURATION_BOUNDS_MS) + 2)
@@ -520,8 +532,6 @@ def find(state: Coordinator, sequence: int) -> Txn | None:
     return state.unfinished.get(sequence) or state.ended.get(sequence)
 
 
-# What `take_whole` has taken.
-WHOLE = frozenset([TxnOpened, PartitionAdded, SubscriptionAdded, StatusUpdated])
 # Looked up by the type of the op: a chain of isinstance would cost more than the ops do.
 _TAKES: dict[type, Callable[[Coordinator, int, int, Any], None]] = {
     TxnOpened: _take_txn_opened,

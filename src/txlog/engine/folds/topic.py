@@ -233,24 +233,19 @@ def _grow(
     messages: int,
     payload_bytes: int,
 ) -> None:
-    end = open_ledger(state)
-    if (end.ledger, end.entries) != (ledger, first):
+    end = state.ledgers[-1]
+    if end.ledger != ledger or end.entries != first:
         raise broken("topic", lsn, f"entry {ledger}:{first} does not follow the last")
-    if not end.entries:
+    if not first:
         end.first_ms = time_ms
     end.last_ms = time_ms
-    end.entries += rows
+    end.entries = first + rows
     end.payload_bytes += payload_bytes
-    end.messages += messages
-    state.messages += messages
     state.payload_bytes += payload_bytes
     if messages:
+        end.messages += messages
+        state.messages += messages
         state.last_publish_ms = time_ms
-
-
-def open_ledger(state: Topic) -> LedgerEnd:
-    """The ledger that takes the next entry."""
-    return state.ledgers[-1]
 
 
 # Looked up by the type of the op: a chain of isinstance would cost more than the ops do.

@@ -141,6 +141,8 @@ class IdSet:
 
     def drop_through(self, mark: Mark) -> None:
         """Forget everything at or below a mark."""
+        if not self.entries and not self.inner:  # mostly
+            return
         ledger, entry, index = mark
         for number in [n for n in self.entries if n <= ledger]:
             if number < ledger:

@@ -727,7 +727,7 @@ class CounterRaised(OfCoordinator, tag="ctr", frozen=True):
     sequence: int
 
 
-class TxnOpened(Routed, tag="open", frozen=True):
+class TxnOpened(OfCoordinator, tag="open", frozen=True):
     """A transaction is OPEN; start is wall and boot clock in ms."""
 
     coordinator: int
@@ -741,8 +741,11 @@ class TxnOpened(Routed, tag="open", frozen=True):
     key: str | None = None
     epoch: int = -1
 
+    def others(self) -> tuple[Component, ...]:
+        return (CATALOG,)
+
     def components(self) -> tuple[Component, ...]:
-        return (CATALOG, ("coordinator", self.coordinator, 0))
+        return (CATALOG, self.home())
 
 
 class PartitionAdded(OfCoordinator, tag="addp", frozen=True):
@@ -786,7 +789,7 @@ class TxnsForgotten(OfCoordinator, tag="forg", frozen=True):
     sequences: list[int]
 
 
-class Appended(Routed, tag="app", frozen=True):
+class Appended(OfTopic, tag="app", frozen=True):
     """Plain messages: rows row_start.. of the frame are entries first_entry.. of the ledger.
 
     times: int64 little endian, the deliver_at of each, NO_TIME for none; null: none has one
@@ -802,10 +805,11 @@ class Appended(Routed, tag="app", frozen=True):
     last_sequence: int = -1
     times: bytes | None = None
 
+    def others(self) -> tuple[Component, ...]:
+        return (("delayed", self.partition, 0),) if self.times else ()
+
     def components(self) -> tuple[Component, ...]:
-        if self.times:
-            return (("topic", self.partition, 0), ("delayed", self.partition, 0))
-        return (("topic", self.partition, 0),)
+        return (self.home(), *self.others())
 
 
 class ProducerOpened(OfTopic, tag="prod", frozen=True):
@@ -823,7 +827,7 @@ class ProducersForgotten(OfTopic, tag="pfor", frozen=True):
     producers: list[str]
 
 
-class CommitMarker(Routed, tag="mark", frozen=True):
+class CommitMarker(OfTopic, tag="mark", frozen=True):
     """The entry that makes `count` messages of a transaction visible in this partition.
 
     producer, last_sequence: of a large message sent plainly, in a transaction made for it alone
@@ -843,14 +847,16 @@ class CommitMarker(Routed, tag="mark", frozen=True):
     delayed: int = 0
     watermarks: list[Effect] = msgspec.field(default_factory=list)
 
+    def others(self) -> tuple[Component, ...]:
+        if not self.delayed and not self.watermarks:
+            return ()
+        return beside(self.partition, self.delayed, self.watermarks)
+
     def components(self) -> tuple[Component, ...]:
-        return (
-            ("topic", self.partition, 0),
-            *beside(self.partition, self.delayed, self.watermarks),
-        )
+        return (self.home(), *self.others())
 
 
-class BufferAppended(Routed, tag="bapp", frozen=True):
+class BufferAppended(OfBuffer, tag="bapp", frozen=True):
     """Messages of an open transaction, in the sidecar; the first has index first_index (from 1).
 
     times: as in Appended
@@ -869,10 +875,11 @@ class BufferAppended(Routed, tag="bapp", frozen=True):
     last_sequence: int = -1
     times: bytes | None = None
 
+    def others(self) -> tuple[Component, ...]:
+        return (("delayed", self.partition, 0),) if self.times else ()
+
     def components(self) -> tuple[Component, ...]:
-        if self.times:
-            return (("buffer", self.partition, 0), ("delayed", self.partition, 0))
-        return (("buffer", self.partition, 0),)
+        return (self.home(), *self.others())
 
 
 class ChunksAppended(Routed, tag="chnk", frozen=True):
@@ -915,7 +922,7 @@ class BufferCommitted(OfBuffer, tag="bcom", frozen=True):
     marker_entry: int
 
 
-class BufferAborted(Routed, tag="babo", frozen=True):
+class BufferAborted(OfBuffer, tag="babo", frozen=True):
     """The sidecar's TXN_ABORT row at (ledger, entry); the transaction's rows are dead.
 
     delayed: how many of them have a deliver_at; watermarks: whether there are watermark rows too
@@ -929,11 +936,13 @@ class BufferAborted(Routed, tag="babo", frozen=True):
     delayed: int = 0
     watermarks: bool = False
 
+    def others(self) -> tuple[Component, ...]:
+        if not self.delayed and not self.watermarks:
+            return ()
+        return beside(self.partition, self.delayed, self.watermarks)
+
     def components(self) -> tuple[Component, ...]:
-        return (
-            ("buffer", self.partition, 0),
-            *beside(self.partition, self.delayed, self.watermarks),
-        )
+        return (self.home(), *self.others())
 
 
 class Deduplicated(OfTopic, tag="dup", frozen=True):

@@ -3,6 +3,9 @@
 A component is one fold of a store: (kind, number, number), the numbers being a partition, a
 coordinator, or a subscription and a partition. The folds of an op follow from the op alone, so a
 replay needs to load no fold that the frames do not change.
+
+Most ops have a *home*, the fold that takes each of them, and only some of these have others: what
+hands out ops asks for the home alone where the class has no `others`. `components` are all.
 """
 
 from __future__ import annotations
@@ -41,6 +44,10 @@ class Routed(msgspec.Struct, frozen=True, array_like=True, gc=False):
 class OfCatalog(Routed, frozen=True):
     """An op that the catalog takes."""
 
+    def home(self) -> Component:
+        """The fold that takes it in any case."""
+        return CATALOG
+
     def components(self) -> tuple[Component, ...]:
         """Which folds take it."""
         return (CATALOG,)
@@ -57,6 +64,10 @@ class OfFiles(Routed, frozen=True):
 class OfCoordinator(Routed, frozen=True):
     """An op that a coordinator takes."""
 
+    def home(self: _Coordinated) -> Component:
+        """The fold that takes it in any case."""
+        return ("coordinator", self.coordinator, 0)
+
     def components(self: _Coordinated) -> tuple[Component, ...]:
         """Which folds take it."""
         return (("coordinator", self.coordinator, 0),)
@@ -64,6 +75,10 @@ class OfCoordinator(Routed, frozen=True):
 
 class OfKey(Routed, frozen=True):
     """An op that the keys of a coordinator take."""
+
+    def home(self: _Coordinated) -> Component:
+        """The fold that takes it in any case."""
+        return ("key", self.coordinator, 0)
 
     def components(self: _Coordinated) -> tuple[Component, ...]:
         """Which folds take it."""
@@ -73,6 +88,10 @@ class OfKey(Routed, frozen=True):
 class OfTopic(Routed, frozen=True):
     """An op that a partition takes."""
 
+    def home(self: _Partitioned) -> Component:
+        """The fold that takes it in any case."""
+        return ("topic", self.partition, 0)
+
     def components(self: _Partitioned) -> tuple[Component, ...]:
         """Which folds take it."""
         return (("topic", self.partition, 0),)
@@ -80,6 +99,10 @@ class OfTopic(Routed, frozen=True):
 
 class OfBuffer(Routed, frozen=True):
     """An op that a sidecar takes."""
+
+    def home(self: _Partitioned) -> Component:
+        """The fold that takes it in any case."""
+        return ("buffer", self.partition, 0)
 
     def components(self: _Partitioned) -> tuple[Component, ...]:
         """Which folds take it."""
@@ -96,6 +119,10 @@ class OfDelayed(Routed, frozen=True):
 
 class OfCursor(Routed, frozen=True):
     """An op that a cursor takes."""
+
+    def home(self: _Subscribed) -> Component:
+        """The fold that takes it in any case."""
+        return ("cursor", self.subscription, self.partition)
 
     def components(self: _Subscribed) -> tuple[Component, ...]:
         """Which folds take it."""
@@ -119,8 +146,6 @@ class OfFilesAndDelayed(Routed, frozen=True):
 
 
 def beside(partition: int, delayed: int, watermarks: object) -> tuple[Component, ...]:
-    """The folds concerned with what a transaction has besides messages; most have none."""
-    if not delayed and not watermarks:
-        return ()
+    """The folds concerned with what a transaction has besides messages."""
     found: tuple[Component, ...] = (("delayed", partition, 0),) if delayed else ()
     return (*found, ("watermark", partition, 0)) if watermarks else found

@@ -269,8 +269,8 @@ class Tail:
         ref: FrameRef | None = None
         runs, made = self.runs, _RUNS
         for op in ops:
-            run_of = made.get(type(op))
-            if run_of is None:
+            kind = type(op)
+            if kind not in made:
                 continue
             if ref is None:
                 ref = _ref(raw)
@@ -278,7 +278,7 @@ class Tail:
             of_ledger = runs.get(ledger)
             if of_ledger is None:
                 of_ledger = runs[ledger] = []
-            of_ledger.append(run_of(op, ref))
+            of_ledger.append(made[kind](op, ref))
 
     def pack(self, raw: RawFrame) -> None:
         """Take over the checked rows of a frame that is noted already."""

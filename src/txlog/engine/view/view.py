@@ -31,10 +31,15 @@ from txlog.engine.folds import watermark as watermarks
 from txlog.engine.model import large_row
 from txlog.engine.model.fold import Fold, Take
 from txlog.engine.model.ops import (
+    BufferAppended,
+    BufferCommitted,
+    CommitMarker,
     NamespacePolicySet,
     Op,
     PartitionAvailable,
     PartitionOffline,
+    PendingAcked,
+    PendingCommitted,
     PolicySet,
     SettingSet,
     StatusUpdated,
@@ -43,7 +48,7 @@ from txlog.engine.model.ops import (
     TxnOpened,
     decode_ops,
 )
-from txlog.engine.model.routes import CATALOG, FILES, Component
+from txlog.engine.model.routes import CATALOG, FILES, Component, OfCatalog
 from txlog.engine.model.schema import MESSAGE
 from txlog.engine.model.tail import Tail
 from txlog.engine.storage import remote
@@ -94,17 +99,27 @@ FOLDS = _Folds()
 
 
 class _Takes(dict[str, Take]):
-    """What applies an op of one type, by kind of fold; looked up when it is first needed."""
+    """What applies an op of one type, by kind of fold; looked up when it is first needed.
+
+    is_rule:    its home is the catalog
+    is_special: the view itself takes something of it, or it has no home
+    has_others: it may have other folds than its home
+    """
+
+    __slots__ = ("_op", "has_home", "has_others", "is_rule", "is_special")
 
     def __init__(self, op: type) -> None:
         self._op = op
+        self.has_home = hasattr(op, "home")
+        self.has_others = hasattr(op, "others")
+        self.is_rule = issubclass(op, OfCatalog)
+        self.is_special = op in NOTED or self.is_rule or not self.has_home
 
     def __missing__(self, kind: str) -> Take:
         take = self[kind] = FOLDS[kind].take(self._op)
         return take
 
 
-_TAKES = {op: _Takes(op) for op in get_args(Op)}
 STATE_HEAD = struct.Struct("<8s8s")
 STATE_MAGIC = b"TXLOGSTA"
 
@@ -160,9 +175,9 @@ NOTED = frozenset([
     StatusUpdated, TxnOpened, PartitionOffline, PartitionAvailable, SubscriptionDeleted,
     TopicDeleted, PolicySet, NamespacePolicySet, SettingSet,
 ])  # fmt: skip
-
-
-_NONE = frozenset[type]()
+# With nothing else of the sidecars in a frame, an append and a commit there may be taken together.
+_PLAIN = frozenset([BufferAppended, CommitMarker, BufferCommitted, PendingAcked, PendingCommitted])
+_TAKES = {op: _Takes(op) for op in get_args(Op)}
 
 
 class View:
@@ -296,7 +311,7 @@ class View:
     def adopt_manifest(self) -> None:
         """Adopt a newer manifest: what it moved into files leaves the tail and the waiting ops."""
         witnessed = self.journal.witness.last
-        if witnessed is None or not self.is_outdated:
+        if witnessed is None or witnessed.generation <= self.files.manifest.generation:
             return
         try:
             newer = read_manifest(self.disk, witnessed.generation, self.salt)
@@ -347,55 +362,102 @@ class View:
 
     def take_ops(self, lsn: int, time_ms: int, ops: list[Op]) -> None:
         """Let the folds take ops of a frame."""
+        if ops and type(ops[0]) is TxnOpened:
+            ops = self._take_whole(lsn, time_ms, ops)
         waiting = 0  # transactions that this frame decides and does not complete
-        state_of, changed = self._loaded.get, self._changed
-        taken = _NONE
-        if ops and type(ops[0]) is TxnOpened and type(ops[-1]) is StatusUpdated:
-            taken = self._take_whole(lsn, time_ms, ops)
+        state_of, changed, table = self._loaded.get, self._changed, _TAKES
         for op in ops:
             kind = type(op)
-            if kind in taken:
-                continue
-            if kind in NOTED:
-                waiting += self._note(op)
-            takes = _TAKES[kind]
-            for key in op.components():
-                if key is FILES:
-                    self.files.name(lsn, op)
-                    continue
-                if changed.get(key) != lsn:
-                    changed.pop(key, None)
-                    changed[key] = lsn
-                if key is CATALOG and kind is not TxnOpened:
-                    self._ruled = lsn
-                state = state_of(key)
-                if state is None:
-                    self._keep(key, lsn, time_ms, op)
+            takes = table[kind]
+            if takes.is_special:
+                if kind is StatusUpdated:
+                    waiting += 1 if op.expected == coordinators.OPEN else -1  # type: ignore[union-attr]
                 else:
-                    takes[key[0]](state, lsn, time_ms, op)
-                if key[0] == "delayed":
-                    self._delays.add(key[1])
+                    if kind in NOTED:
+                        self._note(op)
+                    if not takes.has_home:
+                        self._take_in(op.components(), lsn, time_ms, op)
+                        continue
+                    if takes.is_rule:
+                        self._ruled = lsn
+            key = op.home()  # type: ignore[union-attr]
+            changed.pop(key, None)
+            changed[key] = lsn
+            state = state_of(key)
+            if state is None:
+                self._keep(key, lsn, time_ms, op)
+            else:
+                takes[key[0]](state, lsn, time_ms, op)
+            if takes.has_others and (others := op.others()):  # type: ignore[union-attr]
+                self._take_in(others, lsn, time_ms, op)
         if waiting > 0:
             self._deadline = ("", 0)  # what waits may continue: the next sweep looks
 
-    def _take_whole(self, lsn: int, time_ms: int, ops: list[Op]) -> frozenset[type]:
+    def _take_in(self, keys: tuple[Component, ...], lsn: int, time_ms: int, op: Op) -> None:
+        """Let some of the folds of an op take it."""
+        for key in keys:
+            if key is FILES:
+                self.files.name(lsn, op)
+                continue
+            self._changed.pop(key, None)
+            self._changed[key] = lsn
+            if key is CATALOG and type(op) is not TxnOpened:
+                self._ruled = lsn
+            state = self._loaded.get(key)
+            if state is None:
+                self._keep(key, lsn, time_ms, op)
+            else:
+                _TAKES[type(op)][key[0]](state, lsn, time_ms, op)
+            if key[0] == "delayed":
+                self._delays.add(key[1])
+
+    def _take_whole(self, lsn: int, time_ms: int, ops: list[Op]) -> list[Op]:
         """Let the coordinator take a transaction that a frame opens and ends, if it is one.
 
-        Its time-out is of no interest any more. returns: the types of the ops that were taken
+        Its time-out is of no interest any more. returns: the ops that were not taken
         """
         opened = ops[0]
         assert type(opened) is TxnOpened
-        key: Component = ("coordinator", opened.coordinator, 0)
+        key = opened.home()
         state, catalog = self._loaded.get(key), self._loaded.get(CATALOG)
         if state is None or catalog is None:
-            return _NONE
-        if not coordinators.take_whole(state, lsn, time_ms, ops):
-            return _NONE
+            return ops
+        rest = coordinators.take_whole(state, lsn, time_ms, ops)
+        if rest is None:
+            return ops
         for one in (key, CATALOG):
             self._changed.pop(one, None)
             self._changed[one] = lsn
         catalogs.apply(catalog, lsn, time_ms, opened)
-        return coordinators.WHOLE
+        return self._take_sidecars(lsn, time_ms, rest)
+
+    def _take_sidecars(self, lsn: int, time_ms: int, ops: list[Op]) -> list[Op]:
+        """Let each sidecar take at once what a transaction does there; returns the other ops."""
+        if not _PLAIN.issuperset(map(type, ops)):
+            return ops
+        rest: list[Op] = []
+        begun: dict[int, BufferAppended | None] = {}  # None: one by one, there is more of it
+        for op in ops:
+            if type(op) is BufferAppended:
+                number = op.partition
+                if op.times or number in begun:
+                    if (first := begun.get(number)) is not None:
+                        rest.append(first)
+                    rest.append(op)
+                    begun[number] = None
+                else:
+                    begun[number] = op
+            elif type(op) is BufferCommitted and (first := begun.pop(op.partition, None)):
+                key = op.home()
+                state = self._loaded.get(key)
+                if state is None or not buffers.take_whole(state, lsn, time_ms, first, op):
+                    rest += (first, op)
+                else:
+                    self._changed.pop(key, None)
+                    self._changed[key] = lsn
+            else:
+                rest.append(op)
+        return [*rest, *filter(None, begun.values())] if begun else rest
 
     def _keep(self, key: Component, lsn: int, time_ms: int, op: Op) -> None:
         """Keep an op for a fold that nobody has used yet."""
@@ -405,10 +467,8 @@ class View:
         else:
             items.append((lsn, time_ms, op))
 
-    def _note(self, op: Op) -> int:
-        """What the view itself takes from an op; 1: a transaction waits more, -1: one less."""
-        if isinstance(op, StatusUpdated):
-            return 1 if op.expected == coordinators.OPEN else -1
+    def _note(self, op: Op) -> None:
+        """Take from an op what is the view's own."""
         if isinstance(op, TxnOpened):
             self._deadline = (
                 (op.boot_id, min(self._deadline[1], op.boot_ms + op.timeout_ms))
@@ -425,7 +485,6 @@ class View:
         else:
             assert isinstance(op, SubscriptionDeleted | TopicDeleted)
             self._forget(op)
-        return 0
 
     def _forget(self, op: SubscriptionDeleted | TopicDeleted) -> None:
         """What was deleted no longer has state or a dump."""
@@ -595,6 +654,10 @@ class View:
         if state is None:
             state = self._buffers[partition] = self._state(("buffer", partition, 0))
         return state
+
+    def buffer_in_use(self, partition: int) -> buffers.Buffer | None:
+        """The sidecar, if this view has used it before: then the partition was not deleted."""
+        return self._buffers.get(partition)
 
     def cursor(self, subscription: int, partition: int) -> cursors.Cursor:
         """The cursor of a subscription on a partition."""
