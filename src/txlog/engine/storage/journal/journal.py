@@ -648,8 +648,10 @@ class Journal:
             is_awaited=is_awaited,
         )
         self._write(offset, parts, total)
-        self.current.size = max(self.current.size, offset + total)
-        self.end, self.last_lsn, self.chain_crc = offset + total, lsn, crc
+        current, end = self.current, offset + total
+        if end > current.size:
+            current.size = end
+        self.end, self.last_lsn, self.chain_crc = end, lsn, crc
         if is_awaited:
             self.awaited_lsn = lsn
         rows_bytes = 0 if rows is None else memoryview(rows).nbytes
@@ -659,7 +661,7 @@ class Journal:
             self.durable_lsn,
             columns,
             ops,
-            self.current.name,
+            current.name,
             offset,
             total,
             offset + 64 + len(ops),
@@ -670,13 +672,14 @@ class Journal:
 
     def _write(self, offset: int, parts: list[Buffer], total: int) -> None:
         """Put a frame at the end, where zeros make room for it; raises as append."""
-        file = self.current.file
+        current = self.current
+        file = current.file
         try:
-            if offset + total > self.current.size:
-                self.current.size = file.size()
-                if offset + total > self.current.size and total <= FILL_FRAME_BYTES_MAX:
-                    file.pwrite(self.current.size, bytes(FILL_BYTES))
-                    self.current.size += FILL_BYTES
+            if offset + total > current.size:
+                current.size = file.size()
+                if offset + total > current.size and total <= FILL_FRAME_BYTES_MAX:
+                    file.pwrite(current.size, bytes(FILL_BYTES))
+                    current.size += FILL_BYTES
             file.pwrite(offset, joined(parts) if total <= FILL_FRAME_BYTES_MAX else parts)
         except Exception as exc:
             try:
@@ -784,7 +787,7 @@ class Journal:
         """
         name, lsn, crc = place
         known = self.witness.last
-        if known is not None and (known.journal, known.rewrite) == (name.first_lsn, name.rewrite):
+        if known is not None and known.journal == name.first_lsn and known.rewrite == name.rewrite:
             return
         names = list_journals(self._disk)
         if name in names and not any(one > name and one.first_lsn <= lsn for one in names):
@@ -823,7 +826,7 @@ class Journal:
             if is_flush_broken(witnessed):
                 return None
         try:
-            ahead = self._read_on(None, witnessed)
+            ahead = [] if self._is_at_end(witnessed) else self._read_on(None, witnessed)
         except JournalMoved:  # only after both witness records were damaged
             return None
         try:
@@ -845,6 +848,18 @@ class Journal:
             self._settled = self.witness.last
         return ahead
 
+    def _is_at_end(self, witnessed: Witnessed | None) -> bool:
+        """True when the witness names the file it stands in, and nothing follows there."""
+        name = self.current.name
+        return (
+            witnessed is not None
+            and witnessed.journal == name.first_lsn
+            and witnessed.rewrite == name.rewrite
+            and not self._is_first_pass
+            and witnessed.boot == self._flusher.boot
+            and self.current.ends_at(self.end)
+        )
+
     def _unknown(self, what: str, exc: Exception) -> OutcomeUnknown:
         return OutcomeUnknown(
             f"{what} {self.last_lsn} failed: {exc}",
@@ -855,11 +870,10 @@ class Journal:
 
     def _raise(self, *, flushing: int, poisoned: bool = False, is_moving: bool = False) -> None:
         last, name = self.witness.last, self.current.name
-        seq, generation = (0, 0) if last is None else (last.seq, last.generation)
         record = Witnessed(
-            seq,
+            0,  # it is numbered as it is written
             self._flusher.boot,
-            generation,
+            0 if last is None else last.generation,
             0 if is_moving else name.first_lsn,
             self.durable_lsn,
             self.end,

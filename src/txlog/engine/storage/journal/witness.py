@@ -61,21 +61,8 @@ class Witnessed(msgspec.Struct, gc=False):
 
 def encode_record(record: Witnessed, salt: bytes) -> bytes:
     """The 128 bytes of a record."""
-    body = _CHECKED.pack(
-        _MAGIC,
-        1,
-        record.seq,
-        salt,
-        record.boot,
-        record.generation,
-        record.journal,
-        record.durable_lsn,
-        record.end,
-        record.chain_crc,
-        record.rewrite,
-        record.flushing_lsn,
-        record.poisoned,
-    )
+    seq, *rest = msgspec.structs.astuple(record)  # its fields are in the order of the bytes
+    body = _CHECKED.pack(_MAGIC, 1, seq, salt, *rest)
     return body + _CRC.pack(crc32c(body))
 
 
@@ -133,7 +120,7 @@ class Witness:
 
     def read(self) -> Witnessed | None:
         """The newest good record; None when both are bad or the file is gone."""
-        file = self._open()
+        file = self._file or self._open()
         if file is None:
             return None
         data = file.pread(0, _SLOT_BYTES + RECORD_BYTES)
@@ -166,17 +153,18 @@ class Witness:
 
     def write(self, record: Witnessed) -> None:
         """Write the record with the next number, over the older of the two."""
-        file = self._open()
+        file = self._file or self._open()
         if file is None:
             self._disk.write_fresh(WITNESS_PATH, bytes(2 * _SLOT_BYTES))
             file = self._disk.open(WITNESS_PATH, write=True)
             self._file = file
-        seq = record.seq = (self.last.seq if self.last is not None else record.seq) + 1
+        last, slots = self.last, self._slots
+        seq = record.seq = (record if last is None else last).seq + 1
         slot = seq % 2
         data = encode_record(record, self._salt)
-        self._slots[slot] = b""  # unknown, in case the write fails half way
+        slots[slot] = b""  # unknown, in case the write fails half way
         file.pwrite(slot * _SLOT_BYTES, data)
-        self._slots[slot] = data
+        slots[slot] = data
         self.last = record
 
     def close(self) -> None:
