@@ -44,6 +44,20 @@ def files(bench: Bench) -> list[Path]:
 # --- subscriptions ----------------------------------------------------------------------------
 
 
+def test_a_transaction_that_goes_on_elsewhere_names_what_was_deleted(tmp_path: Path) -> None:
+    """Kills: a sidecar that was only asked for is taken for a partition that is there."""
+    bench = bench_of(tmp_path)
+    client = bench.client
+    client.create_topic("u")
+    with client.transaction() as txn:
+        client.producer("t").send(b"gone", txn=txn)
+        client.admin.delete_topic("t", force=True)
+        client.producer("u").send(b"kept", txn=txn)
+    assert txn.outcome is not None
+    assert txn.outcome.skipped == [(1, 0)]
+    assert values(client, "u") == [b"kept"]
+
+
 def test_a_deleted_subscription_is_gone_and_may_be_made_again(tmp_path: Path) -> None:
     """Its successor starts anew, with a cursor of its own (Law 6)."""
     bench = bench_of(tmp_path)

@@ -87,9 +87,11 @@ class Draft:
         end = self._ends.get(key)
         if end is None:
             end = self._open_end(partition, role)
-            if role == "p" and end[1]:  # a new ledger already has its snapshot
+            # a new ledger already has its snapshot
+            if role == "p" and end[1] and is_snapshot_due(self.view, self.settings, partition):
                 end = self._behind_snapshot(partition, *end)
-        self._ends[key] = (end[0], end[1] + rows)
+        ledger, entry = end
+        self._ends[key] = (ledger, entry + rows)
         return end
 
     def _open_end(self, partition: int, role: str) -> tuple[int, int]:
@@ -105,7 +107,7 @@ class Draft:
             or self.now_ms - last.opened_ms >= limits.ledger_age_max_ms
         ) and self.holds_rows(partition, role, ledger, entries):
             return self.roll(partition, role, ledger)
-        return (ledger, entries)
+        return ledger, entries
 
     def open_partition(self, partition: int) -> None:
         """Give a partition that this frame makes its first ledger."""
@@ -141,9 +143,7 @@ class Draft:
             self._snapshot(partition, ledger, 0, last, 0)
 
     def _behind_snapshot(self, partition: int, ledger: int, entry: int) -> tuple[int, int]:
-        """The next entry, after a snapshot of watermarks if one is due."""
-        if not is_snapshot_due(self.view, self.settings, partition):
-            return (ledger, entry)
+        """The next entry, after a snapshot of watermarks."""
         last = self.view.topic(partition).ledgers[-1]
         self._snapshot(partition, ledger, entry, (ledger, entry - 1), last.payload_bytes)
         return (ledger, entry + 1)

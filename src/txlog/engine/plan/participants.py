@@ -68,10 +68,15 @@ def participants(
     catalog = view.catalog
     away = catalog.unavailable
     for partition in sorted(txn.partitions):
-        if (partition, 0) in gone or not catalogs.has_partition(catalog, partition):
+        side = view.buffer_in_use(partition)
+        held = None if side is None else buffers.find_held(side, *pair)
+        if (gone and (partition, 0) in gone) or (
+            held is None and not catalogs.has_partition(catalog, partition)
+        ):
             out.skipped.append((partition, 0))
             continue
-        held = buffers.find_held(view.buffer(partition), *pair)
+        if side is None:
+            held = buffers.find_held(view.buffer(partition), *pair)
         if held is None:
             continue
         out.messages += held.count

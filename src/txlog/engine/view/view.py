@@ -656,7 +656,7 @@ class View:
         return state
 
     def buffer_in_use(self, partition: int) -> buffers.Buffer | None:
-        """The sidecar, if this view has used it before: then the partition was not deleted."""
+        """The sidecar, if this view has used it: nothing it holds is of a deleted partition."""
         return self._buffers.get(partition)
 
     def cursor(self, subscription: int, partition: int) -> cursors.Cursor:

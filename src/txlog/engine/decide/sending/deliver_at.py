@@ -172,6 +172,17 @@ class Delays:
         return [DelaysCounted(number, beyond_ttl=count) for number, count in self._beyond.items()]
 
 
+def delays_of(
+    view: View, settings: Settings, topic: Topic, routed: Routed, time_ms: int
+) -> Delays | None:
+    """The deliveries of routed rows; None: each is to be delivered at once, and nothing asks."""
+    if not routed.has_times:
+        policy = delay_policy(view, settings, topic)
+        if not (policy.active and policy.fixed_delivery_delay_ms):
+            return None
+    return Delays(view, settings, topic, time_ms)
+
+
 def _with_instants(batch: pa.RecordBatch, column: pa.Array) -> pa.RecordBatch:
     at = batch.schema.get_field_index(AT)
     return batch.append_column(AT, column) if at < 0 else batch.set_column(at, AT, column)

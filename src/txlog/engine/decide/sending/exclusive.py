@@ -92,7 +92,7 @@ def check(view: View, topic: Topic, mine: int, lives: Lives) -> None:
     """
     epoch = epoch_of(view, topic)
     if not mine:
-        if is_taken(epoch) and lives(epoch):
+        if epoch and is_taken(epoch) and lives(epoch):
             raise busy(topic, epoch)
         return
     if epoch != mine:

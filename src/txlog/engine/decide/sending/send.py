@@ -20,7 +20,7 @@ import pyarrow as pa
 from txlog.clock import Instant
 from txlog.engine.decide.draft import Decision, Draft
 from txlog.engine.decide.sending import producers
-from txlog.engine.decide.sending.deliver_at import Delays
+from txlog.engine.decide.sending.deliver_at import Delays, delays_of
 from txlog.engine.decide.transactions import enter
 from txlog.engine.folds import buffer as buffers
 from txlog.engine.folds.catalog import Topic, number_of
@@ -164,8 +164,9 @@ def send_into(draft: Draft, now: Instant, outgoing: Outgoing, row_start: int) ->
     topic, routed, named = outgoing
     view = draft.view
     producer = _checked(view, topic, named)
-    delays = Delays(view, draft.settings, topic, now.wall_ms)
-    routed = delays.resolved(routed)
+    delays = delays_of(view, draft.settings, topic, routed, now.wall_ms)
+    if delays is not None:
+        routed = delays.resolved(routed)
     stored: list[SliceReceipt] = []
     pieces: list[pa.RecordBatch] = []
     at = 0
@@ -193,20 +194,20 @@ def send_into(draft: Draft, now: Instant, outgoing: Outgoing, row_start: int) ->
             ledger, first = draft.take_entries(number, "p", kept)
             size = piece.payload_bytes if not duplicates else rows.nbytes
             where = (number, ledger, first, row_start + at, kept, size)
-            draft.ops.append(Appended(*where, producer, last_sequence, times_of(rows)))
+            times = times_of(rows) if routed.has_times else None
+            draft.ops.append(Appended(*where, producer, last_sequence, times))
             pieces.append(rows)
             at += kept
-            beyond = delays.check(number, rows)
+            beyond = None if delays is None else delays.check(number, rows)
             if topic.schemas:
                 if rows.num_rows != kept:  # the whole batch
                     rows = rows.slice(piece.row_start, kept)
                 count_mismatched(draft, topic, number, rows)
         where_from = (piece.partition, piece.row_start, piece.rows)
         stored.append(SliceReceipt(*where_from, duplicates, originals, ledger, first, 0, beyond))
-    refusal = delays.refusal()
+    refusal = _refused(draft, delays)
     if refusal is not None:
         return refusal
-    draft.ops += delays.warnings()
     return Sent(stored, _joined(routed, pieces, at))
 
 
@@ -233,8 +234,9 @@ def send_in_txn(
     producer = _checked(view, topic, named)
     for piece in routed.slices:
         check_available(view, topic, number_of(topic, piece.partition))
-    delays = Delays(view, settings, topic, now.wall_ms)
-    routed = delays.resolved(routed)
+    delays = delays_of(view, settings, topic, routed, now.wall_ms)
+    if delays is not None:
+        routed = delays.resolved(routed)
     check_room(view, txn, routed.batch.num_rows)
     pair = (txn.coordinator, txn.sequence)
     stored: list[SliceReceipt] = []
@@ -278,12 +280,12 @@ def send_in_txn(
                     index,
                     producer,
                     last_sequence,
-                    times_of(rows),
+                    times_of(rows) if routed.has_times else None,
                 )
             )
             pieces.append(rows)
             at += kept
-            beyond = delays.check(number, rows)
+            beyond = None if delays is None else delays.check(number, rows)
             if topic.schemas:
                 if rows.num_rows != kept:  # the whole batch
                     rows = rows.slice(piece.row_start, kept)
@@ -301,12 +303,21 @@ def send_in_txn(
                 beyond,
             )
         )
-    refusal = delays.refusal()
+    refusal = _refused(draft, delays)
     if refusal is not None:
         return refusal
-    draft.ops += delays.warnings()
     answer = (TxnId(*pair), stored)
     return Decision(draft.ops, _joined(routed, pieces, at), draft.sync, answer)
+
+
+def _refused(draft: Draft, delays: Delays | None) -> Decision | None:
+    """The decision that refuses all for their delays; if there is none, add what warns of them."""
+    if delays is None:
+        return None
+    refusal = delays.refusal()
+    if refusal is None:
+        draft.ops += delays.warnings()
+    return refusal
 
 
 def _checked(view: View, topic: Topic, named: Named | None) -> str | None:

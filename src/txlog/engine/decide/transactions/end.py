@@ -84,8 +84,7 @@ def end(
         answer = _answer(txn_id, outcome, True, open_ms)
         return Decision(draft.ops, None, True, answer, timed_out(txn) if commit else None)
     if txn.status == OPEN:
-        reason = aborter(txn, uid)
-        outcome = commit_ops(draft, txn) if commit else abort_ops(draft, txn, reason)
+        outcome = commit_ops(draft, txn) if commit else abort_ops(draft, txn, aborter(txn, uid))
         return draft.decision(_answer(txn_id, outcome, False, open_ms), sync=True)
     same = (COMMITTING, COMMITTED) if commit else (ABORTING, ABORTED)
     if txn.status not in same or txn.reason == "fenced":

@@ -148,9 +148,8 @@ def _outcome(
             )
         )
         release_key(draft, txn)
-    messages = txn.messages if txn.decision_lsn else found.messages
-    acks = txn.acks if txn.decision_lsn else found.acks
-    return Outcome(status, reason, messages, acks, markers, found.waiting, found.skipped)
+    of = txn if txn.decision_lsn else found
+    return Outcome(status, reason, of.messages, of.acks, markers, found.waiting, found.skipped)
 
 
 def _commit_body(
