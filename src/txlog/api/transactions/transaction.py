@@ -304,7 +304,8 @@ class Transaction:
         """What is deferred and nobody else writes; it stays there until `_settle`."""
         if not self._queue:
             return []
-        mine, calls = object(), list[Call]()
+        mine = object()
+        calls: list[Call] = []
         for call in list(self._queue):
             if self._takers.setdefault(call, mine) is mine:
                 if call in self._queue:
@@ -391,8 +392,10 @@ class Transaction:
                 for call in calls:
                     call.uses = call.uses.in_txn(use.coordinator, use.sequence)
             self._submit(calls)
-            again, ended = list[Call](), list[Call]()
-            if use is not self.use and all(call.error is not None for call in calls):
+            again: list[Call] = []
+            ended: list[Call] = []
+            is_refused = use is not self.use and calls[-1].error is not None
+            if is_refused and all(call.error is not None for call in calls):
                 self._unopen(use, calls)
             for call in calls:
                 if call.error is not None:

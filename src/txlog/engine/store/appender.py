@@ -110,14 +110,16 @@ class Appender:
         self, view: View, decision: Decision, encoded: Encoded, now: Instant, *, is_awaited: bool
     ) -> None:
         """Apply a decision whose frame is still open to those that join it."""
-        self._is_awaited = self._is_awaited or is_awaited
-        ops, rows = encoded
-        if decision.ops:
-            view.take_ops(view.lsn + 1, now.wall_ms, decision.ops)
-            self._joined += decision.ops
-            self._parts.append(ops)
+        if is_awaited:
+            self._is_awaited = True
+        data, rows = encoded
+        ops = decision.ops
+        if ops:
+            view.take_ops(view.lsn + 1, now.wall_ms, ops)
+            self._joined += ops
+            self._parts.append(data)
             self._time_ms = now.wall_ms
-        if rows[1] is not None:
+        if rows is not NO_ROWS:
             self._rows = rows
 
     def close(self, view: View) -> None:

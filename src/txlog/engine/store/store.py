@@ -532,7 +532,7 @@ class Store:
             resolve.recover_lossy(view, draft)
             if draft.ops:
                 self._append(draft.decision(), now)
-        self._load_named([call])
+        self._load_named(call)
         self._sweep(view, now, [call])
         try:
             decision = self._noted(call.decide(view, now), now)
@@ -548,7 +548,8 @@ class Store:
 
     def need_writable(self) -> None:
         """Raise AlreadyClosed, or ReadOnlyStore where nothing may be changed."""
-        self._need_open()
+        if self._closed:
+            self._need_open()
         if self.disk.read_only:
             raise ReadOnlyStore(
                 f"{self.disk.description} is open for reading only", path=self.disk.description
@@ -597,15 +598,16 @@ class Store:
 
     def _decide_queued(self, own: list[Call]) -> tuple[list[Call], bool] | None:
         self._leading = list(self._queue)
-        taken = [calls for calls in self._leading if self._claim(calls)]
+        taken = [*filter(self._claim, self._leading)]
         if own not in taken:  # a leader took it and was interrupted
             taken.insert(0, own)
         return self._run(taken, own)
 
     def _under_lock(self, act: Callable[[], T]) -> T:
-        self._need_open()
-        self._view.journal.lock_timeout_ms = self.lock_timeout_ms
-        return self._section.run(act, self.lock_timeout_ms, self._follow_ahead)
+        if self._closed:
+            self._need_open()
+        self._view.journal.lock_timeout_ms = timeout_ms = self.lock_timeout_ms
+        return self._section.run(act, timeout_ms, self._follow_ahead)
 
     def _follow_ahead(self) -> bool:
         """While waiting for the lock: take what others have appended, so that less is left then."""
@@ -669,11 +671,13 @@ class Store:
         """
         was_void, self._is_void = self._is_void, True
         sync = self.durability == "sync"
-        place = self._view.journal.place
-        while (ahead := self._view.journal.flush(lsn, sync=sync, is_writer=False)) is None:
+        journal = self._view.journal
+        place = journal.place
+        while (ahead := journal.flush(lsn, sync=sync, is_writer=False)) is None:
             # R13: with the write lock the frames go to a new file, and are durable there
             self._under_lock(partial(self._catch_up, self.clock.now()))
-        self._view.journal.check_kept(place)
+            journal = self._view.journal  # it may have been loaded anew
+        journal.check_kept(place)
         if sync:  # it took long enough for the store to go meanwhile
             self._need_witness()
         if ahead:
@@ -735,12 +739,14 @@ class Store:
 
     def _run_joined(self, calls: list[Call], now: Instant, *, is_own: bool) -> bool:
         """Run calls that share a frame; it is written once the last has decided."""
-        sync, joined, written = False, list[Call](), 0
+        sync, written = False, 0
+        joined: list[Call] = []
+        appender, view = self._appender, self._view
         try:
             for at, call in enumerate(calls):
                 try:
-                    decision = call.decide(self._view, now)
-                    encoded = self._appender.encoded(self.settings, decision)
+                    decision = call.decide(view, now)
+                    encoded = appender.encoded(self.settings, decision)
                 except OutcomeUnknown:
                     raise
                 except TxlogError as error:  # a refused decision fails alone (R12)
@@ -748,11 +754,11 @@ class Store:
                         raise NothingWritten(error) from error
                     call.refuse(error)
                     continue
-                if not self._appender.fits(encoded[1]):
+                if decision.batch is not None and not appender.fits(encoded[1]):
                     self._close_frame(joined)
                     joined, written = [], at
-                is_awaited = self._is_awaited(decision)
-                self._appender.join(self._view, decision, encoded, now, is_awaited=is_awaited)
+                is_awaited = decision.sync and self.durability == "sync"
+                appender.join(view, decision, encoded, now, is_awaited=is_awaited)
                 call.conclude(decision)
                 if decision.ops:
                     joined.append(call)
@@ -791,7 +797,9 @@ class Store:
     def _follow(self, calls: list[Call], now: Instant) -> bool:
         """Catch up under the lock; recovery and the sweep write frames before the calls do."""
         self._catch_up(now)
-        self._load_named(calls)
+        for call in calls:
+            if call.coordinators:
+                self._load_named(call)
         return self._sweep(self._view, now, calls)
 
     def _catch_up(self, now: Instant) -> None:
@@ -836,11 +844,10 @@ class Store:
         if view.journal.lossy:
             self._recover(now)
 
-    def _load_named(self, calls: list[Call]) -> None:
-        for call in calls:
-            for number in call.coordinators:
-                if number < self.settings.coordinators:
-                    self._view.coordinator(number)
+    def _load_named(self, call: Call) -> None:
+        for number in call.coordinators:
+            if number < self.settings.coordinators:
+                self._view.coordinator(number)
 
     def _sweep(self, view: View, now: Instant, calls: list[Call]) -> bool:
         """Write the sweep in a frame of its own; cheap while nothing can be due."""
@@ -849,7 +856,8 @@ class Store:
         for call in calls:
             if call.uses is not NOTHING:
                 uses.append(call.uses)
-            thorough = thorough or call.thorough
+            if call.thorough:
+                thorough = True
         draft = self._sweeper.draft(view, self.settings, now, uses, thorough=thorough)
         if draft is None:
             return False

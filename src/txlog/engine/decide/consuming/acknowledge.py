@@ -145,15 +145,15 @@ def acknowledge(
                 continue
             asked = through(view, partition, cursor.mark_delete, target)
         new: list[Run] = []
-        dropped_before = dropped
+        dropped_before, acked_before = dropped, acked
         for run in asked:
             open_ones = _undeleted(view, partition, cursor, run)
             count = messages_in(view, partition, open_ones)
             free = [
                 rest for one in open_ones for rest in subtract(view, partition, one, cursor.held)
             ]
-            free_count = messages_in(view, partition, free)
-            if not cumulative:
+            free_count = count if free == open_ones else messages_in(view, partition, free)
+            if not (cumulative or open_ones == [run]):
                 already += messages_in(view, partition, [run]) - count
             dropped += count - free_count
             acked += free_count
@@ -170,7 +170,7 @@ def acknowledge(
                     partition,
                     outcome,
                     mark,
-                    messages_in(view, partition, new),
+                    acked - acked_before,
                     dropped - dropped_before,
                 )
             )

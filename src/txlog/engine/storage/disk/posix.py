@@ -543,13 +543,13 @@ class PosixDisk:
         acting = ACTING.get()
         if acting is not None:
             return acting
-        uid = os.geteuid()
-        if self._owner is None or self._owner[0] != uid:
+        uid, known = os.geteuid(), self._owner
+        if known is None or known[0] != uid:
             name = str(uid)
             with suppress(KeyError):
                 name = pwd.getpwuid(uid).pw_name
-            self._owner = (uid, name)
-        return self._owner
+            known = self._owner = (uid, name)
+        return known
 
     def close(self) -> None:
         with self._mutex:
