@@ -1,0 +1,110 @@
+"""What small calls cost, in calls of functions: nothing creeps in unnoticed.
+
+Seconds say little on a shared machine; these are the same in each run. Other versions of Python
+make other bytecodes of the same source, so functions are counted. Whoever needs more raises a bound
+here, and says why. `bench/steps.py` shows where they are.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import txlog
+from tests.engine_kit import Bench
+from txlog import Client
+
+pytestmark = pytest.mark.usefixtures("quick_disk")
+SOURCE = str(Path(txlog.__file__).parent)
+WARM, COUNTED = 40, 11
+Step = Callable[[], object]
+
+
+def calls_of(step: Step) -> int:
+    """Functions of txlog that a step calls."""
+    count = 0
+
+    def trace(frame: FrameType, event: str, given: Any) -> None:
+        nonlocal count
+        count += frame.f_code.co_filename.startswith(SOURCE)
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        step()
+    finally:
+        sys.settrace(before)
+    return count
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    made = Bench(tmp_path / "store", durability="sync")
+    made.client.create_topic("t")
+    yield made
+    made.close()
+
+
+def rows(messages: int) -> pa.RecordBatch:
+    return pa.record_batch({"value": pa.array([b"x"] * messages, pa.binary())})
+
+
+def transaction(client: Client) -> Step:
+    producer, ten = client.producer("t"), rows(10)
+
+    def step() -> None:
+        with client.transaction() as txn:
+            producer.send_batch_async(ten, txn=txn)
+
+    return step
+
+
+def send(client: Client) -> Step:
+    producer = client.producer("t")
+    return lambda: producer.send(b"x")
+
+
+def receive(client: Client) -> Step:
+    client.producer("t").send_batch(rows(WARM + COUNTED))
+    client.create_subscription("t", "s")
+    consumer = client.consumer("t", "s")
+
+    def step() -> None:
+        message = consumer.receive()
+        assert message is not None
+        consumer.acknowledge(message)
+
+    return step
+
+
+CASES = {"transaction": (transaction, 285), "send": (send, 200), "receive": (receive, 220)}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_functions_that_a_small_call_calls(bench: Bench, case: str) -> None:
+    """A durable transaction of ten messages called 323 before decision 0261."""
+    make, most = CASES[case]
+    step = make(bench.client)
+    for _ in range(WARM):
+        step()
+    counted = sorted(calls_of(step) for _ in range(COUNTED))
+    assert most * 0.8 < counted[COUNTED // 2] <= most
+
+
+def test_a_frame_of_another_process(bench: Bench) -> None:
+    """The mean of many, as each process follows all others."""
+    client, other = bench.client, bench.another()
+    step, own = transaction(client), transaction(other)
+    for _ in range(WARM):
+        own()
+        own()
+        step()
+    for _ in range(COUNTED):
+        step()
+    assert 20 * COUNTED < calls_of(other._store.refresh) <= 31 * COUNTED
