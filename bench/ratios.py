@@ -25,12 +25,14 @@ import duckdb  # noqa: E402
 import sinks  # noqa: E402
 import spark_reading as bytes_of  # noqa: E402
 import typed  # noqa: E402
+from pyspark import cloudpickle  # noqa: E402
 from pyspark.sql import SparkSession  # noqa: E402
 from results import put  # noqa: E402
 
 import txlog  # noqa: E402
 from txlog.cli.main import main as command  # noqa: E402
 from txlog.spark import bulk_load, read, session  # noqa: E402
+from txlog.spark.datasource import SCHEMA  # noqa: E402
 from txlog.spark.reading import _STORED  # noqa: E402
 
 HEADING = "## Ratios to plain Parquet"
@@ -53,6 +55,7 @@ def reading(
         files = [f"{path}/{source.ref.path}" for source in client._relation("t").direct]
     raw = spark.read.schema(_STORED).parquet(*(f"file:{one}" for one in files))
     own, source = read(spark, path, "t"), spark.read.format("txlog").option("topic", "t")
+    cloudpickle.register_pickle_by_value(bytes_of)  # its source: workers do not find bench
     lines: list[Line] = []
     for name, query, column in (
         ("payload", bytes_of.payload, "value binary"),
@@ -93,7 +96,7 @@ def reading(
             )
             lines.append(beside(found, "view", "raw", f"bytes, {name}: DuckDB view / raw", "1.2"))
     said = []
-    for columns in (source.load(path).schema.toDDL(), "value binary"):
+    for columns in (SCHEMA, "value binary"):
         what = "all columns" if "," in columns else "the value"
         count, taken = bytes_of.stream(
             spark, path, folder / f"stream-{len(columns)}", columns, messages // 5
