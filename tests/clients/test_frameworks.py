@@ -34,10 +34,10 @@ def built(name: str) -> list[str]:
     return ["java", "-Xmx512m", quiet, "-cp", f"{out}/classes:{libraries}"]
 
 
-def ran(*command: str) -> str:
-    """What a program prints that has to succeed."""
+def ran(folder: Path, *command: str) -> str:
+    """What a program prints that has to succeed; it leaves its files in the folder."""
     done = subprocess.run(
-        command, capture_output=True, text=True, check=False, timeout=bed.RUN_SECONDS
+        command, cwd=folder, capture_output=True, text=True, check=False, timeout=bed.RUN_SECONDS
     )
     assert done.returncode == 0, done.stderr[-2_000:]
     return done.stdout
@@ -53,7 +53,7 @@ def test_spring_sends_and_listens_in_transactions(tmp_path: Path) -> None:
     """PulsarTemplate, @PulsarListener, PulsarTransactionManager."""
     command = built("spring")
     with bed.serving(tmp_path) as server:
-        said = ran(*command, "clients.Spring", server.url)
+        said = ran(tmp_path, *command, "clients.Spring", server.url)
         assert said.startswith("heard 20 more null [2, 4, ")
         assert numbers(server.store, "spring-in") == [*range(1, 21)]
         assert numbers(server.store, "spring-out") == [*range(2, 41, 2)]
@@ -71,7 +71,7 @@ def test_flink_reads_and_writes_exactly_once(tmp_path: Path) -> None:
             with client.producer("flink-in") as producer:
                 for number in range(1, 1001):
                     producer.send(str(number))
-        ran(command[0], *opened, *command[1:], "clients.Flink", server.url, server.http)
+        ran(tmp_path, command[0], *opened, *command[1:], "clients.Flink", server.url, server.http)
         assert numbers(server.store, "flink-out") == [*range(2, 2001, 2)]
 
 
@@ -92,13 +92,13 @@ def test_pulsar_perf_produces_reads_consumes_and_transacts(tmp_path: Path) -> No
     with bed.serving(tmp_path) as server:
         at = ["-u", server.url]
         most = ["-m", str(count)]
-        ran(*perf, "produce", *at, *most, "-r", "100000", "-s", "100", "perf")
+        ran(tmp_path, *perf, "produce", *at, *most, "-r", "100000", "-s", "100", "perf")
         first = ["-sp", "Earliest"]
-        ran(*perf, "consume", *at, *most, *first, "perf")
-        ran(*perf, "read", *at, "-n", str(count), "perf")
+        ran(tmp_path, *perf, "consume", *at, *most, *first, "perf")
+        ran(tmp_path, *perf, "read", *at, "-n", str(count), "perf")
         topics = ["--topics-c=perf", "--topics-p=perf-out", "-ss", "txns"]
         each = ["-nmc", "1", "-nmp", "1", "-ntxn", "20"]
-        ran(*perf, "transaction", *at, *first, *topics, *each)
+        ran(tmp_path, *perf, "transaction", *at, *first, *topics, *each)
         with txlog.open(str(server.store), read_only=True) as client:
             assert client.describe_topic("perf")["messages"] >= count
             states = [row["state"] for row in client.transactions(states=["committed"])]
