@@ -68,10 +68,12 @@ def at(store: str, *options: str) -> Iterator[str]:
     process = subprocess.Popen([sys.executable, *command], stderr=subprocess.PIPE, text=True)
     assert process.stderr is not None
     said = next(line for line in process.stderr if "http://" in line)
-    yield "http://" + said.split("http://")[1].split()[0]
-    process.kill()
-    process.wait()
-    process.stderr.close()
+    try:
+        yield "http://" + said.split("http://")[1].split()[0]
+    finally:
+        process.kill()
+        process.wait()
+        process.stderr.close()
 
 
 @pytest.fixture
@@ -139,6 +141,35 @@ def test_a_keyboard_is_enough(page: Page, url: str) -> None:
     page.until("scrollY > 500")
     page.press("p")
     assert page.ask("document.getElementById('state').textContent") == "paused"
+
+
+@pytest.mark.parametrize(("width", "height"), [(1280, 900), (390, 844)])
+def test_many_topics_hide_nothing_below_them(
+    page: Page, tmp_path: Path, width: int, height: int
+) -> None:
+    """The list has its own scroll bar, and stays where a reader has moved it."""
+    path = str(tmp_path / "many")
+    txlog.init(path)
+    with txlog.open(path) as client:
+        for number in range(120):
+            client.create_topic(f"topic-{number:03}")
+        client.producer("topic-119").send(b"")
+        with at(path) as url:
+            visited(page, url, width, height, "light")
+            names = page.ask(
+                "[...document.querySelectorAll('[data-topic]')].map((b) => b.innerText)"
+            )
+            assert len(names) == 100
+            assert names == sorted(names)
+            assert names[-1] == "topic-119"  # of those without a message some are left out
+            assert page.ask("document.querySelector('#topics').offsetHeight") < height
+            moved = "document.querySelector('#topics .scroll').scrollTop"
+            page.ask(f"{moved} = 700")
+            client.producer("topic-119").send(b"")
+            page.until(
+                "document.querySelector('#topics tbody tr:last-child').innerText.includes('2')"
+            )
+            assert page.ask(moved) == 700
 
 
 def test_it_follows_the_store_and_a_topic_is_one_click_away(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from heapq import nlargest
+from operator import itemgetter
 from typing import Any, Final, NamedTuple
 
 from txlog.report_html import sections as report
@@ -82,13 +84,21 @@ def rates(paces: Sequence[Pace]) -> str:
 
 
 def topics(figures: Figures, paces: Sequence[Pace]) -> str:
-    """A line for each topic; its name opens it in the browser of messages."""
-    rows = sorted(figures["topic_list"], key=lambda row: row["topic"])
+    """A line for each topic; its name opens it in the browser of messages.
+
+    Of very many those where something happens, and all in order of their names: a line that moves
+    while somebody reads it is no use.
+    """
+    rows = figures["topic_list"]
     if not rows:
         return section("Topics", empty("no topics yet"))
     pace = paces[-1].by_topic if paces else {}
+
+    def life(row: Figures) -> tuple[object, ...]:
+        return pace.get(row["topic"], 0.0), row["backlog"], row["last_publish_time"] or 0
+
     lines = []
-    for row in rows[:ROWS_MAX]:
+    for row in sorted(nlargest(ROWS_MAX, rows, key=life), key=itemgetter("topic")):
         rate = pace.get(row["topic"], 0.0)
         cells = [
             (_rate(rate), rate == 0),

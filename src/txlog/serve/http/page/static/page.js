@@ -28,11 +28,13 @@ function put(name, text) {
   if (held(place)) return false;
   // What a reader has opened, scrolled or focused stays so.
   const opened = [...place.querySelectorAll("details")].map((one) => one.open);
-  const scrolled = [...place.querySelectorAll(".scroll")].map((one) => one.scrollLeft);
+  const scrolled = [...place.querySelectorAll(".scroll")].map((one) => [one.scrollLeft, one.scrollTop]);
   const focused = place.contains(document.activeElement) ? document.activeElement.dataset.topic : null;
   place.innerHTML = text; // made by the server, with every text from the store escaped
   place.querySelectorAll("details").forEach((one, at) => { one.open = opened[at] === true; });
-  place.querySelectorAll(".scroll").forEach((one, at) => { one.scrollLeft = scrolled[at] || 0; });
+  place.querySelectorAll(".scroll").forEach((one, at) => {
+    [one.scrollLeft, one.scrollTop] = scrolled[at] || [0, 0];
+  });
   if (focused) {
     [...place.querySelectorAll("[data-topic]")].find((one) => one.dataset.topic === focused)?.focus();
   }
