@@ -76,7 +76,7 @@ def reading(
             beside(found, "source", "raw", f"bytes, {name}: format `txlog` / the same", "2.0"),
             beside(found, "same", "raw", "… a source in Python that reads nothing / the same", "-"),
         ]
-    opened = str(folder / "views.duckdb")
+    opened = str(folder / "bytes.duckdb")
     if command(["views", "-S", path, "--out", opened, "-q"]):
         raise SystemExit("no views")
     with duckdb.connect(opened, read_only=True) as duck:
