@@ -26,6 +26,7 @@ from typing import Any, Final, NamedTuple, cast
 
 import msgspec
 
+from txlog.engine.model.codec import array_head
 from txlog.engine.model.fold import Fold, broken, unexpected
 from txlog.engine.model.ops import (
     NO_TIME,
@@ -109,7 +110,7 @@ class Markers(list[Marker]):
     def encoded(self) -> msgspec.Raw:
         """The list as msgpack."""
         whole = len(self) // BLOCK
-        parts = [_array_head(len(self))]
+        parts = [array_head(len(self))]
         for number in range(whole):
             found = self._blocks.get(number)
             if found is None:
@@ -121,16 +122,7 @@ class Markers(list[Marker]):
     def _items(self, number: int) -> bytes:
         """The markers of a block, one behind the other."""
         items = self[number * BLOCK : (number + 1) * BLOCK]
-        return msgspec.msgpack.encode(items)[len(_array_head(len(items))) :]
-
-
-def _array_head(items: int) -> bytes:
-    """What msgpack writes before the items of an array."""
-    if items < 1 << 4:
-        return bytes([0x90 | items])
-    if items < 1 << 16:
-        return b"\xdc" + items.to_bytes(2, "big")
-    return b"\xdd" + items.to_bytes(4, "big")
+        return msgspec.msgpack.encode(items)[len(array_head(len(items))) :]
 
 
 class SidecarLedger(msgspec.Struct, array_like=True, gc=False):

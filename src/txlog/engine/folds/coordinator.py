@@ -26,6 +26,7 @@ from typing import Any, Final
 
 import msgspec
 
+from txlog.engine.model.codec import map_head
 from txlog.engine.model.fold import Fold, broken, unexpected
 from txlog.engine.model.ops import (
     CounterRaised,
@@ -132,7 +133,7 @@ class _Block:
     def survey(self) -> array[int]:
         """When each ended: what has ended does not change."""
         if self._ends is None:
-            found = _ends.decode(_map_head(len(self.sequences)) + self.data)
+            found = _ends.decode(map_head(len(self.sequences)) + self.data)
             self._note(array("q", [one.ended_ms for one in found.values()]))
         assert self._ends is not None
         return self._ends
@@ -285,22 +286,13 @@ class Ended:
 
     def encoded(self) -> msgspec.Raw:
         """The map as msgpack."""
-        newest = _encode(self._newest)[len(_map_head(len(self._newest))) :]
+        newest = _encode(self._newest)[len(map_head(len(self._newest))) :]
         return msgspec.Raw(
-            b"".join([_map_head(len(self)), *(block.data for block in self._blocks), newest])
+            b"".join([map_head(len(self)), *(block.data for block in self._blocks), newest])
         )
 
 
-def _map_head(items: int) -> bytes:
-    """What msgpack writes before the items of a map."""
-    if items < 1 << 4:
-        return bytes([0x80 | items])
-    if items < 1 << 16:
-        return b"\xde" + items.to_bytes(2, "big")
-    return b"\xdf" + items.to_bytes(4, "big")
-
-
-_ONE: Final = _map_head(1)
+_ONE: Final = map_head(1)
 
 
 class Coordinator(msgspec.Struct, array_like=True):

@@ -1,5 +1,7 @@
 """The bytes of ops to be written: what cannot be read again is refused, and lists become one.
 
+Dumps join what they have encoded before in the same way: each list and map has a head of msgpack.
+
 An op takes what a caller gave, whatever its type. A float or a bool where a reader expects an
 integer would be written like any other value, and nobody could open the store after that.
 """
@@ -53,15 +55,25 @@ def joined(parts: list[bytes], count: int) -> bytes:
     """
     if len(parts) == 1:
         return parts[0]
-    return b"".join([_head(count), *(part[_HEADS.get(part[0], 1) :] for part in parts)])
+    return b"".join([array_head(count), *(part[_HEADS.get(part[0], 1) :] for part in parts)])
 
 
-def _head(count: int) -> bytes:
-    if count < 16:
-        return bytes((0x90 | count,))
-    if count < 1 << 16:
-        return b"\xdc" + count.to_bytes(2, "big")
-    return b"\xdd" + count.to_bytes(4, "big")
+def array_head(items: int) -> bytes:
+    """What msgpack writes before the items of an array."""
+    if items < 1 << 4:
+        return bytes((0x90 | items,))
+    if items < 1 << 16:
+        return b"\xdc" + items.to_bytes(2, "big")
+    return b"\xdd" + items.to_bytes(4, "big")
+
+
+def map_head(items: int) -> bytes:
+    """What msgpack writes before the items of a map."""
+    if items < 1 << 4:
+        return bytes((0x80 | items,))
+    if items < 1 << 16:
+        return b"\xde" + items.to_bytes(2, "big")
+    return b"\xdf" + items.to_bytes(4, "big")
 
 
 def _refused(ops: list[Op], why: str) -> InvalidArgument:
