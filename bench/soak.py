@@ -24,6 +24,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -162,6 +163,12 @@ def used(pid: int) -> str:
     return f"{resident} MB, {files} descriptors, {status['Threads'].strip()} threads"
 
 
+def closed(client: Any) -> None:
+    """Close a client, which a kill of the server may have done already."""
+    with suppress(pulsar.PulsarException):
+        client.close()
+
+
 # --- clients -------------------------------------------------------------------------------------
 
 
@@ -205,10 +212,10 @@ class Part:
                     break
             time.sleep(0.1)
         self._wait_until_quiet()
-        for client, _ in self._open.values():
-            client.close()
         with self._lock:
-            print(json.dumps({"answered": self._answered, "seen": self._seen}))
+            print(json.dumps({"answered": self._answered, "seen": self._seen}), flush=True)
+        for client, _ in self._open.values():
+            closed(client)
         return 0
 
     def _connect(self, name: str) -> None:
@@ -229,7 +236,7 @@ class Part:
                     receiver_queue_size=100,
                 )
             except pulsar.PulsarException:
-                client.close()
+                closed(client)
                 continue
             self._open[name] = (client, producer)
             return
@@ -239,9 +246,9 @@ class Part:
         try:
             if name not in self._refused:
                 producer.flush()
-            client.close()
         except pulsar.PulsarException:
             return
+        closed(client)
         self._refused.discard(name)
         self._connect(name)
 
