@@ -397,7 +397,9 @@ def in_hand(client: txlog.Client) -> int:
     """Messages that are in a hand."""
     client.flush()
     return client._store.read(
-        lambda view: sum(one.count() for one in view.cursor(1, 1).hands.leases.values())
+        lambda view: sum(
+            sum(one.ids.count()) for one in view.cursor(1, 1).leases.by_consumer.values()
+        )
     )
 
 
