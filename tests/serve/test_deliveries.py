@@ -420,7 +420,7 @@ def test_batches_are_found_by_their_neighbours(
                 for at in {start, start + size // 2, start + size - 1}:
                     asked.clear()
                     assert ids.spans(view, number, end.ledger, at, at) == want
-                    assert sum(asked) <= 5 * size + 2 * ids.WINDOW_MIN
+                    assert sum(asked) <= 5 * size + 32
                     assert size > 1 or asked == [3] or at in (0, sum(sizes) - 1)
                 start += size
 
