@@ -12,6 +12,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -819,6 +820,27 @@ def test_what_a_program_sets_stays() -> None:
             assert sys.getswitchinterval() == found
     finally:
         sys.setswitchinterval(before)
+
+
+def test_a_child_forked_beside_a_checkpoint_has_what_its_program_set() -> None:
+    """Nobody in it runs that checkpoint, or lets go of a lock that was held just then."""
+    before = sys.getswitchinterval()
+    sharing = service._SHARING
+    with sharing, sharing._lock:
+        pid = os.fork()
+        if not pid:
+            status = 1
+            with suppress(BaseException):
+                found = [sys.getswitchinterval()]
+                if sharing._lock.acquire(timeout=0):
+                    sharing._lock.release()
+                    with sharing:
+                        found.append(sys.getswitchinterval())
+                    found.append(sys.getswitchinterval())
+                    status = int(found != [before, service.SWITCH_S, before])
+            os._exit(status)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    assert sys.getswitchinterval() == before
 
 
 def test_maintenance_by_command_waits_for_the_automatic_one(

@@ -13,6 +13,7 @@ ends without it leaves files that are swept.
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 import time
@@ -92,11 +93,22 @@ class Sharing:
     def __exit__(self, *_: object) -> None:
         with self._lock:
             self._count -= 1
-            if not self._count and sys.getswitchinterval() == SWITCH_S:
-                sys.setswitchinterval(self._before + 5e-7)  # it cuts off what is below 1 us
+            self._give_back()
+
+    def _give_back(self) -> None:
+        if not self._count and sys.getswitchinterval() == SWITCH_S:
+            sys.setswitchinterval(self._before + 5e-7)  # it cuts off what is below 1 us
+
+    def begin_in_child(self) -> None:
+        """A forked child has no thread that runs a checkpoint, nor one that lets go of the lock."""
+        self._lock = threading.Lock()
+        if self._count:
+            self._count = 0
+            self._give_back()
 
 
 _SHARING = Sharing()
+os.register_at_fork(after_in_child=_SHARING.begin_in_child)
 
 
 class Checkpoints:
