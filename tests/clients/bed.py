@@ -14,10 +14,10 @@ import subprocess
 import sys
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from threading import Timer
-from typing import IO, TypeVar
+from typing import TypeVar
 
 import txlog
 
@@ -40,6 +40,7 @@ class Server:
     """`txlog serve` at a port of its own, of a store that is made if it is not there.
 
     http:     the URL of its HTTP, if the options say to serve that
+    restarts: how often it was killed and started again
     settings: of the environment, for the programs that try a client
     """
 
@@ -51,15 +52,17 @@ class Server:
         self._options = options
         self._process: subprocess.Popen[str] | None = None
         self.url = self.http = ""
+        self.restarts = 0
         txlog.init(str(self.store), if_not_exists=True)
 
     def start(self) -> None:
-        """Start it; at the same port as before."""
+        """Start it; at the same ports as before."""
         address = self.url.rpartition("//")[2] or f"{self.host}:0"
+        again = ["--http", self.http.rpartition("//")[2]] if self.http else []
         self._process = subprocess.Popen(
             [
                 *(sys.executable, "-m", "txlog", "--store", str(self.store), "serve"),
-                *("--pulsar", address, "--http", "off", *self._options),
+                *("--pulsar", address, "--http", "off", *self._options, *again),
             ],
             stderr=subprocess.PIPE,
             text=True,
@@ -98,6 +101,7 @@ class Server:
 
     def restart(self) -> None:
         """Kill it, and start another on the same store."""
+        self.restarts += 1
         self.kill()
         self.start()
 
@@ -226,8 +230,21 @@ def tried(client: str, server: Server | Elsewhere, prefix: str, *names: str) -> 
     command = PROGRAMS[client]()
     if not names or PARTITIONED in names:
         server.prepare(prefix)
+    lines = said([*command, server.url, prefix, *names], server)
+    found = [json.loads(line) for line in lines if line.startswith("{")]
+    return {one["scenario"]: one["error"] for one in found}
+
+
+def said(
+    command: list[str], server: Server | Elsewhere, folder: Path | None = None
+) -> Iterator[str]:
+    """The lines that a program prints; what it asks for in a pause is done, and it is told.
+
+    folder: where it runs
+    """
     with subprocess.Popen(
-        [*command, server.url, prefix, *names],
+        command,
+        cwd=folder,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -237,23 +254,13 @@ def tried(client: str, server: Server | Elsewhere, prefix: str, *names: str) -> 
         timer = Timer(RUN_SECONDS, process.kill)
         timer.start()
         try:
-            found = _followed(process.stdout, process.stdin, server)
+            for line in process.stdout:
+                if line.startswith('{"pause"'):
+                    server.answer(json.loads(line)["pause"])
+                    with suppress(BrokenPipeError):  # it does not read that
+                        print(file=process.stdin, flush=True)
+                else:
+                    yield line
         finally:
             timer.cancel()
             process.kill()
-    return found
-
-
-def _followed(output: IO[str], answers: IO[str], server: Server | Elsewhere) -> dict[str, str]:
-    found = {}
-    for line in output:
-        if not line.startswith("{"):
-            continue
-        said = json.loads(line)
-        if "pause" in said:
-            server.answer(said["pause"])
-            answers.write("\n")
-            answers.flush()
-        else:
-            found[said["scenario"]] = said["error"]
-    return found

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 import txlog
@@ -49,30 +50,53 @@ def numbers(store: Path, topic: str) -> list[int]:
 
 
 @pytest.mark.slow
-def test_spring_sends_and_listens_in_transactions(tmp_path: Path) -> None:
-    """PulsarTemplate, @PulsarListener, PulsarTransactionManager."""
-    command = built("spring")
+@pytest.mark.parametrize(
+    ("count", "kills"),
+    [pytest.param(20, [], id="undisturbed"), pytest.param(300, [30, 100, 170, 240], id="killed")],
+)
+def test_spring_sends_and_listens_in_transactions(
+    tmp_path: Path, count: int, kills: list[int]
+) -> None:
+    """PulsarTemplate, @PulsarListener, PulsarTransactionManager.
+
+    Kills: a number that is doubled twice, or never, when the server is killed at any of them.
+    """
+    command = [*built("spring"), "clients.Spring"]
     with bed.serving(tmp_path) as server:
-        said = ran(tmp_path, *command, "clients.Spring", server.url)
-        assert said.startswith("heard 20 more null [2, 4, ")
-        assert numbers(server.store, "spring-in") == [*range(1, 21)]
-        assert numbers(server.store, "spring-out") == [*range(2, 41, 2)]
+        [line] = bed.said([*command, server.url, str(count), *map(str, kills)], server, tmp_path)
+        doubles = [*range(2, 2 * count + 1, 2)]
+        assert line.endswith(f" {doubles}\n")  # what is heard is outside of any transaction
+        assert kills or line.startswith(f"heard {count} more null ")
+        assert server.restarts == len(kills)
+        assert numbers(server.store, "spring-in") == [*range(1, count + 1)]
+        assert numbers(server.store, "spring-out") == doubles
 
 
 @pytest.mark.slow
-def test_flink_reads_and_writes_exactly_once(tmp_path: Path) -> None:
-    """PulsarSource, and PulsarSink by transactions, in a cluster within one process."""
+@pytest.mark.parametrize(
+    ("count", "kills"),
+    [
+        pytest.param(1_000, [], id="undisturbed"),
+        pytest.param(30_000, [5_000, 15_000, 25_000], id="killed"),
+    ],
+)
+def test_flink_reads_and_writes_exactly_once(tmp_path: Path, count: int, kills: list[int]) -> None:
+    """PulsarSource, and PulsarSink by transactions, in a cluster within one process.
+
+    Kills: a number that is doubled twice, or never, when the server is killed between checkpoints.
+    """
     command = built("flink")
     opened = [f"--add-opens=java.base/{name}=ALL-UNNAMED" for name in OPENED]
     with bed.serving(tmp_path, "--http", "127.0.0.1:0") as server:
         with txlog.open(str(server.store)) as client:
             client.create_topic("flink-in")
             client.create_topic("flink-out")
-            with client.producer("flink-in") as producer:
-                for number in range(1, 1001):
-                    producer.send(str(number))
-        ran(tmp_path, command[0], *opened, *command[1:], "clients.Flink", server.url, server.http)
-        assert numbers(server.store, "flink-out") == [*range(2, 2001, 2)]
+            values = [b"%d" % number for number in range(1, count + 1)]
+            client.producer("flink-in").send_batch(pa.table({"value": values}))
+        program = [command[0], *opened, *command[1:], "clients.Flink", server.url, server.http]
+        assert [*bed.said([*program, *map(str, kills)], server, tmp_path)] == ["done\n"]
+        assert server.restarts == len(kills)
+        assert numbers(server.store, "flink-out") == [*range(2, 2 * count + 1, 2)]
 
 
 def test_pulsar_perf_produces_reads_consumes_and_transacts(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ import java.util.List;
 import java.util.Set;
 import java.util.TreeSet;
 import java.util.concurrent.BlockingQueue;
+import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.LinkedBlockingQueue;
 import java.util.concurrent.TimeUnit;
 import org.apache.pulsar.client.api.PulsarClient;
@@ -27,14 +28,16 @@ import org.springframework.pulsar.listener.PulsarContainerProperties;
 import org.springframework.pulsar.transaction.PulsarTransactionManager;
 
 /**
- * Spring for Apache Pulsar: Spring URL. A listener doubles what a template sends, in a transaction
- * with the acknowledgement; a transaction that is rolled back leaves nothing.
+ * Spring for Apache Pulsar: Spring URL COUNT [NUMBER...]. A listener doubles what a template sends,
+ * in a transaction with the acknowledgement; a transaction that is rolled back leaves nothing. At
+ * each of the numbers it asks for the server to be killed, and goes on without waiting for that.
  */
 @Configuration
 @EnablePulsar
 public class Spring {
     static String url;
     static final BlockingQueue<String> HEARD = new LinkedBlockingQueue<>();
+    static final Set<String> KILLS = ConcurrentHashMap.newKeySet();
 
     @Autowired(required = false)
     PulsarTemplate<String> template;
@@ -82,6 +85,9 @@ public class Spring {
             subscriptionType = SubscriptionType.Shared,
             schemaType = SchemaType.STRING)
     void doubled(String number) {
+        if (KILLS.remove(number)) {
+            System.out.println("{\"pause\": \"kill\"}");
+        }
         template.send("spring-out", String.valueOf(2 * Integer.parseInt(number)));
     }
 
@@ -96,6 +102,8 @@ public class Spring {
 
     public static void main(String[] args) throws Exception {
         url = args[0];
+        int wanted = Integer.parseInt(args[1]);
+        KILLS.addAll(List.of(args).subList(2, args.length));
         try (var context = new AnnotationConfigApplicationContext(Spring.class)) {
             @SuppressWarnings("unchecked")
             PulsarTemplate<String> template = context.getBean(PulsarTemplate.class);
@@ -110,15 +118,15 @@ public class Spring {
             }
             template.executeInTransaction(
                     inside -> {
-                        for (int n = 1; n <= 20; n++) {
+                        for (int n = 1; n <= wanted; n++) {
                             inside.send("spring-in", String.valueOf(n));
                         }
                         return null;
                     });
             Set<Integer> heard = new TreeSet<>();
             int count = 0;
-            for (; count < 20; count++) {
-                String number = HEARD.poll(30, TimeUnit.SECONDS);
+            for (; heard.size() < wanted; count++) {
+                String number = HEARD.poll(60, TimeUnit.SECONDS);
                 if (number == null) {
                     break;
                 }
