@@ -282,6 +282,24 @@ def test_rates_and_backlog_come_from_what_happened(admin: Admin, store: txlog.Cl
         ("brokers get-all-dynamic-config", ""),
         ("brokers list-dynamic-config", ""),
         ("resourcegroups list", ""),
+        ("topics get-schema-validation-enforce {topic}", "true"),
+        ("topics get-replicated-subscription-status -s s {topic}", "{topic}false"),
+        ("topics set-replication-clusters -c standalone {topic}", ""),
+        ("topicPolicies remove-backlog-quota {topic}", ""),
+        ("topicPolicies remove-deduplication {topic}", ""),
+        ("namespaces set-clusters -c standalone public/default", ""),
+        ("namespaces get-property -k a public/default", "null"),
+        ("namespaces remove-backlog-quota public/default", ""),
+        ("namespaces remove-deduplication public/default", ""),
+        ("namespaces remove-offload-policies public/default", ""),
+        ("namespaces remove-deduplication-snapshot-interval public/default", ""),
+        ("namespaces get-anti-affinity-namespaces -c standalone -g g", ""),
+        (
+            "ns-isolation-policy broker --broker b standalone",
+            '{"brokerName":"b","namespaceRegex":[],"primary":false}',
+        ),
+        ("bookies list-bookies", '{"bookies":[]}'),
+        ("bookies racks-placement", "{}"),
     ],
 )
 def test_what_a_store_has_not_is_answered(
@@ -289,7 +307,9 @@ def test_what_a_store_has_not_is_answered(
 ) -> None:
     store.create_topic("bare", if_not_exists=True)
     store.create_subscription("bare", "s", type="shared", if_not_exists=True)
-    assert "".join(admin(*command.format(topic=full("bare")).split()).split()) == said
+    topic = full("bare")
+    answer = admin(*command.format(topic=topic).split())
+    assert "".join(answer.split()) == said.replace("{topic}", topic)
 
 
 @pytest.mark.parametrize(
@@ -303,6 +323,32 @@ def test_what_a_store_has_not_is_answered(
         "namespaces grant-permission --role r --actions produce public/default",
         "topics grant-permission --role r --actions produce {topic}",
         "topics get-backlog-size -m 1:0 {topic}",
+        "topics create -m a=b {topic}-with-properties",
+        "topics create-shadow-topic -s {topic} {topic}-shadow",
+        "topics set-replication-clusters -c elsewhere {topic}",
+        "topics set-replicated-subscription-status -s s -e {topic}",
+        "topicPolicies set-backlog-quota -p producer_exception -l 10M {topic}",
+        "namespaces set-backlog-quota -p producer_exception -l 10M public/default",
+        "namespaces set-anti-affinity-group -g g public/default",
+        "namespaces set-resource-group -rgn g public/default",
+        "namespaces split-bundle -b 0x00000000_0xffffffff public/default",
+        "namespaces grant-subscription-permission -s s -rs r public/default",
+        "brokers update-dynamic-config -c a -v 1",
+        "brokers shutdown",
+        "clusters create other --url http://localhost:1",
+        "clusters delete standalone",
+        "clusters get-failure-domain --domain-name d standalone",
+        "ns-isolation-policy get standalone p",
+        "bookies set-bookie-rack -b 127.0.0.1:3181 -r /r",
+        "resource-quotas get",
+        "resourcegroups get g",
+        "transactions buffer-snapshot-internal-stats -t {topic}",
+        "functions list",
+        "sources list",
+        "sinks list",
+        "packages list --type function public/default",
+        "functions-worker get-cluster",
+        "proxy-stats connections",
     ],
 )
 def test_what_a_store_would_not_keep_is_refused_with_a_reason(
@@ -310,9 +356,15 @@ def test_what_a_store_would_not_keep_is_refused_with_a_reason(
 ) -> None:
     """Kills: a success that promises what nobody keeps."""
     store.create_topic("bare", if_not_exists=True)
+    store.create_subscription("bare", "s", type="shared", if_not_exists=True)
     said = admin.refused(*command.format(topic=full("bare")).split())
-    reasons = ("a store has no such setting", "in the file of rules", "are not counted")
+    reasons = (
+        *("a store has no ", "in the file of rules", "are not counted", "the one cluster"),
+        *("a broker has no settings", "by SIGTERM", "there is one broker", "one bundle"),
+        "there are no snapshots",
+    )
     assert any(reason in said for reason in reasons), said
+    assert "shadow" not in "".join(row["topic"] for row in store.topics())
 
 
 def test_figures_of_the_broker_and_its_publishers(
@@ -345,6 +397,36 @@ def test_figures_of_the_broker_and_its_publishers(
     assert admin.figures("topics", "stats", full("watched"))["publishers"] == []
     assert admin("broker-stats", "mbeans") == "[]"
     assert "no JVM" in admin.refused("broker-stats", "allocator-stats", "default")
+
+
+def test_a_namespace_is_cleared_and_its_schemas_go_by_the_older_names(
+    admin: Admin, store: txlog.Client
+) -> None:
+    here = "public/cleared"
+    for topic in ("a", "b"):
+        store.create_topic(f"{here}/{topic}")
+        for name in ("x", "y"):
+            store.create_subscription(f"{here}/{topic}", name, type="shared")
+        store.producer(f"{here}/{topic}").send(b"1")
+
+    def backlogs(name: str) -> list[int]:
+        found = (store.subscription(f"{here}/{topic}", name).describe() for topic in ("a", "b"))
+        return [one["backlog"] for one in found]
+
+    admin("namespaces", "clear-backlog", "-s", "x", "--force", here)
+    assert (backlogs("x"), backlogs("y")) == ([0, 0], [1, 1])
+    admin("namespaces", "clear-backlog", "--force", here)
+    assert backlogs("y") == [0, 0]
+    admin("namespaces", "set-schema-autoupdate-strategy", "-c", "Full", here)
+    policies = store.admin.get_schema_policies(namespace=here)["policies"]
+    assert policies["compatibility"] == "full"
+    assert admin("namespaces", "get-schema-autoupdate-strategy", here) == "FULL"
+    assert "strategy" in admin.refused("namespaces", "set-schema-autoupdate-strategy", "-d", here)
+    count = len(admin("transactions", "coordinators-list").splitlines())
+    admin("transactions", "scale-transactionCoordinators", "-r", str(count + 1))
+    assert len(admin("transactions", "coordinators-list").splitlines()) == count + 1
+    said = admin.refused("transactions", "scale-transactionCoordinators", "-r", "1")
+    assert "may only grow" in said
 
 
 def test_what_needs_nothing_to_be_done_succeeds(admin: Admin, store: txlog.Client) -> None:

@@ -30,6 +30,7 @@ class Policy(NamedTuple):
     family:   of ours, as in Admin.set_{family}_policies; names: which of them
     read:     ours to Pulsar's; write: Pulsar's to ours
     method:   by which it is set
+    is_flag:  a topic answers what applies to it in any case, as clients read true or false
     """
 
     name: str
@@ -38,6 +39,7 @@ class Policy(NamedTuple):
     read: Callable[[Values], object]
     write: Callable[[object], Values]
     method: str = "POST"
+    is_flag: bool = False
 
 
 # --- each in Pulsar's words ------------------------------------------------------------------
@@ -159,8 +161,27 @@ POLICIES: Final = (
         _of_compatibility,
         "PUT",
     ),
-    Policy("schemaValidationEnforced", "schema", ("validation",), _validation, _of_validation),
+    Policy(
+        "schemaValidationEnforced",
+        "schema",
+        ("validation",),
+        _validation,
+        _of_validation,
+        is_flag=True,
+    ),
 )
+
+
+# Pulsar's older names of what may follow a schema.
+AUTO_UPDATES: Final = {
+    "BACKWARD": "Backward",
+    "FORWARD": "Forward",
+    "FULL": "Full",
+    "BACKWARD_TRANSITIVE": "BackwardTransitive",
+    "FORWARD_TRANSITIVE": "ForwardTransitive",
+    "FULL_TRANSITIVE": "FullTransitive",
+    "ALWAYS_COMPATIBLE": "AlwaysCompatible",
+}
 
 
 # --- endpoints of each -----------------------------------------------------------------------
@@ -197,9 +218,8 @@ def _declare(policy: Policy) -> None:
 
     def of_topic(client: Client, topic: TopicName, applied: bool = False) -> object:
         found = _get(client, policy, {"topic": topic.full})
-        return (
-            policy.read(found["policies"]) if applied or _is_own(found, policy, "topic") else None
-        )
+        is_said = applied or policy.is_flag or _is_own(found, policy, "topic")
+        return policy.read(found["policies"]) if is_said else None
 
     def set_of_topic(
         client: Client, topic: TopicName, body: object = None, messageTTL: int | None = None
@@ -290,13 +310,34 @@ def _deduplicated(body: object) -> None:
         raise NotAllowed("deduplication is always on", hint="producers without a name have none")
 
 
+@endpoint("DELETE", f"{NAMESPACE}/deduplication", ADMIN)
+def inherit_deduplication(client: Client, namespace: str) -> None:
+    """Nothing is to be done: it is always on."""
+
+
+@endpoint("DELETE", f"{TOPIC}/deduplicationEnabled", ADMIN)
+def inherit_deduplication_of_topic(client: Client, topic: TopicName) -> None:
+    """Nothing is to be done: it is always on."""
+    client.describe_topic(topic.full)
+
+
+@endpoint("GET", f"{NAMESPACE}/schemaAutoUpdateCompatibilityStrategy", LOOK)
+def auto_update_strategy(client: Client, namespace: str) -> str:
+    """What may follow a schema, by the older names."""
+    found = client.admin.get_schema_policies(namespace=namespace)["policies"]
+    return AUTO_UPDATES[str(_compatibility(found))]
+
+
+@endpoint("PUT", f"{NAMESPACE}/schemaAutoUpdateCompatibilityStrategy", ADMIN)
+def set_auto_update_strategy(client: Client, namespace: str, body: object) -> None:
+    """Set what may follow a schema, by the older names."""
+    word = next((ours for ours, theirs in AUTO_UPDATES.items() if theirs == body), None)
+    if word is None:
+        raise NotAllowed("this strategy is not one of a store", strategy=str(body)[:80])
+    client.admin.set_schema_policies(namespace=namespace, **_of_compatibility(word))
+
+
 @endpoint("GET", f"{NAMESPACE}/permissions", LOOK)
 def permissions(client: Client, namespace: str) -> dict[str, list[str]]:
     """The roles of a namespace: they come with tokens, none are stored."""
     return {}
-
-
-@endpoint("GET", f"{NAMESPACE}/replication", LOOK)
-def replication(client: Client, namespace: str) -> list[str]:
-    """The clusters of a namespace: one."""
-    return [CLUSTER]

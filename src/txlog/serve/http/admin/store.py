@@ -70,7 +70,13 @@ def version(client: Client) -> str:
 def leader(client: Client, addresses: dict[str, str]) -> dict[str, str]:
     """The broker that leads: the only one."""
     url = addresses.get("httpUrl") or addresses.get("httpUrlTls", "")
-    return {"brokerId": url.partition("://")[2], "serviceUrl": url}
+    return {"brokerId": broker_of(addresses), "serviceUrl": url}
+
+
+def broker_of(addresses: dict[str, str]) -> str:
+    """The broker as it is named: where it answers HTTP."""
+    url = addresses.get("httpUrl") or addresses.get("httpUrlTls", "")
+    return url.partition("://")[2]
 
 
 @endpoint("GET", "/admin/v2/brokers/{cluster}/{broker}/ownedNamespaces", LOOK)
@@ -169,11 +175,30 @@ def unload_bundle(client: Client, namespace: str, bundle: str) -> None:
 
 
 @endpoint("POST", f"{NAMESPACE}/unsubscribe/{{subscription}}", CONSUME)
+@endpoint("POST", f"{NAMESPACE}/{{bundle}}/unsubscribe/{{subscription}}", CONSUME)
 def unsubscribe(client: Client, namespace: str, subscription: str) -> None:
     """Delete the subscriptions of a name from all topics of a namespace."""
     for name in _within(client, namespace):
         with suppress(SubscriptionNotFound):
             client.subscription(name.full, subscription).delete()
+
+
+@endpoint("POST", f"{NAMESPACE}/clearBacklog", CONSUME)
+@endpoint("POST", f"{NAMESPACE}/{{bundle}}/clearBacklog", CONSUME)
+def clear_backlog(client: Client, namespace: str) -> None:
+    """Acknowledge everything for all subscriptions of a namespace."""
+    for name in _within(client, namespace):
+        for row in client.subscriptions(name.full):
+            client.subscription(name.full, row["subscription"]).clear_backlog()
+
+
+@endpoint("POST", f"{NAMESPACE}/clearBacklog/{{subscription}}", CONSUME)
+@endpoint("POST", f"{NAMESPACE}/{{bundle}}/clearBacklog/{{subscription}}", CONSUME)
+def clear_backlog_of(client: Client, namespace: str, subscription: str) -> None:
+    """Acknowledge everything for the subscriptions of a name in a namespace."""
+    for name in _within(client, namespace):
+        with suppress(SubscriptionNotFound):
+            client.subscription(name.full, subscription).clear_backlog()
 
 
 @endpoint("DELETE", NAMESPACE, ADMIN)

@@ -36,7 +36,8 @@ endpoint = Declared()
 
 @endpoint("PUT", TOPIC, ADMIN)
 def create_topic(client: Client, topic: TopicName, body: object = None) -> None:
-    """Create a topic that is not partitioned."""
+    """Create a topic that is not partitioned; properties are refused, a shadow's source, too."""
+    _bare(members(body))
     client.create_topic(topic.full)
 
 
@@ -104,7 +105,15 @@ def terminate(client: Client, topic: TopicName) -> None:
 
 
 def _partitions(body: object) -> int:
-    return integer(members(body).get("partitions") if isinstance(body, dict) else body)
+    if not isinstance(body, dict):
+        return integer(body)
+    _bare(body.get("properties") or {})
+    return integer(body.get("partitions"))
+
+
+def _bare(properties: dict[str, Any]) -> None:
+    if properties:
+        raise NotAllowed("properties: a store has no such setting", hint="see docs/http.md")
 
 
 def _whole(client: Client, topic: TopicName) -> None:
