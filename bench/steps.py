@@ -144,6 +144,50 @@ def receive(client: Client) -> Step:
     return step
 
 
+def backlog(client: Client, together: int, kind: str) -> None:
+    """Messages for a subscription s of a type, in frames of ten thousand."""
+    left = together * (WARM + COUNTED + 1)
+    while left > 0:
+        client.producer("t").send_batch(rows(10_000))
+        left -= 10_000
+    client.create_subscription("t", "s", type=kind)
+
+
+def batch(client: Client) -> Step:
+    """A thousand messages received, and acknowledged in a transaction, as W3 of bench/run.py."""
+    backlog(client, 1_000, "exclusive")
+    consumer = client.consumer("t", "s")
+
+    def step() -> None:
+        table = consumer.receive_batch(1_000)
+        with client.transaction() as txn:
+            consumer.acknowledge(table, txn=txn)
+
+    return step
+
+
+def shared(client: Client) -> Step:
+    """A hundred messages of a Shared subscription taken, as in bench/consumers.py."""
+    backlog(client, 100, "shared")
+    consumer = client.consumer("t", "s")
+    return lambda: consumer.acknowledge(consumer.receive_batch(100))
+
+
+def beside(client: Client) -> Step:
+    """The same after another process has taken a hundred: its two frames are followed."""
+    backlog(client, 200, "shared")
+    consumer, peer = client.consumer("t", "s"), txlog.open(str(WHERE)).consumer("t", "s")
+
+    def step() -> None:
+        trace = sys.gettrace()
+        sys.settrace(None)
+        peer.acknowledge(peer.receive_batch(100))
+        sys.settrace(trace)
+        consumer.acknowledge(consumer.receive_batch(100))
+
+    return step
+
+
 def other(client: Client) -> Step:
     """A transaction of another process is followed."""
     writer = txlog.open(str(WHERE))
@@ -165,7 +209,8 @@ def other(client: Client) -> Step:
 
 
 CASES: Final = {
-    "transaction": transaction, "W1": w1, "send": send, "receive": receive, "other": other,
+    "transaction": transaction, "W1": w1, "send": send, "receive": receive, "batch": batch,
+    "shared": shared, "beside": beside, "other": other,
 }  # fmt: skip
 
 

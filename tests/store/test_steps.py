@@ -83,7 +83,38 @@ def receive(client: Client) -> Step:
     return step
 
 
-CASES = {"transaction": (transaction, 285), "send": (send, 200), "receive": (receive, 220)}
+def backlog(client: Client, together: int, kind: str) -> None:
+    """Messages for a subscription s of a type, in frames of ten batches."""
+    for _ in range((WARM + COUNTED) // 10 + 1):
+        client.producer("t").send_batch(rows(10 * together))
+    client.create_subscription("t", "s", type=kind)
+
+
+def batch(client: Client) -> Step:
+    backlog(client, 1_000, "exclusive")
+    consumer = client.consumer("t", "s")
+
+    def step() -> None:
+        table = consumer.receive_batch(1_000)
+        with client.transaction() as txn:
+            consumer.acknowledge(table, txn=txn)
+
+    return step
+
+
+def shared(client: Client) -> Step:
+    backlog(client, 100, "shared")
+    consumer = client.consumer("t", "s")
+    return lambda: consumer.acknowledge(consumer.receive_batch(100))
+
+
+CASES = {
+    "transaction": (transaction, 285),
+    "send": (send, 200),
+    "receive": (receive, 220),
+    "batch": (batch, 630),
+    "shared": (shared, 435),
+}
 
 
 @pytest.mark.parametrize("case", CASES)

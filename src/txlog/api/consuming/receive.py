@@ -86,8 +86,11 @@ def read_handed(
             if not tables:
                 raise
             break
-    store.tally.handed_out += sum(table.num_rows for table in tables)
-    return (pa.concat_tables(tables) if tables else NO_MESSAGES), runs
+    found = NO_MESSAGES
+    if tables:
+        found = tables[0] if len(tables) == 1 else pa.concat_tables(tables)
+    store.tally.handed_out += found.num_rows
+    return found, runs
 
 
 def _give_back(store: Store, member: Membership, parts: list[Part]) -> None:

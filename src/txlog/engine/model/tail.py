@@ -319,6 +319,11 @@ class Tail:
                 out.append((run, low, high))
         return out
 
+    def end_beside(self, ledger: int, row: int) -> int:
+        """The row after the last of the run that a row is in."""
+        found = self.slices(ledger, row, row + 1)
+        return found[0][0].first + found[0][0].rows if found else row
+
     def user_tables(self, slices: list[Slice]) -> list[pa.Table]:
         """The user columns of the slices; consecutive ones of one shape share a table."""
         packed = self._rows.packed()

@@ -128,6 +128,11 @@ class SegmentReader:
             offset, length = self._place(number)
             raise self._corrupt(offset, length, "columns of MESSAGE", str(error)) from error
 
+    def end_beside(self, row: int) -> int:
+        """The row after the last of the group that a row is in."""
+        ends = self._group_ends()
+        return ends[bisect_right(ends, row)]
+
     def records(self, start: int, stop: int) -> pa.ChunkedArray:
         """The records of the rows start..stop-1, which the file has (`ref.record`)."""
         pieces: list[pa.ChunkedArray] = []

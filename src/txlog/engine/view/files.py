@@ -45,6 +45,10 @@ if TYPE_CHECKING:
 # files of each, and must not decode a row group of them for every batch.
 KEPT_BYTES_MAX = 256 << 20
 SCAN_ROWS = 64  # who reads fewer may want the same row group again
+# Whoever takes one batch after another gets it cut from a table of so many, which is made at once:
+# a table of twenty columns takes longer than a slice of it, however few rows it has.
+BATCHES_AHEAD, ROWS_AHEAD_MAX = 16, 16_384
+CUTS_MAX, CUT_BYTES_MAX = 8, 32 << 20
 Request = tuple[int, int, int]  # ledger, first row, row after the last
 # The row of a large message, which no cache keeps: (its file, columns) -> a table of one row.
 Large = Callable[[FileRef, Sequence[str]], pa.Table]
@@ -107,6 +111,61 @@ class OpenFiles:
             self._closes.popitem()[1]()
 
 
+class Cuts:
+    """Tables of some rows of a ledger, for who reads on: the next rows are cut from them."""
+
+    __slots__ = ("_bytes", "_known")
+
+    def __init__(self) -> None:
+        # what decides their shape -> first row, row after the last, the rows, their bytes
+        self._known: OrderedDict[object, tuple[int, int, pa.Table | None, int]] = OrderedDict()
+        self._bytes = 0
+
+    def find(self, key: object, start: int, stop: int) -> pa.Table | None:
+        """These rows, if they lie in the table that was made last; it goes with its last row."""
+        known = self._known.get(key)
+        if known is None or known[2] is None or start < known[0] or stop > known[1]:
+            return None
+        found = known[2].slice(start - known[0], stop - start)
+        if stop == known[1]:
+            self.keep(key, stop, stop, None)
+        else:
+            self._known.move_to_end(key)
+        return found
+
+    def ahead(self, key: object, start: int, stop: int) -> int:
+        """How far to read: to `stop`, or beyond if it is near behind what was asked for last."""
+        known, rows = self._known.get(key), stop - start
+        far = min(BATCHES_AHEAD * rows, ROWS_AHEAD_MAX)
+        if known is None or far < 2 * rows or not 0 <= start - known[1] <= far:
+            return stop
+        return start + far
+
+    def keep(self, key: object, start: int, end: int, table: pa.Table | None) -> None:
+        """Rows were made, up to the one before `end`; table: them, if some are not asked for yet.
+
+        What a slice of them keeps in memory, and how many there are, is bounded.
+        """
+        size = 0 if table is None else table.get_total_buffer_size()
+        if size > CUT_BYTES_MAX:
+            size, table = 0, None
+        self._drop(key)
+        self._known[key] = (start, end, table, size)
+        self._bytes += size
+        while len(self._known) > CUTS_MAX or self._bytes > CUT_BYTES_MAX:
+            self._drop(next(iter(self._known)))
+
+    def _drop(self, key: object) -> None:
+        known = self._known.pop(key, None)
+        if known is not None:
+            self._bytes -= known[3]
+
+    def clear(self) -> None:
+        """Keep nothing."""
+        self._known.clear()
+        self._bytes = 0
+
+
 class Files:
     """The live files of one view.
 
@@ -116,6 +175,7 @@ class Files:
     """
 
     __slots__ = (
+        "_cuts",
         "_gone",
         "_kept",
         "_kept_bytes",
@@ -140,11 +200,13 @@ class Files:
         self._readers: dict[str, tuple[File, SegmentReader]] = {}
         self._kept: OrderedDict[str, int] = OrderedDict()  # bytes that a file keeps decoded
         self._kept_bytes = 0
+        self._cuts = Cuts()
         self.tally = Tally()
 
     def adopt(self, newer: Manifest) -> None:
         """Take a newer manifest: what it names needs no frame any more."""
         self.manifest = newer
+        self._cuts.clear()
         self._sealed = {
             ledger: ref
             for ledger, ref in self._sealed.items()
@@ -197,6 +259,7 @@ class Files:
 
     def close_of(self, partition: int, owners: dict[int, tuple[int, str]]) -> None:
         """Files of a partition may be replaced before it comes back: open them again."""
+        self._cuts.clear()
         for path, (_, reader) in list(self._readers.items()):
             owner = owners.get(reader.ref.ledger)
             if owner is None or owner[0] == partition:
@@ -277,6 +340,37 @@ class Files:
                     code=604,
                 )
         return out.finish()
+
+    def cut(
+        self,
+        ledger: int,
+        start: int,
+        stop: int,
+        shape: object,
+        make: Callable[[int, int], pa.Table],
+    ) -> pa.Table:
+        """Rows of a ledger as `make` shapes them; those of who reads on are made together.
+
+        shape: what else than the ledger decides what `make` makes, row by row
+        """
+        key = (ledger, shape)
+        found = self._cuts.find(key, start, stop)
+        if found is not None:
+            return found
+        end = self._cuts.ahead(key, start, stop)
+        if end > stop:
+            end = max(stop, min(end, self._end_beside(ledger, start)))
+        table = make(start, end)
+        self._cuts.keep(key, start, end, table if end > stop else None)
+        return table if end == stop else table.slice(0, stop - start)
+
+    def _end_beside(self, ledger: int, row: int) -> int:
+        """The row after the last that is decoded together with a row."""
+        for ref in self.of(ledger):
+            first = 0 if ref.form == "sealed" else ref.first
+            if ref.form != "chunks" and first <= row < first + ref.rows:
+                return first + self.reader(ref).end_beside(row - first)
+        return self._tail.end_beside(ledger, row)
 
     def pick(self, ref: FileRef, spans: Sequence[Span], names: Sequence[str]) -> pa.Table:
         """Rows of one file, in the order of the spans."""

@@ -61,6 +61,8 @@ _STORED = (
     "sequence_id", "txn_most", "txn_least", "schema_version",
 )  # fmt: skip
 _STORED_SCHEMA = pa.schema([RECEIVED.field(name) for name in _STORED])
+_COUNT_AT = RECEIVED.get_field_index("redelivery_count")
+_COUNT_FIELD = RECEIVED.field(_COUNT_AT)
 _NO_INDEX = pa.scalar(None, pa.int64())
 _WINDOW_LEAST, _WINDOW_MOST = 64, 1 << 16  # entries that a walk from the end looks at together
 _COMMITTED, _NO_STATE = pa.scalar("committed", pa.string()), pa.scalar(None, pa.string())
@@ -308,6 +310,33 @@ def received(
     """
     if not pieces:
         return NO_MESSAGES
+    never = None if redelivered is None else 0
+    first = pieces[0]
+    if len(pieces) > 1 or first.marker is not None:
+        table = _made(view, topic, partition_number, pieces, never, names)
+    else:
+
+        def make(start: int, stop: int) -> pa.Table:
+            piece = Piece(first.ledger, start, stop - start, 0, None)
+            return _made(view, topic, partition_number, [piece], never, names)
+
+        shape = (topic, partition_number, never, None if names is None else tuple(names))
+        start, stop = first.entry, first.entry + first.rows
+        table = view.files.cut(first.ledger, start, stop, shape, make)
+    if redelivered and any(counts := _counts(redelivered, pieces)):
+        return table.set_column(_COUNT_AT, _COUNT_FIELD, pa.array(counts, pa.int32()))
+    return table
+
+
+def _made(
+    view: View,
+    topic: str,
+    partition_number: int,
+    pieces: list[Piece],
+    count: int | None,
+    names: Sequence[str] | None,
+) -> pa.Table:
+    """The messages of a plan as RECEIVED; count: how often each of them came again."""
     stored = _stored(view, pieces, names)
     ends: list[int] = []
     total = 0
@@ -347,7 +376,7 @@ def received(
         "index": index,
         "visible_time": visible,
         "txn_state": state,
-        "redelivery_count": _counts(redelivered, pieces, total),
+        "redelivery_count": constant(count, pa.int32(), total),
     }
     for name in _STORED:
         columns[name] = stored.column(name)
@@ -363,13 +392,8 @@ def _stored(view: View, pieces: list[Piece], names: Sequence[str] | None) -> pa.
     return found if len(known) == len(_STORED) else conform(found, _STORED_SCHEMA)
 
 
-def _counts(
-    redelivered: dict[tuple[int, int, int], int] | None, pieces: list[Piece], total: int
-) -> pa.Array:
-    if redelivered is None:
-        return constant(None, pa.int32(), total)
-    if not redelivered:
-        return constant(0, pa.int32(), total)
+def _counts(redelivered: dict[Id, int], pieces: list[Piece]) -> list[int]:
+    """How often each message came again."""
     out: list[int] = []
     for piece in pieces:
         for step in range(piece.rows):
@@ -379,7 +403,7 @@ def _counts(
                 key = (piece.ledger, piece.entry, piece.index + step)
                 whole = redelivered.get((piece.ledger, piece.entry, 0), 0)
                 out.append(redelivered.get(key, 0) + whole)
-    return pa.array(out, pa.int32())
+    return out
 
 
 def visible_end(view: View, partition: int) -> Mark:

@@ -1,0 +1,157 @@
+"""Batch after batch: rows that lie together become one table, and each batch is cut from it."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from tests.engine_kit import Bench
+from txlog.engine.plan.reading import dispatch
+from txlog.engine.plan.reading.dispatch import Piece, received
+from txlog.engine.view import files
+from txlog.engine.view.view import View
+
+pytestmark = pytest.mark.usefixtures("quick_disk")
+ROWS = 600
+Make = Callable[[int, int], pa.Table]
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    made = Bench(tmp_path / "store", ledger_entries_max=2 * ROWS)
+    made.client.create_topic("t")
+    return made
+
+
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The rows of each table that is made, not cut."""
+    counted: list[int] = []
+    make = dispatch._made
+
+    def count(*given: object) -> pa.Table:
+        table = make(*given)  # type: ignore[arg-type]
+        counted.append(table.num_rows)
+        return table
+
+    monkeypatch.setattr(dispatch, "_made", count)
+    return counted
+
+
+def frames(bench: Bench, count: int, rows: int = ROWS) -> None:
+    """Frames of so many rows; some have keys and times, some come in transactions."""
+    producer = bench.client.producer("t")
+    for at in range(count):
+        bench.clock.advance(1_000)
+        table = pa.table({"value": [b"%d.%d" % (at, n) for n in range(rows)]})
+        if at % 2:
+            keys = pa.array([b"k%d" % n if n % 3 else None for n in range(rows)], pa.binary())
+            table = table.append_column("key", keys)
+        if at % 3 == 2:
+            with bench.client.transaction() as txn:
+                producer.send_batch(table, txn=txn)
+        else:
+            producer.send_batch(table)
+
+
+@pytest.mark.parametrize("where", ["frames", "parts", "sealed"])
+def test_rows_are_the_same_cut_or_made(bench: Bench, where: str) -> None:
+    """Law 1: what is kept to be cut again is never shown for other rows."""
+    frames(bench, 5 if where == "sealed" else 2)
+    if where != "frames":
+        bench.client.checkpoint()
+    chance = random.Random(20)
+    print("seed 20")
+
+    def look(view: View) -> None:
+        ledger = view.topic(1).ledgers[0].ledger
+        assert bool(view.files.of(ledger)) == (where != "frames")
+        at = 0
+        for _ in range(300):
+            at = chance.choice((at, at, at + chance.randrange(9), chance.randrange(2 * ROWS)))
+            rows = chance.choice((1, 5, 5, 40))
+            at = 0 if at + rows > 2 * ROWS else at
+            names = chance.choice((None, None, ("value",), ["key"]))
+            counts: dict[tuple[int, int, int], int] | None = chance.choice((None, {}))
+            if chance.random() < 0.2:
+                counts = {(ledger, at + rows - 1, 0): 3, (ledger, at + rows, 0): 1}
+            piece = Piece(ledger, at, rows, 0, None)
+            found = received(view, "t", 0, 1, [piece], counts, names)
+            alone = received(view, "t", 0, 1, [*map(one, range(at, at + rows))], counts, names)
+            assert found.equals(alone)
+            assert found.schema.equals(alone.schema, check_metadata=True)
+            at += rows
+
+        view.files._cuts.clear()
+
+    def one(entry: int) -> Piece:
+        return Piece(1, entry, 1, 0, None)
+
+    [ledger] = bench.client._store.read(lambda view: [view.topic(1).ledgers[0].ledger])
+    assert ledger == 1
+    bench.client._store.read(look)
+
+
+def test_a_table_is_made_for_many_batches(bench: Bench, made: list[int]) -> None:
+    """Kills: a table of twenty columns for each batch."""
+    frames(bench, 1)
+    client = bench.client
+    client.create_subscription("t", "s", type="shared")
+    found = [b"0.%d" % n for n in range(ROWS)]
+    with client.consumer("t", "s") as consumer, client.consumer("t", "s") as other:
+        for at in range(0, ROWS, 20):
+            table = (other if at % 60 == 20 else consumer).receive_batch(20)
+            assert table.column("value").to_pylist() == found[at : at + 20]
+            assert table.column("entry").to_pylist() == [*range(at, at + 20)]
+    assert made == [20, 320, 260]
+    assert client.reading()["rows_read"] == ROWS
+
+
+def test_who_reads_here_and_there_reads_no_more(bench: Bench, made: list[int]) -> None:
+    """Only what comes next is likely to be wanted."""
+    frames(bench, 1)
+
+    def look(view: View) -> None:
+        for at in (0, 500, 40, 300, 5):
+            received(view, "t", 0, 1, [Piece(1, at, 2, 0, None)])
+
+    bench.client._store.read(look)
+    assert made == [2] * 5
+
+
+def test_what_is_kept_is_bounded(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few tables, of few bytes; one that is at its end goes."""
+    frames(bench, 1)
+
+    def look(view: View) -> None:
+        cuts = view.files._cuts
+
+        def read(topic: str, at: int, rows: int) -> None:
+            received(view, topic, 0, 1, [Piece(1, at, rows, 0, None)])
+
+        def kept() -> int:
+            return sum(known[2] is not None for known in cuts._known.values())
+
+        for at in range(20):
+            read(f"t{at}", 0, 30)
+            read(f"t{at}", 30, 30)
+        assert kept() == files.CUTS_MAX
+        for at in range(60, ROWS, 30):
+            read("t19", at, 30)
+        assert kept() == files.CUTS_MAX - 1
+        one = max(known[3] for known in cuts._known.values())
+        monkeypatch.setattr(files, "CUT_BYTES_MAX", 2 * one + one // 2)
+        read("t", 0, 30)
+        read("t", 30, 30)
+        assert kept() == 2
+        monkeypatch.setattr(files, "CUT_BYTES_MAX", 1)
+        read("u", 0, 30)
+        read("u", 30, 30)
+        assert kept() == 0
+        assert cuts._bytes == 0
+
+    bench.client._store.read(look)
