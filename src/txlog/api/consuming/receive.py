@@ -50,7 +50,7 @@ from txlog.engine.store.store import Store
 from txlog.engine.store.sweeper import is_sweep_due
 from txlog.engine.upkeep.checkpoint import quarantine
 from txlog.engine.upkeep.delayed.buckets import drop_lost, rebuild_if_free
-from txlog.engine.upkeep.space.retention import expire_due
+from txlog.engine.upkeep.space.retention import expire_due, is_timed
 from txlog.engine.view.view import View
 from txlog.errors import AlreadyClosed, Corruption
 from txlog.ids import TopicName
@@ -317,6 +317,11 @@ class Receiving:
             live_subscription(view, held.number, held.name, self._short),
         )
 
+    def _begin(self, view: View) -> bool:
+        """Know the topic and subscription as they are now; whether messages have a time to live."""
+        self.topic, self.subscription = self.target(view)
+        return is_timed(view, self._store.settings, self.topic.number)
+
     def numbers(self) -> list[int]:
         """The partitions it receives from, by store-wide number."""
         numbers = catalogs.numbers(self.topic)
@@ -431,8 +436,8 @@ class Receiving:
         if nothing is not None:
             return nothing
         self._still = None
-        self.topic, self.subscription = store.read(self.target, fresh=self.is_idle)
-        expire_due(store, [(self.topic.number, self.subscription.number)], fresh=False)
+        if store.read(self._begin, fresh=self.is_idle):
+            expire_due(store, [(self.topic.number, self.subscription.number)], fresh=False)
         numbers = self.numbers()
         order = [*numbers[self._turn :], *numbers[: self._turn]]
         if self.first:

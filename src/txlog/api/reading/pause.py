@@ -206,6 +206,8 @@ def until(
     look: given whether to be thorough, which the first and the last look are
     raises: StoreNotFound if the store was removed meanwhile; what look raises
     """
+    if timeout_ms is not None and timeout_ms <= 0:
+        return look(True)
     deadline = None if timeout_ms is None else time.monotonic() + timeout_ms / 1000
     waiting = Waiting(store, rest)
     while True:

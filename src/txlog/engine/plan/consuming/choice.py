@@ -19,7 +19,7 @@ from txlog.engine.model.idset import IdSet
 from txlog.engine.model.ops import Run
 from txlog.engine.plan.clock_trust import due_ms
 from txlog.engine.plan.consuming.key_shared import choose_keys
-from txlog.engine.plan.delayed.due import DueScan, due_for_any, next_due
+from txlog.engine.plan.delayed.due import DueScan, all_due, due_for_any, next_due
 from txlog.engine.plan.policies import delay_policy
 from txlog.engine.plan.reading.dispatch import Piece, plan
 from txlog.engine.plan.standing import Place, stands_at
@@ -145,19 +145,23 @@ def _choose_due(
     delays: Delays,
 ) -> Part:
     """The next messages of one partition for any consumer."""
-    scan = delays.scan(view, me, number, place, now)
-    found = due_for_any(view, number, scan, limit, RECEIVE_BYTES_MAX)
-    if found.error is not None:
-        return Part(number, found.pieces, found.place, error=found.error)
-    runs = _runs_of(found.pieces)
+    cursor, most = view.cursor(me.subscription, number), RECEIVE_BYTES_MAX
+    is_rewound = False
+    found = all_due(view, number, cursor, place, now, delays.cutoff, limit, most)
+    if found is None:
+        scan = delays.scan(view, me, number, place, now)
+        is_rewound = scan.is_rewound
+        found = due_for_any(view, number, scan, limit, most)
+        if found.error is not None:
+            return Part(number, found.pieces, found.place, error=found.error)
     return Part(
         number,
         found.pieces,
         found.place,
-        runs,
+        _runs_of(found.pieces),
         bytes=found.bytes,
         is_more=found.is_more,
-        is_rewound=scan.is_rewound,
+        is_rewound=is_rewound,
     )
 
 

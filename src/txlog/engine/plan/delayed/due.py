@@ -329,6 +329,33 @@ def _is_stale(place: Place, delayed: Delayed) -> bool:
     return place.cuts != delayed.cuts and place.pointer < after_time(delayed.cutoff_ms)
 
 
+def all_due(
+    view: View,
+    number: int,
+    cursor: Cursor,
+    place: Place | None,
+    now: Instant,
+    cutoff: int,
+    limit: int,
+    bytes_max: int,
+) -> Due | None:
+    """What follows a place where no message can be waiting for its time; None: a scan must look.
+
+    The scan would find the same, in many more steps.
+    """
+    delayed = view.delayed(number)
+    if not delayed.is_empty or cutoff < delayed.passed_ms or ACTIVE not in view.catalog.settings:
+        return None
+    if place is not None and (place.strays or place.members or _is_stale(place, delayed)):
+        return None
+    busy = (cursor.acked, cursor.held, cursor.leases.leased, cursor.leases.not_due(now)[0])
+    found = plan(view, number, stands_at(cursor, place, now), limit, busy, bytes_max=bytes_max)
+    pointer = after_time(cutoff)
+    cuts, losses = delayed.cuts, delayed.losses
+    after = Place(cursor.round, found.after, (), pointer, cuts, losses, True)
+    return Due(found.pieces, after, found.bytes)
+
+
 def due_for_any(view: View, number: int, scan: DueScan, limit: int, bytes_max: int) -> Due:
     """A whole scan for a Shared subscription: what is due below the mark, then what follows it.
 

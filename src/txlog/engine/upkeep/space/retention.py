@@ -96,7 +96,7 @@ def expire_due(store: Store, pairs: Sequence[Pair] | None = None, *, fresh: bool
             if pairs is not None
             else [(held.topic, held.number) for held in view.catalog.subscriptions.values()]
         )
-        timed = [pair for pair in asked if _is_timed(view, store.settings, pair[0])]
+        timed = [pair for pair in asked if is_timed(view, store.settings, pair[0])]
         now = store.clock.now()
         return [pair for pair in timed if expire(view, store.settings, now, [pair]).ops]
 
@@ -108,6 +108,7 @@ def expire_due(store: Store, pairs: Sequence[Pair] | None = None, *, fresh: bool
     return answer
 
 
-def _is_timed(view: View, settings: Settings, number: int) -> bool:
+def is_timed(view: View, settings: Settings, number: int) -> bool:
+    """True when the messages of a topic have a time to live."""
     topic = view.catalog.topics.get(number)
     return topic is not None and retention_policy(view, settings, topic).ttl_ms is not None
