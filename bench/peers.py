@@ -5,6 +5,7 @@ second (transactions or messages) of the timed part alone. Everything is durable
 counted: txlog with durability sync, SQLite with WAL and synchronous=FULL, DuckDB by its commit.
 
     W1  transactions of 2 x 10 messages on two partitions and 10 acknowledgements
+    W1t the same by 16 threads of one process; SQLite has a connection for each
     W2  transactions of 10,000 messages, from an Arrow table
     W3  batches of 1,000 messages consumed and acknowledged, one transaction a batch
     W4  all messages read, without acknowledgement
@@ -16,6 +17,8 @@ import hashlib
 import sqlite3
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -25,6 +28,7 @@ import pyarrow as pa
 import txlog
 
 VALUE_BYTES = 100
+W1_THREADS = 16
 BULK_ROWS = 10_000
 CONSUME_ROWS = 1_000
 PARTITION_ROWS = 10
@@ -71,6 +75,26 @@ class Seconds:
         self.elapsed = time.perf_counter() - self._start
 
 
+Step = Callable[[int], None]
+
+
+def _rate(count: int, steps: list[Step]) -> float:
+    """A second, of numbered steps that as many threads make in turns as there are functions."""
+
+    def run(first: int) -> None:
+        for number in range(first, count, len(steps)):
+            steps[first](number)
+
+    with Seconds() as timed:
+        if len(steps) == 1:
+            run(0)
+        else:
+            with ThreadPoolExecutor(len(steps)) as pool:
+                for one in [pool.submit(run, first) for first in range(len(steps))]:
+                    one.result()
+    return count / timed.elapsed
+
+
 # --- txlog -------------------------------------------------------------------------------------
 
 
@@ -89,7 +113,7 @@ def _fill(client: txlog.Client, topic: str, count: int, partitions: int = 1) -> 
         producer.send_batch(pa.table({"value": column.slice(start, BULK_ROWS)}))
 
 
-def txlog_w1(where: Path, count: int) -> float:
+def txlog_w1(where: Path, count: int, threads: int = 1) -> float:
     with _store(where) as client:
         _fill(client, "in", count * TXN_ACKS)
         client.create_subscription("in", "s")
@@ -104,17 +128,17 @@ def txlog_w1(where: Path, count: int) -> float:
         producer = client.producer("out")
         partition = pa.array([0] * PARTITION_ROWS + [1] * PARTITION_ROWS, pa.int32())
         payload = values(len(partition))
-        with Seconds() as timed:
-            for i in range(count):
-                batch = pa.RecordBatch.from_arrays(
-                    [pa.array(payload, pa.binary()), partition], names=["value", "partition"]
-                )
-                with client.transaction() as txn:
-                    producer.send_batch_async(batch, txn=txn)
-                    client.acknowledge_async(
-                        "in", "s", ids[i * TXN_ACKS : (i + 1) * TXN_ACKS], txn=txn
-                    )
-    return count / timed.elapsed
+
+        def step(number: int) -> None:
+            batch = pa.RecordBatch.from_arrays(
+                [pa.array(payload, pa.binary()), partition], names=["value", "partition"]
+            )
+            acked = ids[number * TXN_ACKS : (number + 1) * TXN_ACKS]
+            with client.transaction() as txn:
+                producer.send_batch_async(batch, txn=txn)
+                client.acknowledge_async("in", "s", acked, txn=txn)
+
+        return _rate(count, [step] * threads)
 
 
 def txlog_w2(where: Path, count: int) -> float:
@@ -162,7 +186,9 @@ def txlog_w4(where: Path, count: int) -> float:
 
 def sqlite_open(where: Path) -> sqlite3.Connection:
     """A database at its best: WAL, prepared statements by sqlite3's cache, no implicit begin."""
-    db = sqlite3.connect(where / "peer.db", isolation_level=None)
+    db = sqlite3.connect(
+        where / "peer.db", isolation_level=None, timeout=60, check_same_thread=False
+    )
     db.execute("PRAGMA journal_mode=WAL")
     db.execute("PRAGMA synchronous=FULL")
     return db
@@ -190,30 +216,33 @@ def _sqlite_append(
     db.execute("COMMIT")
 
 
-def sqlite_w1(where: Path, count: int) -> float:
-    db = sqlite_open(where)
-    db.executescript(SQLITE_SCHEMA)
+def sqlite_w1(where: Path, count: int, threads: int = 1) -> float:
+    dbs = [sqlite_open(where) for _ in range(threads)]
+    dbs[0].executescript(SQLITE_SCHEMA)
     payload = values(2 * PARTITION_ROWS)
-    with Seconds() as timed:
-        for txn in range(count):
-            now = _now_ms()
-            first = txn * PARTITION_ROWS
-            db.execute("BEGIN IMMEDIATE")
-            db.execute("INSERT INTO txns VALUES (?, 'COMMITTED', ?)", (txn, now))
-            db.executemany(
-                INSERT_MESSAGE,
-                [
-                    (i // PARTITION_ROWS, first + i % PARTITION_ROWS, txn, now, value)
-                    for i, value in enumerate(payload)
-                ],
-            )
-            db.executemany(
-                "INSERT INTO acks VALUES (1, 0, ?)",
-                [(entry,) for entry in range(txn * TXN_ACKS, (txn + 1) * TXN_ACKS)],
-            )
-            db.execute("COMMIT")
-    db.close()
-    return count / timed.elapsed
+
+    def step(db: sqlite3.Connection, txn: int) -> None:
+        now = _now_ms()
+        first = txn * PARTITION_ROWS
+        db.execute("BEGIN IMMEDIATE")
+        db.execute("INSERT INTO txns VALUES (?, 'COMMITTED', ?)", (txn, now))
+        db.executemany(
+            INSERT_MESSAGE,
+            [
+                (i // PARTITION_ROWS, first + i % PARTITION_ROWS, txn, now, value)
+                for i, value in enumerate(payload)
+            ],
+        )
+        db.executemany(
+            "INSERT INTO acks VALUES (1, 0, ?)",
+            [(entry,) for entry in range(txn * TXN_ACKS, (txn + 1) * TXN_ACKS)],
+        )
+        db.execute("COMMIT")
+
+    found = _rate(count, [partial(step, db) for db in dbs])
+    for db in dbs:
+        db.close()
+    return found
 
 
 def sqlite_w2(where: Path, count: int) -> float:
@@ -308,6 +337,13 @@ def cold_stores(where: Path, topics: int, messages: int) -> None:
 
 WORKLOADS: dict[str, tuple[str, dict[str, Callable[[Path, int], float]]]] = {
     "W1": ("transactions/s, 2 x 10 messages + 10 acks", {"txlog": txlog_w1, "sqlite": sqlite_w1}),
+    "W1t": (
+        f"the same by {W1_THREADS} threads",
+        {
+            "txlog": partial(txlog_w1, threads=W1_THREADS),
+            "sqlite": partial(sqlite_w1, threads=W1_THREADS),
+        },
+    ),
     "W2": (
         "messages/s produced, 10,000 a transaction, from Arrow",
         {"txlog": txlog_w2, "sqlite": sqlite_w2, "duckdb": duckdb_w2},
