@@ -13,7 +13,7 @@ import pyarrow.dataset as ds
 from txlog.api.client import Client
 from txlog.engine.upkeep.delayed.sources import Search
 from txlog.engine.upkeep.space.compact import Arrange
-from txlog.errors import BadRecord, TopicNotFound
+from txlog.errors import BadRecord, SqlError, TopicNotFound, Usage
 from txlog.ids import TopicName
 from txlog.jobs.engine import LARGE_CHUNKS, STORED, Ask
 from txlog.jobs.export_files import write_files
@@ -84,11 +84,13 @@ class Local:
         """Store the rows of files as one batch, in their order."""
         bulk = client.bulk(topic, key=key, batch=batch)
         with telling(source), opened(source) as session:
-            check_lines(session, source)
             try:
                 return bulk.commit(bulk.stage(map(as_message, message_rows(session, source))))
-            except BaseException:  # whatever ended it, what is staged goes
+            except BaseException as error:  # whatever ended it, what is staged goes
                 bulk.abort()
+                if isinstance(error, (SqlError, Usage, pa.ArrowException)):
+                    with opened(source) as other:  # the rows of this one may not be read to the end
+                        check_lines(other, source)  # a line that is no object comes first
                 raise
 
     def replay(

@@ -42,34 +42,40 @@ def _decoded(text: str, encoding: str) -> str:
     )
 
 
-def _said(name: str) -> str:
-    """SQL for the bytes in an envelope."""
-    member, encoding = f"json_extract_string(line, '$.{name}')", f"'$.{name}_encoding'"
-    return _decoded(member, f"json_extract_string(line, {encoding})")
-
-
-def _instant(name: str) -> str:
-    millis = f"CAST(json_extract_string(line, '$.{name}') AS BIGINT)"
-    return f"epoch_ms({millis}) AT TIME ZONE 'UTC'"
+def _instant(millis: str) -> str:
+    return f"epoch_ms(CAST({millis} AS BIGINT)) AT TIME ZONE 'UTC'"
 
 
 # What DuckDB reads at once is sixteen of the longest lines, unless it is said; a line must lie in
 # two pieces at most.
 _LINE_BYTES_MAX: Final = 16 << 20
 _LINES: Final = f"max_line_size = {_LINE_BYTES_MAX}, buffer_size = {2 * _LINE_BYTES_MAX}"
+# The members of an envelope that are read as text.
+_SAID: Final = ("value", "value_encoding", "key", "key_encoding", "event_time", "deliver_at")
+_VALUE, _VALUE_AS, _KEY, _KEY_AS, _EVENT, _DELIVER = (f"said[{n}]" for n in range(1, 7))
+# What is valid is an object if it begins with a brace; a member of what is not valid is an error.
+_IS_OBJECT: Final = r"starts_with(ltrim(line, E' \t\r\n'), '{')"
+
+
+def _checked(value: str, also: str = "") -> str:
+    """SQL for the value of a line; an error if it is no object of JSON."""
+    return f"CASE WHEN {also}{_IS_OBJECT} THEN {value} ELSE error('not a JSON object') END"
+
+
 _ENVELOPE: Final = {
-    "value": _said("value"), "key": _said("key"),
+    "value": _checked(_decoded(_VALUE, _VALUE_AS)), "key": _decoded(_KEY, _KEY_AS),
     "properties": "CAST(json_extract(line, '$.properties') AS MAP(VARCHAR, VARCHAR))",
-    "event_time": _instant("event_time"), "deliver_at": _instant("deliver_at"),
+    "event_time": _instant(_EVENT), "deliver_at": _instant(_DELIVER),
 }  # fmt: skip
 
 
 def message_rows(session: Session, source: Files) -> Rows:
     """The messages of a source, read as they are asked for, in the order of its files.
 
-    raises: SqlError; InvalidArgument for a missing column
+    raises: SqlError, also for a line that is no object of JSON: `check_lines` says which;
+            InvalidArgument for a missing column
     """
-    return session.stream(f"SELECT {_columns(session, source)} FROM {_scan(source)}")
+    return session.stream(_selected(session, source))
 
 
 def count_rows(session: Session, source: Files) -> int:
@@ -170,7 +176,11 @@ def check_lines(session: Session, source: Files) -> None:
 
 
 def _selected(session: Session, source: Files) -> str:
-    return f"SELECT {_columns(session, source)} FROM {_scan(source)}"
+    scan = _scan(source)
+    if source.form == "envelope":  # a line is parsed once for all that is text in it
+        paths = ", ".join(f"'$.{name}'" for name in _SAID)
+        scan = f"(SELECT line, json_extract_string(line, [{paths}]) AS said FROM {scan})"
+    return f"SELECT {_columns(session, source)} FROM {scan}"
 
 
 def _columns(session: Session, source: Files) -> str:
@@ -180,7 +190,7 @@ def _columns(session: Session, source: Files) -> str:
         return ", ".join(f"{sql} AS {name}" for name, sql in _ENVELOPE.items())
     if source.form == "ndjson":
         members = {"key": chosen.key, "event_time": chosen.event_time}
-        out = ["encode(line) AS value"]
+        out = [f"{_checked('encode(line)', 'json_valid(line) AND ')} AS value"]
         for name, member in members.items():
             if member is not None:
                 path = _text(f'$."{member}"')
@@ -232,7 +242,7 @@ def _shaped(name: str, column: str, kind: pa.DataType) -> str:
     """A column as a message has it."""
     if name in ("event_time", "deliver_at"):
         if pa.types.is_integer(kind):
-            return f"epoch_ms(CAST({column} AS BIGINT)) AT TIME ZONE 'UTC'"
+            return _instant(column)
         return f"CAST({column} AS TIMESTAMPTZ)"
     if name in ("key", "value"):
         if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
