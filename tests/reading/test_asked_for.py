@@ -6,6 +6,7 @@ import pickle
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import FrozenInstanceError, replace
+from functools import partialmethod
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,9 @@ import pytest
 
 from tests.engine_kit import START_MS, Bench, say, send_txn, values
 from txlog import Bound, Message, Range, messages
+from txlog.api.client import Client
 from txlog.cli.main import main
+from txlog.cli.output.records import Records
 from txlog.engine.folds.catalog import number_of
 from txlog.engine.plan.lookup import topic as find_topic
 from txlog.engine.plan.reading import dispatch, ranges
@@ -146,6 +149,29 @@ def test_peek_reads_what_it_shows(
     assert shown == (10 if words == LOOKS[2] else 2)
     # what lies between two that were picked is read with them if it is near
     assert sum(rows_read) <= (1000 if "--random" in words else shown)
+
+
+@pytest.mark.parametrize("end", ["--first", "--last"])
+def test_peek_of_one_partition_prints_as_it_reads(
+    bench: Bench, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, end: str
+) -> None:
+    """Kills: all that was asked for in one table, and its text in one string."""
+    wanted = mixed(bench, 4, 700)
+    count = len(wanted) - 9
+    written: list[int] = []
+    made = Records.pieces
+
+    def pieces(self: Records, table: pa.Table) -> Iterator[bytes | memoryview]:
+        written.append(len(table))
+        return made(self, table)
+
+    monkeypatch.setattr(Records, "pieces", pieces)
+    monkeypatch.setattr(Client, "read", partialmethod(Client.read, batch_messages=500))
+    assert main(["-S", bench.path, "peek", "t", end, str(count), "-f", "lines"]) == 0
+    shown = capfd.readouterr().out.encode().splitlines()
+    assert shown == (wanted[:count] if end == "--first" else wanted[-count:])
+    assert sum(written) == count
+    assert max(written) <= 500
 
 
 def test_peek_around_an_id_reads_its_neighbours(

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -52,7 +53,11 @@ def some(
         counted = (START, Bound("skip", count)) if which == "first" else (Bound("last", count), END)
         kind = "range" if subscription is None else "unacked"
         chosen = Range(*counted, kind=kind, subscription=subscription)
-        held = [table for table in _read(client, target, chosen, failed) if len(table)]
+        found = _read(client, target, chosen, failed)
+        if _is_one_partition(client, target):  # there are no others to choose from
+            _print(call, client, found, raw, failed)
+            return
+        held = [table for table in found if len(table)]
     if which == "random":
         held = [_picked(held, count)]
     whole = pa.concat_tables(held) if held else None
@@ -60,12 +65,20 @@ def some(
         order = pc.sort_indices(whole["visible_time"])  # stable: ids keep their order
         picked = order[:count] if which == "first" else order[len(order) - count :]
         whole = whole.take(picked.take(pc.sort_indices(picked)))
-    _print(call, client, whole, raw, failed)
+    _print(call, client, () if whole is None else [whole], raw, failed)
 
 
-def _random(
-    client: Client, target: Target, count: int, subscription: str | None
-) -> pa.Table | None:
+def _is_one_partition(client: Client, target: Target) -> bool:
+    if target.partitions is not None:
+        return len(target.partitions) == 1
+    name = TopicName.parse(target.topic)
+    try:
+        return client._ask(lambda view: topic(view, name).partitions) == 1
+    except Corruption:  # it is said once what comes before it is printed
+        return False
+
+
+def _random(client: Client, target: Target, count: int, subscription: str | None) -> list[pa.Table]:
     """Return random messages; only the stretches around them are read."""
     if subscription is None:
         kind, listed = "range", client.describe_topic(target.topic)["partition_list"]
@@ -95,7 +108,7 @@ def _random(
             rows = pa.concat_tables([RECEIVED.empty_table(), *part])
             numbers = [number - near[0] for number in near if number - near[0] < len(rows)]
             held.append(rows.take(pa.array(numbers, pa.int64())))
-    return pa.concat_tables(held) if held else None
+    return held
 
 
 def _of_compacted(
@@ -164,7 +177,7 @@ def around(
     if context:
         before = _before(client, target, place, context, failed)
         whole = pa.concat_tables([*before, whole])
-    _print(call, client, whole, raw, failed)
+    _print(call, client, [whole], raw, failed)
 
 
 def _from(
@@ -226,16 +239,24 @@ def _is_at(found: MessageId, place: MessageId) -> bool:
 
 
 def _print(
-    call: Call, client: Client, table: pa.Table | None, raw: bool, failed: Sequence[Corruption] = ()
+    call: Call,
+    client: Client,
+    tables: Iterable[pa.Table],
+    raw: bool,
+    failed: Sequence[Corruption] = (),
 ) -> None:
-    """Print messages, then raise whatever kept others from being read."""
+    """Print messages as they are read, then raise whatever kept others from being read."""
     columns = call.output.shown if call.flags.columns is not None else None
     form = call.output.form
     look_up = beside.beside_of(client, form) if "%" in form else None
     records = Records(form, columns, raw_strings=raw, look=call.output.look, beside=look_up)
-    call.output.out.write(records.begin())
-    if table is not None:
-        call.output.out.write(records.encode(table))
+    waiting = iter(tables)
+    first = next(waiting, None)  # what is refused is refused before the header
+    out = call.output.out
+    out.write(records.begin())
+    for table in () if first is None else chain([first], waiting):
+        for piece in records.pieces(table):
+            out.write(piece)
     if failed:
-        call.output.out.flush()
+        out.flush()
         raise failed[0]
