@@ -74,6 +74,8 @@ def txlog_serve(folder: Path, port: int) -> subprocess.Popen[bytes]:
     store = ["--store", str(folder / "store")]
     txlog = [sys.executable, "-m", "txlog", *store]
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+    # what pip installs is compiled: so is this, when the store is made
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)
     if not (folder / "store").exists():
         subprocess.run([*txlog, "init"], env=environment, check=True, stdout=subprocess.DEVNULL)
     return subprocess.Popen(

@@ -120,6 +120,41 @@ print(sorted(ran & {"pyarrow.compute", "pyarrow.parquet", *(f"txlog.{one}" for o
     assert (done.stdout, done.stderr) == ("[]\n", "")
 
 
+def test_a_server_listens_without_what_it_may_never_need(tmp_path: Path) -> None:
+    """HTTP, rules, SQL, what removes files: they run when they are used, not before it listens."""
+    txlog.init(str(tmp_path / "s"))
+    code = """
+import sys, txlog
+from txlog.serve import app
+from txlog.serve.core.address import Address
+from txlog.startup.lazy import LazyModule, NotThereYet
+def told(places):
+    ran.update(name for name, one in sys.modules.items() if type(one) is not LazyModule)
+    signal.raise_signal(signal.SIGTERM)
+import signal
+ran = set()
+client = txlog.open(sys.argv[1])
+app.serve(client, app.Options(pulsar=Address("127.0.0.1", 0)), told)
+idle = ("serve.http.application", "serve.http.listener", "serve.auth.keys", "serve.auth.tokens",
+        "api.admin", "answers.inspect", "sql.segments", "functions", "relation.build",
+        "engine.upkeep.space.sweep", "engine.upkeep.changes.log",
+        "engine.upkeep.checkpoint.history")
+heavy = {"starlette", "uvicorn", "websockets", "h11", "jwt", "cryptography", "duckdb", "typer",
+         "rich", "pyarrow.compute", "pyarrow.parquet", "orjson", "importlib.metadata", "difflib"}
+ours = [name for name in ran if name.startswith("txlog.")]
+never = {*heavy, *(f"txlog.{one}" for one in idle)}
+print(sorted(ran & never), "google.protobuf" in ran, len(ours) < 255)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path / "s")],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={"PYTHONPATH": str(SOURCE)},
+    )
+    assert (done.stdout, done.stderr) == ("[] True True\n", "")
+
+
 def test_a_command_loads_what_it_needs(tmp_path: Path) -> None:
     """One message sent: no Typer, nothing of Python's that only tells of code or packages."""
     txlog.init(str(tmp_path / "s"))

@@ -32,7 +32,7 @@ from txlog.engine.storage.chunks import ChunkFile, cut
 from txlog.engine.storage.disk.protocol import Stream, is_of_handler
 from txlog.engine.store.space import Space
 from txlog.engine.store.store import Store
-from txlog.engine.upkeep.space.sweep import unlink_unnamed
+from txlog.engine.upkeep.space import sweep
 from txlog.engine.view.paths import ledger_dir, sealed_path
 from txlog.engine.view.view import View
 from txlog.errors import (
@@ -142,11 +142,11 @@ def send(
         raise
     except TxlogError:
         with suppress(TxlogError):  # what stays is swept
-            unlink_unnamed(store, path)
+            sweep.unlink_unnamed(store, path)
         raise
     if done.duplicate:
         with suppress(TxlogError):
-            unlink_unnamed(store, path)
+            sweep.unlink_unnamed(store, path)
         return LargeReceipt(to.partition, done, 0)
     return LargeReceipt(to.partition, done, made.payload_bytes)
 
