@@ -10,11 +10,13 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
 from functools import partial
+from itertools import islice
 
 from pyroaring import BitMap, BitMap64
 
 from txlog.engine.folds import buffer as buffers
 from txlog.engine.folds.cursor import Pending, covers
+from txlog.engine.folds.topic import LedgerEnd
 from txlog.engine.model.idset import IdSet, runs_of_bitmap, runs_of_inner
 from txlog.engine.model.ops import Mark, Run
 from txlog.engine.view.view import View
@@ -25,6 +27,15 @@ from txlog.ids import MessageId
 def ledger_entries(view: View, partition: int) -> list[tuple[int, int]]:
     """(ledger, entries) of a partition, in order; the last is the open one."""
     return [(end.ledger, end.entries) for end in view.topic(partition).ledgers]
+
+
+def _place_of(ends: list[LedgerEnd], ledger: int) -> int:
+    """Where a ledger is, or would be, among those of its partition; most are the last."""
+    return len(ends) - 1 if ends[-1].ledger == ledger else bisect_left(ends, ledger, key=_number_of)
+
+
+def _number_of(end: LedgerEnd) -> int:
+    return end.ledger
 
 
 def first_entry(view: View, partition: int) -> tuple[int, int] | None:
@@ -53,12 +64,11 @@ def checked_run(view: View, partition: int, run: Run) -> Run:
     ends = view.topic(partition).ledgers
     if ledger < ends[0].ledger:  # trimmed
         return run
-    for end in reversed(ends):
-        if end.ledger == ledger and 0 <= first <= last < end.entries:
-            if first == last and first in view.watermark(partition).silent.get(ledger, ()):
-                raise _not_found(ledger, last, index_last)
-            break
-    else:
+    at = _place_of(ends, ledger)
+    is_there = at < len(ends) and ends[at].ledger == ledger
+    if not (is_there and 0 <= first <= last < ends[at].entries) or (
+        first == last and first in view.watermark(partition).silent.get(ledger, ())
+    ):
         raise _not_found(ledger, last, index_last)
     if index_first:
         marker = buffers.find_marker(view.buffer(partition), ledger, first)
@@ -168,9 +178,11 @@ def _after(view: View, partition: int, run: Run, mark: Mark) -> Run | None:
 def through(view: View, partition: int, mark: Mark, target: Mark) -> list[Run]:
     """Everything after the mark up to and including the target, as runs."""
     out: list[Run] = []
-    for ledger, entries in ledger_entries(view, partition):
-        if ledger < mark[0] or ledger > target[0]:
-            continue
+    ends = view.topic(partition).ledgers
+    for end in islice(ends, _place_of(ends, mark[0]), None):
+        ledger, entries = end.ledger, end.entries
+        if ledger > target[0]:
+            break
         last = entries - 1 if ledger < target[0] else target[1] - (target[2] != 0)
         if last >= 0:
             out += above_mark(view, partition, (ledger, 0, last, 0, 0), mark)
@@ -207,8 +219,11 @@ def acked_outcome(
         cursor.acked.entries or cursor.acked.inner or extra.entries or extra.inner
     ):
         ledger, first, last, index_first, _ = runs[0]
-        follows = (ledger, first - 1, 0) == before.mark
-        if follows and not index_first and ledger == view.topic(partition).ledgers[-1].ledger:
+        if (
+            (ledger, first - 1, 0) == before.mark
+            and not index_first
+            and not _is_end(view, partition, ledger, last)
+        ):
             before.mark = (ledger, last, 0)
             if view.watermark(partition).silent:
                 before.mark = resting(view, partition, before.mark)
@@ -233,6 +248,13 @@ def acked_outcome(
     return out, before.mark
 
 
+def _is_end(view: View, partition: int, ledger: int, entry: int) -> bool:
+    """True for the last entry of a ledger that others follow: mark-delete goes on to these."""
+    ends = view.topic(partition).ledgers
+    at = _place_of(ends, ledger)
+    return at < len(ends) - 1 and entry + 1 >= ends[at].entries
+
+
 def pending_outcome(
     view: View, subscription: int, partition: int, pending: Pending, before: Settled
 ) -> tuple[list[Run], Mark]:
@@ -254,10 +276,9 @@ def resting(view: View, partition: int, mark: Mark) -> Mark:
 def _advanced(view: View, partition: int, mark: Mark, acked: IdSet, extra: IdSet) -> Mark:
     """Mark-delete moved over everything that is acknowledged, or no data, without a gap."""
     silent = view.watermark(partition).silent
-    ledgers = ledger_entries(view, partition)
-    for at, (ledger, entries) in enumerate(ledgers):
-        if ledger < mark[0]:
-            continue
+    ends = view.topic(partition).ledgers
+    for end in islice(ends, _place_of(ends, mark[0]), None):
+        ledger, entries = end.ledger, end.entries
         if ledger > mark[0]:
             mark = (ledger, -1, 0)
         known = [s.entries[ledger] for s in (acked, extra) if ledger in s.entries]
@@ -273,7 +294,7 @@ def _advanced(view: View, partition: int, mark: Mark, acked: IdSet, extra: IdSet
                     entry, moved = step, True
         if entry > mark[1] + (mark[2] == 0):
             mark = (ledger, entry - 1, 0)
-        if entry < entries or at == len(ledgers) - 1:
+        if entry < entries:
             break
     return mark
 

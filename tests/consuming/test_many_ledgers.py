@@ -1,0 +1,112 @@
+"""Acknowledging far behind the end: the ledgers of the partition are not walked through."""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import txlog
+from tests.engine_kit import Bench, ids
+from txlog import MessageId
+
+pytestmark = pytest.mark.usefixtures("quick_disk")
+SOURCE = str(Path(txlog.__file__).parent)
+ENTRIES = 6
+
+
+def bench_of(folder: Path, ledgers: int) -> Bench:
+    """A topic whose only partition has so many ledgers."""
+    bench = Bench(folder / f"store-{ledgers}", ledger_entries_max=ENTRIES)
+    bench.client.create_topic("t")
+    bench.client.create_subscription("t", "s", type="shared")
+    producer = bench.client.producer("t")
+    for at in range(ledgers):
+        producer.send_batch(pa.table({"value": [b"%d" % at] * ENTRIES}))
+    return bench
+
+
+def bytecodes_of(step: Callable[[], object]) -> int:
+    count = 0
+
+    def trace(frame: FrameType, event: str, given: Any) -> Any:
+        nonlocal count
+        if not frame.f_code.co_filename.startswith(SOURCE):
+            return None
+        frame.f_trace_opcodes, frame.f_trace_lines = True, False
+        count += event == "opcode"
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        step()
+    finally:
+        sys.settrace(before)
+    return count
+
+
+@pytest.mark.parametrize("way", ["batch", "behind", "cumulative"])
+def test_the_number_of_ledgers_does_not_matter(tmp_path: Path, way: str) -> None:
+    """Kills: a list of all ledgers at each acknowledgement that is not in the last one."""
+    took: list[int] = []
+    for ledgers in (20, 200):
+        client = bench_of(tmp_path, ledgers).client
+        places = iter(ids(client))
+        handle = client.subscription("t", "s")
+        if way == "cumulative":
+            client.create_subscription("t", "e")
+            handle = client.subscription("t", "e")
+
+        def step(handle: Any = handle, places: Any = places) -> None:
+            one, two, three = (next(places) for _ in range(3))
+            if way == "batch":
+                handle.acknowledge([one, two, three])
+            elif way == "behind":
+                handle.acknowledge([two])
+            else:
+                handle.acknowledge([three], cumulative=True)
+
+        for _ in range(4):
+            step()
+        took.append(min(bytecodes_of(step) for _ in range(9)))
+    assert took[1] <= took[0] * 1.03
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_mark_delete_is_before_the_first_that_is_left(tmp_path: Path, seed: int) -> None:
+    """Over small ledgers, with plain acknowledgements, cumulative ones and transactions."""
+    print(f"seed {seed}")
+    chance = random.Random(seed)
+    client = bench_of(tmp_path, 8).client
+    client.create_subscription("t", "e")
+    left = ids(client)
+    handle = client.subscription("t", "e")
+    ledgers = sorted({one.ledger for one in left})
+    while left:
+        at = chance.choice((0, 0, 0, chance.randrange(len(left))))
+        some = left[at : at + chance.randrange(1, 9)]
+        how = chance.random()
+        if how < 0.2:
+            handle.acknowledge([some[-1]], cumulative=True)
+            some = left[: left.index(some[-1]) + 1]
+        elif how < 0.6:
+            handle.acknowledge(some)
+        else:
+            with client.transaction() as txn:
+                client.acknowledge("t", "e", some, txn=txn)
+        left = [one for one in left if one not in some]
+        mark = client._store.read(lambda view: view.cursor(2, 1).mark_delete)
+        after = left[0] if left else MessageId(ledgers[-1], ENTRIES)
+        expected = (after.ledger, after.entry - 1, 0)
+        assert mark == expected
+        backlog = next(row for row in client.subscriptions("t") if row["subscription"] == "e")[
+            "backlog"
+        ]
+        assert backlog == len(left)
