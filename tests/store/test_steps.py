@@ -111,9 +111,9 @@ def shared(client: Client) -> Step:
 CASES = {
     "transaction": (transaction, 285),
     "send": (send, 200),
-    "receive": (receive, 220),
-    "batch": (batch, 630),
-    "shared": (shared, 435),
+    "receive": (receive, 210),
+    "batch": (batch, 612),
+    "shared": (shared, 418),
 }
 
 
