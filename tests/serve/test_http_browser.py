@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -33,6 +34,8 @@ consume = ["refunds"]
 ASKED = "document.getElementById('login').open"
 STATE = "document.getElementById('state').textContent"
 LOOKED = "document.documentElement.dataset.looks"
+HEALTH = "document.getElementById('health').textContent"
+SAID = "document.getElementById('said').textContent"
 RESULT = "document.querySelector('#result table, #result .bad')"
 
 
@@ -186,6 +189,75 @@ def test_it_follows_the_store_and_a_topic_is_one_click_away(
     page.ask("document.querySelector('[data-topic=refunds]').click()")
     page.until(RESULT)
     assert "a new one" in page.ask(f"{RESULT}.innerText")
+
+
+def test_a_server_that_has_gone_is_told_from_one_that_is_paused(page: Page, tmp_path: Path) -> None:
+    """Kills: `live`, or a health of before, while nothing answers; `Failed to fetch`."""
+    path = str(tmp_path / "gone")
+    txlog.init(path)
+    with at(path) as url:
+        visited(page, url, 1280, 900, "light")
+    page.until(f"{STATE} === 'reconnecting'")
+    assert page.ask(HEALTH) == "unknown"
+    assert page.ask(SAID).startswith("The server does not answer. It is asked again")
+    page.press("p")
+    assert page.ask(STATE) == "paused, reconnecting"
+    page.press("p")
+    assert page.ask(STATE) == "reconnecting"
+    page.press("/")
+    page.write("SELECT 1")
+    page.press("Enter", ctrl=True)
+    page.until(RESULT)
+    assert page.ask(f"{RESULT}.innerText") == "The server does not answer."
+    page.press("Escape")
+    page.press("p")
+    with at(path, "--http", url.removeprefix("http://")):
+        page.until(f"{STATE} === 'paused' && document.body.className === ''")
+        page.press("p")
+        page.until(f"{STATE} === 'live' && {HEALTH} !== 'unknown'")
+        (tmp_path / "gone").rename(tmp_path / "moved")
+        page.until(f"{STATE} === 'failing'")
+        assert "was moved away" in page.ask(SAID) and page.ask(HEALTH) == "unknown"
+        (tmp_path / "moved").rename(tmp_path / "gone")
+        page.until(f"{STATE} === 'live' && {HEALTH} !== 'unknown'")
+
+
+def test_what_is_very_long_stays_in_its_place(page: Page, tmp_path: Path) -> None:
+    """A value, SQL, a reason: the page gets neither wider nor endless."""
+    path = str(tmp_path / "long")
+    txlog.init(path)
+    with txlog.open(path) as client:
+        client.create_topic("long")
+        client.producer("long").send(b"x" * 200_000, key="k" * 5_000)
+    with at(path) as url:
+        visited(page, url, 390, 844, "dark")
+        page.ask("document.querySelector('[data-topic=long]').click()")
+        page.until("document.querySelector('#result table')")
+        assert "x… (200,000 characters)" in page.ask(f"{RESULT}.innerText")
+        page.press("/")
+        page.ask("document.getElementById('sql').value = ''")
+        page.write(f"SELECT {'y' * 3_000} FROM long")
+        page.press("Enter", ctrl=True)
+        page.until("document.querySelector('#result .bad')")
+        assert page.ask("document.getElementById('browse').offsetHeight") < 1_200
+        assert page.ask("document.documentElement.scrollWidth") <= 390
+
+
+def test_what_has_the_focus_keeps_it_when_the_store_changes(page: Page, tmp_path: Path) -> None:
+    """Kills: a keyboard that is thrown back to the top each second, a page that jumps."""
+    path = str(tmp_path / "store")
+    full_store(path)
+    with txlog.open(path) as client, at(path) as url:
+        visited(page, url, 1280, 900, "light")
+        for has, what in (("className", ".scroll"), ("dataset.topic", "[data-topic=refunds]")):
+            page.ask(f"document.querySelector('#topics {what}').focus()")
+            page.ask("scrollTo({top: 900, behavior: 'instant'})")
+            focused = page.ask(f"document.activeElement.{has}")
+            before = page.ask("document.querySelector('#topics').innerText")
+            client.producer("refunds").send(b"another")
+            page.until(f"document.querySelector('#topics').innerText !== {json.dumps(before)}")
+            assert page.ask(f"document.activeElement.{has}") == focused != ""
+            assert page.ask("scrollY") == 900
 
 
 # --- tokens ----------------------------------------------------------------------------------

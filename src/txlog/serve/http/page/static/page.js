@@ -13,13 +13,24 @@ const held = (place) => { // text that somebody is selecting
   return !chosen.isCollapsed && place.contains(chosen.anchorNode);
 };
 let isPaused = false;
+let link = ["connecting", ""]; // to the server: a word, and live, lost or neither
 let stop = null; // ends the stream
 const kept = new Map(); // sections that came while paused
 
-function state(word, kind) {
-  $("state").textContent = word;
-  $("dot").className = `dot ${kind}`;
-  document.body.classList.toggle("lost", kind === "lost");
+function state(word, kind, said) {
+  link = [word, kind];
+  drawState();
+  if (kind !== "lost") return;
+  $("health").textContent = "unknown"; // what was seen last may not be so any more
+  $("health").className = "pill";
+  if (said) $("said").textContent = said;
+}
+
+function drawState() {
+  const [word, kind] = link, isLost = kind === "lost";
+  $("state").textContent = !isPaused ? word : isLost ? `paused, ${word}` : "paused";
+  $("dot").className = `dot ${isPaused && !isLost ? "" : kind}`;
+  document.body.classList.toggle("lost", isLost);
 }
 
 function put(name, text) {
@@ -29,14 +40,17 @@ function put(name, text) {
   // What a reader has opened, scrolled or focused stays so.
   const opened = [...place.querySelectorAll("details")].map((one) => one.open);
   const scrolled = [...place.querySelectorAll(".scroll")].map((one) => [one.scrollLeft, one.scrollTop]);
-  const focused = place.contains(document.activeElement) ? document.activeElement.dataset.topic : null;
+  const active = place.contains(document.activeElement) ? document.activeElement : null;
+  const inTurn = () => [...place.querySelectorAll("summary, button, .scroll")];
+  const at = active && inTurn().indexOf(active), topic = active?.dataset.topic;
   place.innerHTML = text; // made by the server, with every text from the store escaped
   place.querySelectorAll("details").forEach((one, at) => { one.open = opened[at] === true; });
   place.querySelectorAll(".scroll").forEach((one, at) => {
     [one.scrollLeft, one.scrollTop] = scrolled[at] || [0, 0];
   });
-  if (focused) {
-    [...place.querySelectorAll("[data-topic]")].find((one) => one.dataset.topic === focused)?.focus();
+  if (active) {
+    const named = topic && [...place.querySelectorAll("[data-topic]")].find((one) => one.dataset.topic === topic);
+    (named || inTurn()[at])?.focus({ preventScroll: true });
   }
   return true;
 }
@@ -65,12 +79,11 @@ function show(look) {
 const AGAIN_MS = 3000;
 const hear = {
   look: (found) => {
-    if (!isPaused) state("live", "live");
+    state("live", "live");
     show(found);
   },
   failure: ({ reason, hint }) => {
-    state("failing", "lost");
-    $("said").textContent = hint ? `${reason} (${hint})` : reason;
+    state("failing", "lost", hint ? `${reason} (${hint})` : reason);
   },
 };
 
@@ -94,13 +107,14 @@ async function connect() {
   stop?.abort();
   const ending = stop = new AbortController();
   while (!ending.signal.aborted) {
+    let said = "The server does not answer.";
     try {
       const answer = await fetch("page/stream", { headers: signed(), signal: ending.signal });
       if (answer.status === 401 || answer.status === 403) { refused(answer.status, (await answer.json()).reason); return; }
-      if (answer.ok) await follow(answer.body);
+      if (answer.ok) await follow(answer.body); else said = `The server answers ${answer.status}.`;
     } catch { /* tried again */ }
     if (ending.signal.aborted) return;
-    state("reconnecting", "lost");
+    state("reconnecting", "lost", `${said} It is asked again every ${AGAIN_MS / 1000} seconds.`);
     await new Promise((done) => { setTimeout(done, AGAIN_MS); });
   }
 }
@@ -139,7 +153,7 @@ $("account").addEventListener("click", () => {
 function pause() {
   isPaused = !isPaused;
   $("pause").setAttribute("aria-pressed", String(isPaused));
-  state(isPaused ? "paused" : "live", isPaused ? "" : "live");
+  drawState();
   if (!isPaused) putAll();
 }
 
@@ -183,6 +197,10 @@ function table(found) {
   return scroll;
 }
 
+const SHOWN_MAX = 2000; // as the server cuts what SQL finds
+const shortened = (text) => (text === null || text.length <= SHOWN_MAX ? text
+  : `${text.slice(0, SHOWN_MAX)}… (${text.length.toLocaleString("en")} characters)`);
+
 // The newest messages of a topic are read from its end; SQL would look through all of it.
 async function open(topic) {
   $("sql").value = newest(topic);
@@ -194,8 +212,9 @@ async function open(topic) {
     const names = ["message_id", "publish_time", "key", "value"];
     return {
       columns: names.map((name) => ({ name, type: "string" })),
-      rows: messages.map((one) => [one.message_id, instant(one.publish_time), one.key ?? one.key_base64 ?? null,
-        one.value ?? (one.value_base64 === undefined ? null : `base64: ${one.value_base64}`)]),
+      rows: messages.map((one) => [one.message_id, instant(one.publish_time),
+        shortened(one.key ?? one.key_base64 ?? null),
+        shortened(one.value ?? (one.value_base64 === undefined ? null : `base64: ${one.value_base64}`))]),
       said: `the newest ${messages.length} messages`,
     };
   });
@@ -203,8 +222,8 @@ async function open(topic) {
 
 async function answered(asked, made) {
   try {
-    const answer = await asked;
-    const found = await answer.json();
+    const answer = await asked.catch(() => { throw new Error("The server does not answer."); });
+    const found = await answer.json().catch(() => { throw new Error(`The server answers ${answer.status}.`); });
     if (!answer.ok) throw new Error(found.hint ? `${found.reason} (${found.hint})` : found.reason);
     const { said, ...rest } = made(found);
     $("answer").textContent = said;
