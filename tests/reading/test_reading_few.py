@@ -14,7 +14,8 @@ from tests.engine_kit import Bench
 from txlog import Bound, Client, Range
 from txlog.api.reading.message import messages
 from txlog.engine.model import tail
-from txlog.engine.model.schema import decode_rows
+from txlog.engine.model.schema import PROPERTY_MAP, decode_rows
+from txlog.engine.plan.reading.dispatch import RECEIVED
 from txlog.engine.storage import segment
 from txlog.engine.view import files
 from txlog.engine.view.view import View
@@ -207,3 +208,23 @@ def test_a_message_is_made_from_few_steps(bench: Bench) -> None:
     first, second = list(messages(rows))[:2]
     assert first.properties == second.properties == {}
     assert first.properties is not second.properties
+
+
+def test_properties_of_maps_however_they_lie() -> None:
+    """Kills: dicts from the pairs under a null, from before a slice, or shared by two rows."""
+    pairs = [[("a", "1"), ("b", "2")], None, [], [("a", "3")], [("x", "4"), ("x", "5")], None]
+    maps = pa.array(pairs, PROPERTY_MAP)
+    hidden = pa.MapArray.from_arrays(
+        maps.offsets, maps.keys, maps.items, mask=pa.array([True, *[False] * 5])
+    )
+    nulls = pa.nulls(3, PROPERTY_MAP)
+    for chunks in ([maps], [maps.slice(1, 4), maps.slice(3)], [hidden, nulls, maps], [nulls]):
+        column = pa.chunked_array(chunks)
+        length = len(column)
+        given = {"properties": column, "ledger": pa.repeat(pa.scalar(1, pa.int64()), length)}
+        table = pa.table(
+            [given.get(one.name, pa.nulls(length, one.type)) for one in RECEIVED], schema=RECEIVED
+        )
+        found = [message.properties for message in messages(table)]
+        assert found == [dict(one or ()) for one in column.to_pylist()]
+        assert len({id(one) for one in found}) == length

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, fields
-from functools import lru_cache
 from itertools import chain, repeat
 from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
 
@@ -205,15 +204,12 @@ class _Draft:
 
 
 def messages(table: pa.Table, decoder: Decoder | None = None) -> Iterator[Message]:
-    """Yield a Message for each row of a received table, in order; decoder: for Message.decode."""
+    """A Message for each row of a received table, in order; decoder: for Message.decode."""
     versions = table.column("schema_version")
     if decoder is not None and versions.null_count < len(versions):
         decoder.renew()
-    if table.num_rows <= _TOGETHER:
-        yield from _made(table, decoder)
-        return
-    for at in range(0, table.num_rows, _TOGETHER):
-        yield from _made(table.slice(at, _TOGETHER), decoder)
+    parts = (table.slice(at, _TOGETHER) for at in range(0, table.num_rows, _TOGETHER))
+    return chain.from_iterable(_made(part, decoder) for part in parts)
 
 
 def _made(table: pa.Table, decoder: Decoder | None) -> list[Message]:
@@ -255,7 +251,28 @@ def _properties(table: pa.Table) -> Iterable[dict[str, str]]:
     column = table.column("properties")
     if column.null_count == len(column):
         return map(dict, repeat(()))
-    return (dict(pairs) if pairs else {} for pairs in column.to_pylist())
+    return chain.from_iterable(map(_dicts, column.chunks))
+
+
+def _dicts(maps: pa.MapArray) -> Iterable[dict[str, str]]:
+    """A dict for each map: what `to_pylist` makes first costs as much again."""
+    if maps.null_count == len(maps):
+        return map(dict, repeat((), len(maps)))
+    bounds = maps.offsets.to_pylist()
+    first, at = bounds[0], 0
+    names, texts = (
+        part.slice(first, bounds[-1] - first).to_pylist() for part in (maps.keys, maps.items)
+    )
+    is_there = maps.is_valid().to_pylist() if maps.null_count else repeat(True)
+    out: list[dict[str, str]] = []
+    for bound, is_set in zip(bounds[1:], is_there, strict=False):
+        one: dict[str, str] = {}
+        end = bound - first
+        while at < end:
+            one[names[at]] = texts[at]
+            at += 1
+        out.append(one if is_set else {})
+    return out
 
 
 def _txns(table: pa.Table) -> Iterable[TxnId | None]:
@@ -263,13 +280,17 @@ def _txns(table: pa.Table) -> Iterable[TxnId | None]:
     column = table.column("txn_most")
     if column.null_count == len(column):
         return repeat(None)
-    return map(_txn, zip(column.to_pylist(), _items(table, "txn_least"), strict=False))
+    halves = zip(column.to_pylist(), _items(table, "txn_least"), strict=False)
+    return map(_Txns().__getitem__, halves)
 
 
-@lru_cache(16)
-def _txn(halves: tuple[int | None, int]) -> TxnId | None:
-    most, least = halves
-    return None if most is None else TxnId.from_halves(most, least)
+class _Txns(dict[tuple[int | None, int], TxnId | None]):
+    """The ids of halves, each made once."""
+
+    def __missing__(self, halves: tuple[int | None, int]) -> TxnId | None:
+        most, least = halves
+        made = self[halves] = None if most is None else TxnId.from_halves(most, least)
+        return made
 
 
 def _items(table: pa.Table, name: str) -> Iterable[Any]:
