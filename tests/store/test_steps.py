@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
+from itertools import islice
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -19,6 +20,7 @@ import pytest
 import txlog
 from tests.engine_kit import Bench
 from txlog import Client
+from txlog.engine.storage import columns, segment_reader
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 SOURCE = str(Path(txlog.__file__).parent)
@@ -139,3 +141,40 @@ def test_a_frame_of_another_process(bench: Bench) -> None:
     for _ in range(COUNTED):
         step()
     assert 20 * COUNTED < calls_of(other._store.refresh) <= 31 * COUNTED
+
+
+def by_iteration(client: Client) -> Step:
+    """Two thousand messages, half of them in transactions of a hundred; the most in files."""
+    producer, hundred = client.producer("t"), rows(100)
+    for _ in range(12):
+        producer.send_batch(hundred)
+        with client.transaction() as txn:
+            producer.send_batch(hundred, txn=txn)
+    client.checkpoint()
+    client.checkpoint_automatically = False
+    return lambda: sum(1 for _ in islice(client.reader("t"), 2000))
+
+
+def test_functions_for_a_message_by_iteration(bench: Bench) -> None:
+    """The generator goes on and a message is made: two, and 0.75 for batches of small pieces."""
+    step = by_iteration(bench.client)
+    step()
+    assert 2 * 2000 < calls_of(step) <= 2.8 * 2000
+
+
+def test_a_row_group_is_shaped_once_for_all_that_is_cut_out_of_it(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ten pieces that lie in two files in turn: each was brought into shape by itself, at 35 us."""
+    step = by_iteration(bench.client)
+    shaped: list[int] = []
+
+    def conform(table: pa.Table, schema: pa.Schema) -> pa.Table:
+        shaped.append(table.num_rows)
+        return columns.conform(table, schema)
+
+    monkeypatch.setattr(segment_reader, "conform", conform)
+    step()
+    assert shaped == [1212, 1212]  # the topic's part and the sidecar's, with their markers
+    step()
+    assert len(shaped) <= 4

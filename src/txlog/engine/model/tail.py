@@ -16,7 +16,6 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
-from functools import lru_cache
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
@@ -52,7 +51,7 @@ from txlog.engine.model.schema import (
 )
 from txlog.engine.storage import segment_reader
 from txlog.engine.storage.checked import HINT
-from txlog.engine.storage.columns import nulls_of
+from txlog.engine.storage.columns import nulls_of, schema_of
 from txlog.engine.storage.journal.file import JournalName, RawFrame
 from txlog.engine.storage.journal.frame import decode_header, is_genuine
 from txlog.engine.storage.journal.journal import Journal
@@ -444,12 +443,7 @@ class Tail:
                 made.append(repeat_runs(_CONSTANT[name](runs), stops, kind, ends))
             else:
                 made.append(nulls(kind))
-        return pa.Table.from_arrays(made, schema=_schema_of(tuple(names)))
-
-
-@lru_cache(maxsize=64)
-def _schema_of(names: tuple[str, ...]) -> pa.Schema:
-    return pa.schema([MESSAGE.field(name) for name in names])
+        return pa.Table.from_arrays(made, schema=schema_of(tuple(names)))
 
 
 def _by_frame(slices: list[Slice]) -> Iterator[tuple[TailRun, list[Span]]]:

@@ -46,6 +46,13 @@ MESSAGE = pa.schema(
 _VARIABLE: Final = frozenset([pa.string(), pa.binary()])
 _FIXED: Final = frozenset([pa.int8(), pa.int32(), pa.int64(), INSTANT])
 FEW_ROWS: Final = 1024  # below it, sharing costs more than it saves
+SHARED_ROWS: Final = 1 << 16  # null columns up to here share one memory; a row group has fewer
+
+
+@lru_cache(maxsize=64)
+def schema_of(names: tuple[str, ...]) -> pa.Schema:
+    """MESSAGE with these columns only, in this order; the same object each time."""
+    return pa.schema([MESSAGE.field(name) for name in names])
 
 
 def constant(value: object, kind: pa.DataType, total: int) -> pa.Array:
@@ -77,12 +84,21 @@ def nulls_of(total: int) -> Callable[[pa.DataType], pa.Array]:
         if not (kind in _FIXED or kind in _VARIABLE):
             return pa.nulls(total, kind)
         if not shared:
-            shared.append(pa.nulls(total + 1, pa.int64()).buffers()[1])
+            shared.append(_zeros() if total < SHARED_ROWS else _zeros_of(total))
         [zeros] = shared
         buffers = [zeros, zeros, zeros] if kind in _VARIABLE else [zeros, zeros]
         return pa.Array.from_buffers(kind, total, buffers, total)
 
     return nulls
+
+
+@lru_cache(maxsize=1)
+def _zeros() -> pa.Buffer:
+    return _zeros_of(SHARED_ROWS)
+
+
+def _zeros_of(rows: int) -> pa.Buffer:
+    return pa.nulls(rows + 1, pa.int64()).buffers()[1]
 
 
 def conform(table: pa.Table, schema: pa.Schema = MESSAGE) -> pa.Table:

@@ -26,7 +26,7 @@ from txlog.engine.storage.checked import (
     group_bounds,
     said_by_arrow,
 )
-from txlog.engine.storage.columns import MESSAGE, conform
+from txlog.engine.storage.columns import MESSAGE, conform, schema_of
 from txlog.engine.storage.disk.protocol import File
 from txlog.engine.storage.segment import RECORD, FileRef, arrow_module
 from txlog.errors import Corruption
@@ -45,6 +45,8 @@ SHORT_ROWS: Final = 64
 FEW_SPANS: Final = 8
 
 Span = tuple[int, int]  # first row, row after the last
+# A row group in the shape that was wanted last: its number, the shape, its rows.
+_NO_GROUP: Final[tuple[int, pa.Schema, pa.Table]] = (-1, MESSAGE, MESSAGE.empty_table())
 
 
 class SegmentReader:
@@ -60,6 +62,7 @@ class SegmentReader:
         "_ends",
         "_file",
         "_footer",
+        "_kept",
         "_part",
         "_sized",
         "groups_decoded",
@@ -72,6 +75,7 @@ class SegmentReader:
         self._file = file
         self._ends = list(accumulate(group[0] for group in ref.groups))
         self._cache: OrderedDict[int, pa.Table] = OrderedDict()  # the columns that were wanted
+        self._kept = _NO_GROUP
         self._footer: FileMetaData | None = None  # once the tail was checked
         self._columns: frozenset[str] = frozenset()  # of a Parquet file, known with its footer
         self._sized = False
@@ -90,7 +94,7 @@ class SegmentReader:
         Reads, checks and decodes the row groups they lie in, and no others; each once if the
         spans rise, however many lie in one.
         """
-        wanted = MESSAGE if names is None else pa.schema([MESSAGE.field(name) for name in names])
+        wanted = MESSAGE if names is None else schema_of(tuple(names))
         ends = self._group_ends()
         pieces: list[pa.Table] = []
         inside: list[Span] = []  # counted from the first row of the group
@@ -114,10 +118,23 @@ class SegmentReader:
         return pieces[0] if len(pieces) == 1 else pa.concat_tables(pieces)
 
     def _cut_out(self, number: int, inside: list[Span], wanted: pa.Schema) -> pa.Table:
-        """The rows of spans of one group; columns that it lacks are made for these rows only."""
+        """The rows of spans of one group, in the shape that is wanted."""
+        if are_long(inside):
+            return take_spans(self._whole(number, wanted), inside)
         group = self._group(number, wanted.names)
-        found = [name for name in group.column_names if name in wanted.names]
-        rows = take_spans(group.select(found or group.column_names[:1]), inside)
+        return self._shaped(number, take_spans(_of(group, wanted), inside), wanted)
+
+    def _whole(self, number: int, wanted: pa.Schema) -> pa.Table:
+        """A group in the shape that is wanted; the last one is kept, to be cut again."""
+        kept = self._kept  # another thread may replace it
+        if (number, wanted) != kept[:2]:
+            group = self._group(number, wanted.names)
+            kept = (number, wanted, self._shaped(number, _of(group, wanted), wanted))
+            self._kept = kept
+        return kept[2]
+
+    def _shaped(self, number: int, rows: pa.Table, wanted: pa.Schema) -> pa.Table:
+        """Rows of a group with exactly these columns; those that the file lacks are null."""
         try:
             table = conform(rows, wanted)
             if self.ref.form == "adopted" and "lsn" in wanted.names:
@@ -155,6 +172,7 @@ class SegmentReader:
     def forget(self) -> None:
         """Keep no row group: whoever wants one reads it again."""
         self._cache.clear()
+        self._kept = _NO_GROUP
 
     def statistics(self, number: int, name: str) -> tuple[Any, Any] | None:
         """The least and greatest value of a column in a row group; None: the file does not say.
@@ -215,7 +233,7 @@ class SegmentReader:
             if not lacking:
                 return known
         table = self._decoded(number, names, known)
-        self._cache[number] = table
+        self._cache[number], self._kept = table, _NO_GROUP
         if len(self._cache) > CACHED_GROUPS:
             self._cache.popitem(last=False)
         return table
@@ -327,6 +345,13 @@ class SegmentReader:
 
     def _corrupt(self, offset: int, length: int, expected: str, found: str) -> Corruption:
         return damaged(self.ref.path, offset, length, expected, found)
+
+
+def _of(group: pa.Table, wanted: pa.Schema) -> pa.Table:
+    """The columns of a group that are wanted, or one, as it says how many rows there are."""
+    names = set(wanted.names)
+    found = [name for name in group.column_names if name in names]
+    return group.select(found or group.column_names[:1])
 
 
 def take_spans(table: pa.Table, spans: Sequence[Span]) -> pa.Table:
