@@ -15,7 +15,8 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from itertools import count
+from functools import partial
+from itertools import count, islice
 from pathlib import Path
 from types import FrameType
 from typing import Any, Final, NamedTuple
@@ -23,7 +24,7 @@ from typing import Any, Final, NamedTuple
 import pyarrow as pa
 
 import txlog
-from txlog import Client
+from txlog import Bound, Client, MessageId
 
 SOURCE: Final = str(Path(txlog.__file__).parent) + "/"
 WHERE: Final = Path(__file__).resolve().parent / ".work" / "steps"
@@ -131,6 +132,53 @@ def send(client: Client) -> Step:
     return lambda: producer.send(VALUE)
 
 
+def send_all(client: Client) -> Step:
+    """One plain message with all that can be beside its value."""
+    producer, properties = client.producer("t"), {"shop": "7", "try": "1"}
+    return lambda: producer.send(VALUE, key=b"k", properties=properties, event_time=1)
+
+
+def send_ten(client: Client) -> Step:
+    """Ten plain messages."""
+    producer, table = client.producer("t"), rows(10)
+    return lambda: producer.send_batch(table)
+
+
+def stored(client: Client) -> None:
+    """Files with 12,000 messages, half of them in transactions of a hundred."""
+    producer, table = client.producer("t"), rows(100)
+    for _ in range(60):
+        producer.send_batch(table)
+        with client.transaction() as txn:
+            producer.send_batch(table, txn=txn)
+    client.checkpoint()
+
+
+def reader_at_id(client: Client) -> Step:
+    """A new reader at a message of a transaction in the middle, and that message."""
+    stored(client)
+    message = client.reader("t", Bound("skip", 6_150)).read_next()
+    assert message is not None
+    return partial(read_one, client, message.message_id)
+
+
+def reader_at_end(client: Client) -> Step:
+    """A new reader at the last message, and that message."""
+    stored(client)
+    return partial(read_one, client, Bound("last", 1))
+
+
+def read_one(client: Client, start: MessageId | Bound) -> None:
+    with client.reader("t", start) as reader:
+        assert reader.read_next() is not None
+
+
+def iteration(client: Client) -> Step:
+    """A thousand messages by iteration, the first ten and a hundred in batches of their own."""
+    stored(client)
+    return lambda: sum(1 for _ in islice(client.reader("t"), 1_000))
+
+
 def receive(client: Client) -> Step:
     """One message received and acknowledged."""
     acknowledgeable(client, 1)
@@ -209,9 +257,20 @@ def other(client: Client) -> Step:
 
 
 CASES: Final = {
-    "transaction": transaction, "W1": w1, "send": send, "receive": receive, "batch": batch,
-    "shared": shared, "beside": beside, "other": other,
-}  # fmt: skip
+    "transaction": transaction,
+    "W1": w1,
+    "send": send,
+    "send with properties": send_all,
+    "send_batch of 10": send_ten,
+    "receive": receive,
+    "batch": batch,
+    "shared": shared,
+    "beside": beside,
+    "reader at an id": reader_at_id,
+    "reader at the end": reader_at_end,
+    "iteration": iteration,
+    "other": other,
+}
 
 
 @contextmanager
