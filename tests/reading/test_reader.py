@@ -107,6 +107,18 @@ def test_last_message_id_is_none_once_all_was_trimmed(bench: Bench) -> None:
     assert bench.client.reader("t/0").get_last_message_id() is None
 
 
+def test_a_loop_goes_on_where_a_seek_has_led(bench: Bench) -> None:
+    """Kills: a loop that keeps what was read ahead before it."""
+    ids = send(bench.client, b"a", b"b", b"c", b"d")
+    with bench.client.reader("t") as reader:
+        found = []
+        for message in reader:
+            found.append(message.value)
+            if len(found) == 2:
+                reader.seek(ids[3])
+    assert found == [b"a", b"b", b"d"]
+
+
 def test_seek_by_id_begins_with_that_message(bench: Bench) -> None:
     ids = send(bench.client, b"1", b"2", b"3")
     _, inner = send_txn(bench.client, b"4", b"5")

@@ -9,17 +9,19 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute
 import pytest
 
 import txlog
 from tests.engine_kit import Bench
-from txlog import Client
+from txlog import Bound, Client
 from txlog.engine.storage import columns, segment_reader
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
@@ -28,13 +30,16 @@ WARM, COUNTED = 40, 11
 Step = Callable[[], object]
 
 
-def calls_of(step: Step) -> int:
-    """Functions of txlog that a step calls."""
+KERNELS = pa.compute.__file__
+
+
+def calls_of(step: Step, source: str = SOURCE) -> int:
+    """Functions of txlog, or of another source, that a step calls."""
     count = 0
 
     def trace(frame: FrameType, event: str, given: Any) -> None:
         nonlocal count
-        count += frame.f_code.co_filename.startswith(SOURCE)
+        count += frame.f_code.co_filename.startswith(source)
 
     before = sys.gettrace()
     sys.settrace(trace)
@@ -104,18 +109,46 @@ def batch(client: Client) -> Step:
     return step
 
 
+def send_all(client: Client) -> Step:
+    producer = client.producer("t")
+    return lambda: producer.send(b"x", key=b"k", properties={"a": "1"}, event_time=1)
+
+
+def send_ten(client: Client) -> Step:
+    producer, ten = client.producer("t"), rows(10)
+    return lambda: producer.send_batch(ten)
+
+
+def reader_at(client: Client, start: Bound) -> Step:
+    """A new reader, and one message, of those that by_iteration sends; at its id, if it can be."""
+    by_iteration(client)
+    message = client.reader("t", start).read_next()
+    assert message is not None and message.message_id is not None
+    where = message.message_id if start.kind == "skip" else start
+
+    def step() -> None:
+        with client.reader("t", where) as reader:
+            assert reader.read_next() is not None
+
+    return step
+
+
 def shared(client: Client) -> Step:
     backlog(client, 100, "shared")
     consumer = client.consumer("t", "s")
     return lambda: consumer.acknowledge(consumer.receive_batch(100))
 
 
-CASES = {
+CASES: dict[str, tuple[Callable[[Client], Step], int]] = {
     "transaction": (transaction, 285),
     "send": (send, 200),
     "receive": (receive, 210),
     "batch": (batch, 612),
     "shared": (shared, 418),
+    "send with key, properties, time": (send_all, 200),
+    "send_batch of 10": (send_ten, 180),
+    "reader at an id": (partial(reader_at, start=Bound("skip", 150)), 290),
+    "reader at the end": (partial(reader_at, start=Bound("last", 1)), 295),
 }
 
 
@@ -160,6 +193,17 @@ def test_functions_for_a_message_by_iteration(bench: Bench) -> None:
     step = by_iteration(bench.client)
     step()
     assert 2 * 2000 < calls_of(step) <= 2.8 * 2000
+
+
+@pytest.mark.parametrize("start", [Bound("skip", 50), Bound("skip", 150), Bound("last", 1)])
+def test_a_few_messages_are_read_without_kernels(bench: Bench, start: Bound) -> None:
+    """Plain ones and those of a transaction: a kernel takes as long for one row as for a hundred.
+
+    Nine before, for messages of a transaction.
+    """
+    step = reader_at(bench.client, start)
+    step()
+    assert calls_of(step, KERNELS) == 0
 
 
 def test_a_row_group_is_shaped_once_for_all_that_is_cut_out_of_it(

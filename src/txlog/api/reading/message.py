@@ -214,16 +214,18 @@ def messages(table: pa.Table, decoder: Decoder | None = None) -> Iterator[Messag
 
 def _made(table: pa.Table, decoder: Decoder | None) -> list[Message]:
     """The messages of some rows. The constructor of a frozen class would take six times as long."""
-    is_judged = table.schema.get_field_index("is_late") >= 0
-    columns = {
-        "message_id": _ids(table),
-        "properties": _properties(table),
-        "txn": _txns(table),
-        "is_late": map(bool, _items(table, "is_late")) if is_judged else repeat(False),
+    columns = dict(zip(table.column_names, table.columns, strict=True))
+    late = columns.get("is_late")
+    items: dict[str, Iterable[Any]] = {
+        "topic": _names(columns["topic"]),
+        "message_id": _ids(columns),
+        "properties": _properties(columns["properties"]),
+        "txn": _txns(columns["txn_most"], columns["txn_least"]),
+        "is_late": repeat(False) if late is None else map(bool, _items("is_late", late)),
         "_decoder": repeat(decoder),
     }
     rows = zip(
-        *(columns.get(name) or _items(table, name) for name in _Draft.__slots__), strict=False
+        *(items.get(name) or _items(name, columns[name]) for name in _Draft.__slots__), strict=False
     )
     made: list[Any] = list(map(_Draft, rows))
     for one in made:
@@ -231,24 +233,22 @@ def _made(table: pa.Table, decoder: Decoder | None) -> list[Message]:
     return made
 
 
-def _ids(table: pa.Table) -> Iterable[MessageId | None]:
+def _ids(columns: dict[str, pa.ChunkedArray]) -> Iterable[MessageId | None]:
     """The ids of the rows; messages that nothing has committed have none."""
-    ledgers, entries, indexes = (
-        table.column(name).to_pylist() for name in ("ledger", "entry", "index")
-    )
-    if any(indexes):
-        made = map(MessageId, ledgers, entries, [index or 0 for index in indexes])
-    else:
+    ledgers, entries = columns["ledger"].to_pylist(), columns["entry"].to_pylist()
+    indexes = columns["index"]
+    if indexes.null_count == len(indexes):
         made = map(MessageId, ledgers, entries)
-    if None not in ledgers:
+    else:
+        made = map(MessageId, ledgers, entries, [index or 0 for index in indexes.to_pylist()])
+    if not columns["ledger"].null_count:
         return made
     pairs = zip(ledgers, made, strict=True)
     return (None if ledger is None else one for ledger, one in pairs)
 
 
-def _properties(table: pa.Table) -> Iterable[dict[str, str]]:
+def _properties(column: pa.ChunkedArray) -> Iterable[dict[str, str]]:
     """The properties of the rows, a dict of its own for each."""
-    column = table.column("properties")
     if column.null_count == len(column):
         return map(dict, repeat(()))
     return chain.from_iterable(map(_dicts, column.chunks))
@@ -275,13 +275,11 @@ def _dicts(maps: pa.MapArray) -> Iterable[dict[str, str]]:
     return out
 
 
-def _txns(table: pa.Table) -> Iterable[TxnId | None]:
+def _txns(most: pa.ChunkedArray, least: pa.ChunkedArray) -> Iterable[TxnId | None]:
     """The transactions of the rows, which have been committed together or came alone."""
-    column = table.column("txn_most")
-    if column.null_count == len(column):
+    if most.null_count == len(most):
         return repeat(None)
-    halves = zip(column.to_pylist(), _items(table, "txn_least"), strict=False)
-    return map(_Txns().__getitem__, halves)
+    return map(_Txns().__getitem__, zip(most.to_pylist(), least.to_pylist(), strict=True))
 
 
 class _Txns(dict[tuple[int | None, int], TxnId | None]):
@@ -293,12 +291,14 @@ class _Txns(dict[tuple[int | None, int], TxnId | None]):
         return made
 
 
-def _items(table: pa.Table, name: str) -> Iterable[Any]:
+def _names(column: pa.ChunkedArray) -> Iterable[str]:
+    """The topics of the rows, mostly one: a text for each costs most."""
+    names: list[str] = (column.unique() if len(column) > _FEW else column).to_pylist()
+    return repeat(names[0]) if len(names) == 1 else column.to_pylist()
+
+
+def _items(name: str, column: pa.ChunkedArray) -> Iterable[Any]:
     """The values of a column; most messages have no value in most of them."""
-    column = table.column(name)
-    if name == "topic":  # as a text the only one costs most
-        names = column.unique().to_pylist() if len(column) > _FEW else column.to_pylist()
-        return repeat(names[0]) if len(names) == 1 else column.to_pylist()
     if column.null_count == len(column):
         return repeat(None)
     if name not in _INSTANTS:

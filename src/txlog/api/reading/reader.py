@@ -56,6 +56,7 @@ from txlog.engine.plan.reading.ranges import (
     resolve_bound,
     resolve_range,
     start_of,
+    stop_after,
 )
 from txlog.engine.plan.reading.uncommitted import START, PreviewPlace, check_isolation, preview
 from txlog.engine.store.store import Store
@@ -343,7 +344,9 @@ class Reader(Watermarked):
         kept = [is_kept(message) for message in self._buffered]
         rows = self._unread.slice(self._unread.num_rows - len(kept))
         self._unread = rows.filter(pa.array(kept, pa.bool_()))
-        self._buffered = deque(compress(self._buffered, kept))
+        left = list(compress(self._buffered, kept))
+        self._buffered.clear()  # a loop over the messages has the same
+        self._buffered.extend(left)
 
     def _drop_unread(self) -> None:
         self._buffered.clear()
@@ -357,12 +360,10 @@ class Reader(Watermarked):
             is_new = not self._left and not self.is_led
             if is_new:
                 self._go_on(view)
-            tables, failed = self._take_round(view, limit, is_gone=is_gone)
-            room = limit - sum(table.num_rows for table in tables)
-            size = sum(table.column("value").nbytes for table in tables)
-            if room > 0 and size < RECEIVE_BYTES_MAX and not (is_new or self.is_led):
+            tables, room, failed = self._take_round(view, limit, is_gone=is_gone)
+            if room > 0 and not (is_new or self.is_led) and self._may_go_on(view):
                 self._go_on(view)
-                more, failed = self._take_round(view, room, is_gone=is_gone)
+                more, _, failed = self._take_round(view, room, is_gone=is_gone)
                 tables += more
         except MissingFile:
             self._places, self._previews, self._lsn, self._ends, self._left = before
@@ -376,6 +377,12 @@ class Reader(Watermarked):
         self._store.tally.handed_out += sum(table.num_rows for table in tables)
         self._concern = None if tables or self.is_led else self._concern_of(view)
         return pa.concat_tables(tables) if tables else NO_MESSAGES
+
+    def _may_go_on(self, view: View) -> bool:
+        """Whether there may be more than this round has given: new, or left behind a large one."""
+        if view.lsn != self._lsn or self._previews or self._compacted:
+            return True
+        return any(stop_after(place) < self._stop(at) for at, place in self._places.items())
 
     def _concern_of(self, view: View) -> Concern | None:
         """What decides whether more is committed here; None: more than that is awaited."""
@@ -396,8 +403,11 @@ class Reader(Watermarked):
 
     def _take_round(
         self, view: View, limit: int, *, is_gone: bool
-    ) -> tuple[list[pa.Table], TxlogError | None]:
-        """What is next in this round; why a partition returned nothing. Raises MissingFile."""
+    ) -> tuple[list[pa.Table], int, TxlogError | None]:
+        """What is next in this round; how many more have room; why a partition returned nothing.
+
+        raises: MissingFile
+        """
         tables: list[pa.Table] = []
         failed: TxlogError | None = None
         room_bytes = RECEIVE_BYTES_MAX
@@ -415,11 +425,12 @@ class Reader(Watermarked):
                 continue
             tables.append(table)
             limit -= table.num_rows
-            room_bytes -= table.column("value").nbytes
+            if limit > 0:  # the bytes of many pieces take long to count
+                room_bytes -= table.column("value").nbytes
             if limit <= 0 or room_bytes <= 0:
                 self._turn = partition
-                break
-        return tables, failed
+                return tables, 0, failed
+        return tables, limit, failed
 
     def _take_of(
         self, view: View, partition: int, number: int, limit: int, *, is_gone: bool
@@ -665,10 +676,10 @@ class Reader(Watermarked):
         return only_one(self.short, self.get_last_message_ids())
 
     def __iter__(self) -> Iterator[Message]:
+        buffered, is_plain = self._buffered, self._session is None
         while True:
-            if self._buffered and self._session is None:  # each step costs as much as a message
-                yield self._buffered.popleft()
-                continue
+            while buffered and is_plain:  # each step costs as much as a message
+                yield buffered.popleft()
             message, has_moved = self._read_next()
             if message is not None:
                 yield message

@@ -9,10 +9,11 @@ Source: spec/transactions 8.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
-from typing import NamedTuple
+from functools import partial
+from itertools import accumulate, islice
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
@@ -24,7 +25,7 @@ from txlog.engine.model.schema import INSTANT, PROPERTY_MAP
 from txlog.engine.model.tail import repeat_runs
 from txlog.engine.plan.reading.batch_bytes import BatchBytes
 from txlog.engine.plan.reading.skip_sets import Skip, entries_left, indexes_left, runs_left
-from txlog.engine.storage.columns import conform, constant
+from txlog.engine.storage.columns import FEW_ROWS, conform, constant
 from txlog.engine.view.files import Request
 from txlog.engine.view.view import View
 from txlog.settings import RECEIVE_BYTES_MAX
@@ -60,10 +61,12 @@ _STORED = (
     "key", "value", "properties", "publish_time", "event_time", "deliver_at", "producer",
     "sequence_id", "txn_most", "txn_least", "schema_version",
 )  # fmt: skip
+_NAMES = RECEIVED.names
 _STORED_SCHEMA = pa.schema([RECEIVED.field(name) for name in _STORED])
 _COUNT_AT = RECEIVED.get_field_index("redelivery_count")
 _COUNT_FIELD = RECEIVED.field(_COUNT_AT)
 _NO_INDEX = pa.scalar(None, pa.int64())
+_FEW_INDEXES = pa.array(range(FEW_ROWS), pa.int32())
 _WINDOW_LEAST, _WINDOW_MOST = 64, 1 << 16  # entries that a walk from the end looks at together
 _COMMITTED, _NO_STATE = pa.scalar("committed", pa.string()), pa.scalar(None, pa.string())
 
@@ -338,49 +341,76 @@ def _made(
 ) -> pa.Table:
     """The messages of a plan as RECEIVED; count: how often each of them came again."""
     stored = _stored(view, pieces, names)
-    ends: list[int] = []
-    total = 0
-    bases: list[int] = []
-    for piece in pieces:
-        plain = piece.marker is None
-        bases.append(piece.entry - total if plain else piece.index - total)
-        total += piece.rows
-        ends.append(total)
+    ends = list(accumulate(piece.rows for piece in pieces))
+    total = ends[-1]
     assert stored.num_rows == total
-    if all(piece.marker is None for piece in pieces):
-        entry = (
-            pa.arange(bases[0], bases[0] + total)
-            if len(pieces) == 1
-            else pc.add(pa.arange(0, total), repeat_runs(bases, ends, pa.int64()))
-        )
-        index: pa.Array = constant(None, pa.int32(), total)
-        visible = stored.column("publish_time")
-        state: pa.Array = constant(None, pa.string(), total)
+    columns = _placed(pieces, ends, stored.column("publish_time"))
+    columns["topic"] = constant(topic, pa.string(), total)
+    columns["partition"] = constant(partition_number, pa.int32(), total)
+    columns["redelivery_count"] = constant(count, pa.int32(), total)
+    for number, name in enumerate(_STORED):
+        columns[name] = stored.column(number)
+    return pa.Table.from_arrays([columns[name] for name in _NAMES], schema=RECEIVED)
+
+
+_Each = Callable[[list[Any], pa.DataType], pa.Array]
+
+
+def _placed(
+    pieces: list[Piece], ends: list[int], sent: pa.ChunkedArray
+) -> dict[str, pa.Array | pa.ChunkedArray]:
+    """The columns that say where and when the messages of pieces became visible.
+
+    A piece has one value of each, or counts on; few rows cost what the kernels cost.
+    """
+    total = ends[-1]
+    bases = [
+        (piece.index or piece.entry) - end + piece.rows
+        for piece, end in zip(pieces, ends, strict=True)
+    ]
+    if len(pieces) == 1:
+        each: _Each = partial(_same, total)
+        count = pa.arange(bases[0], bases[0] + total)
     else:
-        number = pc.add(pa.arange(0, total), repeat_runs(bases, ends, pa.int64()))
-        fixed = [None if p.marker is None else p.entry for p in pieces]
-        entry = pc.coalesce(repeat_runs(fixed, ends, pa.int64()), number)
-        inner = [None if p.marker is None else True for p in pieces]
-        is_inner = repeat_runs(inner, ends, pa.bool_())
-        index = pc.if_else(is_inner, number, _NO_INDEX).cast(pa.int32())
-        times = [None if p.marker is None else p.marker.time_ms for p in pieces]
-        visible = pc.coalesce(repeat_runs(times, ends, INSTANT), stored.column("publish_time"))
-        state = pc.if_else(is_inner, _COMMITTED, _NO_STATE)
-    columns = {
-        "topic": constant(topic, pa.string(), total),
-        "partition": constant(partition_number, pa.int32(), total),
-        "ledger": constant(pieces[0].ledger, pa.int64(), total)
-        if len(pieces) == 1
-        else repeat_runs([piece.ledger for piece in pieces], ends, pa.int64()),
-        "entry": entry,
-        "index": index,
-        "visible_time": visible,
-        "txn_state": state,
-        "redelivery_count": constant(count, pa.int32(), total),
-    }
-    for name in _STORED:
-        columns[name] = stored.column(name)
-    return pa.Table.from_arrays([columns[name] for name in RECEIVED.names], schema=RECEIVED)
+        each = partial(_each, total, repeat_runs(range(len(pieces)), ends, pa.int32()))
+        count = pc.add(pa.arange(0, total), each(bases, pa.int64()))
+    markers = [piece.marker for piece in pieces]
+    placed = {"ledger": each([piece.ledger for piece in pieces], pa.int64()), "entry": count}
+    if not any(markers):
+        placed["index"] = constant(None, pa.int32(), total)
+        return placed | {"visible_time": sent, "txn_state": constant(None, pa.string(), total)}
+    entry = each([one and one.entry for one in markers], pa.int64())
+    placed["entry"] = entry
+    time = each([one and one.time_ms for one in markers], INSTANT)
+    if all(markers):
+        placed["index"] = _indexes(bases[0], total) if len(pieces) == 1 else count.cast(pa.int32())
+        state = constant("committed", pa.string(), total)
+        return placed | {"visible_time": time, "txn_state": state}
+    is_inner = entry.is_valid()
+    placed["entry"] = pc.coalesce(entry, count)
+    placed["index"] = pc.if_else(is_inner, count, _NO_INDEX).cast(pa.int32())
+    placed["visible_time"] = pc.coalesce(time, sent)
+    placed["txn_state"] = pc.if_else(is_inner, _COMMITTED, _NO_STATE)
+    return placed
+
+
+def _indexes(first: int, total: int) -> pa.Array:
+    """Numbers from the first on; few of them are cut out of those that are there."""
+    if first + total > FEW_ROWS:
+        return pa.arange(first, first + total).cast(pa.int32())
+    return _FEW_INDEXES.slice(first, total)
+
+
+def _same(total: int, values: list[Any], kind: pa.DataType) -> pa.Array:
+    """The only value, in each row."""
+    return pa.repeat(pa.scalar(values[0], kind), total)
+
+
+def _each(total: int, number: pa.Array, values: list[Any], kind: pa.DataType) -> pa.Array:
+    """The value of the piece that a row is of, as `number` says."""
+    if values.count(values[0]) == len(values):
+        return _same(total, values, kind)
+    return pa.array(values, kind).take(number)
 
 
 def _stored(view: View, pieces: list[Piece], names: Sequence[str] | None) -> pa.Table:
