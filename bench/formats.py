@@ -1,12 +1,13 @@
 """Owns the measurement of formats: whole commands beside DuckDB that copies the same columns.
 
-    python -m bench.formats [--messages 1000000] [--tries 3] [--only consume,export,query,produce]
+    python -m bench.formats [--messages 1000000] [--tries 3]
+        [--only consume,export,query,produce,import]
 
 A store in memory of messages of 100 bytes with keys, two properties and event times, half of them
 in transactions of 100. Each command is a process of its own and writes into a file; its peer is
 DuckDB's COPY of the same columns, from a Parquet file made of the command's own output, into the
-same form. `produce` has no peer: its other formats stand beside `--in lines`. In turns, medians
-in seconds, of the clock and of the processor.
+same form. The peer of `produce` and of `import` is DuckDB's COPY of the columns of their input to
+Parquet. In turns, medians in seconds, of the clock and of the processor.
 """
 
 from __future__ import annotations
@@ -49,7 +50,23 @@ QUERY = {
     "tsv": "FROM rows) TO '{out}' (FORMAT csv, delimiter '\t'",
     "csv": "FROM rows) TO '{out}' (FORMAT csv",
 }
-PRODUCE = ("lines", "ndjson", "envelope", "tsv", "csv", "%k:%v\\n")
+_ENVELOPE = (
+    "FROM read_json('{file}', format = 'newline_delimited', columns = {{key: 'VARCHAR',"
+    " key_encoding: 'VARCHAR', value: 'VARCHAR', value_encoding: 'VARCHAR',"
+    " properties: 'MAP(VARCHAR, VARCHAR)', event_time: 'BIGINT', deliver_at: 'BIGINT'}})"
+)
+_LINES = (
+    "FROM read_csv('{file}', columns = {{value: 'VARCHAR'}}, header = false, delim = '\\x01',"
+    " quote = '', escape = '', auto_detect = false)"
+)
+PRODUCE = {
+    "lines": _LINES,
+    "ndjson": _LINES,
+    "envelope": _ENVELOPE,
+    "tsv": "FROM read_csv('{file}', delim = '\t')",
+    "csv": "FROM read_csv('{file}')",
+    "%k:%v\\n": "FROM read_csv('{file}', delim = ':', header = false)",
+}
 Took = tuple[float, float]
 
 
@@ -116,6 +133,16 @@ def copies(base: Path) -> duckdb.DuckDBPyConnection:
     return session
 
 
+def show(what: str, ours: list[Took], theirs: list[Took]) -> None:
+    """A line of the table."""
+    (clock, used), (other, other_used) = medians(ours), medians(theirs)
+    print(
+        f"{what:40.40}{clock:8.2f}{other:8.2f}{other / clock:7.2f}"
+        f"{used:9.2f}{other_used:8.2f}{other_used / used:7.2f}",
+        flush=True,
+    )
+
+
 def beside(
     store: str,
     words: list[str],
@@ -124,7 +151,7 @@ def beside(
     copy: str,
     tries: int,
 ) -> None:
-    """A command and its peer in turns; a line of the table."""
+    """A command and its peer in turns."""
     ours: list[Took] = []
     theirs: list[Took] = []
     out = base / "out"
@@ -133,38 +160,29 @@ def beside(
         ours.append(command(store, *to_file, out=str(base / "stdout")))
         theirs.append(timed(lambda: session.execute(f"COPY ({copy.format(out=out)})")))
         out.unlink(missing_ok=True)
-    (clock, used), (other, other_used) = medians(ours), medians(theirs)
-    print(
-        f"{' '.join(words[:1] + words[2:]):40.40}{clock:8.2f}{other:8.2f}{other / clock:7.2f}"
-        f"{used:9.2f}{other_used:8.2f}{other_used / used:7.2f}",
-        flush=True,
-    )
+    show(" ".join(words[:1] + words[2:]), ours, theirs)
 
 
-def produced(store: str, base: Path, tries: int) -> None:
-    """`produce` of each format, beside that of lines."""
+def taken(
+    store: str, base: Path, session: duckdb.DuckDBPyConnection, verb: str, form: str, tries: int
+) -> None:
+    """`produce` or `import` of a form into new topics, and its peer in turns."""
     inputs = {"ndjson": "%v{json}\\n"}
-    for form in PRODUCE:
-        options = ["--columns", "key,value,event_time"] if form in ("tsv", "csv") else []
-        command(
-            store, "consume", "t", "-f", inputs.get(form, form), *options, out=str(base / form[:3])
-        )
-    times: dict[str, list[Took]] = {form: [] for form in PRODUCE}
+    options = ["--columns", "key,value,event_time"] if form in ("tsv", "csv") else []
+    file = base / f"input.{form[:3].strip('%')}"
+    command(store, "consume", "t", "-f", inputs.get(form, form), *options, out=str(file))
+    ours: list[Took] = []
+    theirs: list[Took] = []
+    copy = f"COPY ({PRODUCE[form].format(file=file)}) TO '{base}/peer' (FORMAT parquet)"
     for turn in range(tries):
-        for number, form in enumerate(PRODUCE):
-            topic = f"p{turn}-{number}"
-            command(store, "topic", "create", topic)
-            file = str(base / form[:3])
-            times[form].append(command(store, "produce", topic, "--in", form, file))
-            command(store, "topic", "delete", topic, "-y")
-    lines = medians(times["lines"])
-    for form, found in times.items():
-        clock, used = medians(found)
-        print(
-            f"{'produce --in ' + form:40}{clock:8.2f}{lines[0]:8.2f}{clock / lines[0]:7.2f}"
-            f"{used:9.2f}{lines[1]:8.2f}{used / lines[1]:7.2f}",
-            flush=True,
-        )
+        topic = f"{verb}-{turn}"
+        command(store, "topic", "create", topic)
+        words = ["produce", topic, str(file)] if verb == "produce" else ["import", str(file), topic]
+        ours.append(command(store, *words, "--in", form))
+        command(store, "topic", "delete", topic, "-y")
+        theirs.append(timed(lambda: session.execute(copy)))
+    file.unlink()
+    show(f"{verb} --in {form}", ours, theirs)
 
 
 def main() -> None:
@@ -172,7 +190,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--messages", type=int, default=1_000_000)
     parser.add_argument("--tries", type=int, default=3)
-    parser.add_argument("--only", default="consume,export,query,produce")
+    parser.add_argument("--only", default="consume,export,query,produce,import")
     args = parser.parse_args()
     only = args.only.split(",")
     with tempfile.TemporaryDirectory(prefix="txlog-bench-", dir="/dev/shm") as folder:
@@ -191,8 +209,10 @@ def main() -> None:
             beside(store, words, base, session, copy, args.tries)
         for form, copy in QUERY.items() if "query" in only else ():
             beside(store, ["query", "FROM t", "-f", form], base, session, copy, args.tries)
-        if "produce" in only:
-            produced(store, base, args.tries)
+        for form in PRODUCE if "produce" in only else ():
+            taken(store, base, session, "produce", form, args.tries)
+        for form in ("envelope", "csv") if "import" in only else ():
+            taken(store, base, session, "import", form, args.tries)
 
 
 if __name__ == "__main__":
