@@ -13,7 +13,6 @@ ends without it leaves files that are swept.
 
 from __future__ import annotations
 
-import os
 import sys
 import threading
 import time
@@ -24,6 +23,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from txlog.engine.storage.disk.handle import call_in_child
 from txlog.engine.storage.manifest import (
     Changes,
     Manifest,
@@ -108,7 +108,7 @@ class Sharing:
 
 
 _SHARING = Sharing()
-os.register_at_fork(after_in_child=_SHARING.begin_in_child)
+call_in_child(_SHARING.begin_in_child)
 
 
 class Checkpoints:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import weakref
+from collections.abc import Callable
 from typing import NoReturn
 
 from txlog.engine.storage.disk.protocol import failure
@@ -46,10 +47,15 @@ class Handle:
             raise failure(error, "look at", self.path) from error
 
 
+def call_in_child(act: Callable[[], None]) -> None:
+    """Have each child forked from now on call this first; it raises nothing."""
+    os.register_at_fork(after_in_child=act)
+
+
 def _close_inherited() -> None:
     """In a forked child, close what belongs to the parent. Never LOCK_UN: R27."""
     for handle in list(_handles):
         handle.close()
 
 
-os.register_at_fork(after_in_child=_close_inherited)
+call_in_child(_close_inherited)
