@@ -614,3 +614,17 @@ def test_a_consumer_that_waits_can_be_closed_by_another_thread(bench: Bench) -> 
     consumer.close()
     thread.join()
     assert ended == [AlreadyClosed]
+
+
+def test_what_was_not_found_says_nothing_of_other_partitions(bench: Bench) -> None:
+    """`txlog serve` asks for the partitions whose clients take more: other ones each time."""
+    client = bench.client
+    client.create_topic("wide", 2)
+    client.create_subscription("wide", "s", type="shared")
+    client.producer("wide").send(b"there", partition=1)
+    consumer = client.consumer("wide", "s")
+    receiving = consumer._receiving
+    receiving.partitions = [0]
+    assert got(consumer) == []
+    receiving.partitions = [0, 1]
+    assert got(consumer) == [b"there"]

@@ -171,6 +171,7 @@ class Still:
         "handed",
         "heeds_appends",
         "lsn",
+        "partitions",
         "until_ms",
     )
 
@@ -183,12 +184,14 @@ class Still:
         departures: int,
         keys: list[Component],
         *,
+        partitions: Sequence[int] | None,
         heeds_appends: bool,
     ) -> None:
         """Of a view in which nothing was found.
 
         until_ms: on the clock since boot, when a sweep has something to do; None: never
         keys:     the components that decide what there is
+        partitions: where nothing was found, as of Receiving
         heeds_appends: what is not flushed decides, too: then a turn looks at all of it
         """
         self.lsn = view.lsn
@@ -196,6 +199,7 @@ class Still:
         self._boot_id, self._boot_ms = now.boot_id, now.boot_ms
         self.handed = handed
         self.until_ms = until_ms
+        self.partitions = partitions
         self._departures = departures
         self.heeds_appends = heeds_appends
 
@@ -416,7 +420,9 @@ class Receiving:
     @property
     def still(self) -> Still | None:
         """After a turn that found nothing, with nothing leased: how long that holds."""
-        return self._still if self.is_idle else None
+        still = self._still if self.is_idle else None
+        # of other partitions it says nothing
+        return still if still is not None and still.partitions == self.partitions else None
 
     def _nothing_yet(self) -> Delivery | None:
         """What the last turn found, if that was nothing and another would find the same.
@@ -524,7 +530,16 @@ class Receiving:
             keys += [("topic", one, 0), ("buffer", one, 0), ("delayed", one, 0)]
             keys.append(("cursor", number, one))
         gone = wakeups.tally.departures
-        return Still(view, now, nothing, due_ms, gone, keys, heeds_appends=heeds_appends)
+        return Still(
+            view,
+            now,
+            nothing,
+            due_ms,
+            gone,
+            keys,
+            partitions=self.partitions,
+            heeds_appends=heeds_appends,
+        )
 
     def _wants(self, order: Sequence[int], limit: int, ahead: Ahead) -> Wants:
         return Wants(
