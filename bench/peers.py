@@ -20,7 +20,6 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 
 import duckdb
 import pyarrow as pa
@@ -42,15 +41,6 @@ SQLITE_SCHEMA = """
     CREATE TABLE txns (id INTEGER PRIMARY KEY, state TEXT, time INTEGER);
 """
 INSERT_MESSAGE = "INSERT INTO messages VALUES (?, ?, ?, ?, ?)"
-
-
-class Sizes(NamedTuple):
-    """How much of each workload: transactions of W1 and W2, messages of W3 and W4."""
-
-    w1: int
-    w2: int
-    w3: int
-    w4: int
 
 
 def values(count: int) -> list[bytes]:

@@ -141,7 +141,7 @@ class Listeners:
 def _call(consumer: Listens, listener: Listener, message: Message) -> None:
     try:
         listener(consumer, message)
-    except Exception as error:
+    except Exception as error:  # whatever the program's own code raises
         _log("a listener failed on %s: %r", message.message_id, error)
         try:
             consumer.negative_acknowledge(message, LISTENER_NACK_DELAY_MS)

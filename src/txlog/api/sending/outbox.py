@@ -522,7 +522,7 @@ class _Sender:
             for act in self._later:
                 try:
                     act()
-                except Exception as error:
+                except Exception as error:  # the others still have to run
                     self._store.note(f"an act put off until all was sent failed: {error}")
 
     def _is_over(self) -> bool:
