@@ -110,3 +110,16 @@ def test_mark_delete_is_before_the_first_that_is_left(tmp_path: Path, seed: int)
             "backlog"
         ]
         assert backlog == len(left)
+
+
+def test_mark_delete_goes_on_behind_a_ledger(tmp_path: Path) -> None:
+    """What ends a ledger, acknowledged in order: one message, and a ledger at once."""
+    client = bench_of(tmp_path, 3).client
+    client.create_subscription("t", "e")
+    handle, places = client.subscription("t", "e"), ids(client)
+    ledgers = sorted({one.ledger for one in places})
+    for done in (ENTRIES - 1, ENTRIES, 2 * ENTRIES):
+        before = client._store.read(lambda view: view.cursor(2, 1).mark_delete)
+        handle.acknowledge([one for one in places[:done] if (one.ledger, one.entry) > before[:2]])
+        mark = client._store.read(lambda view: view.cursor(2, 1).mark_delete)
+        assert mark == (ledgers[done // ENTRIES], done % ENTRIES - 1, 0)
