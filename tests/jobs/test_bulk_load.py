@@ -32,9 +32,9 @@ from txlog.errors import (
 from txlog.jobs.audit import audit
 from txlog.jobs.export_delta import export_delta
 from txlog.jobs.import_files import bulk_load
-from txlog.jobs.loads import Columns, files_of
 from txlog.jobs.local import Local
 from txlog.jobs.replay import replay
+from txlog.jobs.sources.loads import Columns, files_of
 from txlog.ranges import Range, parse_range
 from txlog.rows.jobs import BulkLoaded
 
@@ -201,7 +201,7 @@ import txlog
 from txlog.api.sending.bulk import Bulk
 from txlog.jobs.import_files import bulk_load
 from txlog.jobs.local import Local
-from txlog.jobs.loads import Columns, files_of
+from txlog.jobs.sources.loads import Columns, files_of
 from txlog.rows.jobs import BulkLoaded
 name, at = sys.argv[3], int(sys.argv[4])
 known = getattr(Bulk, name)

@@ -17,7 +17,7 @@ from tests.tiers import graded
 from txlog.errors import BadRecord, InvalidMessage, SqlError
 from txlog.jobs.import_files import import_files
 from txlog.jobs.local import opened
-from txlog.jobs.rows import _decoded, _scan, message_rows
+from txlog.jobs.sources.rows import _decoded, _scan, message_rows
 from txlog.sql.duck import Rows, Session
 
 pytestmark = pytest.mark.usefixtures("quick_disk")

@@ -30,9 +30,9 @@ from txlog.errors import (
     LimitExceeded,
     TopicNotFound,
 )
-from txlog.jobs import rows
 from txlog.jobs.import_files import import_files
-from txlog.jobs.loads import OF_IMPORT, Columns, files_of
+from txlog.jobs.sources import rows
+from txlog.jobs.sources.loads import OF_IMPORT, Columns, files_of
 from txlog.sql.client_query import Query
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
@@ -129,9 +129,9 @@ _DIES = """
 import os, signal, sys
 sys.path.insert(0, sys.argv[1])
 import txlog
-from txlog.jobs import rows
+from txlog.jobs.sources import rows
 from txlog.jobs.import_files import import_files
-from txlog.jobs.loads import OF_IMPORT, Columns, files_of
+from txlog.jobs.sources.loads import OF_IMPORT, Columns, files_of
 from txlog.sql.client_query import Query
 steps = []
 def tell(text):

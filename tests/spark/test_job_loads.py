@@ -21,9 +21,9 @@ from txlog import Client
 from txlog.errors import BadRecord, CommandFailed, InvalidArgument
 from txlog.jobs.engine import Engine
 from txlog.jobs.import_files import bulk_load
-from txlog.jobs.loads import Columns, files_of
 from txlog.jobs.local import Local
 from txlog.jobs.replay import replay
+from txlog.jobs.sources.loads import Columns, files_of
 from txlog.ranges import Range
 from txlog.rows.jobs import BulkLoaded
 from txlog.spark import Spark

@@ -12,11 +12,9 @@ Contents:
     import_files   importing files: rows become messages, once
     inferred       the schema that the columns of files imply
     lateness       `lateness`: how long after their events messages were published
-    loads          the source of a bulk load: which files, which columns
     local          the engine in this process: DuckDB
     mirrors/       a topic as a table that grows, for engines without txlog
-    refused        which line of a file DuckDB rejected, and why
     replay         `replay`: messages of a range stored in another topic, once
-    rows           columns of a source as columns of messages, in SQL
+    sources/       the files that a load takes its messages from
     upkeep         `compact` and `rebuild-delayed`
 """

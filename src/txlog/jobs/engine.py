@@ -15,7 +15,7 @@ import pyarrow as pa
 from txlog.api.client import Client
 from txlog.engine.upkeep.delayed.sources import Search
 from txlog.engine.upkeep.space.compact import Arrange
-from txlog.jobs.loads import CsvRows, Files, Transform
+from txlog.jobs.sources.loads import CsvRows, Files, Transform
 from txlog.relation.relation import Content
 from txlog.relation.stored import StoredRows
 

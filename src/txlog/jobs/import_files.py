@@ -19,8 +19,8 @@ from txlog.errors import BadRecord, LimitExceeded
 from txlog.ids import TopicName
 from txlog.jobs.engine import Engine, Tell, silent
 from txlog.jobs.inferred import typed
-from txlog.jobs.loads import Files
 from txlog.jobs.local import Local
+from txlog.jobs.sources.loads import Files
 from txlog.settings import GIB
 
 if TYPE_CHECKING:

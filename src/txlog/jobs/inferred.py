@@ -14,10 +14,10 @@ import pyarrow as pa
 from txlog.api.client import Client
 from txlog.errors import IncompatibleSchema, InvalidArgument, TopicNotFound
 from txlog.ids import TopicName
-from txlog.jobs.loads import Files
 from txlog.jobs.local import opened
-from txlog.jobs.refused import telling
-from txlog.jobs.rows import field_types, record_type
+from txlog.jobs.sources.loads import Files
+from txlog.jobs.sources.refused import telling
+from txlog.jobs.sources.rows import field_types, record_type
 from txlog.schemas.schema import Schema, of_arrow
 
 

@@ -17,10 +17,10 @@ from txlog.errors import BadRecord, SqlError, TopicNotFound, Usage
 from txlog.ids import TopicName
 from txlog.jobs.engine import LARGE_CHUNKS, STORED, Ask
 from txlog.jobs.export_files import write_files
-from txlog.jobs.loads import CsvRows, Files, Transform
-from txlog.jobs.refused import telling
 from txlog.jobs.replay import Replayed
-from txlog.jobs.rows import (
+from txlog.jobs.sources.loads import CsvRows, Files, Transform
+from txlog.jobs.sources.refused import telling
+from txlog.jobs.sources.rows import (
     ARROW,
     as_message,
     check_lines,

@@ -17,8 +17,8 @@ from txlog.engine.model.schema import PROPERTY_MAP
 from txlog.errors import CommandFailed, InvalidArgument
 from txlog.ids import TopicName
 from txlog.jobs.engine import Engine, Tell, silent
-from txlog.jobs.loads import KEPT, PROPERTY, Transform
-from txlog.jobs.rows import as_message
+from txlog.jobs.sources.loads import KEPT, PROPERTY, Transform
+from txlog.jobs.sources.rows import as_message
 from txlog.ranges import Range
 from txlog.relation.relation import Content
 from txlog.relation.scans import scans_of

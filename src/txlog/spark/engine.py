@@ -24,8 +24,8 @@ from txlog.engine.upkeep.space.compact import Arrange
 from txlog.engine.view.view import View
 from txlog.errors import CommandFailed
 from txlog.ids import TopicName
-from txlog.jobs.loads import KEPT, PROPERTY, CsvRows, Files, Transform
-from txlog.jobs.refused import no_objects
+from txlog.jobs.sources.loads import KEPT, PROPERTY, CsvRows, Files, Transform
+from txlog.jobs.sources.refused import no_objects
 from txlog.relation.build import content
 from txlog.relation.relation import Content, Source
 from txlog.relation.stored import ROW_COLUMNS, StoredRows, paths_below

@@ -11,7 +11,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import BinaryType, DataType, IntegralType, StringType
 
 from txlog.errors import InvalidArgument
-from txlog.jobs.loads import CsvRows, Files
+from txlog.jobs.sources.loads import CsvRows, Files
 
 _GLOB: Final = re.compile(r"([\\{}\[\]*?])")
 _ESCAPED: Final = r"\\\1"
@@ -56,7 +56,7 @@ def lines(spark: SparkSession, source: Files) -> DataFrame:
 
 
 def csv_rows(spark: SparkSession, source: Files) -> CsvRows:
-    """How csv files are read, as `jobs.rows` says it to DuckDB."""
+    """How csv files are read, as `jobs.sources.rows` says it to DuckDB."""
     frame = _read(spark, source)
     each = [
         F.coalesce(F.concat(F.octet_length(one), F.lit(":"), one), F.lit("n"))

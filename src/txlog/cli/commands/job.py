@@ -254,7 +254,7 @@ def bulk_load(
     The same key with the same bytes again changes nothing and gives the first answer. With ndjson
     the value of a message is the line. An integer event time is in milliseconds.
     """
-    reading = importlib.import_module("txlog.jobs.loads")
+    reading = importlib.import_module("txlog.jobs.sources.loads")
     columns = reading.columns_of(key_column, value_columns, event_time_column)
     files = reading.files_of([source], form, columns)
     client = call.client(write=True)

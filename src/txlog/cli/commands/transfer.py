@@ -223,7 +223,7 @@ def import_(
     *files, topic = words
     if not files:
         raise Usage("a file and the topic are needed", hint="txlog import FILE… TOPIC")
-    reading = importlib.import_module("txlog.jobs.loads")
+    reading = importlib.import_module("txlog.jobs.sources.loads")
     columns = reading.columns_of(key_column, value_columns, event_time_column)
     most = parse_size(max_decoded)
     given = _spooled(call, files, form)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import BinaryIO, Final, cast
 
 from txlog.errors import BadRecord, SqlError
-from txlog.jobs.loads import Files
+from txlog.jobs.sources.loads import Files
 
 _FIELD_BYTES_MAX: Final = 1 << 24  # as DuckDB is told: a line
 # Where the unhelpful part of a message begins: our statements, options, lines of the file.

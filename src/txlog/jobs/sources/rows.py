@@ -10,8 +10,8 @@ import pyarrow as pa
 from txlog.engine.plan.route import COLUMNS
 from txlog.engine.storage.segment import RECORD
 from txlog.errors import InvalidArgument
-from txlog.jobs.loads import CsvRows, Files
-from txlog.jobs.refused import no_objects
+from txlog.jobs.sources.loads import CsvRows, Files
+from txlog.jobs.sources.refused import no_objects
 from txlog.sql.duck import Rows, Session
 
 _OTHERS: Final = {
