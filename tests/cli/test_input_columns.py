@@ -10,11 +10,12 @@ import pyarrow as pa
 import pytest
 
 from tests.text.random_messages import TEXTS, random_table
-from txlog.cli.input import columns, rows
+from txlog.cli.input import columns
 from txlog.cli.input.inputs import Input
 from txlog.cli.output.records import Records
 from txlog.cli.terminal.tables import Look
 from txlog.errors import BadRecord
+from txlog.text import envelopes, records
 
 LOOK = Look(human=False, color=False, utc=True, width=0)
 NOW_MS = 1_795_165_924_117
@@ -107,7 +108,7 @@ def check(seed: int, monkeypatch: pytest.MonkeyPatch) -> bool:
     skip_bad = rng.random() < 0.4
     found = read(form, given, skip_bad=skip_bad)
     with monkeypatch.context() as patch:
-        patch.setattr(columns, "envelopes", lambda lines, records: None)
+        patch.setattr(envelopes, "clean", lambda lines, records: None)
         patch.setattr(columns, "cut", lambda data, fields, line: None)
         patch.setattr(columns.Delimited, "messages", lambda self, data: None)
         rows, *rest = read(form, given, skip_bad=skip_bad)
@@ -151,7 +152,7 @@ def test_what_consume_writes_is_read_by_columns() -> None:
     """The same of envelopes, and of a key before its value."""
     table = random_table(random.Random(2), 9)
     lines = Records("envelope", None, look=LOOK).encode(table).splitlines()
-    made = columns.envelopes(pa.array(range(len(lines))), pa.array(lines, pa.binary()))
+    made = envelopes.clean(pa.array(range(len(lines))), pa.array(lines, pa.binary()))
     assert made is not None
     assert made["value"].to_pylist() == table["value"].to_pylist()
     found = columns.cut(b"a:b:c\nd:\ne", [("key", b":"), ("value", b"\n")], 7)
@@ -176,11 +177,11 @@ def test_properties_written_alike_are_those_of_one_after_the_other(
     line = '{"value":"v","value_encoding":"utf8","properties":%s}'
     lines = [(line % text).encode() for text in (said, '{"z":"1"}', said)]
     numbers = pa.array([1, 2, 3], pa.int64())
-    clean = columns.envelopes(numbers, pa.array(lines, pa.binary()))
-    held = rows.Columns()
+    clean = envelopes.clean(numbers, pa.array(lines, pa.binary()))
+    held = records.Columns()
     try:
         for number, one in enumerate(lines, 1):
-            rows.envelope_row(held, number, one)
+            envelopes.envelope_row(held, number, one)
     except BadRecord:
         assert clean is None and not is_clean
     else:

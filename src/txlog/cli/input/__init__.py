@@ -2,9 +2,9 @@
 
 Contents:
 
-    blocks    blocks of bytes from a descriptor, cut into records
+    blocks    blocks of bytes from a descriptor
     columns   clean blocks of records, made columns of messages at once
     inputs    the input formats, and which one a call names
     percent   %-formats of input
-    rows      envelopes, csv and tsv record by record: where one is bad, or has quotes
+    rows      csv and tsv row by row: where one is bad, or has quotes
 """

@@ -1,7 +1,4 @@
-"""Owns the bytes of an input: blocks from a descriptor, cut into records as Arrow arrays.
-
-No Python object is made for a record: a block is split by Arrow into one binary array.
-"""
+"""Owns the bytes of an input: blocks from a descriptor."""
 
 from __future__ import annotations
 
@@ -10,15 +7,9 @@ import select
 import sys
 from collections.abc import Callable, Iterator
 
-import pyarrow as pa
-
-from txlog.errors import BadRecord, DiskFailed, NotFound
-from txlog.settings import KEY_BYTES_MAX, MESSAGE_BYTES_MAX
-from txlog.startup import compute as pc
+from txlog.errors import DiskFailed, NotFound
 
 _BLOCK_BYTES = 1 << 20
-# the longest record that could be a message with its key
-_RECORD_BYTES_MAX = MESSAGE_BYTES_MAX + KEY_BYTES_MAX
 
 
 def check_files(paths: list[str]) -> None:
@@ -59,37 +50,3 @@ def read_blocks(path: str | None, wait_s: Callable[[], float | None]) -> Iterato
         if not data:
             return
         yield data
-
-
-def split_records(
-    blocks: Iterator[bytes | None],
-    separator: bytes,
-    line: int,
-    record_bytes_max: int = _RECORD_BYTES_MAX,
-) -> Iterator[tuple[pa.Array, int, bool] | None]:
-    """Yield (records, line of the first, ended) as blocks come; None when nothing came.
-
-    ended is false for a last record without its separator, which comes alone.
-    raises: BadRecord (104) for a record too long to be a message
-    """
-    held: list[bytes] = []
-    held_bytes = 0
-    for block in blocks:
-        if block is None:
-            yield None
-            continue
-        cut = block.rfind(separator)
-        if cut < 0:
-            held.append(block)
-            held_bytes += len(block)
-            if held_bytes > record_bytes_max:
-                raise BadRecord(f"line {line}: longer than {record_bytes_max} bytes", line=line)
-            continue
-        data = b"".join([*held, block[:cut]])
-        rest = block[cut + 1 :]
-        held, held_bytes = ([rest], len(rest)) if rest else ([], 0)
-        records = pc.split_pattern(pa.array([data], pa.binary()), separator).values
-        yield records, line, True
-        line += len(records)
-    if held:
-        yield pa.array([b"".join(held)], pa.binary()), line, False

@@ -7,172 +7,22 @@ where; what is clean gives the same columns either way.
 
 from __future__ import annotations
 
-import base64
-import binascii
-from collections.abc import Callable, Mapping, Sequence
-from functools import cache
-from itertools import chain
-from operator import attrgetter
-from typing import Any, Final, Literal
+from collections.abc import Callable, Sequence
+from typing import Any, Final
 
-import msgspec
 import pyarrow as pa
 
 from txlog.cli.input import rows
 from txlog.cli.output.output import tsv_text
 from txlog.errors import InvalidArgument
-from txlog.ranges import STORED_MAX, parse_duration, parse_instant
+from txlog.ranges import parse_duration, parse_instant
 from txlog.startup import compute as pc
 from txlog.text import columns as text
+from txlog.text.records import TYPES, maps, whole_table
 
-_INT64_MAX: Final = (1 << 63) - 1
-_INT32_MAX: Final = (1 << 31) - 1
 _BLOCK_BYTES_MAX: Final = 1 << 28  # of more, an offset of Arrow might not hold the text
 _BOM: Final = b"\xef\xbb\xbf"
-_LIMITS: Final = {
-    "event_time": (-STORED_MAX - 1, STORED_MAX),
-    "deliver_at": (-STORED_MAX - 1, STORED_MAX),
-    "deliver_after": (0, _INT64_MAX),
-    "sequence_id": (0, _INT64_MAX),
-    "partition": (0, _INT32_MAX),
-}
 _UNESCAPED: Final = {"\\\\": "\0", "\\t": "\t", "\\n": "\n", "\\r": "\r", "\0": "\\"}
-_NOTHING: Final[dict[str, str]] = {}
-Encoding = Literal["utf8", "base64"]
-
-
-class Envelope(msgspec.Struct, forbid_unknown_fields=True, gc=False):
-    """One line, as `consume` writes it; any other is read by itself."""
-
-    key: str | None = None
-    key_encoding: Encoding | None = None
-    value: str | None = None
-    value_encoding: Encoding | None = None
-    properties: msgspec.Raw = msgspec.Raw(b"null")
-    event_time: int | float | None = None  # a float is told from an integer, and refused
-    deliver_at: int | float | None = None
-    deliver_after: int | float | None = None
-    sequence_id: int | float | None = None
-    partition: int | float | None = None
-    producer: str | None = None
-    topic: str | None = None
-    message_id: str | None = None
-    publish_time: int | None = None
-
-
-_MEMBERS: Final = {
-    name: attrgetter(name)
-    for name in Envelope.__struct_fields__
-    if name not in ("topic", "message_id", "publish_time")
-}
-
-
-@cache
-def _decoder() -> Callable[[bytes], Envelope]:
-    return msgspec.json.Decoder(Envelope).decode
-
-
-@cache
-def _properties_decoder() -> Callable[[bytes], dict[str, str] | None]:
-    return msgspec.json.Decoder(dict[str, str] | None).decode
-
-
-def envelopes(lines: pa.Array, records: pa.Array) -> pa.Table | None:
-    """The messages of envelopes, a line each."""
-    decode = _decoder()
-    try:
-        text.as_text(records)
-        found = [decode(record) for record in records.to_pylist()]
-    except (msgspec.DecodeError, pa.ArrowInvalid):
-        return None
-    members = {name: [*map(get, found)] for name, get in _MEMBERS.items()}
-    made: dict[str, pa.Array | None] = {"line": lines}
-    for name in ("value", "key"):
-        made[name] = _decoded(members[name], members[f"{name}_encoding"])
-    for name, (least, most) in _LIMITS.items():
-        made[name] = _integers(members[name], least, most, rows.TYPES[name])
-    made["properties"] = _objects(members["properties"])
-    made["producer"] = pa.array(members["producer"], pa.string())
-    return None if any(column is None for column in made.values()) else _table(made)
-
-
-def _integers(
-    said: Sequence[float | None], least: int, most: int, kind: pa.DataType
-) -> pa.Array | None:
-    """Integers in range; None: some are not."""
-    if said.count(None) == len(said):
-        return pa.nulls(len(said), kind)
-    try:
-        numbers = pa.array(said)
-    except (pa.ArrowInvalid, OverflowError):
-        return None
-    if not pa.types.is_int64(numbers.type):  # a float among them makes all of them floats
-        return None
-    ends = pc.min_max(numbers).as_py()
-    return numbers.cast(kind) if least <= ends["min"] and ends["max"] <= most else None
-
-
-def _objects(said: Sequence[msgspec.Raw]) -> pa.Array | None:
-    """Maps of objects, null where they are empty or none; None: some are no maps of strings.
-
-    Those that are written alike are read once.
-    """
-    texts = pa.array([*map(bytes, said)], pa.binary()).dictionary_encode()
-    decode = _properties_decoder()
-    try:
-        pairs = [decode(one) or _NOTHING for one in texts.dictionary.to_pylist()]
-    except msgspec.DecodeError:
-        return None
-    names = pa.array(chain.from_iterable(pairs), pa.string())
-    values = pa.array(chain.from_iterable(map(dict.values, pairs)), pa.string())
-    ends = pc.cumulative_sum(pa.array(map(len, pairs), pa.int32()))
-    return _maps(ends, names, values).take(texts.indices)
-
-
-def _maps(ends: pa.Array, names: pa.Array, values: pa.Array) -> pa.Array:
-    """The maps of pairs that lie behind each other, null where they are empty."""
-    offsets = pa.concat_arrays([pa.array([0], pa.int32()), ends])
-    maps = pa.MapArray.from_arrays(offsets, names, values)
-    is_any = pc.greater(pc.pairwise_diff(offsets)[1:], 0)
-    return pc.if_else(is_any, maps, pa.scalar(None, maps.type))
-
-
-def _decoded(said: Sequence[str | None], encodings: Sequence[Encoding | None]) -> pa.Array | None:
-    """Bytes that an encoding says; None: it does not."""
-    column = pa.array(said, pa.string())
-    if not column.null_count and {*encodings} == {"utf8"}:
-        return column.cast(pa.binary())
-    kinds = pa.array(encodings, pa.string())
-    if not pc.all(pc.equal(column.is_null(), kinds.is_null())).as_py():
-        return None
-    if "base64" not in encodings:
-        return column.cast(pa.binary())
-    try:
-        return pa.array(
-            [
-                one if one is None or kind == "utf8" else base64.b64decode(one, validate=True)
-                for one, kind in zip(said, encodings, strict=True)
-            ],
-            pa.binary(),
-        )
-    except (binascii.Error, ValueError):
-        return None
-
-
-def _table(made: Mapping[str, pa.Array]) -> pa.Table | None:
-    """The columns that are not all null; both a time and a delay are bad."""
-    there = {
-        name: column
-        for name, column in made.items()
-        if name in ("line", "value") or column.null_count < len(column)
-    }
-    if "deliver_at" in there and "deliver_after" in there:
-        both = pc.and_(there["deliver_at"].is_valid(), there["deliver_after"].is_valid())
-        if pc.any(both).as_py():
-            return None
-    return pa.table({name: there[name] for name in rows.TYPES if name in there})
-
-
 # --- csv and tsv -----------------------------------------------------------------------------
 
 
@@ -243,13 +93,13 @@ class Delimited:
         for name, parse in parsers.items():
             if name in cells:
                 try:
-                    made[name] = _parsed(_not_empty(cells[name]), parse, rows.TYPES[name])
+                    made[name] = _parsed(_not_empty(cells[name]), parse, TYPES[name])
                 except InvalidArgument:
                     return None
         named = {name[5:]: one for name, one in cells.items() if name.startswith("prop.")}
         if named and len(lines):
             made["properties"] = _properties(list(named), list(named.values()))
-        return _table(made)
+        return whole_table(made)
 
 
 def _is_quoted(data: bytes) -> bool:
@@ -291,7 +141,7 @@ def _properties(names: Sequence[str], values: Sequence[pa.Array]) -> pa.Array:
     there = pc.greater(pc.binary_length(items), 0)
     behind = pc.cumulative_sum(there.cast(pa.int32()))
     ends = behind.take(pa.array(range(width - 1, count * width, width), pa.int64()))
-    return _maps(ends, keys.filter(there), items.filter(there))
+    return maps(ends, keys.filter(there), items.filter(there))
 
 
 # --- %-formats -------------------------------------------------------------------------------

@@ -22,6 +22,7 @@ from txlog.errors import BadRecord
 from txlog.settings import KEY_BYTES_MAX, MESSAGE_BYTES_MAX
 from txlog.startup import compute as pc
 from txlog.startup import json as orjson
+from txlog.text import envelopes, records
 
 _SEPARATORS = {"null": b"\0"}
 
@@ -121,23 +122,25 @@ class Input:
 
     def _cut(self, source: Iterator[bytes | None]) -> Iterator[pa.Table | None]:
         separator = _SEPARATORS.get(self.form, b"\n")
-        for part in blocks.split_records(source, separator, self.line, self.record_bytes_max):
+        for part in records.split_records(source, separator, self.line, self.record_bytes_max):
             if part is None:
                 yield None
                 continue
-            records, line, ended = part
-            self.line = line + len(records)
+            found, line, ended = part
+            self.line = line + len(found)
             if not ended and separator == b"\n":
                 if self.require_newline:
-                    self.bad(_bad(line, "the last line has no newline"), records[0].as_py())
+                    self.bad(
+                        records.bad_record(line, "the last line has no newline"), found[0].as_py()
+                    )
                     continue
                 if self.form == "lines":
                     self.warn("the last line has no newline")
-            lines = pa.array(range(line, line + len(records)), pa.int64())
+            lines = pa.array(range(line, line + len(found)), pa.int64())
             if self.form == "envelope":
-                yield from self._envelopes(lines, records)
+                yield from self._envelopes(lines, found)
                 continue
-            table = pa.table({"line": lines, "value": records})
+            table = pa.table({"line": lines, "value": found})
             if self.key_delimiter is not None:
                 yield from self._with_keys(table)
             else:
@@ -189,7 +192,7 @@ class Input:
         self, table: pa.Table, bad: list[tuple[int, str]], beside: pa.Array | None
     ) -> tuple[pa.Table, pa.Array | None, BadRecord | None]:
         """Return the good rows (and those of `beside`), and the error to raise after them."""
-        errors = [_bad(table["line"][at].as_py(), reason) for at, reason in bad]
+        errors = [records.bad_record(table["line"][at].as_py(), reason) for at, reason in bad]
         if not self.skip_bad:
             stop = bad[0][0]
             return table.slice(0, stop), None if beside is None else beside[:stop], errors[0]
@@ -199,15 +202,15 @@ class Input:
         keep = pa.array([at not in out for at in range(len(table))])
         return table.filter(keep), None if beside is None else beside.filter(keep), None
 
-    def _envelopes(self, lines: pa.Array, records: pa.Array) -> Iterator[pa.Table]:
-        clean = columns.envelopes(lines, records)
+    def _envelopes(self, lines: pa.Array, found: pa.Array) -> Iterator[pa.Table]:
+        clean = envelopes.clean(lines, found)
         if clean is not None:
             yield clean
             return
-        held = rows.Columns()
-        for line, record in zip(lines.to_pylist(), records.to_pylist(), strict=True):
+        held = records.Columns()
+        for line, record in zip(lines.to_pylist(), found.to_pylist(), strict=True):
             try:
-                rows.envelope_row(held, line, record)
+                envelopes.envelope_row(held, line, record)
             except BadRecord as error:
                 if not self.skip_bad and len(held):
                     yield held.table()
@@ -239,7 +242,7 @@ class Input:
     def _rows(
         self, source: Iterator[bytes | None], clean: columns.Delimited
     ) -> Iterator[pa.Table | None]:
-        held = rows.Columns()
+        held = records.Columns()
         for row in rows.csv_rows(source, self.form, clean, self.now_ms, held):
             self.header = clean.header
             if row is None:
@@ -262,7 +265,7 @@ class Input:
     def _formatted(
         self, source: Iterator[bytes | None], form: percent.InputFormat
     ) -> Iterator[pa.Table | None]:
-        held = rows.Columns()
+        held = records.Columns()
         for row in percent.percent_rows(source, form, self.line, self.record_bytes_max):
             if isinstance(row, dict):
                 held.add(row)
@@ -281,7 +284,7 @@ class Input:
                 raise row
             elif isinstance(row, str):
                 if self.require_newline:
-                    raise _bad(self.line, row)
+                    raise records.bad_record(self.line, row)
                 self.warn(row)
         if len(held):
             yield held.table()
@@ -306,7 +309,3 @@ def messages_table(messages: Sequence[bytes]) -> pa.Table:
 
 def _table(lines: list[int], values: pa.Array) -> pa.Table:
     return pa.table({"line": pa.array(lines, pa.int64()), "value": values})
-
-
-def _bad(line: int, reason: str) -> BadRecord:
-    return BadRecord(f"line {line}: {reason}", line=line)
