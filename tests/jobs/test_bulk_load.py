@@ -14,6 +14,7 @@ from typing import Any
 
 import orjson
 import pyarrow as pa
+import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 import pytest
 
@@ -39,6 +40,19 @@ from txlog.ranges import Range, parse_range
 from txlog.rows.jobs import BulkLoaded
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
+# Rows of text that is not what its encoding says, and why.
+MISENCODED = [
+    ("a,,,", "line 3: value without value_encoding$"),
+    ("a,utf8,k,", "line 3: key without key_encoding$"),
+    (",utf8,,", "value_encoding without value$"),  # a quoted empty cell would be a value
+    ("a,json,,", "line 3: value_encoding is utf8, base64 or nothing$"),
+    ("eA=A,base64,,", "line 3: value is not base64$"),
+]
+AS_TEXT = pacsv.ConvertOptions(
+    column_types={name: pa.string() for name in ("value", "value_encoding", "key", "key_encoding")},
+    strings_can_be_null=True,
+    quoted_strings_can_be_null=False,
+)
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
 
 
@@ -85,6 +99,29 @@ def test_nothing_is_guessed_of_a_csv(
     (tmp_path / "good.csv").write_text("value\n#x\ny;z\n")
     assert load(client, tmp_path / "good.csv")["messages"] == 2  # neither a comment nor two columns
     assert sorted(row["value"] for row in rows(client)) == [b"#x", b"y;z"]
+
+
+@pytest.mark.parametrize(("row", "said"), MISENCODED)
+def test_text_that_is_not_what_its_encoding_says_is_refused(
+    client: Client, tmp_path: Path, row: str, said: str
+) -> None:
+    """Kills a value without its encoding that becomes none, and base64 that is none."""
+    lines = ["value,value_encoding,key,key_encoding", "a,utf8,,", row]
+    (tmp_path / "bad.csv").write_text("\n".join(lines) + "\n")
+    with pytest.raises(BadRecord, match=said):
+        load(client, tmp_path / "bad.csv")
+    table = pacsv.read_csv(tmp_path / "bad.csv", convert_options=AS_TEXT)
+    pq.write_table(table, tmp_path / "bad.parquet")
+    with pytest.raises(BadRecord, match=said.rpartition(": ")[2]):
+        load(client, tmp_path / "bad.parquet")
+    assert rows(client) == []
+
+
+def test_text_is_what_its_encoding_says(client: Client, tmp_path: Path) -> None:
+    lines = ["value,value_encoding,key,key_encoding", '"",utf8,"",base64', ",,eA==,base64"]
+    (tmp_path / "good.csv").write_text("\n".join(lines) + "\n")
+    assert load(client, tmp_path / "good.csv")["messages"] == 2
+    assert sorted((row["key"], row["value"]) for row in rows(client)) == [(b"", b""), (b"x", None)]
 
 
 def test_csv_with_a_row_of_megabytes(client: Client, tmp_path: Path) -> None:

@@ -1,24 +1,25 @@
-"""Lines of `import` are parsed once, and are what they were when each member was looked up."""
+"""`import --in envelope` takes, refuses and stores what `produce --in envelope` does."""
 
 from __future__ import annotations
 
+import gzip
 import json
 import random
-from collections.abc import Callable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from tests.engine_kit import Bench
 from tests.jobs.test_export_files import shown
 from tests.jobs.test_import_files import source
 from tests.tiers import graded
-from txlog.errors import BadRecord, InvalidMessage, SqlError
+from txlog.cli.input.inputs import Input
+from txlog.errors import BadRecord, InvalidMessage
 from txlog.jobs.import_files import import_files
-from txlog.jobs.local import opened
-from txlog.jobs.sources.rows import _decoded, _scan, message_rows
-from txlog.sql.duck import Rows, Session
+from txlog.jobs.sources.envelopes import envelope_tables
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 
@@ -37,87 +38,170 @@ _LINES = (
     "", "  ", "5", "[1]", "null", '"x"', "{", "{}", " {} ", '\t{"value":"a"}', "{}x", '{"a":1,}',
     "{a:1}", "{'a':1}", "/*c*/{}", "\x0b{}", "\u00a0{}", "[{}]", '{"a":"\x01"}', "nan", '{"a":+1}',
     '{"value":"a","value_encoding":"utf8"}\r', '{"a":.5}', '{"a":0x1}', "{} // c",
+    "\xff{}", "\ufeff{}", '{"a":"\udcff"}',
+)  # fmt: skip
+_OF_MESSAGES = ("value", "key", "properties", "event_time", "deliver_at", "deliver_after")
+_PAIRED = (
+    ('"abc"', '"utf8"'), ('"eA=="', '"base64"'), ('""', '"base64"'), ("null", "null"),
+    (None, None), ("null", None), (None, "null"),
 )  # fmt: skip
 _OFTEN = {
-    "value": ('"abc"', "null", '"eA=="'), "key": ('"abc"', "null", '"eA=="'),
     "properties": ("null", '{"a":"b"}'), "event_time": ("null", "5", "1795165924117"),
-    "deliver_at": ("null", "5", "1795165924117"), "other": ("1",), "Value": ('"v"',),
-    "value_encoding": ('"utf8"', '"base64"', "null"), "key_encoding": ('"utf8"', "null"),
+    "deliver_at": ("null", "5", "1795165924117"), "deliver_after": ("null",), "other": ("1",),
+    "Value": ('"v"',), "sequence_id": ("null", "7"), "partition": ("null", "0"),
+    "producer": ("null", '"p"', "5"), "publish_time": ("null", "5", '"x"'),
 }  # fmt: skip
-_SELDOM = {"properties": _PAIRS, "value_encoding": ('"x"', "5"), "key_encoding": ('"x"', "5")}
+_SELDOM = {
+    "properties": _PAIRS, "value_encoding": ('"x"', "5"), "key_encoding": ('"x"', "5", None),
+    "deliver_after": (*_VALUES, "5", None),
+}  # fmt: skip
 
 
 def _line(rng: random.Random, oddness: float) -> str:
     if rng.random() < oddness / 2:
         return rng.choice(_LINES)
-    members = []
-    for name, often in _OFTEN.items():
-        if rng.random() < 0.8:
-            odd = rng.random() < oddness
-            said = rng.choice(_SELDOM.get(name, _VALUES) if odd else often)
-            members.append(f'{rng.choice(["", "", " "])}"{name}"{rng.choice(["", " "])}:{said}')
+    said: dict[str, str | None] = {
+        name: rng.choice(often) for name, often in _OFTEN.items() if rng.random() < 0.8
+    }
+    for name in ("value", "key"):
+        said[name], said[f"{name}_encoding"] = rng.choice(_PAIRED)
+    for name in [*said]:
+        if rng.random() < oddness / 3:
+            said[name] = rng.choice(_SELDOM.get(name, (*_VALUES, None)))
+    between = ["", "", " "]
+    members = [
+        f'{rng.choice(between)}"{name}"{rng.choice(between)}:{text}'
+        for name, text in said.items()
+        if text is not None
+    ]
     if members and rng.random() < oddness:
         members.append(rng.choice(members))
     rng.shuffle(members)
     return "{" + ",".join(members) + "}"
 
 
-def _member(name: str) -> str:
-    return f"json_extract_string(line, '$.{name}')"
-
-
-def _one_by_one(session: Session, given: Any) -> list[dict[str, Any]]:
-    """What a line says, each member looked up by itself; an error for what is no object."""
-    bad = "line IS NULL OR NOT json_valid(line) OR json_type(line) <> 'OBJECT'"
-    if session.row(f"SELECT count(*) AS n FROM {_scan(given)} WHERE {bad}")["n"]:
-        raise SqlError("no object")
-    said = [
-        f"{_decoded(_member(name), _member(f'{name}_encoding'))} AS {name}"
-        for name in ("value", "key")
-    ]
-    said.append("CAST(json_extract(line, '$.properties') AS MAP(VARCHAR, VARCHAR)) AS properties")
-    for name in ("event_time", "deliver_at"):
-        at = f"epoch_ms(CAST({_member(name)} AS BIGINT)) AT TIME ZONE 'UTC'"
-        said.append(f"{at} AS {name}")
-    return _rows(session.stream(f"SELECT {', '.join(said)} FROM {_scan(given)}"))
-
-
-def _rows(found: Rows) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = found.read_all().to_pylist()
+def _rows(tables: Iterable[pa.Table]) -> list[dict[str, Any]]:
+    """What tables have of messages; instants as numbers, as some are beyond what Python has."""
+    rows = []
+    for table in tables:
+        chosen = table.select([one for one in _OF_MESSAGES if one in table.column_names])
+        kinds = [pa.int64() if pa.types.is_timestamp(one) else one for one in chosen.schema.types]
+        as_numbers = chosen.cast(pa.schema(zip(chosen.column_names, kinds, strict=True)))
+        rows += [{n: v for n, v in row.items() if v is not None} for row in as_numbers.to_pylist()]
     return rows
 
 
-def _at_once(session: Session, given: Any) -> list[dict[str, Any]]:
-    return _rows(message_rows(session, given))
-
-
-def _found(
-    read: Callable[[Session, Any], list[dict[str, Any]]], session: Session, given: Any
-) -> list[dict[str, Any]] | str:
+def _said(line: int, data: bytes) -> Any:
+    """What `produce` makes of a line that is the only one: its columns, or why it is refused."""
     try:
-        return read(session, given)
-    except SqlError as error:
-        return str(error).partition("LINE 1:")[0]  # from there on it quotes the statement
+        return _rows([Input("envelope", []).parse(data)])
+    except BadRecord as error:
+        return error.message.replace("line 1:", f"line {line}:")
+
+
+def _taken(file: Path) -> Any:
+    """What `import` makes of a file."""
+    try:
+        return _rows(envelope_tables(source(file, form="envelope")))
+    except BadRecord as error:
+        assert error.fields == {"path": str(file), "line": error.fields["line"]}
+        return error.message.removeprefix(f"{file}: ")
 
 
 @pytest.mark.parametrize("seed", graded(range(6), quick=1))
-def test_an_envelope_says_what_its_members_say_one_by_one(tmp_path: Path, seed: int) -> None:
-    """Kills: text for numbers, the last of two members, another error, a line that is no object."""
-    rng, rounds, both = random.Random(seed), 30, {"rows": 0, "errors": 0}
+def test_import_takes_and_refuses_what_produce_does(tmp_path: Path, seed: int) -> None:
+    """spec/cli 7. Kills: a value without its encoding that becomes none, 5 taken for "5" and "5"
+    for 5, 1.5 for 2, properties that are no texts, base64 that is none.
+    """
+    rng, both = random.Random(seed), {"rows": 0, "refused": 0}
     file = tmp_path / "lines.ndjson"
-    for _ in range(rounds):
+    for _ in range(120):
         oddness = rng.choice([0.0, 0.02, 0.3])
-        lines = [_line(rng, oddness) for _ in range(rng.choice([1, 3, 40]))]
-        file.write_bytes("\n".join([*lines, ""]).encode("utf-8", "surrogatepass"))
+        made = [_line(rng, oddness) for _ in range(rng.choice([1, 3, 40]))]
+        lines = [one.encode("utf-8", "surrogateescape") for one in made]
+        file.write_bytes(b"".join(one + b"\n" for one in lines))
+        want: Any = []
+        for number, one in enumerate(lines, 1):
+            said = _said(number, one + b"\n")
+            if isinstance(said, str):
+                want = said
+                break
+            want += said
+        found = _taken(file)
+        assert found == want
+        both["refused" if isinstance(want, str) else "rows"] += 1
+    assert min(both.values()) > 20, both
+
+
+_GOOD = {"value": "v", "value_encoding": "utf8", "key": "k", "key_encoding": "utf8"}
+
+
+@pytest.mark.parametrize(
+    ("changed", "reason"),
+    [
+        ({"value_encoding": None}, "value without value_encoding"),
+        ({"key_encoding": None}, "key without key_encoding"),
+        ({"value": None}, "value is not a string"),
+        ({"value": 5}, "value is not a string"),
+        ({"key": ["k"]}, "key is not a string"),
+        ({"value_encoding": "base32"}, "value_encoding is utf8, base64 or null"),
+        ({"value": "eA=A", "value_encoding": "base64"}, "value is not base64"),
+        ({"event_time": "5"}, "event_time is not an integer in range"),
+        ({"event_time": 1.5}, "event_time is not an integer in range"),
+        ({"deliver_at": True}, "deliver_at is not an integer in range"),
+        ({"deliver_at": 5, "deliver_after": 5}, "both deliver_at and deliver_after"),
+        ({"properties": {"a": 1}}, "properties must map strings to strings"),
+        ({"properties": []}, "properties must map strings to strings"),
+        ({"sequence_id": -1}, "sequence_id is not an integer in range"),
+        ({"partition": "0"}, "partition is not an integer in range"),
+    ],
+)
+def test_an_envelope_that_is_none_is_named_and_nothing_is_stored(
+    tmp_path: Path, changed: dict[str, Any], reason: str
+) -> None:
+    """spec/cli 7: a member left out, and one that is null, are the same."""
+    bench = Bench(tmp_path / "store", coordinators=1)
+    bench.client.create_topic("t")
+    file = tmp_path / "bad.ndjson"
+    bad = _GOOD | changed
+    for one in (bad, {name: said for name, said in bad.items() if said is not None}):
+        file.write_text("".join(json.dumps(line) + "\n" for line in (_GOOD, one, _GOOD)))
+        for dry_run in (True, False):
+            with pytest.raises(BadRecord, match=rf"bad\.ndjson: line 2: {reason}$") as found:
+                import_files(bench.client, source(file, form="envelope"), "t", dry_run=dry_run)
+            assert found.value.fields == {"path": str(file), "line": 2}
+    assert shown(bench.client) == []
+    assert not [*(tmp_path / "store").rglob("_stage/*/*")]
+
+
+def test_envelopes_are_read_where_a_file_is_packed_and_where_it_is_cut_short(
+    tmp_path: Path,
+) -> None:
+    bench = Bench(tmp_path / "store", coordinators=1)
+    bench.client.create_topic("t")
+    lines = b"".join(json.dumps(_GOOD | {"value": str(n)}).encode() + b"\n" for n in range(30_000))
+    packed = {".gz": gzip.compress(lines), ".zst": pa.compress(lines, "zstd", asbytes=True)}
+    for suffix, data in packed.items():
+        file = tmp_path / f"a.ndjson{suffix}"
+        file.write_bytes(data)
         given = source(file, form="envelope")
-        with opened(given) as session:
-            want, found = (_found(read, session, given) for read in (_one_by_one, _at_once))
-        if want == "no object":
-            assert isinstance(found, str), lines
-        else:
-            assert found == want, lines
-        both["errors" if isinstance(want, str) else "rows"] += 1
-    assert min(both.values()) * 8 > rounds, both
+        assert import_files(bench.client, given, "t", key=suffix)["messages"] == 30_000
+        file.write_bytes(data[: len(data) // 2])
+        with pytest.raises(BadRecord, match=rf"a\.ndjson\{suffix}: ") as found:
+            import_files(bench.client, given, "t", key=suffix)
+        assert found.value.fields == {"path": str(file)}
+    assert len(shown(bench.client)) == 60_000
+
+
+def test_a_delay_counts_from_the_time_of_the_import(tmp_path: Path) -> None:
+    """Kills a delay that import reads over."""
+    bench = Bench(tmp_path / "store", coordinators=1)
+    bench.client.create_topic("t")
+    file = tmp_path / "later.ndjson"
+    file.write_text(json.dumps(_GOOD | {"deliver_after": 90_000}) + "\n")
+    import_files(bench.client, source(file, form="envelope"), "t")
+    [row] = next(bench.client.read("t")).to_pylist()
+    assert (row["deliver_at"] - row["publish_time"]).total_seconds() == 90
 
 
 @pytest.mark.parametrize("form", ["envelope", "ndjson"])
@@ -137,28 +221,11 @@ def test_a_line_that_is_no_object_is_named_wherever_a_batch_ends(
     assert not [*(tmp_path / "store").rglob("_stage/*/*")]
 
 
-@pytest.mark.parametrize(
-    "first",
-    [
-        '{"value":"x","value_encoding":"base32"}',
-        '{"value":"x","value_encoding":"base64"}',
-        '{"event_time":"soon"}',
-        '{"properties":[]}',
-        '{"value":"%s","value_encoding":"utf8"}' % ("x" * 6_000_000),
-    ],
-)
-def test_lines_that_are_no_objects_come_before_all_that_is_wrong_with_others(
-    tmp_path: Path, first: str
-) -> None:
+def test_a_value_that_is_too_large_leaves_nothing(tmp_path: Path) -> None:
     bench = Bench(tmp_path / "store", coordinators=1)
     bench.client.create_topic("t")
-    file = tmp_path / "bad.ndjson"
-    more = "{}\n" * 30_000
-    file.write_text(f"{first}\n{more}5\n\n")
-    with pytest.raises(BadRecord, match=r"line 30002: not a JSON object, and 1 more$"):
+    file = tmp_path / "large.ndjson"
+    file.write_text(json.dumps(_GOOD) + "\n" + json.dumps(_GOOD | {"value": "x" * 6_000_000}))
+    with pytest.raises(InvalidMessage):
         import_files(bench.client, source(file, form="envelope"), "t")
-    file.write_text(f"{first}\n{more}")
-    with pytest.raises(BadRecord if len(first) < 1_000 else InvalidMessage) as found:
-        import_files(bench.client, source(file, form="envelope"), "t")
-    assert "open result" not in str(found.value)
     assert shown(bench.client) == []

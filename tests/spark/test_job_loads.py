@@ -8,13 +8,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 import txlog
-from tests.jobs.test_bulk_load import rows
+from tests.jobs.test_bulk_load import AS_TEXT, MISENCODED, rows
 from tests.jobs.test_export_delta import WITHOUT_TRIMS, step
 from tests.sql.test_querying import STEPS, History
 from txlog import Client
@@ -162,6 +163,26 @@ def test_csv_is_to_spark_what_it_is_to_duckdb(
     for topic, by in (("here", Local()), ("there", engine())):
         assert load(client, path, Columns("a", "b"), topic, by)["messages"] == ours.rows
     assert stored(client, "there") == stored(client, "here")
+
+
+def test_text_is_to_spark_what_its_encoding_says(client: Client, tmp_path: Path) -> None:
+    """Kills base64 stored as it is, and a value without its encoding that becomes none."""
+    head = "value,value_encoding,key,key_encoding\n"
+    (tmp_path / "good.csv").write_text(head + '"",utf8,"",base64\n,,eA==,base64\né,utf8,k,utf8\n')
+    for topic, by in (("here", Local()), ("there", engine())):
+        assert load(client, tmp_path / "good.csv", Columns(), topic, by)["messages"] == 3
+    assert stored(client, "there") == stored(client, "here")
+    assert {row["key"] for row in rows(client, "there")} == {b"", b"x", b"k"}
+    before = stored(client, "there")
+    for row, said in MISENCODED:
+        (tmp_path / "bad.csv").write_text(f"{head}a,utf8,,\n{row}\n")
+        with pytest.raises(BadRecord, match=said):
+            load(client, tmp_path / "bad.csv", Columns(), "there", engine())
+        table = pacsv.read_csv(tmp_path / "bad.csv", convert_options=AS_TEXT)
+        pq.write_table(table, tmp_path / "bad.parquet")
+        with pytest.raises(CommandFailed, match=said.rpartition(": ")[2].removesuffix("$")):
+            load(client, tmp_path / "bad.parquet", Columns(), "there", engine())
+    assert stored(client, "there") == before
 
 
 @pytest.mark.slow

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 
 from txlog.api.client import Client
+from txlog.api.sending.bulk import Bulk, Rows
 from txlog.engine.upkeep.delayed.sources import Search
 from txlog.engine.upkeep.space.compact import Arrange
 from txlog.errors import BadRecord, SqlError, TopicNotFound, Usage
@@ -18,6 +19,7 @@ from txlog.ids import TopicName
 from txlog.jobs.engine import LARGE_CHUNKS, STORED, Ask
 from txlog.jobs.export_files import write_files
 from txlog.jobs.replay import Replayed
+from txlog.jobs.sources.envelopes import envelope_tables
 from txlog.jobs.sources.loads import CsvRows, Files, Transform
 from txlog.jobs.sources.refused import telling
 from txlog.jobs.sources.rows import (
@@ -71,6 +73,8 @@ class Local:
 
     def count(self, source: Files) -> int:
         """How many messages the files have."""
+        if source.form == "envelope":
+            return sum(map(len, envelope_tables(source)))
         with telling(source), opened(source) as session:
             check_lines(session, source)
             return count_rows(session, source)
@@ -83,14 +87,14 @@ class Local:
     def load(self, client: Client, source: Files, topic: str, key: str, batch: str) -> BulkStored:
         """Store the rows of files as one batch, in their order."""
         bulk = client.bulk(topic, key=key, batch=batch)
+        if source.form == "envelope":
+            return _stored(bulk, envelope_tables(source))
         with telling(source), opened(source) as session:
             try:
-                return bulk.commit(bulk.stage(map(as_message, message_rows(session, source))))
-            except BaseException as error:  # whatever ended it, what is staged goes
-                bulk.abort()
-                if isinstance(error, (SqlError, Usage, pa.ArrowException)):
-                    with opened(source) as other:  # the rows of this one may not be read to the end
-                        check_lines(other, source)  # a line that is no object comes first
+                return _stored(bulk, map(as_message, message_rows(session, source)))
+            except (SqlError, Usage, pa.ArrowException):
+                with opened(source) as other:  # the rows of this one may not be read to the end
+                    check_lines(other, source)  # a line that is no object comes first
                 raise
 
     def replay(
@@ -105,11 +109,7 @@ class Local:
         """Store messages again, in the order of each partition."""
         bulk = client.bulk(dest, key=key, batch=batch)
         source = Replayed(client, content, function)
-        try:
-            answer = bulk.commit(bulk.stage(source))
-        except BaseException:  # whatever ended it, what is staged goes
-            bulk.abort()
-            raise
+        answer = _stored(bulk, source)
         return source.read, answer
 
     def arrange(self, client: Client) -> Arrange | None:
@@ -142,6 +142,14 @@ class Local:
                 chunks = f"SELECT {_LEDGER} AS ledger, kind, entry, value FROM {scan}"
             session.execute(f"CREATE TEMP VIEW {LARGE_CHUNKS} AS {chunks}")
             yield session.arrow
+
+
+def _stored(bulk: Bulk, rows: Iterable[Rows]) -> BulkStored:
+    try:
+        return bulk.commit(bulk.stage(rows))
+    except BaseException:  # whatever ended it, what is staged goes
+        bulk.abort()
+        raise
 
 
 def opened(source: Files) -> Session:

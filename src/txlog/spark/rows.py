@@ -11,7 +11,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import BinaryType, DataType, IntegralType, StringType
 
 from txlog.errors import InvalidArgument
-from txlog.jobs.sources.loads import CsvRows, Files
+from txlog.jobs.sources.loads import BASE64, CsvRows, Files, encoded
 
 _GLOB: Final = re.compile(r"([\\{}\[\]*?])")
 _ESCAPED: Final = r"\\\1"
@@ -42,12 +42,33 @@ def message_frame(spark: SparkSession, source: Files) -> DataFrame:
     members = chosen.values or frame.columns
     row = F.to_json(F.struct(*map(_column, members)), {"ignoreNullFields": "false"})
     out = [row.cast("binary").alias("value")] if whole else []
+    said = {name: encoding for name, _, encoding in encoded(source, frame.columns)}
     for name in ("value", "key", "event_time", *(() if whole else _OTHERS)):
         column = named.get(name) or (name if name in frame.columns else None)
         if column is not None:
             kind = frame.schema[column].dataType
-            out.append(_shaped(name, _column(column), kind).alias(name))
+            shaped = _shaped(name, _column(column), kind)
+            if name in said and isinstance(kind, StringType):
+                shaped = _decoded(name, _column(column), _column(said[name]))
+            out.append(shaped.alias(name))
     return frame.select(*out)
+
+
+def _decoded(name: str, text: Column, encoding: Column) -> Column:
+    """The bytes that a text encodes, as `jobs.sources.rows` says it to DuckDB."""
+
+    def wrong(reason: str) -> Column:
+        return F.raise_error(F.lit(reason)).cast("binary")
+
+    return (
+        F.when(text.isNull() & encoding.isNull(), F.lit(None))
+        .when(text.isNull(), wrong(f"{name}_encoding without {name}"))
+        .when(encoding.isNull(), wrong(f"{name} without {name}_encoding"))
+        .when(encoding == "utf8", text.cast("binary"))
+        .when(encoding != "base64", wrong(f"{name}_encoding is utf8, base64 or nothing"))
+        .when(text.rlike(f"\\A(?:{BASE64})\\z"), F.unbase64(text))
+        .otherwise(wrong(f"{name} is not base64"))
+    )
 
 
 def lines(spark: SparkSession, source: Files) -> DataFrame:

@@ -22,6 +22,8 @@ _SUFFIXES: Final[dict[str, Form]] = {
 OF_ENGINES: Final[tuple[Form, ...]] = ("parquet", "csv", "ndjson")
 OF_IMPORT: Final[tuple[Form, ...]] = (*OF_ENGINES, "arrow", "envelope")
 _PACKED: Final = (".gz", ".zst")
+# Of text that is base64; some decoders take more, and make something of it.
+BASE64: Final = "([A-Za-z0-9+/]{4})*([A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?"
 # The property of a replayed message that says where it came from: TOPIC:MESSAGE-ID.
 KEPT: Final = ("key", "value", "properties", "event_time", "deliver_at")
 PROPERTY: Final = "replay_of"
@@ -43,6 +45,20 @@ class Columns:
     value: str | None = None
     event_time: str | None = None
     values: tuple[str, ...] = ()
+
+
+def encoded(source: Files, names: Sequence[str]) -> list[tuple[str, str, str]]:
+    """What of a message is text in a source that says how it is encoded, as an export writes it.
+
+    names:   the columns of the source
+    returns: value or key, its column, and that of its encoding
+    """
+    chosen = source.columns
+    columns = {"value": chosen.value or "value", "key": chosen.key or "key"}
+    if chosen.values:
+        del columns["value"]
+    pairs = [(name, column, f"{column}_encoding") for name, column in columns.items()]
+    return [one for one in pairs if one[1] in names and one[2] in names]
 
 
 def columns_of(key: str | None, values: str | None, event_time: str | None) -> Columns:

@@ -10,13 +10,14 @@ import csv
 import gzip
 import io
 import json
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, Final, cast
 
 from txlog.errors import BadRecord, SqlError
-from txlog.jobs.sources.loads import Files
+from txlog.jobs.sources.loads import BASE64, Files, encoded
 
 _FIELD_BYTES_MAX: Final = 1 << 24  # as DuckDB is told: a line
 # Where the unhelpful part of a message begins: our statements, options, lines of the file.
@@ -32,10 +33,11 @@ def telling(source: Files) -> Iterator[None]:
     try:
         yield
     except SqlError as error:
-        check = {"csv": _check_rows, "ndjson": _check_text, "envelope": _check_text}
-        if source.form in check:
-            for path in source.paths:
-                check[source.form](path, error)
+        for path in source.paths:
+            if source.form == "csv":
+                _check_rows(source, path, error)
+            elif source.form == "ndjson":
+                _check_text(path, error)
         text = str(error)
         for end in _ENDS:
             text = text.partition(end)[0].strip()
@@ -62,18 +64,28 @@ def _is_object(line: str) -> bool:
         return False
 
 
-def _check_rows(path: str, error: SqlError) -> None:
-    """Raises BadRecord at the first line of a csv file that is not a row of its header's length."""
+def _check_rows(source: Files, path: str, error: SqlError) -> None:
+    """Raises BadRecord at the first line of a csv file that is not a row of its header's length, or
+    whose text is not what its encoding says."""
     csv.field_size_limit(_FIELD_BYTES_MAX)
     with _opened(path) as file:
         rows = csv.reader(_lines(path, file), strict=True)
-        wanted = 0
+        header: list[str] = []
         try:
             for row in rows:
-                wanted = wanted or len(row)
-                if row and len(row) != wanted:
-                    said = f"{len(row)} field{'s' * (len(row) != 1)} where the header has {wanted}"
+                if not header:
+                    header = row
+                    pairs = encoded(source, header)
+                elif row and len(row) != len(header):
+                    fields = f"{len(row)} field{'s' * (len(row) != 1)}"
+                    said = f"{fields} where the header has {len(header)}"
                     raise _bad(path, rows.line_num, said) from error
+                elif row:
+                    cells = dict(zip(header, row, strict=True))
+                    for name, column, encoding in pairs:
+                        reason = _misencoded(name, cells[column], cells[encoding])
+                        if reason is not None:
+                            raise _bad(path, rows.line_num, reason) from error
         except csv.Error as found:
             said = str(found)
             if "end of data" in said:
@@ -81,6 +93,17 @@ def _check_rows(path: str, error: SqlError) -> None:
             raise _bad(path, rows.line_num, said) from error
         except (EOFError, OSError) as found:
             raise BadRecord(f"{path}: {found}", path=path) from error
+
+
+def _misencoded(name: str, text: str, encoding: str) -> str | None:
+    """What is wrong with a text and its encoding; whether an empty cell has quotes is not known."""
+    if not encoding:
+        return f"{name} without {name}_encoding" if text else None
+    if encoding not in ("utf8", "base64"):
+        return f"{name}_encoding is utf8, base64 or nothing"
+    if encoding == "base64" and not re.fullmatch(BASE64, text):
+        return f"{name} is not base64"
+    return None
 
 
 def _check_text(path: str, error: SqlError) -> None:

@@ -10,7 +10,7 @@ import pyarrow as pa
 from txlog.engine.plan.route import COLUMNS
 from txlog.engine.storage.segment import RECORD
 from txlog.errors import InvalidArgument
-from txlog.jobs.sources.loads import CsvRows, Files
+from txlog.jobs.sources.loads import BASE64, CsvRows, Files, encoded
 from txlog.jobs.sources.refused import no_objects
 from txlog.sql.duck import Rows, Session
 
@@ -33,13 +33,18 @@ _WRITTEN: Final = {
 ARROW: Final = "arrow_source"
 
 
-def _decoded(text: str, encoding: str) -> str:
-    """SQL for the bytes that a text encodes; null without an encoding."""
-    wrong = f"error('no encoding: ' || {encoding})"
-    return (
-        f"CASE WHEN {encoding} IS NULL THEN NULL WHEN {encoding} = 'utf8' THEN encode({text})"
-        f" WHEN {encoding} = 'base64' THEN from_base64({text}) ELSE {wrong} END"
+def _decoded(name: str, text: str, encoding: str) -> str:
+    """SQL for the bytes that a text encodes; null if there is neither, an error if there is one."""
+    cases = (
+        (f"{text} IS NULL AND {encoding} IS NULL", "NULL"),
+        (f"{text} IS NULL", f"error('{name}_encoding without {name}')"),
+        (f"{encoding} IS NULL", f"error('{name} without {name}_encoding')"),
+        (f"{encoding} = 'utf8'", f"encode({text})"),
+        (f"{encoding} <> 'base64'", f"error('{name}_encoding is utf8, base64 or nothing')"),
+        (f"regexp_full_match({text}, '{BASE64}')", f"from_base64({text})"),
     )
+    whens = " ".join(f"WHEN {one} THEN {then}" for one, then in cases)
+    return f"CASE {whens} ELSE error('{name} is not base64') END"
 
 
 def _instant(millis: str) -> str:
@@ -50,23 +55,14 @@ def _instant(millis: str) -> str:
 # two pieces at most.
 _LINE_BYTES_MAX: Final = 16 << 20
 _LINES: Final = f"max_line_size = {_LINE_BYTES_MAX}, buffer_size = {2 * _LINE_BYTES_MAX}"
-# The members of an envelope that are read as text.
-_SAID: Final = ("value", "value_encoding", "key", "key_encoding", "event_time", "deliver_at")
-_VALUE, _VALUE_AS, _KEY, _KEY_AS, _EVENT, _DELIVER = (f"said[{n}]" for n in range(1, 7))
-# What is valid is an object if it begins with a brace; a member of what is not valid is an error.
+# What is valid is an object if it begins with a brace.
 _IS_OBJECT: Final = r"starts_with(ltrim(line, E' \t\r\n'), '{')"
 
 
-def _checked(value: str, also: str = "") -> str:
+def _checked(value: str) -> str:
     """SQL for the value of a line; an error if it is no object of JSON."""
-    return f"CASE WHEN {also}{_IS_OBJECT} THEN {value} ELSE error('not a JSON object') END"
-
-
-_ENVELOPE: Final = {
-    "value": _checked(_decoded(_VALUE, _VALUE_AS)), "key": _decoded(_KEY, _KEY_AS),
-    "properties": "CAST(json_extract(line, '$.properties') AS MAP(VARCHAR, VARCHAR))",
-    "event_time": _instant(_EVENT), "deliver_at": _instant(_DELIVER),
-}  # fmt: skip
+    is_object = f"json_valid(line) AND {_IS_OBJECT}"
+    return f"CASE WHEN {is_object} THEN {value} ELSE error('not a JSON object') END"
 
 
 def message_rows(session: Session, source: Files) -> Rows:
@@ -85,14 +81,21 @@ def count_rows(session: Session, source: Files) -> int:
 
 
 def csv_rows(session: Session, source: Files) -> CsvRows:
-    """What csv files hold; raises SqlError for a row of another length, or an open quote."""
+    """What csv files hold.
+
+    raises: SqlError for a row of another length, an open quote, or text that is not what its
+            encoding says
+    """
     scan = _scan(source)
     names = session.stream(f"SELECT * FROM {scan} LIMIT 0").schema.names
     texts = (f"coalesce(strlen({one}) || ':' || {one}, 'n')" for one in map(_name, names))
     digest = f"('0x' || substr(md5(concat({', '.join(texts)})), 1, 12))::BIGINT"
-    row = session.row(
-        f"SELECT count(*) AS rows, coalesce(sum({digest}), 0)::VARCHAR AS digest FROM {scan}"
+    decoded = (
+        f"count({_decoded(name, _name(column), _name(said))}) AS {name}"
+        for name, column, said in encoded(source, names)
     )
+    found = (f"count(*) AS rows, coalesce(sum({digest}), 0)::VARCHAR AS digest", *decoded)
+    row = session.row(f"SELECT {', '.join(found)} FROM {scan}")
     return CsvRows(names, int(str(row["rows"])), int(str(row["digest"])))
 
 
@@ -164,7 +167,7 @@ def as_message(rows: pa.RecordBatch) -> pa.RecordBatch:
 
 def check_lines(session: Session, source: Files) -> None:
     """Raises BadRecord when a line of an ndjson source is not a JSON object."""
-    if source.form not in ("ndjson", "envelope"):
+    if source.form != "ndjson":
         return
     [row] = session.arrow(
         "SELECT count(*) AS n FROM"
@@ -176,21 +179,15 @@ def check_lines(session: Session, source: Files) -> None:
 
 
 def _selected(session: Session, source: Files) -> str:
-    scan = _scan(source)
-    if source.form == "envelope":  # a line is parsed once for all that is text in it
-        paths = ", ".join(f"'$.{name}'" for name in _SAID)
-        scan = f"(SELECT line, json_extract_string(line, [{paths}]) AS said FROM {scan})"
-    return f"SELECT {_columns(session, source)} FROM {scan}"
+    return f"SELECT {_columns(session, source)} FROM {_scan(source)}"
 
 
 def _columns(session: Session, source: Files) -> str:
     """The columns of messages over those of a source."""
     chosen = source.columns
-    if source.form == "envelope":
-        return ", ".join(f"{sql} AS {name}" for name, sql in _ENVELOPE.items())
     if source.form == "ndjson":
         members = {"key": chosen.key, "event_time": chosen.event_time}
-        out = [f"{_checked('encode(line)', 'json_valid(line) AND ')} AS value"]
+        out = [f"{_checked('encode(line)')} AS value"]
         for name, member in members.items():
             if member is not None:
                 path = _text(f'$."{member}"')
@@ -219,15 +216,15 @@ def _places(source: Files, schema: pa.Schema, names: Sequence[str]) -> list[str]
     """The columns of messages that are each one column of a source, as far as it has them."""
     chosen = source.columns
     named = {"key": chosen.key, "value": chosen.value, "event_time": chosen.event_time}
+    said = {name: encoding for name, _, encoding in encoded(source, schema.names)}
     out = []
     for name in names:
         column = named.get(name) or (name if name in schema.names else None)
         if column is not None and not (name == "value" and chosen.values):
             kind = schema.field(column).type
             shaped = _shaped(name, _name(column), kind)
-            said = f"{column}_encoding"
-            if said in schema.names and name in ("key", "value") and pa.types.is_string(kind):
-                shaped = _decoded(_name(column), _name(said))
+            if name in said and pa.types.is_string(kind):
+                shaped = _decoded(name, _name(column), _name(said[name]))
             out.append(f"{shaped} AS {name}")
     return out
 
