@@ -379,7 +379,7 @@ def test_a_call_that_another_thread_has_is_waited_for(
         go_on.wait()
         return Decision([])
 
-    def interrupted(mutex: Mutex, act: Any) -> Any:
+    def interrupted(mutex: Mutex, *given: Any) -> Any:
         nonlocal turns
         if current_thread() is main_thread() and mutex is store._mutex:
             turns += 1
@@ -388,7 +388,7 @@ def test_a_call_that_another_thread_has_is_waited_for(
                 taken.wait()
                 raise KeyboardInterrupt
             go_on.set()
-        return run(mutex, act)
+        return run(mutex, *given)
 
     producer = bench.client.producer("t")
     with monkeypatch.context() as patched:

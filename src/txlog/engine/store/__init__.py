@@ -101,7 +101,8 @@ Python. Four rules make that harmless:
 Group commit (R12): one thread leads, takes the lock once, and runs steps 5 to 8 for each waiting
 call in turn, since the second decision must see what the first one did. Then comes one flush, one
 witness, and all the answers. A refused call fails alone; a failed flush is everybody's, of every
-process that waited for it.
+process that waited for it. Whoever has an answer goes on with it at once, although the next leader
+has the mutex by then: those that come while it flushes are the group after its own.
 
 The order of locks is mutex, write lock, flush lock; never the other way round.
 

@@ -261,6 +261,11 @@ class Call:
         return self.stage in (WRITING, WRITTEN)
 
 
+def are_done(calls: list[Call]) -> bool:
+    """True when the outcomes of calls submitted together are final; the last is done last."""
+    return calls[-1].done
+
+
 def in_doubt(calls: Iterable[Call]) -> bool:
     """True when the effect of one of them may be in the journal."""
     return any(call.is_in_doubt for call in calls)

@@ -11,6 +11,14 @@ way.
 2. A child of a fork inherits the lock as it was at that moment. If another thread of its parent
    held it, nobody ever frees it there. With a plain lock the child would wait for ever; but its
    descriptors are closed, and it has to be told so (R27).
+3. Whoever waits for its turn may learn without it that another thread has done what it came for.
+   So it does not wait for the lock, which the next one may already have, but at a gate of its own.
+   Whoever frees the lock opens the gates of those whose acts are done, and of one other, who then
+   takes the lock, or finds that somebody was faster, who will free it again. As a thread enters the
+   row of the waiting before it tries the lock once more, whoever has the lock then sees it there.
+   An interrupt may swallow an opening; so nobody stands at a gate longer than LOOK_AGAIN_S. Those
+   who are always faster may be others than do its act: from the second time on it waits for the
+   lock itself, as they do.
 """
 
 from __future__ import annotations
@@ -18,14 +26,16 @@ from __future__ import annotations
 import sys
 from collections import deque
 from collections.abc import Callable
-from contextlib import AbstractContextManager
-from threading import RLock
+from contextlib import AbstractContextManager, suppress
+from threading import Lock, RLock
 from types import FrameType
-from typing import Any, TypeVar
+from typing import Any, TypeVar, overload
 
 from txlog.errors import AlreadyClosed, NotAllowed
 
 T = TypeVar("T")
+LOOK_AGAIN_S = 0.1
+TRIES = 2  # at a gate
 
 
 class Mutex:
@@ -35,7 +45,7 @@ class Mutex:
                  cut short any step of the running one
     """
 
-    __slots__ = ("_later", "_lock", "_owner", "_pid", "_report", "has_refused")
+    __slots__ = ("_later", "_lock", "_owner", "_pid", "_report", "_waiting", "has_refused")
 
     def __init__(self, pid: Callable[[], int], report: Callable[[str], None] | None = None) -> None:
         self._lock: Any = RLock()  # typeshed does not know `_is_owned`, which Condition uses too
@@ -43,30 +53,89 @@ class Mutex:
         self._owner = pid()
         self._report = report
         self._later: deque[Callable[[], object]] = deque()
+        self._waiting: dict[Any, Callable[[], bool]] = {}  # by gate, in the order they came
         self.has_refused = False
 
-    def run(self, act: Callable[[], T]) -> T:
+    @overload
+    def run(self, act: Callable[[], T]) -> T: ...
+
+    @overload
+    def run(self, act: Callable[[], T], is_done: Callable[[], bool]) -> T | None: ...
+
+    def run(self, act: Callable[[], T], is_done: Callable[[], bool] | None = None) -> T | None:
         """Run an act while no other thread runs one.
 
         Freed twice: an interrupt may cut short the first attempt anywhere.
-        raises: NotAllowed, inside another call of this thread; AlreadyClosed in a forked child
+        is_done: asked while it waits, by any thread: whether another has done what the act is for;
+                 raises nothing
+        returns: what the act does; None if it was done meanwhile, so that it was not run
+        raises:  NotAllowed, inside another call of this thread; AlreadyClosed in a forked child
         """
         if self._pid() != self._owner:
             self._refuse_child()
         lock = self._lock
         if lock._is_owned():
             self._refuse_or_free()
+        has_turn = is_done is None
         try:
             try:
-                with lock:
-                    self.has_refused = False
-                    return act()
+                if is_done is None:
+                    lock.acquire()
+                else:
+                    has_turn = lock.acquire(False) or self._wait(is_done)
+                    if not has_turn:
+                        return None
+                self.has_refused = False
+                return act()
             finally:
                 if lock._is_owned():
                     lock.release()
+                    if self._waiting:
+                        self._wake()
         finally:
-            if self._later:
+            if lock._is_owned():
+                lock.release()
+                self._wake()
+            if has_turn and self._later:
                 self._tidy()
+
+    def _wait(self, is_done: Callable[[], bool]) -> bool:
+        """Wait for the lock; True when this thread has it, False when the act is done."""
+        gate: Any = Lock()
+        gate.acquire()
+        is_held, opened = False, 0
+        try:
+            try:
+                self._waiting[gate] = is_done  # before the next try
+                while not is_held:
+                    if opened >= TRIES:
+                        is_held = self._lock.acquire(True, LOOK_AGAIN_S)
+                    else:
+                        is_held = self._lock.acquire(False)
+                        if not is_held:
+                            opened += gate.acquire(True, LOOK_AGAIN_S)
+                    if not is_held:
+                        if self._pid() != self._owner:
+                            self._refuse_child()
+                        if is_done():
+                            break
+            finally:
+                self._waiting.pop(gate, None)
+        finally:
+            self._waiting.pop(gate, None)
+        return is_held
+
+    def _wake(self) -> None:
+        """Open the gates of all whose acts are done, and of the first other that is closed."""
+        has_next = False
+        # a list is there before it is filled: no finalizer may change the row meanwhile
+        for gate in list(self._waiting):
+            is_done = self._waiting.get(gate)
+            if is_done is None or not gate.locked() or (has_next and not is_done()):
+                continue
+            has_next = has_next or not is_done()
+            with suppress(RuntimeError):  # another thread was faster
+                gate.release()
 
     def held(self) -> AbstractContextManager[object]:
         """For `with`; its thread may enter again: for turns whose steps are calls themselves.

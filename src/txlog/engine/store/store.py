@@ -46,6 +46,7 @@ from txlog.engine.store.appender import (
     Decide,
     NothingWritten,
     again,
+    are_done,
     in_doubt,
     interrupted,
 )
@@ -478,12 +479,13 @@ class Store:
             return
         self.need_writable()
         self.has_changed = True
+        is_done = partial(are_done, calls)
         try:
             try:
                 try:
                     self._queue.append(calls)
                     while not calls[-1].done:
-                        self._mutex.run(partial(self._lead, calls))
+                        self._mutex.run(partial(self._lead, calls), is_done)
                 finally:  # in any case they leave the queue; twice: the first may be cut short
                     if not calls[-1].done:
                         self._withdraw(calls)

@@ -1,0 +1,379 @@
+"""Threads that share a store take turns, and hear of their outcome without one (R12).
+
+Whoever waits stands at a gate that others open. LOOK_AGAIN_S is out of reach in most tests here, so
+a gate that nobody opens hangs them.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import sys
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from threading import Event, Lock, Thread
+from types import FrameType
+from typing import Any
+
+import pytest
+
+from tests.engine_kit import Bench, read
+from txlog.engine.storage.journal.journal import Journal
+from txlog.engine.store import mutex as module
+from txlog.engine.store.mutex import Mutex
+from txlog.errors import NotAllowed
+
+SEED = 20261126
+
+
+class Interrupt(BaseException):
+    """What a handler raises, anywhere."""
+
+
+@pytest.fixture(autouse=True)
+def never_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody looks again by itself."""
+    monkeypatch.setattr(module, "LOOK_AGAIN_S", 1_000_000.0)
+
+
+@pytest.fixture
+def turns() -> Mutex:
+    return Mutex(os.getpid)
+
+
+@pytest.fixture
+def bench(tmp_path: Path, quick_disk: None) -> Iterator[Bench]:
+    made = Bench(tmp_path / "store", durability="sync")
+    made.client.create_topic("t")
+    yield made
+    made.close()
+
+
+def started(*acts: Callable[[], object]) -> list[Thread]:
+    """Threads that run these acts."""
+    threads = [Thread(target=act, daemon=True) for act in acts]
+    for thread in threads:
+        thread.start()
+    return threads
+
+
+def joined(threads: list[Thread]) -> None:
+    """Wait for threads; a hang is a failure."""
+    for thread in threads:
+        thread.join(60)
+        assert not thread.is_alive()
+
+
+class Held:
+    """A thread that has the mutex until it is told to go."""
+
+    def __init__(self, turns: Mutex) -> None:
+        taken = Event()
+        self.go = Event()
+
+        def hold() -> None:
+            taken.set()
+            self.go.wait()
+
+        self.threads = started(partial(turns.run, hold))
+        taken.wait()
+
+    def leave(self) -> None:
+        """Free the mutex."""
+        self.go.set()
+        joined(self.threads)
+
+
+class Counting:
+    """A lock that counts the tries that found it held; it may be freed behind one of them."""
+
+    def __init__(self, turns: Mutex, held: Held | None = None, behind: int = 0) -> None:
+        self.lock, self.held, self.behind, self.tries = turns._lock, held, behind, 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.lock, name)
+
+    def acquire(self, *given: Any) -> bool:
+        found: bool = self.lock.acquire(*given)
+        if not found:
+            self.tries += 1
+            if self.held is not None and self.tries == self.behind:
+                self.held.leave()
+        return found
+
+
+def waiting(turns: Mutex, count: int) -> None:
+    """Return once so many threads wait."""
+    while len(turns._waiting) < count:
+        pass
+
+
+class Flushes:
+    """A stop before each flush, until it is let go."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.begun = [Event() for _ in range(4)]
+        self.go = [Event() for _ in range(4)]
+        self.count = 0
+        flush = Journal._flush
+
+        def stopped(journal: Journal, *given: Any) -> Any:
+            nth, self.count = self.count, self.count + 1
+            self.begun[nth].set()
+            assert self.go[nth].wait(60)
+            return flush(journal, *given)
+
+        monkeypatch.setattr(Journal, "_flush", stopped)
+
+
+def test_who_is_answered_goes_on_while_the_next_leader_flushes(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """R12: five calls are three flushes, and nobody waits for a flush that is not its own."""
+    client = bench.client
+    flushes, turns = Flushes(monkeypatch), client._store._mutex
+    producers = [client.producer("t") for _ in range(5)]
+    sends = [partial(each.send, b"%d" % n) for n, each in enumerate(producers)]
+    first = started(sends[0])
+    assert flushes.begun[0].wait(60)
+    group = started(sends[1], sends[2], sends[3])  # they share the second flush
+    waiting(turns, 3)
+    flushes.go[0].set()
+    joined(first)
+    assert flushes.begun[1].wait(60)
+    last = started(sends[4])
+    waiting(turns, 3)  # two whose leader flushes, and the last
+    flushes.go[1].set()
+    assert flushes.begun[2].wait(60)  # its flush goes on, and the group is answered
+    joined(group)
+    assert last[0].is_alive()
+    flushes.go[2].set()
+    joined(last)
+    assert flushes.count == 3 and not turns._waiting
+    assert sorted(m.value or b"" for m in read(client)) == [b"%d" % n for n in range(5)]
+
+
+def test_only_one_of_those_that_wait_goes_next(turns: Mutex) -> None:
+    """And whose act was done meanwhile goes at once, without a turn, wherever it stands."""
+    held, ran, is_done = Held(turns), list[int](), [False, False, True]
+    threads: list[Thread] = []
+    lock = turns._lock = Counting(turns)
+
+    def act(n: int) -> None:
+        ran.append(n)
+        joined(threads[2:])
+        is_done[:] = [True] * 3
+
+    for n in range(3):
+        threads += started(partial(turns.run, partial(act, n), partial(is_done.__getitem__, n)))
+        waiting(turns, n + 1)
+    held.leave()
+    joined(threads)
+    assert ran == [0] and lock.tries == 6  # two before each stands at its gate
+
+
+def test_a_thread_that_is_next_need_not_come(turns: Mutex) -> None:
+    """A handler that runs in a thread at its gate opens nothing for it: the next release does."""
+    held = Held(turns)
+    threads = started(lambda: turns.run(lambda: None, lambda: False))
+    waiting(turns, 1)
+    row = turns._waiting.copy()
+    turns._waiting.clear()
+    turns._waiting[Lock()] = lambda: False  # it stands open, nobody is there
+    turns._waiting.update(row)
+    held.leave()
+    joined(threads)
+    assert len(turns._waiting) == 1
+
+
+def test_the_lock_may_be_freed_behind_the_last_try(turns: Mutex) -> None:
+    """Who frees it finds the thread in the row, although it does not stand at its gate yet."""
+    held = Held(turns)
+    turns._lock = Counting(turns, held, behind=2)
+    joined(started(lambda: turns.run(lambda: None, lambda: False)))
+    assert turns._lock.tries == 2
+
+
+def test_a_gate_is_opened_behind_the_lock_whatever_the_act_raised(
+    turns: Mutex, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who comes through it finds the lock free."""
+    wake, was_held = Mutex._wake, list[bool]()
+
+    def note(turns: Mutex) -> None:
+        was_held.append(turns._lock._is_owned())
+        wake(turns)
+
+    monkeypatch.setattr(Mutex, "_wake", note)
+    others: list[Thread] = []
+
+    def act() -> None:
+        others.extend(started(lambda: turns.run(lambda: None, lambda: False)))
+        waiting(turns, 1)
+        raise Interrupt
+
+    with pytest.raises(Interrupt):
+        turns.run(act)
+    joined(others)
+    assert was_held == [False]
+
+
+def test_threads_that_do_not_do_its_act_do_not_keep_a_thread_waiting(turns: Mutex) -> None:
+    """They let others run only while they have the mutex, as who looks at files does."""
+    is_over, looks = False, 0
+
+    def look() -> None:
+        nonlocal looks
+        while not is_over:
+            turns.run(lambda: os.pread(file, 1, 0))
+            looks += 1
+
+    file = os.open(__file__, os.O_RDONLY)
+    lookers = started(look, look, look)
+    for _ in range(200):
+        turns.run(lambda: None, lambda: False)
+    is_over = True
+    joined(lookers)
+    os.close(file)
+    assert looks < 100_000  # 1,000 to 10,000; 300,000 if it only ever tried
+
+
+def test_what_is_put_off_waits_for_the_call_that_it_came_up_in(turns: Mutex) -> None:
+    """Also when another thread hears meanwhile that its act is done."""
+    is_done, seen = False, list[str]()
+
+    def act() -> None:
+        nonlocal is_done
+        assert turns.put_off(lambda: seen.append("tidied"))
+        others = started(lambda: turns.run(lambda: None, lambda: is_done))
+        waiting(turns, 1)
+        is_done = True
+        turns._wake()
+        joined(others)
+        seen.append("ended")
+
+    turns.run(act)
+    assert seen == ["ended", "tidied"]
+
+
+def test_calls_within_a_call_are_refused_also_to_who_waits_for_others(turns: Mutex) -> None:
+    """It would find everything half done."""
+
+    def nested() -> None:
+        with pytest.raises(NotAllowed, match="within another call"):
+            turns.run(lambda: None, lambda: False)
+
+    turns.run(nested, lambda: False)
+    turns.run(lambda: None)
+
+
+def test_many_threads_none_of_which_is_forgotten(turns: Mutex) -> None:
+    """Leaders that do what others wait for, readers that do not, in any order: all of them end."""
+    print("seed", SEED)
+    rng = random.Random(SEED)
+    queue: list[list[bool]] = []
+    done = 0
+
+    def lead() -> None:
+        nonlocal done
+        for one in [queue.pop() for _ in range(len(queue))]:
+            one[0], done = True, done + 1
+
+    def write(rest: list[float]) -> None:
+        for left in rest:
+            own = [False]
+            queue.append(own)
+            while not own[0]:
+                turns.run(lead, partial(own.__getitem__, 0))
+            for _ in range(int(left * 50)):
+                pass
+
+    def look(count: int) -> None:
+        for _ in range(count):
+            turns.run(lambda: None)
+
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        rests = [[rng.random() for _ in range(400)] for _ in range(8)]
+        acts: list[Callable[[], object]] = [partial(write, rest) for rest in rests]
+        joined(started(*acts, *[lambda: look(400)] * 2))
+    finally:
+        sys.setswitchinterval(before)
+    assert done == 3_200 and not queue and not turns._waiting
+
+
+class Cut:
+    """Raises in this thread before the nth instruction in the module of the mutex."""
+
+    def __init__(self, nth: int) -> None:
+        self.left = nth
+
+    def __enter__(self) -> Cut:
+        sys.settrace(self._call)
+        return self
+
+    def __exit__(self, *given: object) -> None:
+        sys.settrace(None)
+
+    def _call(self, frame: FrameType, event: str, arg: object) -> Any:
+        if frame.f_code.co_filename != module.__file__:
+            return None
+        frame.f_trace_opcodes, frame.f_trace_lines = True, False
+        return self._step
+
+    def _step(self, frame: FrameType, event: str, arg: object) -> Any:
+        if event == "opcode":
+            self.left -= 1
+            if self.left == 0:
+                raise Interrupt(f"{frame.f_code.co_qualname} line {frame.f_lineno}")
+        return self._step
+
+
+def test_others_go_on_behind_an_interrupt_anywhere(
+    turns: Mutex, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a thread that frees the mutex, and of one that waits for it: it is never left held."""
+    monkeypatch.setattr(module, "LOOK_AGAIN_S", 0.001)  # what an interrupt swallowed
+    for is_waiter in (False, True):
+        nth, was_cut = 0, True
+        while was_cut:
+            nth += 1
+            was_cut = interrupted(turns, nth, is_waiter=is_waiter)
+            assert not turns._lock._is_owned()
+            assert not turns._waiting
+        assert nth > 50
+
+
+def interrupted(turns: Mutex, nth: int, *, is_waiter: bool) -> bool:
+    """One call of this thread that is cut short, with two threads that wait beside it."""
+    ran: list[int] = []
+    others: list[Thread] = []
+    held = Held(turns) if is_waiter else None
+
+    def start() -> None:
+        row = len(turns._waiting)
+        others.extend(
+            started(*(partial(turns.run, partial(ran.append, n), lambda: False) for n in range(2)))
+        )
+        waiting(turns, row + 2)
+
+    def let_go() -> bool:
+        assert held is not None
+        held.go.set()
+        return False
+
+    was_cut = False
+    if held is not None:
+        start()
+    try:
+        with Cut(nth):
+            turns.run(start if held is None else (lambda: None), let_go if held else lambda: False)
+    except Interrupt:
+        was_cut = True
+    if held is not None:
+        held.leave()
+    joined(others)
+    assert sorted(ran) == ([0, 1] if others else [])
+    return was_cut
