@@ -10,8 +10,7 @@ import pyarrow as pa
 import pytest
 
 from tests.engine_kit import Bench
-from txlog.engine.plan.reading import dispatch
-from txlog.engine.plan.reading.dispatch import Piece, received
+from txlog.engine.plan.reading.dispatch import Piece, Rows, received
 from txlog.engine.view import files
 from txlog.engine.view.view import View
 
@@ -31,14 +30,13 @@ def bench(tmp_path: Path) -> Bench:
 def made(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The rows of each table that is made, not cut."""
     counted: list[int] = []
-    make = dispatch._made
+    make = Rows.table
 
-    def count(*given: object) -> pa.Table:
-        table = make(*given)  # type: ignore[arg-type]
-        counted.append(table.num_rows)
-        return table
+    def count(rows: Rows) -> pa.Table:
+        counted.append(rows.num_rows)
+        return make(rows)
 
-    monkeypatch.setattr(dispatch, "_made", count)
+    monkeypatch.setattr(Rows, "table", count)
     return counted
 
 

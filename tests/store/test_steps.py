@@ -147,8 +147,8 @@ CASES: dict[str, tuple[Callable[[Client], Step], int]] = {
     "shared": (shared, 418),
     "send with key, properties, time": (send_all, 200),
     "send_batch of 10": (send_ten, 180),
-    "reader at an id": (partial(reader_at, start=Bound("skip", 150)), 290),
-    "reader at the end": (partial(reader_at, start=Bound("last", 1)), 295),
+    "reader at an id": (partial(reader_at, start=Bound("skip", 150)), 245),
+    "reader at the end": (partial(reader_at, start=Bound("last", 1)), 256),
 }
 
 

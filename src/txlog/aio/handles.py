@@ -333,8 +333,8 @@ class Reader(Closable[Reading]):
         If the task is cancelled, the next call of any kind returns it.
         """
 
-        def give_back(found: tuple[Message, pa.Table]) -> None:
-            self._kept.append(found[1])
+        def give_back(found: tuple[Message, Callable[[], pa.Table]]) -> None:
+            self._kept.append(found[1]())
 
         found = await self._waits.until(self._next, timeout_ms, self._sync._rest, give_back)
         return None if found is None else found[0]
@@ -371,18 +371,15 @@ class Reader(Closable[Reading]):
 
         await self._worker.run(act)
 
-    def _next(self, is_thorough: bool) -> tuple[Message, pa.Table] | None:
-        """The next message, and its row."""
+    def _next(self, is_thorough: bool) -> tuple[Message, Callable[[], pa.Table]] | None:
+        """The next message, and what makes its row."""
         sync = self._sync
         if self._kept:
             row = self._some(1)
-            return next(iter(messages(row, sync._decoder))), row
+            return next(iter(messages(row, sync._decoder))), lambda: row
         sync._settle(is_thorough)
         message = sync.read_next()
-        if message is None:
-            return None
-        unread = sync._unread
-        return message, unread.slice(len(unread) - len(sync._buffered) - 1, 1)
+        return None if message is None else (message, sync._unread.last_row())
 
     def _some(self, limit: int) -> pa.Table:
         if not self._kept or limit <= 0:

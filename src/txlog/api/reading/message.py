@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, fields
-from itertools import chain, repeat
+from itertools import chain, islice, repeat, starmap
 from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
 
 import pyarrow as pa
 
 from txlog.engine.plan.lookup import live_topic
 from txlog.engine.plan.lookup import topic as find_topic
+from txlog.engine.plan.reading.dispatch import Place, Rows, place_of
 from txlog.engine.plan.records import schema_in
 from txlog.engine.plan.route import ORDERING_KEY, ordering_key_in
 from txlog.errors import InvalidArgument
@@ -205,27 +206,98 @@ class _Draft:
 
 def messages(table: pa.Table, decoder: Decoder | None = None) -> Iterator[Message]:
     """A Message for each row of a received table, in order; decoder: for Message.decode."""
-    versions = table.column("schema_version")
+    _renew(decoder, table.column("schema_version"))
+    parts = (table.slice(at, _TOGETHER) for at in range(0, table.num_rows, _TOGETHER))
+    return chain.from_iterable(_of_table(part, decoder) for part in parts)
+
+
+def messages_of(rows: Rows, decoder: Decoder | None = None) -> list[Message]:
+    """A Message for each of some rows that were read; no table is made of them."""
+    stored = dict(rows.columns())
+    _renew(decoder, stored["schema_version"])
+    places = [(piece.rows, place_of(piece)) for piece in rows.pieces]
+    published = _items("publish_time", stored["publish_time"])
+    if len(places) == 1:
+        [(count, one)] = places
+        ids = _ids_at(count, one)
+        visible = published if one.time_ms is None else repeat(one.time_ms)
+        states: Iterable[str | None] = repeat(one.txn_state)
+    else:
+        ids = chain.from_iterable(starmap(_ids_at, places))
+        visible, states = _visible(places, published), _states(places)
+    return _made(
+        {
+            "topic": repeat(rows.topic),
+            "partition": repeat(rows.partition),
+            "message_id": ids,
+            "publish_time": published,
+            "visible_time": visible,
+            "txn_state": states,
+            "txn": _txns(stored["txn_most"], stored["txn_least"]),
+            "redelivery_count": repeat(rows.times),
+            "is_late": repeat(False),
+        },
+        stored,
+        decoder,
+    )
+
+
+def _renew(decoder: Decoder | None, versions: pa.ChunkedArray) -> None:
     if decoder is not None and versions.null_count < len(versions):
         decoder.renew()
-    parts = (table.slice(at, _TOGETHER) for at in range(0, table.num_rows, _TOGETHER))
-    return chain.from_iterable(_made(part, decoder) for part in parts)
 
 
-def _made(table: pa.Table, decoder: Decoder | None) -> list[Message]:
-    """The messages of some rows. The constructor of a frozen class would take six times as long."""
+def _ids_at(count: int, place: Place) -> Iterable[MessageId]:
+    """The ids of the messages of a piece."""
+    ledger, entry, first, _, _ = place
+    if first is None:
+        return map(MessageId, repeat(ledger, count), range(entry, entry + count))
+    return map(MessageId, repeat(ledger, count), repeat(entry), range(first, first + count))
+
+
+def _visible(places: list[tuple[int, Place]], published: Iterable[Any]) -> list[int | None]:
+    """When the messages of pieces became visible."""
+    times = list(islice(published, sum(count for count, _ in places)))
+    at = 0
+    for count, place in places:
+        if place.time_ms is not None:
+            times[at : at + count] = repeat(place.time_ms, count)
+        at += count
+    return times
+
+
+def _states(places: list[tuple[int, Place]]) -> Iterable[str | None]:
+    return chain.from_iterable(repeat(place.txn_state, count) for count, place in places)
+
+
+def _of_table(table: pa.Table, decoder: Decoder | None) -> list[Message]:
+    """The messages of some rows of a received table."""
     columns = dict(zip(table.column_names, table.columns, strict=True))
     late = columns.get("is_late")
-    items: dict[str, Iterable[Any]] = {
+    known: dict[str, Iterable[Any]] = {
         "topic": _names(columns["topic"]),
         "message_id": _ids(columns),
-        "properties": _properties(columns["properties"]),
         "txn": _txns(columns["txn_most"], columns["txn_least"]),
         "is_late": repeat(False) if late is None else map(bool, _items("is_late", late)),
-        "_decoder": repeat(decoder),
     }
+    return _made(known, columns, decoder)
+
+
+def _made(
+    known: dict[str, Iterable[Any]], columns: dict[str, pa.ChunkedArray], decoder: Decoder | None
+) -> list[Message]:
+    """The messages of fields that are known, and of the columns that have the others.
+
+    The constructor of a frozen class would take six times as long.
+    """
+    known["properties"] = _properties(columns["properties"])
+    known["_decoder"] = repeat(decoder)
     rows = zip(
-        *(items.get(name) or _items(name, columns[name]) for name in _Draft.__slots__), strict=False
+        *[
+            known[name] if name in known else _items(name, columns[name])
+            for name in _Draft.__slots__
+        ],
+        strict=False,
     )
     made: list[Any] = list(map(_Draft, rows))
     for one in made:
@@ -304,4 +376,7 @@ def _items(name: str, column: pa.ChunkedArray) -> Iterable[Any]:
     if name not in _INSTANTS:
         items: list[Any] = column.to_pylist()
         return items
-    return chain.from_iterable(chunk.view(_INT64).to_pylist() for chunk in column.chunks)
+    times: list[Any] = []
+    for chunk in column.chunks:
+        times += chunk.view(_INT64).to_pylist()
+    return times

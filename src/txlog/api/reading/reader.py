@@ -8,16 +8,15 @@ Source: spec/transactions 8, Snapshot.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import compress
 from types import TracebackType
 
 import pyarrow as pa
 
-from txlog.api.reading.message import Decoder, Message, messages
+from txlog.api.reading.message import Decoder, Message
 from txlog.api.reading.pause import Concern, Quiet, least, until, until_appended, until_told
+from txlog.api.reading.unread import Part, Received, Unread, table_of
 from txlog.api.reading.watermark_ground import HandedOut
 from txlog.api.reading.watermark_session import (
     Watermarked,
@@ -45,6 +44,7 @@ from txlog.engine.plan.reading.dispatch import (
     plan,
     received,
     requests_of,
+    rows_of,
 )
 from txlog.engine.plan.reading.ranges import (
     ReadRange,
@@ -101,7 +101,6 @@ class Reader(Watermarked):
 
     __slots__ = (
         "_ahead",
-        "_buffered",
         "_compacted",
         "_concern",
         "_damage",
@@ -157,8 +156,7 @@ class Reader(Watermarked):
         self.topic = TopicName.parse(topic, allow_partition=True)
         self.short = self.topic.topic.short
         self._ahead = AHEAD_FIRST  # how many messages read_next reads at once
-        self._unread = NO_MESSAGES  # read ahead, and not delivered yet
-        self._buffered: deque[Message] = deque()  # its last rows: as many as are left
+        self._unread = Unread(self._decoder)  # read ahead, and not delivered yet
         self._is_closed = False
         self._turn = 0
         self._damage: tuple[int, int, int] | None = None  # found in this call, to be recorded
@@ -270,7 +268,7 @@ class Reader(Watermarked):
         self._places, self._stops = dict(places), {index: stops.get(index) for index in places}
         self._skips = dict.fromkeys(places)
         self._compacted = {}
-        self._drop_unread()
+        self._unread.clear()
         self._left.clear()
         self._previews, self._grows, self._is_bounded, self._turn = {}, False, False, 0
         self.is_settled = places.keys() <= stops.keys()
@@ -316,13 +314,20 @@ class Reader(Watermarked):
     def take(self, max_messages: int) -> pa.Table:
         """As receive_batch, regardless of watermarks."""
         self._check_open()
-        if self._buffered:
-            return self._take_unread(max_messages)
+        return (
+            self._take_unread(max_messages) if self._unread else table_of(self._read(max_messages))
+        )
+
+    def _read(self, limit: int, *, is_apart: bool = False) -> list[Part]:
+        """The next messages of the log, at most so many; apart: no table is made of them."""
         try:
-            return self._store.read(lambda view: self._take(view, max_messages), up_to_damage=True)
+            return self._store.read(
+                lambda view: self._take(view, limit, is_apart=is_apart), up_to_damage=True
+            )
         except MissingFile:  # also for the newest view: damage, like any other
             return self._store.read(
-                lambda view: self._take(view, max_messages, is_gone=True), up_to_damage=True
+                lambda view: self._take(view, limit, is_apart=is_apart, is_gone=True),
+                up_to_damage=True,
             )
         finally:
             found, self._damage = self._damage, None
@@ -331,28 +336,14 @@ class Reader(Watermarked):
 
     def _take_unread(self, limit: int) -> pa.Table:
         """The next messages of those read ahead: they come before all else."""
-        left = len(self._buffered)
-        table = self._unread.slice(self._unread.num_rows - left, limit)
+        table = self._unread.next_rows(limit)
         for _ in range(table.num_rows):
-            message = self._buffered.popleft()
-            if self._ground is not None:
+            message = self._unread.pop()
+            if self._ground is not None and message is not None:
                 self._ground.handed_out(message)
         return table
 
-    def _keep_unread(self, is_kept: Callable[[Message], bool]) -> None:
-        """Forget those that were read ahead and are not kept."""
-        kept = [is_kept(message) for message in self._buffered]
-        rows = self._unread.slice(self._unread.num_rows - len(kept))
-        self._unread = rows.filter(pa.array(kept, pa.bool_()))
-        left = list(compress(self._buffered, kept))
-        self._buffered.clear()  # a loop over the messages has the same
-        self._buffered.extend(left)
-
-    def _drop_unread(self) -> None:
-        self._buffered.clear()
-        self._unread = NO_MESSAGES
-
-    def _take(self, view: View, limit: int, *, is_gone: bool = False) -> pa.Table:
+    def _take(self, view: View, limit: int, *, is_apart: bool, is_gone: bool = False) -> list[Part]:
         """One batch. MissingFile leaves nothing behind: the file may have been replaced (R21)."""
         before = (dict(self._places), dict(self._previews), self._lsn, self._ends, set(self._left))
         compacted = dict(self._compacted)
@@ -360,23 +351,23 @@ class Reader(Watermarked):
             is_new = not self._left and not self.is_led
             if is_new:
                 self._go_on(view)
-            tables, room, failed = self._take_round(view, limit, is_gone=is_gone)
+            parts, room, failed = self._take_round(view, limit, is_apart=is_apart, is_gone=is_gone)
             if room > 0 and not (is_new or self.is_led) and self._may_go_on(view):
                 self._go_on(view)
-                more, _, failed = self._take_round(view, room, is_gone=is_gone)
-                tables += more
+                more, _, failed = self._take_round(view, room, is_apart=is_apart, is_gone=is_gone)
+                parts += more
         except MissingFile:
             self._places, self._previews, self._lsn, self._ends, self._left = before
             self._compacted = compacted
             self._damage = None
             raise
-        if failed is not None and not tables:
+        if failed is not None and not parts:
             raise failed
-        if not tables and (damage := view.damage) is not None and self._may_lack(view):
+        if not parts and (damage := view.damage) is not None and self._may_lack(view):
             raise damage  # of the journal: more was stored
-        self._store.tally.handed_out += sum(table.num_rows for table in tables)
-        self._concern = None if tables or self.is_led else self._concern_of(view)
-        return pa.concat_tables(tables) if tables else NO_MESSAGES
+        self._store.tally.handed_out += sum([part.num_rows for part in parts])
+        self._concern = None if parts or self.is_led else self._concern_of(view)
+        return parts
 
     def _may_go_on(self, view: View) -> bool:
         """Whether there may be more than this round has given: new, or left behind a large one."""
@@ -402,39 +393,41 @@ class Reader(Watermarked):
         return any(self._stop(index) > end_of(view, found, index) for index in self._places)
 
     def _take_round(
-        self, view: View, limit: int, *, is_gone: bool
-    ) -> tuple[list[pa.Table], int, TxlogError | None]:
+        self, view: View, limit: int, *, is_apart: bool, is_gone: bool
+    ) -> tuple[list[Part], int, TxlogError | None]:
         """What is next in this round; how many more have room; why a partition returned nothing.
 
         raises: MissingFile
         """
-        tables: list[pa.Table] = []
+        parts: list[Part] = []
         failed: TxlogError | None = None
         room_bytes = RECEIVE_BYTES_MAX
         for partition in sorted(self._left, key=lambda index: (index < self._turn, index)):
             try:
                 number = self._number(view, partition)
-                table = self._take_of(view, partition, number, limit, is_gone=is_gone)
+                found = self._take_of(
+                    view, partition, number, limit, is_apart=is_apart, is_gone=is_gone
+                )
             except TxlogError as error:
                 if isinstance(error, MissingFile) and not is_gone:
                     raise
                 failed = failed or error  # the other partitions carry on
                 continue
-            if not table.num_rows:
+            if not found:
                 self._left.discard(partition)
                 continue
-            tables.append(table)
-            limit -= table.num_rows
+            parts += found
+            limit -= sum([part.num_rows for part in found])
             if limit > 0:  # the bytes of many pieces take long to count
-                room_bytes -= table.column("value").nbytes
+                room_bytes -= sum([part.value_bytes for part in found])
             if limit <= 0 or room_bytes <= 0:
                 self._turn = partition
-                return tables, 0, failed
-        return tables, limit, failed
+                return parts, 0, failed
+        return parts, limit, failed
 
     def _take_of(
-        self, view: View, partition: int, number: int, limit: int, *, is_gone: bool
-    ) -> pa.Table:
+        self, view: View, partition: int, number: int, limit: int, *, is_apart: bool, is_gone: bool
+    ) -> list[Part]:
         """The next messages of one partition; its place moves only once its rows could be read."""
         wall = self._wall(view, number)
         if partition in self._compacted:
@@ -443,7 +436,7 @@ class Reader(Watermarked):
             return self._preview(view, partition, number, limit)
         found = self._plan(view, partition, number, limit, wall)
         try:
-            table = self._rows(view, partition, number, found)
+            parts = self._parts(view, partition, number, found, is_apart=is_apart)
         except Corruption as error:
             if isinstance(error, MissingFile) and not is_gone:
                 raise
@@ -454,19 +447,27 @@ class Reader(Watermarked):
             found = self._plan(view, partition, number, limit, damage_wall(view, number, *damage))
             if not found.messages:
                 raise
-            table = self._rows(view, partition, number, found)
+            parts = self._parts(view, partition, number, found, is_apart=is_apart)
         if wall is not None and not found.messages and wall < self._stop(partition):
             raise damage_error(view, number)
         self._places[partition] = found.after
-        if table.num_rows < limit and wall is None and self._damage is None:
-            rows = self._preview(view, partition, number, limit - table.num_rows)
-            return pa.concat_tables([table, rows]) if rows.num_rows else table
-        return table
+        if found.messages < limit and wall is None and self._damage is None and self._previews:
+            parts += self._preview(view, partition, number, limit - found.messages)
+        return parts
 
-    def _rows(self, view: View, partition: int, number: int, found: Plan) -> pa.Table:
-        return received(view, self.short, partition, number, found.pieces, names=self.columns)
+    def _parts(
+        self, view: View, partition: int, number: int, found: Plan, *, is_apart: bool
+    ) -> list[Part]:
+        """The messages of a plan."""
+        if not found.pieces:
+            return []
+        names = self.columns
+        if is_apart:
+            return [rows_of(view, self.short, partition, found.pieces, names)]
+        table = received(view, self.short, partition, number, found.pieces, names=names)
+        return [Received(partition, table)]
 
-    def _take_compacted(self, view: View, partition: int, limit: int) -> pa.Table:
+    def _take_compacted(self, view: View, partition: int, limit: int) -> list[Part]:
         """The next compacted rows of a partition; after the last one the log is next."""
         table, left = take_compacted(view, self.short, partition, self._compacted[partition], limit)
         if left.start < left.stop:
@@ -474,12 +475,12 @@ class Reader(Watermarked):
         else:
             del self._compacted[partition]
             self._places[partition] = left.after
-        return table
+        return [Received(partition, table)] if table.num_rows else []
 
-    def _preview(self, view: View, partition: int, number: int, limit: int) -> pa.Table:
+    def _preview(self, view: View, partition: int, number: int, limit: int) -> list[Part]:
         """The next uncommitted rows, if this reader wants them."""
         if partition not in self._previews:
-            return NO_MESSAGES
+            return []
         rows, self._previews[partition] = preview(
             view,
             self.short,
@@ -491,7 +492,7 @@ class Reader(Watermarked):
             only=self._of_txn,
             is_strict=self._is_bounded,
         )
-        return rows
+        return [Received(partition, rows)] if rows.num_rows else []
 
     def _stop(self, partition: int) -> Mark:
         """The first position that is not read in this round."""
@@ -590,14 +591,13 @@ class Reader(Watermarked):
         return (None if message is None else session.judged(message)), has_moved
 
     def _pop(self) -> Message | None:
-        ground = self._ground
-        if not self._buffered:
-            self._unread = self.take(self._ahead)
-            self._ahead = min(BATCH_MESSAGES, AHEAD_GROWTH * self._ahead)
-            self._buffered.extend(messages(self._unread, self._decoder))
+        ground, unread = self._ground, self._unread
+        if not unread:
+            unread.fill(self._read(self._ahead, is_apart=True))
             if ground is not None:
-                ground.read_ahead(self._buffered)
-        message = self._buffered.popleft() if self._buffered else None
+                ground.read_ahead(unread.make_all())
+            self._ahead = min(BATCH_MESSAGES, AHEAD_GROWTH * self._ahead)
+        message = unread.pop()
         if ground is not None and message is not None:
             ground.handed_out(message)
         return message
@@ -605,7 +605,7 @@ class Reader(Watermarked):
     def has_message_available(self) -> bool:
         """True when a visible message follows."""
         self._check_open()
-        if self._buffered:
+        if self._unread:
             return True
 
         def look(view: View) -> bool:
@@ -642,7 +642,7 @@ class Reader(Watermarked):
         self._ahead = AHEAD_FIRST
         self._left.clear()
         self._previews.update({index: START for index in places if index in self._previews})
-        self._keep_unread(lambda message: message.partition not in places)
+        self._unread.leave_out(places)
         if self._ground is not None:
             self._ground.sought(places)
 
@@ -676,10 +676,10 @@ class Reader(Watermarked):
         return only_one(self.short, self.get_last_message_ids())
 
     def __iter__(self) -> Iterator[Message]:
-        buffered, is_plain = self._buffered, self._session is None
+        made, is_plain = self._unread.made, self._session is None
         while True:
-            while buffered and is_plain:  # each step costs as much as a message
-                yield buffered.popleft()
+            while made and is_plain:  # each step costs as much as a message
+                yield made.popleft()
             message, has_moved = self._read_next()
             if message is not None:
                 yield message
@@ -690,7 +690,7 @@ class Reader(Watermarked):
         """Stop reading; nothing is held. A thread that waits here gets AlreadyClosed."""
         self._is_closed = True
         self._store.wakeups.ring()
-        self._drop_unread()
+        self._unread.clear()
 
     def _check_open(self) -> None:
         if self._is_closed:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate, islice
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
@@ -57,18 +57,19 @@ RECEIVED = pa.schema(
 # One for all: making it takes a third of a millisecond, and readers at the end ask all the time.
 NO_MESSAGES = RECEIVED.empty_table()
 NO_MATTER = 1 << 62  # a plan whose rows are not read has no bound in bytes
-_STORED = (
+STORED = (
     "key", "value", "properties", "publish_time", "event_time", "deliver_at", "producer",
     "sequence_id", "txn_most", "txn_least", "schema_version",
 )  # fmt: skip
 _NAMES = RECEIVED.names
-_STORED_SCHEMA = pa.schema([RECEIVED.field(name) for name in _STORED])
+_STORED_SCHEMA = pa.schema([RECEIVED.field(name) for name in STORED])
 _COUNT_AT = RECEIVED.get_field_index("redelivery_count")
 _COUNT_FIELD = RECEIVED.field(_COUNT_AT)
 _NO_INDEX = pa.scalar(None, pa.int64())
 _FEW_INDEXES = pa.array(range(FEW_ROWS), pa.int32())
 _WINDOW_LEAST, _WINDOW_MOST = 64, 1 << 16  # entries that a walk from the end looks at together
-_COMMITTED, _NO_STATE = pa.scalar("committed", pa.string()), pa.scalar(None, pa.string())
+COMMITTED: Final = "committed"
+_COMMITTED, _NO_STATE = pa.scalar(COMMITTED, pa.string()), pa.scalar(None, pa.string())
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,6 +298,95 @@ def _requests(piece: Piece) -> list[Request]:
     return out
 
 
+class Place(NamedTuple):
+    """Where the first message of a piece is, and when it became visible: what no row has stored.
+
+    The messages of a marker have its entry and an index that counts on; the entries of plain ones
+    count on, and they became visible when they were published.
+    """
+
+    ledger: int
+    entry: int
+    first_index: int | None  # None: plain
+    time_ms: int | None  # None: as each was published
+    txn_state: str | None
+
+
+def place_of(piece: Piece) -> Place:
+    """What the messages of a piece have in common."""
+    marker = piece.marker
+    if marker is None:
+        return Place(piece.ledger, piece.entry, None, None, None)
+    return Place(piece.ledger, marker.entry, piece.index, marker.time_ms, COMMITTED)
+
+
+class Rows(NamedTuple):
+    """The messages of a plan in order, before they have a shape: `table`, or `api/reading/message`.
+
+    times: how often each of them came again, None for a reader
+    """
+
+    topic: str
+    partition: int  # of the topic
+    pieces: list[Piece]
+    stored: pa.Table
+    times: int | None = None
+
+    @property
+    def num_rows(self) -> int:
+        """How many messages."""
+        return len(self.stored)
+
+    @property
+    def value_bytes(self) -> int:
+        """What their values take in memory."""
+        return int(self.stored.column("value").nbytes)
+
+    def columns(self) -> Iterator[tuple[str, pa.ChunkedArray]]:
+        """What is stored of them, by name."""
+        return zip(STORED, self.stored.columns, strict=True)
+
+    def part(self, start: int, stop: int) -> Rows:
+        """The messages start..stop-1 of these."""
+        pieces: list[Piece] = []
+        at = 0
+        for piece in self.pieces:
+            first, last = max(start - at, 0), min(stop - at, piece.rows) - 1
+            if first <= last:
+                pieces.append(part_of(piece, first, last))
+            at += piece.rows
+        return self._replace(pieces=pieces, stored=self.stored.slice(start, stop - start))
+
+    def table(self) -> pa.Table:
+        """They as RECEIVED."""
+        ends = list(accumulate(piece.rows for piece in self.pieces))
+        total = ends[-1]
+        columns = _placed(self.pieces, ends, self.stored.column("publish_time"))
+        columns["topic"] = constant(self.topic, pa.string(), total)
+        columns["partition"] = constant(self.partition, pa.int32(), total)
+        columns["redelivery_count"] = constant(self.times, pa.int32(), total)
+        columns.update(self.columns())
+        return pa.Table.from_arrays([columns[name] for name in _NAMES], schema=RECEIVED)
+
+
+def rows_of(
+    view: View,
+    topic: str,
+    partition_number: int,
+    pieces: list[Piece],
+    names: Sequence[str] | None = None,
+    times: int | None = None,
+) -> Rows:
+    """The messages of a plan that has some.
+
+    names: the stored columns that are wanted, the others are null; None: all
+    times: as of Rows
+    """
+    stored = _stored(view, pieces, names)
+    assert len(stored) == sum([piece.rows for piece in pieces])
+    return Rows(topic, partition_number, pieces, stored, times)
+
+
 def received(
     view: View,
     topic: str,
@@ -309,19 +399,19 @@ def received(
     """The messages of a plan as RECEIVED, in order.
 
     redelivered: counts of the subscription, None for a reader
-    names:       the stored columns that are wanted, the others are null; None: all
+    names:       as of `rows_of`
     """
     if not pieces:
         return NO_MESSAGES
     never = None if redelivered is None else 0
     first = pieces[0]
     if len(pieces) > 1 or first.marker is not None:
-        table = _made(view, topic, partition_number, pieces, never, names)
+        table = rows_of(view, topic, partition_number, pieces, names, never).table()
     else:
 
         def make(start: int, stop: int) -> pa.Table:
             piece = Piece(first.ledger, start, stop - start, 0, None)
-            return _made(view, topic, partition_number, [piece], never, names)
+            return rows_of(view, topic, partition_number, [piece], names, never).table()
 
         shape = (topic, partition_number, never, None if names is None else tuple(names))
         start, stop = first.entry, first.entry + first.rows
@@ -329,28 +419,6 @@ def received(
     if redelivered and any(counts := _counts(redelivered, pieces)):
         return table.set_column(_COUNT_AT, _COUNT_FIELD, pa.array(counts, pa.int32()))
     return table
-
-
-def _made(
-    view: View,
-    topic: str,
-    partition_number: int,
-    pieces: list[Piece],
-    count: int | None,
-    names: Sequence[str] | None,
-) -> pa.Table:
-    """The messages of a plan as RECEIVED; count: how often each of them came again."""
-    stored = _stored(view, pieces, names)
-    ends = list(accumulate(piece.rows for piece in pieces))
-    total = ends[-1]
-    assert stored.num_rows == total
-    columns = _placed(pieces, ends, stored.column("publish_time"))
-    columns["topic"] = constant(topic, pa.string(), total)
-    columns["partition"] = constant(partition_number, pa.int32(), total)
-    columns["redelivery_count"] = constant(count, pa.int32(), total)
-    for number, name in enumerate(_STORED):
-        columns[name] = stored.column(number)
-    return pa.Table.from_arrays([columns[name] for name in _NAMES], schema=RECEIVED)
 
 
 _Each = Callable[[list[Any], pa.DataType], pa.Array]
@@ -364,9 +432,10 @@ def _placed(
     A piece has one value of each, or counts on; few rows cost what the kernels cost.
     """
     total = ends[-1]
+    places = [place_of(piece) for piece in pieces]
     bases = [
-        (piece.index or piece.entry) - end + piece.rows
-        for piece, end in zip(pieces, ends, strict=True)
+        (one.entry if one.first_index is None else one.first_index) - end + piece.rows
+        for one, piece, end in zip(places, pieces, ends, strict=True)
     ]
     if len(pieces) == 1:
         each: _Each = partial(_same, total)
@@ -374,17 +443,18 @@ def _placed(
     else:
         each = partial(_each, total, repeat_runs(range(len(pieces)), ends, pa.int32()))
         count = pc.add(pa.arange(0, total), each(bases, pa.int64()))
-    markers = [piece.marker for piece in pieces]
-    placed = {"ledger": each([piece.ledger for piece in pieces], pa.int64()), "entry": count}
-    if not any(markers):
+    placed = {"ledger": each([one.ledger for one in places], pa.int64()), "entry": count}
+    inner = [one.first_index is not None for one in places]
+    if not any(inner):
         placed["index"] = constant(None, pa.int32(), total)
         return placed | {"visible_time": sent, "txn_state": constant(None, pa.string(), total)}
-    entry = each([one and one.entry for one in markers], pa.int64())
+    entries = [one.entry if is_in else None for one, is_in in zip(places, inner, strict=True)]
+    entry = each(entries, pa.int64())
     placed["entry"] = entry
-    time = each([one and one.time_ms for one in markers], INSTANT)
-    if all(markers):
+    time = each([one.time_ms for one in places], INSTANT)
+    if all(inner):
         placed["index"] = _indexes(bases[0], total) if len(pieces) == 1 else count.cast(pa.int32())
-        state = constant("committed", pa.string(), total)
+        state = constant(COMMITTED, pa.string(), total)
         return placed | {"visible_time": time, "txn_state": state}
     is_inner = entry.is_valid()
     placed["entry"] = pc.coalesce(entry, count)
@@ -415,11 +485,11 @@ def _each(total: int, number: pa.Array, values: list[Any], kind: pa.DataType) ->
 
 def _stored(view: View, pieces: list[Piece], names: Sequence[str] | None) -> pa.Table:
     """The rows of pieces as they are stored; what is not wanted is null."""
-    known: Sequence[str] = _STORED if names is None else [name for name in _STORED if name in names]
-    known = known or _STORED[3:4]  # one is needed to count rows
+    known: Sequence[str] = STORED if names is None else [name for name in STORED if name in names]
+    known = known or STORED[3:4]  # one is needed to count rows
     tables = view.rows(requests_of(pieces), known)
     found = pa.concat_tables(tables) if len(tables) > 1 else tables[0]
-    return found if len(known) == len(_STORED) else conform(found, _STORED_SCHEMA)
+    return found if len(known) == len(STORED) else conform(found, _STORED_SCHEMA)
 
 
 def _counts(redelivered: dict[Id, int], pieces: list[Piece]) -> list[int]:

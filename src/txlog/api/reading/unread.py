@@ -1,0 +1,147 @@
+"""Owns Unread: what a reader has read ahead, as messages once they are wanted, or as rows again."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import NamedTuple, TypeAlias
+
+import pyarrow as pa
+
+from txlog.api.reading.message import Decoder, Message, messages, messages_of
+from txlog.engine.plan.reading.dispatch import NO_MESSAGES, Rows
+
+
+class Received(NamedTuple):
+    """Messages of a partition that are RECEIVED already."""
+
+    partition: int
+    rows: pa.Table
+
+    @property
+    def num_rows(self) -> int:
+        """How many messages."""
+        return len(self.rows)
+
+    @property
+    def value_bytes(self) -> int:
+        """What their values take in memory."""
+        return int(self.rows.column("value").nbytes)
+
+    def part(self, start: int, stop: int) -> Received:
+        """The messages start..stop-1 of these."""
+        return self._replace(rows=self.rows.slice(start, stop - start))
+
+    def table(self) -> pa.Table:
+        """They as RECEIVED."""
+        return self.rows
+
+
+Part: TypeAlias = Rows | Received
+
+
+def table_of(parts: Sequence[Part]) -> pa.Table:
+    """The messages of parts as RECEIVED, in order."""
+    if not parts:
+        return NO_MESSAGES
+    tables = [part.table() for part in parts]
+    return tables[0] if len(tables) == 1 else pa.concat_tables(tables)
+
+
+class Unread:
+    """Messages in order; those that are made come first.
+
+    made: the next ones; who takes one from the left has received it
+    """
+
+    __slots__ = ("_count", "_decoder", "_done", "_parts", "made")
+
+    def __init__(self, decoder: Decoder) -> None:
+        self._decoder = decoder
+        self.made: deque[Message] = deque()
+        self._parts: list[Part] = []
+        self._count = 0  # of their messages, whoever has them
+        self._done = 0  # of these, how many were made
+
+    def __len__(self) -> int:
+        return self._count - self._done + len(self.made)
+
+    def fill(self, parts: list[Part]) -> None:
+        """Have other messages, after all before were received."""
+        self._parts, self._done = parts, 0
+        self._count = sum([part.num_rows for part in parts])
+
+    def make_all(self) -> Iterable[Message]:
+        """Make all, and return those that nobody has received."""
+        while self._done < self._count:
+            self._make()
+        return self.made
+
+    def _make(self) -> None:
+        """Make the messages of the next part."""
+        part, start = self._at(self._done)
+        some = part.part(start, part.num_rows) if start else part
+        self._done += some.num_rows
+        if isinstance(some, Rows):
+            self.made.extend(messages_of(some, self._decoder))
+        else:
+            self.made.extend(messages(some.rows, self._decoder))
+
+    def pop(self) -> Message | None:
+        """Receive the next message."""
+        if not self.made:
+            if self._done == self._count:
+                return None
+            self._make()
+        return self.made.popleft()
+
+    def next_rows(self, limit: int) -> pa.Table:
+        """The next messages as RECEIVED, at most so many; they stay."""
+        return table_of(list(_first(self._left(), limit)))
+
+    def last_row(self) -> Callable[[], pa.Table]:
+        """What makes the row of the message that was received last, also later."""
+        part, at = self._at(self._count - len(self) - 1)
+        return lambda: part.part(at, at + 1).table()
+
+    def leave_out(self, partitions: Iterable[int]) -> None:
+        """Forget the messages of partitions."""
+        gone = set(partitions)
+        kept = [part for part in self._left() if part.partition not in gone]
+        made = [message for message in self.made if message.partition not in gone]
+        self.fill(kept)
+        self.made.clear()  # a loop over the messages has the same
+        self.made.extend(made)
+        self._done = len(made)
+
+    def clear(self) -> None:
+        """Forget all."""
+        self.made.clear()
+        self.fill([])
+
+    def _at(self, number: int) -> tuple[Part, int]:
+        """The part of a message by its number, and which it is there."""
+        for part in self._parts:
+            if number < part.num_rows:
+                return part, number
+            number -= part.num_rows
+        raise AssertionError(number)
+
+    def _left(self) -> Iterator[Part]:
+        """What nobody has received."""
+        behind = self._count - len(self)
+        for part in self._parts:
+            rows = part.num_rows
+            if behind < rows:
+                yield part.part(behind, rows) if behind else part
+            behind = max(behind - rows, 0)
+
+
+def _first(parts: Iterator[Part], limit: int) -> Iterator[Part]:
+    """The first messages of parts."""
+    for part in parts:
+        if part.num_rows >= limit:
+            yield part if part.num_rows == limit else part.part(0, limit)
+            return
+        yield part
+        limit -= part.num_rows

@@ -1,0 +1,161 @@
+"""What a reader reads ahead: messages made straight from the rows, and rows again."""
+
+from __future__ import annotations
+
+import random
+from itertools import islice
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from tests.engine_kit import Bench
+from txlog import Message, MessageId
+from txlog.api.reading.message import messages, messages_of
+from txlog.api.reading.reader import AHEAD_FIRST
+from txlog.engine.model.schema import INSTANT, PROPERTY_MAP
+from txlog.engine.plan.reading.dispatch import Rows, plan, rows_of, visible_end
+from txlog.engine.view.view import View
+
+pytestmark = pytest.mark.usefixtures("quick_disk")
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    return Bench(tmp_path / "store", ledger_entries_max=40, max_message_bytes=1024)
+
+
+def fill(bench: Bench, topic: str, partitions: int, chance: random.Random) -> None:
+    """Messages with and without each field, plain and in transactions, and a large one."""
+    client = bench.client
+    client.create_topic(topic, partitions=partitions)
+    producer, named = client.producer(topic), client.producer(topic, name="n")
+    for at in range(12):
+        bench.clock.advance(1_000)
+        rows = chance.randrange(1, 12)
+        table = pa.table({"value": [b"%d.%d" % (at, n) for n in range(rows)]})
+        if at % 2:
+            keys = [b"k%d" % n if n % 3 else None for n in range(rows)]
+            pairs = [[("a", str(n)), ("b", "")][: n % 3] if n % 4 else None for n in range(rows)]
+            table = table.append_column("key", pa.array(keys, pa.binary()))
+            table = table.append_column("properties", pa.array(pairs, PROPERTY_MAP))
+        if at % 4 == 1:
+            times = [n if n % 2 else None for n in range(rows)]
+            table = table.append_column("event_time", pa.array(times, INSTANT))
+        if at % 3 == 2:
+            with client.transaction() as txn:
+                (named if at % 2 else producer).send_batch(table, txn=txn)
+                bench.clock.advance(10)
+        else:
+            (named if at % 2 else producer).send_batch(table)
+        if at == 6:  # a large one
+            client.producer(topic, chunking=True).send(b"x" * 5000)
+
+
+@pytest.mark.parametrize("where", ["frames", "files"])
+def test_a_message_is_the_same_with_and_without_a_table(bench: Bench, where: str) -> None:
+    """One place says where a message is and when it became visible; both shapes go by it."""
+    chance = random.Random(7)
+    print("seed 7")
+    fill(bench, "t", 1, chance)
+    if where == "files":
+        bench.client.checkpoint()
+        bench.client.checkpoint()
+    kinds = set()
+
+    def look(view: View) -> None:
+        ledgers = [end.ledger for end in view.topic(1).ledgers]
+        assert len(ledgers) > 1
+        for _ in range(150):
+            after = (chance.choice(ledgers), chance.randrange(-1, 40), 0)
+            found = plan(view, 1, after, chance.choice((1, 3, 20, 60)))
+            if not found.pieces:
+                continue
+            kinds.add((len(found.pieces) > 1, found.pieces[0].marker is not None))
+            rows = rows_of(view, "t", 0, found.pieces)
+            assert messages_of(rows) == list(messages(rows.table()))
+            start = chance.randrange(rows.num_rows)
+            part = rows.part(start, chance.randrange(start, rows.num_rows) + 1)
+            assert part.table().equals(rows.table().slice(start, part.num_rows))
+            assert messages_of(part) == list(messages(part.table()))
+        assert visible_end(view, 1)[0] == ledgers[-1]
+
+    bench.client._store.read(look)
+    assert len(kinds) == 4
+    fields = [name for name in Message.__slots__ if name not in ("_decoder", "txn_state")]
+    seen = list(bench.client.reader("t"))
+    never = {"deliver_at", "redelivery_count", "schema_version"}
+    for name in set(fields) - never - {"is_late"}:
+        assert any(getattr(one, name) for one in seen) or name == "partition", name
+
+
+def test_no_table_is_made_for_messages(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kills: nineteen columns that are taken apart at once."""
+    fill(bench, "t", 2, random.Random(1))
+    made: list[int] = []
+    make = Rows.table
+
+    def count(rows: Rows) -> pa.Table:
+        made.append(rows.num_rows)
+        return make(rows)
+
+    monkeypatch.setattr(Rows, "table", count)
+    with bench.client.reader("t") as reader:
+        assert reader.read_next() is not None
+        assert sum(1 for _ in reader) > 2 * AHEAD_FIRST
+    assert made == []
+
+
+def ids_of(table: pa.Table) -> list[tuple[int, MessageId | None]]:
+    return [(one.partition, one.message_id) for one in messages(table)]
+
+
+@pytest.mark.parametrize("watermarks", [False, True])
+def test_what_was_read_ahead_comes_once_in_any_shape(bench: Bench, watermarks: bool) -> None:
+    """Messages, batches and loops in turns: each message once, those of a partition in order."""
+    chance = random.Random(3)
+    print("seed 3")
+    fill(bench, "t", 3, chance)
+    want = {
+        partition: [(one.partition, one.message_id) for one in some]
+        for partition in range(3)
+        if (some := list(bench.client.reader("t", partitions=[partition])))
+    }
+    for _ in range(20):
+        got: list[tuple[int, MessageId | None]] = []
+        with bench.client.reader("t", enable_watermarking=watermarks) as reader:
+
+            def next_one() -> list[tuple[int, MessageId | None]]:
+                message = reader.read_next()
+                return [(message.partition, message.message_id)] if message else []
+
+            def batch() -> list[tuple[int, MessageId | None]]:
+                return ids_of(reader.receive_batch(chance.choice((1, 4, 30))))
+
+            def loop() -> list[tuple[int, MessageId | None]]:
+                few = islice(reader, chance.randrange(1, 15))
+                return [(message.partition, message.message_id) for message in few]
+
+            acts = (next_one, batch, loop)
+            while found := chance.choice(acts)():
+                got += found
+        for partition, ids in want.items():
+            assert [one for one in got if one[0] == partition] == ids
+        assert len(got) == sum(map(len, want.values()))
+
+
+def test_a_seek_forgets_what_was_read_ahead_of_its_partition_only(bench: Bench) -> None:
+    fill(bench, "t", 2, random.Random(5))
+    first, other = (list(bench.client.reader("t", partitions=[one])) for one in range(2))
+    assert len(first) > 5 and len(other) > 5
+    middle = first[len(first) // 2]
+    assert middle.message_id is not None
+    with bench.client.reader("t") as reader:
+        list(islice(reader, AHEAD_FIRST + 3))  # in the middle of the second that it reads ahead
+        got = [reader.read_next()]
+        reader.seek(middle.message_id)
+        got += list(reader)
+    in_first = [one for one in got[1:] if one is not None and one.partition == 0]
+    assert in_first == first[first.index(middle) :]
+    in_other = [one for one in got if one is not None and one.partition == 1]
+    assert in_other == other[len(other) - len(in_other) :]
