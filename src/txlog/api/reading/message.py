@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, fields
-from itertools import chain, islice, repeat, starmap
+from itertools import accumulate, chain, islice, repeat, starmap
 from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
 
 import pyarrow as pa
@@ -32,6 +32,7 @@ _BESIDE: Final = (
 _INT64: Final = pa.int64()
 _TOGETHER: Final = 1000  # rows whose messages are made at once
 _FEW: Final = 100  # rows that a kernel is too dear for
+_SHORT_PIECE: Final = 16  # rows of a piece that are looked at as soon as its first one alone
 SHOWN_BYTES: Final = 48  # of a value or a key, in a repr
 SHOWN_PROPERTIES: Final = 4
 _INSTANTS: Final = frozenset({"publish_time", "event_time", "deliver_at", "visible_time"})
@@ -216,15 +217,18 @@ def messages_of(rows: Rows, decoder: Decoder | None = None) -> list[Message]:
     stored = dict(rows.columns())
     _renew(decoder, stored["schema_version"])
     places = [(piece.rows, place_of(piece)) for piece in rows.pieces]
+    halves = stored["txn_most"], stored["txn_least"]
     published = _items("publish_time", stored["publish_time"])
     if len(places) == 1:
         [(count, one)] = places
         ids = _ids_at(count, one)
         visible = published if one.time_ms is None else repeat(one.time_ms)
         states: Iterable[str | None] = repeat(one.txn_state)
+        txns = _txns_of(halves, [count])
     else:
         ids = chain.from_iterable(starmap(_ids_at, places))
         visible, states = _visible(places, published), _states(places)
+        txns = _txns_of(halves, [count for count, _ in places])
     return _made(
         {
             "topic": repeat(rows.topic),
@@ -233,7 +237,7 @@ def messages_of(rows: Rows, decoder: Decoder | None = None) -> list[Message]:
             "publish_time": published,
             "visible_time": visible,
             "txn_state": states,
-            "txn": _txns(stored["txn_most"], stored["txn_least"]),
+            "txn": txns,
             "redelivery_count": repeat(rows.times),
             "is_late": repeat(False),
         },
@@ -323,28 +327,42 @@ def _properties(column: pa.ChunkedArray) -> Iterable[dict[str, str]]:
     """The properties of the rows, a dict of its own for each."""
     if column.null_count == len(column):
         return map(dict, repeat(()))
-    return chain.from_iterable(map(_dicts, column.chunks))
+    return _dicts(_whole(column))
 
 
-def _dicts(maps: pa.MapArray) -> Iterable[dict[str, str]]:
+def _dicts(maps: pa.MapArray) -> list[dict[str, str]]:
     """A dict for each map: what `to_pylist` makes first costs as much again."""
-    if maps.null_count == len(maps):
-        return map(dict, repeat((), len(maps)))
     bounds = maps.offsets.to_pylist()
-    first, at = bounds[0], 0
-    names, texts = (
-        part.slice(first, bounds[-1] - first).to_pylist() for part in (maps.keys, maps.items)
-    )
-    is_there = maps.is_valid().to_pylist() if maps.null_count else repeat(True)
-    out: list[dict[str, str]] = []
-    for bound, is_set in zip(bounds[1:], is_there, strict=False):
+    first = bounds[0]
+    if first:
+        bounds = [bound - first for bound in bounds]
+    names, texts = (part.slice(first, bounds[-1]).to_pylist() for part in (maps.keys, maps.items))
+    at, out = 0, []
+    for end in bounds[1:]:
         one: dict[str, str] = {}
-        end = bound - first
         while at < end:
             one[names[at]] = texts[at]
             at += 1
-        out.append(one if is_set else {})
+        out.append(one)
+    if maps.null_count:
+        for row, is_set in enumerate(maps.is_valid().to_pylist()):
+            if not is_set:
+                out[row] = {}  # whatever its bounds say
     return out
+
+
+def _txns_of(
+    halves: tuple[pa.ChunkedArray, pa.ChunkedArray], counts: list[int]
+) -> Iterable[TxnId | None]:
+    """The transactions of pieces: all messages of a marker are of one."""
+    most, least = halves
+    total = len(most)
+    if total < len(counts) * _SHORT_PIECE or most.null_count == total:
+        return _txns(most, least)
+    firsts = [0, *accumulate(counts[:-1])]
+    made = _Txns()
+    known = [made[most[at].as_py(), least[at].as_py()] for at in firsts]
+    return chain.from_iterable(map(repeat, known, counts))
 
 
 def _txns(most: pa.ChunkedArray, least: pa.ChunkedArray) -> Iterable[TxnId | None]:
@@ -376,7 +394,10 @@ def _items(name: str, column: pa.ChunkedArray) -> Iterable[Any]:
     if name not in _INSTANTS:
         items: list[Any] = column.to_pylist()
         return items
-    times: list[Any] = []
-    for chunk in column.chunks:
-        times += chunk.view(_INT64).to_pylist()
+    times: list[Any] = _whole(column).view(_INT64).to_pylist()
     return times
+
+
+def _whole(column: pa.ChunkedArray) -> pa.Array:
+    """A column in one piece: a chunk costs as much as thirty rows."""
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
