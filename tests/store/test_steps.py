@@ -141,14 +141,14 @@ def shared(client: Client) -> Step:
 
 CASES: dict[str, tuple[Callable[[Client], Step], int]] = {
     "transaction": (transaction, 285),
-    "send": (send, 200),
+    "send": (send, 186),
     "receive": (receive, 210),
     "batch": (batch, 612),
     "shared": (shared, 418),
-    "send with key, properties, time": (send_all, 200),
+    "send with key, properties, time": (send_all, 190),
     "send_batch of 10": (send_ten, 180),
-    "reader at an id": (partial(reader_at, start=Bound("skip", 150)), 245),
-    "reader at the end": (partial(reader_at, start=Bound("last", 1)), 256),
+    "reader at an id": (partial(reader_at, start=Bound("skip", 150)), 248),
+    "reader at the end": (partial(reader_at, start=Bound("last", 1)), 258),
 }
 
 

@@ -31,6 +31,7 @@ from txlog.engine.decide.sending.deliver_at import AFTER, AT
 from txlog.engine.decide.sending.exclusive import SHARED
 from txlog.engine.decide.transactions.sweep import Uses
 from txlog.engine.folds.catalog import SchemaVersion, Topic, numbers, schema_of
+from txlog.engine.model.one_row import OneRow
 from txlog.engine.plan.lookup import live_topic
 from txlog.engine.plan.records import Typing, schema_in, stamped, typing_of
 from txlog.engine.plan.route import COLUMNS, Routed, route, with_ordering_key
@@ -146,7 +147,7 @@ class _Routing:
     __slots__ = ("_data", "_most", "_turn", "routed", "shape")
 
     def __init__(
-        self, data: pa.Table | pa.RecordBatch, shape: _Shape, turn: int, most: int
+        self, data: pa.Table | pa.RecordBatch | OneRow, shape: _Shape, turn: int, most: int
     ) -> None:
         self._data, self._turn, self._most = data, turn, most
         self.shape = shape
@@ -377,8 +378,40 @@ class Producer:
                     self._asserting.note(txn, event_time)
                 return receipt
             given = body
+        if (
+            sequence_id is None
+            and partition is None
+            and deliver_at is None
+            and deliver_after is None
+        ):
+            row = self._simple(given, key, properties, event_time)
+            if row is not None:
+                return self._send_batch(row, txn, version)
         batch = one_row(given, head, sequence_id, partition)
         return self._send_batch(batch, txn, version)
+
+    def _simple(
+        self,
+        value: object,
+        key: object,
+        properties: Mapping[str, str] | None,
+        event_time: int | None,
+    ) -> OneRow | None:
+        """The row of a message of which Arrow need not know; None if it does."""
+        if type(value) is not bytes or len(value) > KEY_BYTES_MAX:
+            return None
+        if not (key is None or type(key) is bytes):
+            return None
+        if event_time is not None and not (type(event_time) is int and event_time in outbox.INT64):
+            return None
+        if self.topic.partition is not None or self._router.is_own or self._named is not None:
+            return None
+        if self._shape.typing is not None:
+            return None
+        try:
+            return OneRow(value, key, properties, event_time)
+        except (TypeError, AttributeError, UnicodeEncodeError):
+            return None  # no texts: Arrow says what is wrong with them
 
     @overload
     def send_async(
@@ -580,7 +613,7 @@ class Producer:
 
     def _send_batch(
         self,
-        data: pa.Table | pa.RecordBatch,
+        data: pa.Table | pa.RecordBatch | OneRow,
         txn: Transaction | TxnId | None,
         version: int | None,
     ) -> BatchReceipt:
@@ -588,7 +621,7 @@ class Producer:
             self._check_open()
             sending = self._in_txn(data, version)
             answer = transaction.in_transaction(self._store, txn, sending.decide, sending.uses)
-            self._asserting.note_batch(txn, sending.routing.routed.batch)
+            self._asserting.note_batch(txn, sending.routing.routed.rows)
             return sending.receipt(answer)
         self._check_open()
         self._settle()
@@ -624,11 +657,11 @@ class Producer:
     ) -> Later[T]:
         self._check_open()
         sending = self._in_txn(data, version)
-        self._asserting.note_batch(txn, sending.routing.routed.batch)
+        self._asserting.note_batch(txn, sending.routing.routed.rows)
         receipt = sending.receipt
         return txn._leave(sending.decide, sending.uses, lambda answer: finish(receipt(answer)))
 
-    def _route(self, data: pa.Table | pa.RecordBatch, version: int | None) -> _Routing:
+    def _route(self, data: pa.Table | pa.RecordBatch | OneRow, version: int | None) -> _Routing:
         """Route over the partitions that are known; the decision checks for more.
 
         version: of the schema that wrote the values, as in _Shape. It goes with them from here:
@@ -638,7 +671,9 @@ class Producer:
         shape = self._shape
         if shape.version != version:
             shape = self._seen(shape._replace(version=version))
-        if self.topic.partition is not None:
+        if isinstance(data, OneRow):
+            pass  # it names no partition, and no router does
+        elif self.topic.partition is not None:
             fixed = pa.repeat(pa.scalar(self.topic.partition, pa.int64()), data.num_rows)
             data = data.append_column("partition", fixed)
         elif self._router.is_own:
@@ -751,7 +786,7 @@ class Producer:
     def _short(self) -> str:
         return self.topic.topic.short
 
-    def _in_txn(self, data: pa.Table | pa.RecordBatch, version: int | None) -> _Sending:
+    def _in_txn(self, data: pa.Table | pa.RecordBatch | OneRow, version: int | None) -> _Sending:
         """What sends rows in a transaction; version: as in `_route`."""
         routing = self._route(data, version)
         number, named, store = self._number, self._named, self._store

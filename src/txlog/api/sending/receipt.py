@@ -57,7 +57,7 @@ class BatchReceipt:
         ]
         self.bytes = routed.payload_bytes - sum(repeated)
         self.duplicates = sum([piece.duplicates for piece in stored])
-        self.messages = routed.batch.num_rows - self.duplicates
+        self.messages = routed.rows.num_rows - self.duplicates
         self.beyond_ttl = sum(
             [piece.beyond_ttl.true_count for piece in stored if piece.beyond_ttl is not None]
         )

@@ -20,6 +20,7 @@ from txlog.engine.decide.sending import watermark
 from txlog.engine.decide.transactions.sweep import Uses
 from txlog.engine.folds import coordinator
 from txlog.engine.folds.catalog import Topic
+from txlog.engine.model.one_row import OneRow
 from txlog.engine.model.ops import UNNAMED
 from txlog.engine.plan.lookup import live_topic
 from txlog.engine.plan.policies import policy
@@ -116,8 +117,11 @@ class Asserting:
         self._warned = False
         self.ahead = 0
 
-    def note_batch(self, txn: Transaction | TxnId, batch: pa.RecordBatch) -> None:
+    def note_batch(self, txn: Transaction | TxnId, batch: pa.RecordBatch | OneRow) -> None:
         """Remember the least event time of what is sent in a transaction."""
+        if isinstance(batch, OneRow):
+            self.note(txn, batch.event_time)
+            return
         at = batch.schema.get_field_index("event_time")
         if at >= 0:
             self.note(txn, pc.min(batch.column(at).cast(pa.int64())).as_py())

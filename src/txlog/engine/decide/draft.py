@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import msgspec
 import pyarrow as pa
 
+from txlog.engine.model.one_row import OneRow
 from txlog.engine.model.ops import LedgerRolled, Op, WatermarkSnapshot
 from txlog.engine.plan import ack_sets
 from txlog.engine.plan.policies import is_snapshot_due
@@ -35,7 +36,7 @@ class Decision(msgspec.Struct):
     """
 
     ops: list[Op]
-    batch: pa.RecordBatch | None = None
+    batch: pa.RecordBatch | OneRow | None = None
     sync: bool = False
     answer: object = None
     error: TxlogError | None = None

@@ -9,6 +9,7 @@ Contents:
     idset       IdSet, a set of message ids, and ids as runs
     large_row   the row of a large message, from its file and its fold
     leases      which messages a consumer holds, and which wait to come back
+    one_row     the row of a single message, which becomes bytes without Arrow
     ops         the closed set of ops
     ranges      where a transaction's messages lie in a sidecar, and how compaction moves them
     routes      which folds take which op

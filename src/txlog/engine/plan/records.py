@@ -111,7 +111,7 @@ def stamped(routed: Routed, typing: Typing | None) -> Routed:
             rows = pa.arange(0, batch.num_rows)
             is_there = pc.and_not(is_there, pc.is_in(rows, value_set=is_bad))
         versions = pc.if_else(is_there, versions, pa.scalar(None, pa.int32()))
-    return msgspec.structs.replace(routed, batch=batch.append_column(_VERSION, versions))
+    return msgspec.structs.replace(routed, rows=batch.append_column(_VERSION, versions))
 
 
 def with_values(
@@ -150,7 +150,7 @@ def stamped_as(routed: Routed, typing: Typing, records: pa.StructArray) -> Route
     version, none = pa.scalar(typing.version, pa.int32()), pa.scalar(None, pa.int32())
     versions = pc.if_else(batch.column("value").is_valid(), version, none)
     batch = batch.append_column(_VERSION, versions).append_column(RECORD, records)
-    return msgspec.structs.replace(routed, batch=batch)
+    return msgspec.structs.replace(routed, rows=batch)
 
 
 def stamped_copies(
@@ -176,7 +176,7 @@ def stamped_copies(
     versions = pc.if_else(is_same, typing.version, pa.scalar(None, pa.int32()))
     if routed.order is not None:
         versions = versions.take(routed.order)
-    return msgspec.structs.replace(routed, batch=routed.batch.append_column(_VERSION, versions))
+    return msgspec.structs.replace(routed, rows=routed.batch.append_column(_VERSION, versions))
 
 
 def unchecked(rows: pa.RecordBatch | pa.Table) -> int:

@@ -19,6 +19,7 @@ from typing import Final, NamedTuple
 import msgspec
 import pyarrow as pa
 
+from txlog.engine.model.one_row import OneRow
 from txlog.engine.model.schema import INSTANT, PROPERTY_MAP
 from txlog.errors import InvalidArgument, InvalidMessage, LimitExceeded
 from txlog.settings import KEY_BYTES_MAX, TXN_MESSAGES_MAX
@@ -51,14 +52,25 @@ class PartitionSlice(msgspec.Struct, frozen=True, gc=False):
 class Routed(msgspec.Struct, frozen=True, gc=False):
     """A batch in the order of its partitions; order: the input row of each routed row, or None.
 
+    rows:      the batch, or a single message that need not be one
     has_times: it has a column of times of delivery, or of delays
     """
 
-    batch: pa.RecordBatch
+    rows: pa.RecordBatch | OneRow
     slices: list[PartitionSlice]
     order: pa.Array | None
     payload_bytes: int
     has_times: bool = False
+
+    @property
+    def batch(self) -> pa.RecordBatch:
+        """The rows as a batch."""
+        return as_batch(self.rows)
+
+
+def as_batch(rows: pa.RecordBatch | OneRow) -> pa.RecordBatch:
+    """Rows as a batch."""
+    return rows.batch() if isinstance(rows, OneRow) else rows
 
 
 def partition_of_key(key: bytes, partitions: int) -> int:
@@ -199,13 +211,21 @@ def _cast(name: str, column: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 def route(
-    data: pa.Table | pa.RecordBatch, partitions: int, turn: int, message_bytes_max: int
+    data: pa.Table | pa.RecordBatch | OneRow, partitions: int, turn: int, message_bytes_max: int
 ) -> Routed:
     """Route a batch over the partitions; turn: the partition for messages without a key.
 
     raises: InvalidArgument (columns, partition out of range, delays), InvalidMessage (too large),
             LimitExceeded (more messages than a transaction may hold)
     """
+    if isinstance(data, OneRow):
+        size = data.payload_bytes
+        if size + data.property_bytes <= min(message_bytes_max, KEY_BYTES_MAX):
+            target = (
+                turn % partitions if data.key is None else partition_of_key(data.key, partitions)
+            )
+            return Routed(data, [PartitionSlice(target, 0, 1, size)], None, size)
+        data = data.batch()  # too large, perhaps: it is looked at
     batch, wanted, shape = _shaped(data)
     rows = batch.num_rows
     if rows > TXN_MESSAGES_MAX:

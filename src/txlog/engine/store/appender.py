@@ -17,6 +17,7 @@ from txlog.clock import Instant
 from txlog.engine.decide.draft import Decision
 from txlog.engine.decide.transactions.sweep import Uses
 from txlog.engine.model.codec import encode_readable, joined
+from txlog.engine.model.one_row import OneRow
 from txlog.engine.model.ops import Op
 from txlog.engine.model.schema import encode_rows
 from txlog.engine.storage.disk.protocol import Disk
@@ -27,7 +28,7 @@ from txlog.engine.view.view import View
 from txlog.errors import OutcomeUnknown, ReadOnlyStore, StoreFull, TryAgain, TxlogError
 from txlog.settings import Settings
 
-Rows = tuple[int, pa.Buffer | None]
+Rows = tuple[int, pa.Buffer | bytes | None]
 NO_ROWS: Rows = (0, None)
 Encoded = tuple[bytes, Rows]
 
@@ -81,8 +82,9 @@ class Appender:
             return ops, NO_ROWS
         if self._dry_run:
             raise ReadOnlyStore("a dry run stores no messages", path=self._disk.description)
-        columns, rows = encode_rows(decision.batch)
-        self._space.check(rows.size, settings.free_bytes_min)
+        batch = decision.batch
+        columns, rows = batch.encoded() if isinstance(batch, OneRow) else encode_rows(batch)
+        self._space.check(len(rows), settings.free_bytes_min)
         return ops, (columns, rows)
 
     def append(

@@ -85,7 +85,7 @@ class Delays:
             batch = _with_instants(batch, column)
         if batch is routed.batch:
             return routed
-        return msgspec.structs.replace(routed, batch=batch, has_times=True)
+        return msgspec.structs.replace(routed, rows=batch, has_times=True)
 
     def _instants(self, delays: pa.Array) -> pa.Array:
         """The instants of delays; a row without one stays without."""

@@ -24,6 +24,7 @@ from txlog.engine.decide.sending.deliver_at import Delays, delays_of
 from txlog.engine.decide.transactions import enter
 from txlog.engine.folds import buffer as buffers
 from txlog.engine.folds.catalog import Topic, number_of
+from txlog.engine.model.one_row import OneRow
 from txlog.engine.model.ops import (
     NO_TIME,
     Appended,
@@ -35,7 +36,7 @@ from txlog.engine.model.ops import (
 from txlog.engine.plan import originals as flow_originals
 from txlog.engine.plan.participants import check_available
 from txlog.engine.plan.records import ENFORCE, typing_of, unchecked
-from txlog.engine.plan.route import PartitionSlice, Routed
+from txlog.engine.plan.route import PartitionSlice, Routed, as_batch
 from txlog.engine.view.view import View
 from txlog.errors import (
     InvalidArgument,
@@ -140,14 +141,14 @@ def send_together(
             continue
         if isinstance(sent, Decision):
             draft.back_to(before)
-            if outgoing.routed.batch.num_rows == 1:
+            if outgoing.routed.rows.num_rows == 1:
                 draft.ops += sent.ops
             assert sent.error is not None
             answers.append(sent.error)
             continue
         answers.append(sent.stored)
         if sent.rows is not None:
-            pieces.append(sent.rows)
+            pieces.append(as_batch(sent.rows))
             at += sent.rows.num_rows
     return Decision(draft.ops, _concatenated(pieces), True, answers)
 
@@ -156,7 +157,7 @@ class Sent(NamedTuple):
     """What became of each slice, and the rows to store."""
 
     stored: list[SliceReceipt]
-    rows: pa.RecordBatch | None
+    rows: pa.RecordBatch | OneRow | None
 
 
 def send_into(draft: Draft, now: Instant, outgoing: Outgoing, row_start: int) -> Sent | Decision:
@@ -168,7 +169,7 @@ def send_into(draft: Draft, now: Instant, outgoing: Outgoing, row_start: int) ->
     if delays is not None:
         routed = delays.resolved(routed)
     stored: list[SliceReceipt] = []
-    pieces: list[pa.RecordBatch] = []
+    pieces: list[pa.RecordBatch | OneRow] = []
     at = 0
     for piece in routed.slices:
         number = number_of(topic, piece.partition)
@@ -192,17 +193,18 @@ def send_into(draft: Draft, now: Instant, outgoing: Outgoing, row_start: int) ->
         beyond = None
         if kept:
             ledger, first = draft.take_entries(number, "p", kept)
-            size = piece.payload_bytes if not duplicates else rows.nbytes
+            size = piece.payload_bytes if not duplicates else as_batch(rows).nbytes
             where = (number, ledger, first, row_start + at, kept, size)
-            times = times_of(rows) if routed.has_times else None
+            times = times_of(as_batch(rows)) if routed.has_times else None
             draft.ops.append(Appended(*where, producer, last_sequence, times))
             pieces.append(rows)
             at += kept
-            beyond = None if delays is None else delays.check(number, rows)
+            beyond = None if delays is None else delays.check(number, as_batch(rows))
             if topic.schemas:
-                if rows.num_rows != kept:  # the whole batch
-                    rows = rows.slice(piece.row_start, kept)
-                count_mismatched(draft, topic, number, rows)
+                typed = as_batch(rows)
+                if typed.num_rows != kept:  # the whole batch
+                    typed = typed.slice(piece.row_start, kept)
+                count_mismatched(draft, topic, number, typed)
         where_from = (piece.partition, piece.row_start, piece.rows)
         stored.append(SliceReceipt(*where_from, duplicates, originals, ledger, first, 0, beyond))
     refusal = _refused(draft, delays)
@@ -237,10 +239,10 @@ def send_in_txn(
     delays = delays_of(view, settings, topic, routed, now.wall_ms)
     if delays is not None:
         routed = delays.resolved(routed)
-    check_room(view, txn, routed.batch.num_rows)
+    check_room(view, txn, routed.rows.num_rows)
     pair = (txn.coordinator, txn.sequence)
     stored: list[SliceReceipt] = []
-    pieces: list[pa.RecordBatch] = []
+    pieces: list[pa.RecordBatch | OneRow] = []
     at = 0
     for piece in routed.slices:
         number = number_of(topic, piece.partition)
@@ -267,7 +269,7 @@ def send_in_txn(
             if number not in txn.partitions:
                 draft.ops.append(PartitionAdded(*pair, number))
             ledger, first = draft.take_entries(number, "s", kept)
-            size = piece.payload_bytes if not duplicates else rows.nbytes
+            size = piece.payload_bytes if not duplicates else as_batch(rows).nbytes
             draft.ops.append(
                 BufferAppended(
                     number,
@@ -280,16 +282,17 @@ def send_in_txn(
                     index,
                     producer,
                     last_sequence,
-                    times_of(rows) if routed.has_times else None,
+                    times_of(as_batch(rows)) if routed.has_times else None,
                 )
             )
             pieces.append(rows)
             at += kept
-            beyond = None if delays is None else delays.check(number, rows)
+            beyond = None if delays is None else delays.check(number, as_batch(rows))
             if topic.schemas:
-                if rows.num_rows != kept:  # the whole batch
-                    rows = rows.slice(piece.row_start, kept)
-                count_mismatched(draft, topic, number, rows)
+                typed = as_batch(rows)
+                if typed.num_rows != kept:  # the whole batch
+                    typed = typed.slice(piece.row_start, kept)
+                count_mismatched(draft, topic, number, typed)
         stored.append(
             SliceReceipt(
                 piece.partition,
@@ -330,13 +333,13 @@ def _checked(view: View, topic: Topic, named: Named | None) -> str | None:
 
 def _fresh(
     routed: Routed, piece: PartitionSlice, producer: str | None, last: int
-) -> tuple[pa.RecordBatch, int, int]:
+) -> tuple[pa.RecordBatch | OneRow, int, int]:
     """(rows to store, how many leading rows are duplicates, the last sequence).
 
     Rows without a sequence or a time are all stored, and nobody looks at them: the whole batch.
     """
     if producer is None and not routed.has_times:
-        return routed.batch, 0, -1
+        return routed.rows, 0, -1
     rows = routed.batch.slice(piece.row_start, piece.rows)
     if producer is None:
         return rows, 0, -1
@@ -431,15 +434,26 @@ def _sequences(routed: Routed, piece: PartitionSlice, duplicates: int) -> list[i
     return column
 
 
-def _joined(routed: Routed, pieces: list[pa.RecordBatch], rows: int) -> pa.RecordBatch | None:
+def _joined(
+    routed: Routed, pieces: list[pa.RecordBatch | OneRow], rows: int
+) -> pa.RecordBatch | OneRow | None:
     """The rows of the frame; the routed batch itself when nothing was left out or added."""
     if not rows:
         return None
-    if rows == routed.batch.num_rows and pieces[0].num_columns == routed.batch.num_columns:
+    if pieces[0] is routed.rows:
+        return pieces[0]
+    if (
+        rows == routed.batch.num_rows
+        and as_batch(pieces[0]).num_columns == routed.batch.num_columns
+    ):
         return routed.batch
     if len(pieces) == 1:
         return pieces[0]
-    return pa.Table.from_batches(pieces).combine_chunks().to_batches()[0]
+    return (
+        pa.Table.from_batches([as_batch(piece) for piece in pieces])
+        .combine_chunks()
+        .to_batches()[0]
+    )
 
 
 def _concatenated(pieces: list[pa.RecordBatch]) -> pa.RecordBatch | None:

@@ -1,0 +1,139 @@
+"""A single message becomes the bytes of a frame without Arrow: the same bytes."""
+
+from __future__ import annotations
+
+import random
+import struct
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.engine_kit import Bench
+from txlog import Message
+from txlog.api.sending.producer import Producer
+from txlog.engine.model import one_row
+from txlog.engine.model.one_row import OneRow
+from txlog.engine.model.schema import decode_rows, encode_rows
+from txlog.errors import InvalidArgument, InvalidMessage
+from txlog.settings import KEY_BYTES_MAX
+
+pytestmark = pytest.mark.usefixtures("quick_disk")
+VALUES = (b"", b"v", b"v" * 7, b"v" * 8, b"v" * 9, bytes(range(256)) * 5)
+KEYS = (None, b"", b"k", b"k" * 8, b"k" * 33)
+PROPERTIES: tuple[Mapping[str, str] | None, ...] = (
+    None,
+    {},
+    {"": ""},
+    {"a": "b", "é": "ü" * 3},
+    {str(at): "x" * at for at in range(40)},
+)
+_LONG_PAIR = struct.Struct("<2q")
+TIMES = (None, 0, -5, (1 << 63) - 1, -(1 << 63))
+
+
+def test_a_row_has_the_bytes_that_arrow_gives_it() -> None:
+    """Format: what reads frames cannot tell which of the two wrote a row."""
+    chance = random.Random(4)
+    print("seed 4")
+    for _ in range(600):
+        given = tuple(chance.choice(some) for some in (VALUES, KEYS, PROPERTIES, TIMES))
+        row = OneRow(*given)  # type: ignore[arg-type]
+        mask, data = encode_rows(row.batch())
+        assert row.encoded() == (mask, data.to_pybytes()), given
+        assert decode_rows(*row.encoded()).equals(row.batch())
+        value, key, properties, _ = given
+        assert row.payload_bytes == len(value or b"") + len(key or b"")  # type: ignore[arg-type]
+        assert isinstance(properties, dict | None)
+        texts = [len(text.encode()) for pair in (properties or {}).items() for text in pair]
+        assert row.property_bytes == sum(texts)
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    made = Bench(tmp_path / "store", max_message_bytes=4 * KEY_BYTES_MAX)
+    made.client.create_topic("t", partitions=3)
+    return made
+
+
+def send_all(bench: Bench) -> list[Message]:
+    """Single messages of each kind, plain and in a transaction."""
+    producer = bench.client.producer("t")
+    given: list[dict[str, Any]] = [{"key": key} for key in KEYS]
+    given += [{"properties": properties, "event_time": 3} for properties in PROPERTIES]
+    for txn in (None, bench.client.transaction()):
+        for at, what in enumerate(given):
+            producer.send(VALUES[at % len(VALUES)], txn=txn, **what)
+        producer.send(b"v" * (KEY_BYTES_MAX + 1), key=b"k", txn=txn)
+        producer.send(None, key=b"k", txn=txn)
+        if txn is not None:
+            txn.commit()
+    return sorted(bench.client.reader("t"), key=lambda one: (one.partition, str(one.message_id)))
+
+
+def test_messages_are_the_same_with_and_without_arrow(
+    tmp_path: Path, bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Partitions, indexes and all fields; most of them never became a batch."""
+    made: list[OneRow] = []
+    batch = OneRow.batch
+
+    def counted(row: OneRow) -> Any:
+        made.append(row)
+        return batch(row)
+
+    monkeypatch.setattr(one_row, "_SEEN", set())
+    monkeypatch.setattr(OneRow, "batch", counted)
+    found = send_all(bench)
+    assert len(made) == 6  # shapes: with a key or not; with none, one, two or forty properties
+    assert len(found) > 20
+    monkeypatch.setattr(Producer, "_simple", lambda *given: None)
+    other = Bench(tmp_path / "other", max_message_bytes=4 * KEY_BYTES_MAX)
+    other.client.create_topic("t", partitions=3)
+    assert [str(one) for one in send_all(other)] == [str(one) for one in found]
+
+
+def test_arrow_goes_on_where_it_lays_rows_out_in_a_way_that_is_not_known(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Another version of it may: then rows are right, and cost what they did."""
+    row = OneRow(b"v", b"k", {"a": "b"}, 1)
+    mask, data = encode_rows(row.batch())
+    monkeypatch.setattr(one_row, "_SEEN", set())
+    for name, other in (("_PADDING", [bytes(size) for size in range(8)]), ("_TWO", _LONG_PAIR)):
+        one_row._form.cache_clear()
+        with monkeypatch.context() as patch:
+            patch.setattr(one_row, name, other)
+            for _ in range(3):
+                assert row.encoded() == (mask, data.to_pybytes())
+            assert one_row._form((True, 1, True)) is None
+    one_row._form.cache_clear()
+    assert row.encoded() == (mask, data.to_pybytes())
+    assert one_row._form((True, 1, True)) is not None
+
+
+def test_what_is_no_text_is_refused_as_before(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Arrow says what is wrong, as it always did."""
+    producer = bench.client.producer("t")
+    wrong: list[Any] = [{"a": 1}, {1: "a"}, {"a": "\ud800"}, {b"a": "b"}, {"a": None}]
+    large: list[Any] = [{"a": "x" * (5 * KEY_BYTES_MAX)}]
+
+    def said() -> list[str]:
+        out = []
+        for properties in wrong + large:
+            try:
+                producer.send(b"v", properties=properties)
+                out.append("sent")
+            except (InvalidArgument, InvalidMessage) as error:
+                out.append(repr(error))
+        with pytest.raises(InvalidMessage, match="a key has") as failed:
+            producer.send(b"v", key=b"k" * (KEY_BYTES_MAX + 1))
+        return [*out, repr(failed.value)]
+
+    found = said()
+    assert found.count("sent") < 3
+    monkeypatch.setattr(Producer, "_simple", lambda *given: None)
+    assert said() == found
