@@ -94,11 +94,9 @@ def encode_rows(rows: pa.RecordBatch | pa.Table) -> tuple[int, pa.Buffer]:
     schema = rows.schema
     if schema.equals(_VALUE_ONLY):
         return 0, rows.serialize()
-    known = _MASKS.get(frozenset(schema.names))
-    if known is not None and len(schema.names) == len(_SCHEMAS[known].names):
-        as_stored = rows.select(_SCHEMAS[known].names)
-        if as_stored.schema.equals(_SCHEMAS[known]) and not _some_is_null(as_stored):
-            return known, as_stored.serialize()
+    known, order = _as_stored(schema)
+    if known >= 0 and not _some_is_null(rows, _SCHEMAS[known].names):
+        return known, (rows if order is None else rows.select(order)).serialize()
     unknown = set(schema.names) - _NAMES
     if unknown or len(schema.names) != len(set(schema.names)) or "value" not in schema.names:
         raise InvalidArgument(
@@ -126,9 +124,36 @@ def encode_rows(rows: pa.RecordBatch | pa.Table) -> tuple[int, pa.Buffer]:
     return mask, pa.RecordBatch.from_arrays(columns, schema=wanted).serialize()
 
 
-def _some_is_null(rows: pa.RecordBatch) -> bool:
+def _as_stored(schema: pa.Schema) -> tuple[int, list[int] | None]:
+    """The mask of rows that have the columns of a frame, and their places in order if they lie
+    in another one; -1: they must be converted, or refused.
+
+    The rows of a program have few schemas; to compare one costs a hundredth of a look at it.
+    """
+    known = _newest[0]
+    if not known[0].equals(schema):
+        known = _newest[0] = (schema, *_look_at(schema))
+    return known[1:]
+
+
+def _look_at(schema: pa.Schema) -> tuple[int, list[int] | None]:
+    names = schema.names
+    mask = _MASKS.get(frozenset(names))
+    if mask is None or len(names) != len(_SCHEMAS[mask].names):
+        return -1, None
+    order = [names.index(name) for name in _SCHEMAS[mask].names]
+    if not pa.schema([schema.field(at) for at in order]).equals(_SCHEMAS[mask]):
+        return -1, None
+    return mask, None if order == sorted(order) else order
+
+
+_newest: list[tuple[pa.Schema, int, list[int] | None]] = [(_VALUE_ONLY, 0, None)]
+
+
+def _some_is_null(rows: pa.RecordBatch, names: list[str]) -> bool:
     """True when a column other than the values has none, or there are no rows."""
-    return any(column.null_count == len(column) for column in rows.columns[1:])
+    count = rows.num_rows
+    return any(name != "value" and rows.column(name).null_count == count for name in names)
 
 
 def decode_rows(mask: int, data: pa.Buffer | bytes | memoryview) -> pa.RecordBatch:

@@ -237,9 +237,8 @@ def route(
         )
     offsets = _offsets(batch, shape.places)
     total = _payload_bytes(offsets, 0, rows)
-    most = total + (_property_total(batch.column("properties")) if shape.has_properties else 0)
-    if most > message_bytes_max or most > KEY_BYTES_MAX:  # else no message can be too large
-        _check_sizes(batch, message_bytes_max)
+    if _is_above(batch, shape, total, min(message_bytes_max, KEY_BYTES_MAX)):
+        _check_sizes(batch, message_bytes_max)  # else no message can be too large
     if shape.has_delays:
         check_delays(batch)
     if not rows:
@@ -329,6 +328,16 @@ def _payload_bytes(offsets: list[tuple[memoryview, int]], start: int, stop: int)
     for ends, first in offsets:
         total += ends[first + stop] - ends[first + start]
     return total
+
+
+def _is_above(batch: pa.RecordBatch, shape: _Shape, total: int, most: int) -> bool:
+    """Whether keys, values and properties have more bytes than `most`; total: keys and values."""
+    if not shape.has_properties:
+        return total > most
+    column = batch.column("properties")
+    if total + column.get_total_buffer_size() <= most:  # that of rows around these included
+        return False
+    return total + _property_total(column) > most
 
 
 def _check_sizes(batch: pa.RecordBatch, message_bytes_max: int) -> None:
