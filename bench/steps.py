@@ -138,6 +138,12 @@ def send_all(client: Client) -> Step:
     return lambda: producer.send(VALUE, key=b"k", properties=properties, event_time=1)
 
 
+def send_in_txn(client: Client) -> Step:
+    """One message to an open transaction."""
+    producer, txn = client.producer("t"), client.transaction()
+    return lambda: producer.send(VALUE, txn=txn)
+
+
 def send_ten(client: Client) -> Step:
     """Ten plain messages."""
     producer, table = client.producer("t"), rows(10)
@@ -261,6 +267,7 @@ CASES: Final = {
     "W1": w1,
     "send": send,
     "send with properties": send_all,
+    "send in a transaction": send_in_txn,
     "send_batch of 10": send_ten,
     "receive": receive,
     "batch": batch,

@@ -114,6 +114,11 @@ def send_all(client: Client) -> Step:
     return lambda: producer.send(b"x", key=b"k", properties={"a": "1"}, event_time=1)
 
 
+def send_in_txn(client: Client) -> Step:
+    producer, txn = client.producer("t"), client.transaction()
+    return lambda: producer.send(b"x", txn=txn)
+
+
 def send_ten(client: Client) -> Step:
     producer, ten = client.producer("t"), rows(10)
     return lambda: producer.send_batch(ten)
@@ -146,6 +151,7 @@ CASES: dict[str, tuple[Callable[[Client], Step], int]] = {
     "batch": (batch, 612),
     "shared": (shared, 418),
     "send with key, properties, time": (send_all, 190),
+    "send in a transaction": (send_in_txn, 180),
     "send_batch of 10": (send_ten, 180),
     "reader at an id": (partial(reader_at, start=Bound("skip", 150)), 248),
     "reader at the end": (partial(reader_at, start=Bound("last", 1)), 258),

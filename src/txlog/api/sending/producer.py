@@ -359,6 +359,10 @@ class Producer:
         key = as_bytes(key)
         if ordering_key is not None:
             properties = with_ordering_key(properties, as_bytes(ordering_key))
+        if sequence_id is None and partition is None and deliver_at is deliver_after is None:
+            row = self._simple(given, key, properties, event_time)
+            if row is not None:
+                return self._send_batch(row, txn, version)
         head = beside(key, properties, event_time, deliver_at, deliver_after)
         if self.chunking and given is not None:
             body = large.body_of(given, key, properties, self._store.settings)
@@ -378,15 +382,6 @@ class Producer:
                     self._asserting.note(txn, event_time)
                 return receipt
             given = body
-        if (
-            sequence_id is None
-            and partition is None
-            and deliver_at is None
-            and deliver_after is None
-        ):
-            row = self._simple(given, key, properties, event_time)
-            if row is not None:
-                return self._send_batch(row, txn, version)
         batch = one_row(given, head, sequence_id, partition)
         return self._send_batch(batch, txn, version)
 
@@ -397,7 +392,7 @@ class Producer:
         properties: Mapping[str, str] | None,
         event_time: int | None,
     ) -> OneRow | None:
-        """The row of a message of which Arrow need not know; None if it does."""
+        """The row of a message of which Arrow need not know; None if it must, or refuses it."""
         if type(value) is not bytes or len(value) > KEY_BYTES_MAX:
             return None
         if not (key is None or type(key) is bytes):
@@ -406,12 +401,14 @@ class Producer:
             return None
         if self.topic.partition is not None or self._router.is_own or self._named is not None:
             return None
-        if self._shape.typing is not None:
+        if self._shape.typing is not None or (properties and len(properties) > PROPERTIES_MAX):
             return None
         try:
-            return OneRow(value, key, properties, event_time)
+            row = OneRow(value, key, properties, event_time)
         except (TypeError, AttributeError, UnicodeEncodeError):
             return None  # no texts: Arrow says what is wrong with them
+        size = row.payload_bytes + row.property_bytes
+        return row if size <= self._store.settings.max_message_bytes else None
 
     @overload
     def send_async(
