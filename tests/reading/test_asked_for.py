@@ -294,9 +294,9 @@ def test_consume_reads_the_columns_of_its_format(
     names: set[str] = set()
     rows = Files.rows
 
-    def noted(self: Files, requests: Any, wanted: Sequence[str]) -> list[pa.Table]:
+    def noted(self: Files, requests: Any, wanted: Sequence[str], large: Any) -> list[pa.Table]:
         names.update(wanted)
-        return rows(self, requests, wanted)
+        return rows(self, requests, wanted, large)
 
     monkeypatch.setattr(Files, "rows", noted)
     assert main(["-S", bench.path, "consume", "t", "-f", form]) == 0

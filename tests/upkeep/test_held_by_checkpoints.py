@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import gc
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from itertools import chain
 from pathlib import Path
@@ -14,13 +16,15 @@ import pytest
 
 from tests.engine_kit import Bench
 from txlog.engine.model.schema import MESSAGE
+from txlog.engine.model.tail import Tail
 from txlog.engine.storage import segment, segment_reader
 from txlog.engine.storage.columns import conform, nulls_of
 from txlog.engine.storage.disk.posix import PosixDisk
-from txlog.engine.storage.segment import SegmentStream
+from txlog.engine.storage.segment import SegmentStream, arrow_module
 from txlog.engine.storage.segment_reader import SegmentReader
 from txlog.engine.upkeep.checkpoint import checkpoint
 from txlog.engine.view.files import Files
+from txlog.engine.view.view import View
 from txlog.errors import Corruption
 from txlog.startup import compute as pc
 
@@ -39,6 +43,48 @@ def store_of(tmp_path: Path, ledgers: int) -> Bench:
             rows["key"] = [b"k%d" % at for at in range(ROWS)]
         producer.send_batch(pa.table(rows))
     return bench
+
+
+@pytest.fixture
+def uncollected() -> Iterator[None]:
+    """No garbage collection: what is still there after its last use was held by itself."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+def alive(*kinds: type) -> Counter[type]:
+    """How many objects there are of these classes."""
+    return Counter(type(one) for one in gc.get_objects() if type(one) in kinds)
+
+
+@pytest.mark.usefixtures("uncollected")
+def test_a_checkpoint_leaves_nothing_to_the_garbage_collector(tmp_path: Path) -> None:
+    """Kills: the view of each checkpoint, with a run a frame, kept for minutes by who only sends.
+
+    Such a process makes few objects that a collection would be due for.
+    """
+    kinds = (View, Tail, Files, arrow_module("pyarrow.parquet").FileMetaData)
+    bench = store_of(tmp_path, 1)
+    bench.client.checkpoint()
+    before = alive(*kinds)
+    assert before[View] > 0
+    for _ in range(3):
+        bench.client.producer("t").send_batch(pa.table({"value": [b"x"] * 2 * ROWS}))
+        assert bench.client.checkpoint()["sealed_ledgers"] > 0
+    assert alive(*kinds) == before
+
+
+@pytest.mark.usefixtures("uncollected")
+def test_a_scan_of_sealed_files_keeps_no_footer(tmp_path: Path) -> None:
+    """Kills: a decoded footer, some 370 KB, for each ledger that a reader has passed."""
+    footer = arrow_module("pyarrow.parquet").FileMetaData
+    bench = store_of(tmp_path, 6)
+    bench.client.checkpoint()
+    before = alive(footer)
+    assert sum(map(len, bench.client.read("t"))) == 6 * ROWS
+    assert alive(footer) == before
 
 
 def test_small_parts_are_flushed_some_together(
@@ -167,6 +213,7 @@ def test_null_columns_share_their_memory() -> None:
     """As null as any, of the same size in files, at the cost of one."""
     total = 5000
     pool = pa.default_memory_pool()
+    nulls_of(total)(pa.int64())  # what they share lasts as long as the process
     before = pool.bytes_allocated()
     rows = conform(pa.table({"entry": pa.repeat(pa.scalar(1, pa.int64()), total)}))
     assert pool.bytes_allocated() - before < 4 * 8 * total

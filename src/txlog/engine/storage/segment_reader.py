@@ -170,9 +170,10 @@ class SegmentReader:
         return sum(table.nbytes for table in self._cache.values())
 
     def forget(self) -> None:
-        """Keep no row group: whoever wants one reads it again."""
+        """Keep no row group, and no footer: whoever wants one reads it again."""
         self._cache.clear()
         self._kept = _NO_GROUP
+        self._footer = None  # decoded it takes ten times its bytes
 
     def statistics(self, number: int, name: str) -> tuple[Any, Any] | None:
         """The least and greatest value of a column in a row group; None: the file does not say.
@@ -311,7 +312,7 @@ class SegmentReader:
             if [rows for rows, _, _ in group_bounds(footer)] != [g[0] for g in ref.groups]:
                 start = ref.bytes - ref.footer_bytes
                 raise self._corrupt(start, ref.footer_bytes, "the row groups named", "others")
-            self._columns = frozenset(footer.schema.to_arrow_schema().names)
+            self._columns = _columns_of(footer)
             self._footer = footer
         return self._footer
 
@@ -345,6 +346,19 @@ class SegmentReader:
 
     def _corrupt(self, offset: int, length: int, expected: str, found: str) -> Corruption:
         return damaged(self.ref.path, offset, length, expected, found)
+
+
+def _columns_of(footer: FileMetaData) -> frozenset[str]:
+    """The names of a file's columns; none of a file without rows, where nobody asks.
+
+    `footer.schema` would say it, too: pyarrow then has both hold each other until the next garbage
+    collection, and a process that reads one file after another has few objects to make one due.
+    """
+    if not footer.num_row_groups:
+        return frozenset()
+    group = footer.row_group(0)
+    paths = (group.column(at).path_in_schema for at in range(group.num_columns))
+    return frozenset(path.partition(".")[0] for path in paths)
 
 
 def _of(group: pa.Table, wanted: pa.Schema) -> pa.Table:

@@ -28,7 +28,6 @@ from txlog.engine.model.ops import (
     PartitionCompacted,
     TopicDeleted,
 )
-from txlog.engine.model.schema import MESSAGE
 from txlog.engine.model.tail import Slice, Tail
 from txlog.engine.model.tally import Tally
 from txlog.engine.storage import remote, segment_reader
@@ -179,7 +178,6 @@ class Files:
         "_gone",
         "_kept",
         "_kept_bytes",
-        "_large",
         "_readers",
         "_sealed",
         "_tail",
@@ -189,10 +187,9 @@ class Files:
         "tally",
     )
 
-    def __init__(self, disk: Disk, tail: Tail, large: Large) -> None:
+    def __init__(self, disk: Disk, tail: Tail) -> None:
         self.opened = OpenFiles(disk)
         self._tail = tail
-        self._large = large
         self.manifest: Manifest = EMPTY
         self._sealed: dict[int, FileRef] = {}
         self._gone: set[int] = set()  # ledgers that the manifest may still name
@@ -303,7 +300,7 @@ class Files:
             found[0].close()
 
     def rows(
-        self, requests: Sequence[Request], names: Sequence[str] = tuple(MESSAGE.names)
+        self, requests: Sequence[Request], names: Sequence[str], large: Large
     ) -> list[pa.Table]:
         """Rows of ledgers, in the order of the requests, as few tables as their places allow.
 
@@ -311,8 +308,9 @@ class Files:
         once, however many requests lie in it, if they rise.
         requests: (ledger, first row, row after the last); a row that exists nowhere is Corruption
         names:    the columns of MESSAGE that are wanted
+        large:    reads a large message; kept here, it and its view would hold each other
         """
-        out = _Gathering(self, names)
+        out = _Gathering(self, names, large)
         for ledger, start, stop in requests:
             at = start
             for ref in self.of(ledger):
@@ -401,9 +399,9 @@ class Files:
         """Rows that lie in frames, in the order of the slices."""
         return self._noted(self._tail.message_table(slices, names))
 
-    def large(self, ref: FileRef, names: Sequence[str]) -> pa.Table:
+    def large(self, ref: FileRef, names: Sequence[str], read: Large) -> pa.Table:
         """The row of a large message."""
-        return self._noted(self._large(ref, names))
+        return self._noted(read(ref, names))
 
     def _noted(self, table: pa.Table) -> pa.Table:
         self.tally.rows_read += table.num_rows
@@ -413,11 +411,12 @@ class Files:
 class _Gathering:
     """The tables of one call: what follows each other in one place is one read."""
 
-    __slots__ = ("_files", "_names", "_out", "_ref", "_slices", "_spans")
+    __slots__ = ("_files", "_large", "_names", "_out", "_ref", "_slices", "_spans")
 
-    def __init__(self, files: Files, names: Sequence[str]) -> None:
+    def __init__(self, files: Files, names: Sequence[str], large: Large) -> None:
         self._files = files
         self._names = names
+        self._large = large
         self._out: list[pa.Table] = []
         self._slices: list[Slice] = []
         self._ref: FileRef | None = None
@@ -439,7 +438,7 @@ class _Gathering:
     def add_large(self, ref: FileRef) -> None:
         """A large message is next."""
         self._drain()
-        self._out.append(self._files.large(ref, self._names))
+        self._out.append(self._files.large(ref, self._names, self._large))
 
     def finish(self) -> list[pa.Table]:
         """All of it."""

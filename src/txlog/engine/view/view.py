@@ -214,7 +214,7 @@ class View:
         self.salt = salt
         self.journal = Journal(disk, salt, boot_id)
         self.tail = Tail(self.journal)
-        self.files = Files(disk, self.tail, self._large)
+        self.files = Files(disk, self.tail)
         self.lsn = 0
         self.time_ms = 0  # of the newest frame, by its writer's wall clock
         self.reports: list[str] = []
@@ -338,6 +338,7 @@ class View:
         """Close every descriptor."""
         for timetable in self.timetables.values():
             timetable.close()
+        self.timetables.clear()  # each holds the view
         self.files.close()
         self.journal.close()
 
@@ -697,7 +698,7 @@ class View:
         self, requests: Sequence[Request], names: Sequence[str] = tuple(MESSAGE.names)
     ) -> list[pa.Table]:
         """Rows of ledgers; as Files.rows."""
-        return self.files.rows(requests, names)
+        return self.files.rows(requests, names, self._large)
 
     def _large(self, ref: FileRef, names: Sequence[str]) -> pa.Table:
         """The large message of a ledger as its row; its file is not kept open, nor what it held."""
