@@ -113,7 +113,7 @@ def test_what_is_large_is_written_and_sealed_group_by_group(
     """Kills: a part, a ledger or a sealed file in memory, and what readers keep of other files."""
     bench = store_of(tmp_path, 6)
     monkeypatch.setattr(segment, "GROUP_ROWS", 50)
-    monkeypatch.setattr(checkpoint, "PARTS_BYTES", 1)
+    monkeypatch.setattr(checkpoint, "WHOLE_BYTES", 1)
     monkeypatch.setattr(segment_reader, "PART_BYTES", 1)
     held: list[int] = []  # rows
     note = SegmentStream._note
@@ -163,7 +163,7 @@ def test_a_part_made_in_pieces_is_as_one_made_at_once(
     """The same columns and rows, also of a frame that has rows of another ledger with keys."""
     found = []
     for name, size in (("at_once", 1 << 30), ("pieces", 1)):
-        monkeypatch.setattr(checkpoint, "PARTS_BYTES", size)
+        monkeypatch.setattr(checkpoint, "WHOLE_BYTES", size)
         bench = Bench(tmp_path / name)
         client = bench.client
         for topic in ("a", "b"):

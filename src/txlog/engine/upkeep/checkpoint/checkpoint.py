@@ -66,8 +66,9 @@ FRAMES_READ = 1024
 # Rows kept from the one reading of the journal until they are in parts; those of frames
 # beyond this are read, and checked, a second time.
 ROWS_KEPT_BYTES = 16 << 20
-# Parts that are flushed together are in memory together; a larger one is written as it is made.
-PARTS_BYTES = 16 << 20
+PARTS_BYTES = 16 << 20  # parts that are flushed together are in memory together
+# A part with more of what was sent is written as it is made: whole, it takes five times as much.
+WHOLE_BYTES = 4 << 20
 # A file with a generation in its name: of a ledger, of a history, of the states.
 _NUMBERED = re.compile(r"(?:.+\.)?(\d{10})\.(?:arrow|parquet|state)")
 NOTHING = {kind: fold.dump(fold.new()) for kind, fold in FOLDS.items()}
@@ -347,7 +348,7 @@ def write_parts(
     for ledger, runs in sorted(cut.runs.items()):
         path = part_path(place_dir(cut.places[ledger]), ledger, generation)
         said = {"ledger": str(ledger), "generation": str(generation)}
-        if sizes[ledger] > PARTS_BYTES:
+        if sizes[ledger] > WHOLE_BYTES:
             ref = _publish_part(view, path, ledger, runs, sizes[ledger], said)
         else:
             table = view.tail.message_table([(run, 0, run.rows) for run in runs])
