@@ -24,6 +24,7 @@ from txlog.jobs.local import Local
 from txlog.relation.relation import Source
 from txlog.relation.stored import ACKS, StoredRows
 from txlog.rows.jobs import Audit
+from txlog.sql.duck import Session
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 
@@ -193,6 +194,37 @@ def test_each_check_finds_what_it_is_for(client: Client) -> None:
         assert set(checked(client, wrong)) == names, what
     assert checked(client, tampered(held, acks=acks(held))) == []
     assert checked(client, tampered(held, acks=acks(held, index_last=3))) == []
+
+
+def test_what_is_asked_share_by_share_is_answered_as_at_once(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What must be there once is in memory together: never all of a topic.
+
+    Kills: a share that has rows of another one, or a row that is in none.
+    """
+    held = filled(client)
+    twice = pa.concat_tables([held.rows, held.rows.slice(0, 1)])
+    cases = [
+        held,
+        dataclasses.replace(held, rows=twice),
+        dataclasses.replace(held, large=held.large.slice(1)),
+        dataclasses.replace(held, ledgers=with_value(held.ledgers, "entries", 0, 9)),
+    ]
+    at_once = [list(auditing._checks(client, one, Local())) for one in cases]
+    assert [sum(not check["ok"] for check in one) for one in at_once] == [0, 4, 2, 1]
+    asked: list[str] = []
+    arrow = Session.arrow
+
+    def noted(self: Session, sql: str) -> pa.Table:
+        asked.append(sql)
+        return arrow(self, sql)
+
+    monkeypatch.setattr(auditing, "ROWS_AT_ONCE", auditing._rows(held) // 2)
+    monkeypatch.setattr(Session, "arrow", noted)
+    assert [list(auditing._checks(client, one, Local())) for one in cases] == at_once
+    # entries, transactions, ids
+    assert sum(", 3) = 1" in sql for sql in asked) == 3 * len(cases)
 
 
 def tampered_ref(ref: Any, **values: object) -> Any:

@@ -20,9 +20,7 @@ them alone: the data of a partition, and rows of its sidecar that have a marker 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Final
-
-import pyarrow as pa
+from typing import TYPE_CHECKING, Any, Final
 
 from txlog.api.client import Client
 from txlog.errors import CommandFailed, Corruption, TopicNotFound
@@ -30,12 +28,15 @@ from txlog.ids import TopicName
 from txlog.jobs.engine import LARGE_CHUNKS, STORED, Ask, Engine, Tell, silent
 from txlog.relation.relation import Source
 from txlog.relation.stored import StoredRows, stored
+from txlog.startup import compute as pc
 
 if TYPE_CHECKING:
     from txlog.rows.jobs import Audit, AuditCheck
 
 
 _TXN: Final = "partition, txn_most, txn_least"
+# Whether rows are there once, DuckDB tells by holding all of them: it is asked of about so many.
+ROWS_AT_ONCE = 4_000_000
 # Committed messages by the rows alone. Nothing here comes from a fold except large messages, whose
 # rows are in no file.
 _COMMITTED: Final = f"""
@@ -109,33 +110,63 @@ def _damage(client: Client, files: Sequence[Source]) -> str | None:
 
 
 def _asked(held: StoredRows, ask: Ask, engine: Engine) -> Iterator[AuditCheck]:
+    shares = 1 + _rows(held) // ROWS_AT_ONCE if engine.name == "duckdb" else 1
     yield from _files(held, ask)
     for name, sql in _SUMS.items():
-        yield from _compared(name, held, ask(sql))
+        yield from _compared(name, held, _summed(ask, sql, shares))
     yield from _messages(held, ask)
     for name, (unit, sql) in _FAULTS.items():
-        yield from _faults(name, unit, held, ask(sql))
+        yield from _faults(name, unit, held, _summed(ask, sql, shares))
     yield _digest(held, ask, engine)
+
+
+def _rows(held: StoredRows) -> int:
+    """About how many rows there are; those of transactions count for their markers, too."""
+    counted = (held.ledgers["entries"], held.markers["messages"])
+    return sum(int(pc.sum(column).as_py() or 0) for column in counted)
+
+
+def _summed(ask: Ask, sql: str, shares: int) -> list[dict[str, Any]]:
+    """The answer to SQL that names shares, share by share, with sums by partition."""
+    if "%(" not in sql:
+        rows: list[dict[str, Any]] = ask(sql).to_pylist()
+        return rows
+    found: dict[int, dict[str, Any]] = {}
+    for share in range(shares):
+        of = {name: _share(name, share, shares) for name in ("ledger", "txn_least")}
+        for row in ask(sql % of).to_pylist():
+            known = found.setdefault(row["partition"], dict.fromkeys(row, 0))
+            known |= {name: known[name] + (row[name] or 0) for name in row}
+            known["partition"] = row["partition"]
+    return [found[partition] for partition in sorted(found)]
+
+
+def _share(column: str, share: int, shares: int) -> str:
+    """SQL for the rows of one share; whatever the column says is in one of them."""
+    if shares == 1:
+        return "true"
+    return f"mod(mod({column}, {shares}) + {shares}, {shares}) = {share}"
 
 
 # Each gives (partition, expected, found) for the partitions that have any.
 _SUMS: Final = {
     "entries": f"""
         WITH found AS (SELECT ledger, count(*) AS n, count(DISTINCT entry) AS d, min(entry) AS low,
-                       max(entry) AS high FROM {STORED} GROUP BY ledger)
+                       max(entry) AS high FROM {STORED} WHERE %(ledger)s GROUP BY ledger)
         SELECT partition, sum(entries) AS expected,
         sum(CASE WHEN n = entries AND d = entries AND low = 0 AND high = entries - 1
             THEN entries ELSE 0 END) AS found
         FROM ledgers LEFT JOIN found USING (ledger) WHERE whole AND entries > 0
+        AND %(ledger)s
         GROUP BY partition ORDER BY partition""",
     "transactions": f"""
         WITH {_COMMITTED}, of_txn AS (
           SELECT {_TXN}, count(*) AS n, count(DISTINCT txn_index) AS d, min(txn_index) AS low,
-          max(txn_index) AS high FROM held GROUP BY {_TXN})
+          max(txn_index) AS high FROM held WHERE %(txn_least)s GROUP BY {_TXN})
         SELECT partition, sum(messages) AS expected,
         sum(CASE WHEN n = messages AND d = messages AND low = 1 AND high = messages
             THEN messages ELSE 0 END) AS found
-        FROM marks LEFT JOIN of_txn USING ({_TXN}) WHERE messages > 0
+        FROM marks LEFT JOIN of_txn USING ({_TXN}) WHERE messages > 0 AND %(txn_least)s
         GROUP BY partition ORDER BY partition""",
     "large": f"""
         WITH found AS (SELECT ledger, count(*) AS n, count(DISTINCT entry) AS d,
@@ -183,7 +214,8 @@ _FAULTS: Final = {
     "ids": ("repeated", f"""
         WITH {_COMMITTED}
         SELECT partition, count(*) AS faults FROM (
-          SELECT partition FROM committed GROUP BY partition, ledger, entry, txn_index
+          SELECT partition FROM committed WHERE %(ledger)s
+          GROUP BY partition, ledger, entry, txn_index
           HAVING count(*) > 1) AS a GROUP BY partition ORDER BY partition"""),
     "sequences": ("fall or repeat", f"""
         WITH {_COMMITTED}, sent AS (
@@ -227,8 +259,8 @@ def _files(held: StoredRows, ask: Ask) -> Iterator[AuditCheck]:
         yield _check("files", held, partition, expected, said)
 
 
-def _compared(name: str, held: StoredRows, table: pa.Table) -> Iterator[AuditCheck]:
-    for row in table.to_pylist():
+def _compared(name: str, held: StoredRows, rows: Sequence[dict[str, Any]]) -> Iterator[AuditCheck]:
+    for row in rows:
         yield _check(
             name, held, row["partition"], str(int(row["expected"])), str(int(row["found"] or 0))
         )
@@ -241,8 +273,9 @@ def _messages(held: StoredRows, ask: Ask) -> Iterator[AuditCheck]:
         yield _check("messages", held, partition, str(count), str(found.get(partition, 0)))
 
 
-def _faults(name: str, unit: str, held: StoredRows, table: pa.Table) -> Iterator[AuditCheck]:
-    rows = table.to_pylist()
+def _faults(
+    name: str, unit: str, held: StoredRows, rows: Sequence[dict[str, Any]]
+) -> Iterator[AuditCheck]:
     for row in rows:
         yield _check(name, held, row["partition"], f"0 {unit}", f"{row['faults']} {unit}")
     if not rows:
