@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 
@@ -23,6 +23,23 @@ from txlog.errors import (
 )
 
 Opener = Callable[[bool], Disk]
+Publish = Callable[[Disk, str, Sequence[bytes]], None]
+
+
+def at_once(disk: Disk, path: str, parts: Sequence[bytes]) -> None:
+    """Publish parts that are all there."""
+    disk.publish(path, parts)
+
+
+def one_by_one(disk: Disk, path: str, parts: Sequence[bytes]) -> None:
+    """Publish parts as they come."""
+    with closing(disk.begin(path)) as draft:
+        for part in parts:
+            draft.write(part)
+        draft.publish()
+
+
+BOTH_WAYS = pytest.mark.parametrize("publish", [at_once, one_by_one])
 
 
 @pytest.fixture
@@ -67,14 +84,37 @@ class TestConformance:
         assert disk.listdir("a/b") == ["one"]
         assert disk.listdir("") == ["a"]
 
-    def test_published_name_is_used_once(self, disk: Disk) -> None:
+    @BOTH_WAYS
+    def test_published_name_is_used_once(self, disk: Disk, publish: Publish) -> None:
         """R3; kills the mutants `rename` and `reuse a name`."""
-        disk.publish("m/1", [b"first"])
+        publish(disk, "m/1", [b"first"])
         with pytest.raises(NameTaken) as caught:
-            disk.publish("m/1", [b"second"])
+            publish(disk, "m/1", [b"second"])
         assert caught.value.fields["path"] == "m/1"
         assert disk.read("m/1") == b"first"
         assert disk.listdir("m") == ["1"]
+
+    def test_what_is_begun_has_no_name_until_it_is_whole(self, opener: Opener) -> None:
+        """R3, R19: until then a temporary, which the sweeper leaves to whoever holds its lock."""
+        disk = opener(False)
+        draft, other = disk.begin("d/f"), disk.begin("d/g")
+        for part in (b"ab", b"", bytearray(b"cd"), memoryview(b"efg")[:1], bytes(100_000)):
+            draft.write(part)
+        other.write(b"never")
+        names = disk.listdir("d")
+        assert len(names) == 2 and all(name.startswith(TEMPORARY_PREFIX) for name in names)
+        for name in names:
+            assert not opener(False).lock_file(f"d/{name}", create=False).try_acquire()
+        other.close()
+        other.close()
+        assert len(disk.listdir("d")) == 1
+        draft.publish()
+        draft.close()
+        assert disk.listdir("d") == ["f"]
+        assert disk.read("d/f") == b"abcde" + bytes(100_000)
+        with closing(disk.begin("empty")) as nothing:
+            nothing.publish()
+        assert disk.read("empty") == b""
 
     def test_many_files_are_published_as_one_is(self, disk: Disk) -> None:
         """R3: whole, durable, under names never used; kills a group that is not taken whole."""
@@ -348,6 +388,7 @@ class TestConformance:
         assert not disk.read_only
         for call in (
             lambda: reader.publish("d/g", [b""]),
+            lambda: reader.begin("d/g"),
             lambda: reader.write_fresh("d/g", b""),
             lambda: reader.make_dirs("e"),
             lambda: reader.unlink("d/f"),

@@ -5,11 +5,14 @@ from __future__ import annotations
 import errno
 import random
 from collections.abc import Callable
+from contextlib import suppress
 
 import pytest
 
+from tests.storage.test_disk import BOTH_WAYS, Publish
 from txlog.engine.storage.disk.memory import Killed, MemoryDisk, PowerCut
 from txlog.engine.storage.disk.power_loss import VERSIONS_MAX
+from txlog.engine.storage.disk.protocol import TEMPORARY_PREFIX
 from txlog.errors import (
     DiskFailed,
     OutcomeUnknown,
@@ -52,18 +55,19 @@ class TestFaults:
         assert run() == run()
 
     @pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC, errno.EMFILE, errno.EROFS])
-    def test_publish_with_a_fault_at_any_call(self, number: int) -> None:
+    @BOTH_WAYS
+    def test_publish_with_a_fault_at_any_call(self, publish: Publish, number: int) -> None:
         """spec/reliability 5.4: not done, unknown or done, and the name says which."""
         for at in range(20):
             disk = MemoryDisk()
             disk.step = _fault_at(at, OSError(number, "fault"))
             try:
-                disk.publish("d/f", [b"bytes"])
+                publish(disk, "d/f", [b"by", b"tes"])
             except OutcomeUnknown:
                 assert disk.read("d/f") == b"bytes"
             except TxlogError:
                 assert not disk.exists("d/f")
-                disk.publish("d/f", [b"bytes"])
+                publish(disk, "d/f", [b"by", b"tes"])
             assert disk.read("d/f") == b"bytes"
             assert disk.listdir("d") in (["f"], disk.listdir("d"))
 
@@ -226,14 +230,15 @@ class TestPowerLoss:
         disk.sync_dir("")
         assert {tuple(image.files()) for image in _images(disk)} == {("lock",)}
 
-    def test_publish_cut_anywhere_leaves_it_whole_or_absent(self) -> None:
+    @BOTH_WAYS
+    def test_publish_cut_anywhere_leaves_it_whole_or_absent(self, publish: Publish) -> None:
         """R3; kills the mutants `no fsync before link` and `no directory fsync`."""
         whole = bytes(range(256)) * 5
         for at in range(20):
             disk = MemoryDisk()
             disk.step = _fault_at(at, PowerCut())
             try:
-                disk.publish("d/f", [whole])
+                publish(disk, "d/f", [whole[:700], whole[700:]])
                 is_done = True
             except PowerCut:
                 is_done = False
@@ -242,6 +247,37 @@ class TestPowerLoss:
                     assert image.read("d/f") == whole
                 else:
                     assert not is_done
+
+    @BOTH_WAYS
+    def test_publish_that_dies_anywhere_leaves_what_a_sweeper_may_take(
+        self, publish: Publish
+    ) -> None:
+        """R19: a temporary with a free lock, beside or without the name; never half a file."""
+        ends = set()
+        for at in range(20):
+            disk = MemoryDisk()
+            disk.step = _fault_at(at, Killed(written=1))
+            with suppress(Killed):
+                publish(disk, "d/f", [b"by", b"tes"])
+            other = disk.process()
+            left = [name for name in other.listdir("d") if name != "f"]
+            assert all(name.startswith(TEMPORARY_PREFIX) for name in left)
+            assert all(other.lock_file(f"d/{name}", create=False).try_acquire() for name in left)
+            if other.exists("d/f"):
+                assert other.read("d/f") == b"bytes"
+            ends.add((len(left), other.exists("d/f")))
+        assert ends == {(0, False), (1, False), (1, True), (0, True)}
+
+    def test_a_full_disk_leaves_nothing_of_what_was_begun(self) -> None:
+        disk = MemoryDisk()
+        disk.machine.free_bytes = 150
+        draft = disk.begin("d/f")
+        draft.write(bytes(100))
+        with pytest.raises(StoreFull):
+            draft.write(bytes(100))
+        draft.close()
+        assert disk.listdir("d") == []
+        assert disk.machine.free_bytes == 150
 
     def test_sectors_go_one_by_one_and_torn(self) -> None:
         disk = _disk_with_file(b"o" * 1536)

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.storage.test_disk import BOTH_WAYS, Publish
 from txlog.engine.storage.disk import posix
 from txlog.engine.storage.disk import posix as disk_module
 from txlog.engine.storage.disk.locks import find_holder, naps
@@ -188,8 +189,9 @@ class TestPosix:
         assert disk.listdir("d") == ["f"]
 
     @pytest.mark.parametrize("call", ["pwritev", "fsync", "flock", "pread", "link"])
+    @BOTH_WAYS
     def test_publish_that_fails_before_its_name_was_not_done(
-        self, root: str, monkeypatch: pytest.MonkeyPatch, call: str
+        self, root: str, monkeypatch: pytest.MonkeyPatch, publish: Publish, call: str
     ) -> None:
         """R31."""
         disk = PosixDisk(root)
@@ -198,10 +200,40 @@ class TestPosix:
         owner = fcntl if call == "flock" else os
         monkeypatch.setattr(owner, call, _failing(errno.EIO))
         with pytest.raises(DiskFailed):
-            disk.publish("d/f", [b"x"])
+            publish(disk, "d/f", [b"x"])
         monkeypatch.undo()
         assert disk.listdir("d") == []
-        disk.publish("d/f", [b"x"])
+        publish(disk, "d/f", [b"x"])
+
+    def test_what_reads_back_differently_gets_no_name(
+        self, root: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """R3: what was written is not kept, so its checksums are compared."""
+        disk = PosixDisk(root)
+        draft = disk.begin("d/f")
+        draft.write(b"ab")
+        draft.write(b"cd")
+        [name] = disk.listdir("d")
+        with Path(root, "d", name).open("r+b") as file:
+            file.seek(2)
+            file.write(b"x")
+        with pytest.raises(DiskFailed, match="reads back differently"):
+            draft.publish()
+        draft.close()
+        assert disk.listdir("d") == []
+
+    def test_a_forked_child_leaves_what_its_parent_began(self, root: str) -> None:
+        disk = PosixDisk(root)
+        draft = disk.begin("d/f")
+        draft.write(b"x")
+        child = os.fork()
+        if child == 0:
+            draft.close()
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+        draft.publish()
+        draft.close()
+        assert disk.read("d/f") == b"x"
 
     def test_publish_whose_last_flush_fails_is_unknown(
         self, root: str, monkeypatch: pytest.MonkeyPatch

@@ -20,7 +20,7 @@ import errno
 import hashlib
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from itertools import islice
 from typing import TYPE_CHECKING, Protocol
 
@@ -373,6 +373,11 @@ class MemoryDisk:
         """Return another process on the same machine, without hooks."""
         return MemoryDisk(self.machine, read_only=read_only)
 
+    @property
+    def is_alive(self) -> bool:
+        """False once this process was killed."""
+        return self._death is None
+
     def kill(self, death: Killed | None = None) -> None:
         """End this process: its locks are freed, every later call raises."""
         self._death = death or Killed()
@@ -483,31 +488,13 @@ class MemoryDisk:
 
     @contextmanager
     def publishing(self, path: str, parts: Sequence[Buffer] | Stream) -> Iterator[None]:
-        parent, name = split(path)
-        own = f"{TEMPORARY_PREFIX}{self.machine.tick():016x}"
-        temporary = f"{parent}/{own}" if parent else own
-        node = self._new_file(temporary, parts)
-        held = MemoryLock(self, node, temporary)
-        self.machine.holders[node] = held
-        try:
-            compare(self.open(temporary), parts, temporary)
-            self.effect_mapped("link", path, "publish")
-            if self.find(path) is not None:
-                raise failure(FileExistsError(errno.EEXIST, "File exists"), "publish", path)
-            self._directory(parent).name(name, node, self.machine.tick())
-            self._sync_published(parent, path)
-        except OutcomeUnknown:
-            held.let_go()
-            raise
-        except TxlogError:
-            self._try_unlink(temporary)
-            held.let_go()
-            raise
-        self._try_unlink(temporary)
-        try:
+        with closing(MemoryDraft(self, path)) as draft:
+            draft.fill(parts)
+            draft.publish()
             yield
-        finally:
-            held.let_go()
+
+    def begin(self, path: str) -> MemoryDraft:
+        return MemoryDraft(self, path)
 
     def publish_all(self, files: Iterable[tuple[str, Sequence[Buffer]]]) -> None:
         names: set[str] = set()
@@ -516,7 +503,7 @@ class MemoryDisk:
             self._publish_group(group)
             names |= {split(path)[0] for path, _ in group}
         for parent in sorted(names):
-            self._sync_published(parent, parent)
+            self.sync_published(parent, parent)
 
     def _publish_group(self, group: Sequence[tuple[str, Sequence[Buffer]]]) -> None:
         made = self._make_group({split(path)[0] for path, _ in group})
@@ -534,7 +521,7 @@ class MemoryDisk:
                     self.sync_dir(parent)
             except TxlogError:
                 for temporary in temporaries:
-                    self._try_unlink(temporary)
+                    self.try_unlink(temporary)
                 for path in reversed(made):  # no second flush of the same name (R13)
                     with suppress(TxlogError):
                         self.remove_dir(path)
@@ -550,9 +537,9 @@ class MemoryDisk:
                 node = self._file(temporary)
                 self._directory(parent).name(name, node, self.machine.tick())
         finally:
-            if self._death is None:
+            if self.is_alive:
                 for temporary in temporaries:
-                    self._try_unlink(temporary)
+                    self.try_unlink(temporary)
 
     def _make_group(self, paths: Iterable[str]) -> list[str]:
         made: list[str] = []
@@ -571,8 +558,9 @@ class MemoryDisk:
         return made
 
     def write_fresh(self, path: str, data: Buffer) -> None:
-        self._new_file(path, data)
-        self._sync_published(split(path)[0], path)
+        with closing(MemoryDraft(self, path, path)) as draft:
+            draft.fill([data])
+            draft.keep()
 
     def unlink(self, path: str, missing_ok: bool = True) -> None:
         parent, name = split(path)
@@ -719,28 +707,15 @@ class MemoryDisk:
         except OSError as error:
             raise failure(error, action or op, path) from error
 
-    def _new_file(self, path: str, data: Buffer | Sequence[Buffer] | Stream) -> Node:
-        self.make_dirs(split(path)[0])
-        node = self.add_file(path)
-        file = MemoryFile(self, node, path, write=True)
-        try:
-            if isinstance(data, Stream):
-                data.write(file.pwrite)
-            else:
-                file.pwrite(0, data)
-            file.datasync()
-        except TxlogError:
-            self._try_unlink(path)
-            raise
-        return node
-
-    def _sync_published(self, parent: str, path: str) -> None:
+    def sync_published(self, parent: str, path: str) -> None:
+        """Flush the names in a directory; OutcomeUnknown when that fails."""
         try:
             self.sync_dir(parent)
         except TxlogError as error:  # R31
             raise OutcomeUnknown(f"{path} was written, its directory not", path=path) from error
 
-    def _try_unlink(self, path: str) -> None:
+    def try_unlink(self, path: str) -> None:
+        """Unlink, whatever comes of it."""
         with suppress(TxlogError):
             self.unlink(path)
 
@@ -776,3 +751,63 @@ class MemoryDisk:
     def _need_writable(self, path: str) -> None:
         if self.read_only:
             raise ReadOnlyStore(f"cannot change {path}: the store is read-only", path=path)
+
+
+class MemoryDraft:
+    """`Draft`, as the posix one is; own: its path until it has its name."""
+
+    def __init__(self, disk: MemoryDisk, path: str, own: str | None = None) -> None:
+        self._directory, _ = split(path)
+        if own is None:
+            name = f"{TEMPORARY_PREFIX}{disk.machine.tick():016x}"
+            own = f"{self._directory}/{name}" if self._directory else name
+        self._disk, self.path, self._own = disk, path, own
+        self._what: Sequence[Buffer] | Stream = Stream()
+        self._is_left = False
+        disk.make_dirs(self._directory)
+        node = disk.add_file(own)
+        self._file = MemoryFile(disk, node, own, write=True)
+        self._held = disk.machine.holders[node] = MemoryLock(disk, node, own)
+
+    def write(self, part: Buffer) -> None:
+        assert isinstance(self._what, Stream)
+        self._what.push(part, self._file.pwrite)
+
+    def fill(self, parts: Sequence[Buffer] | Stream) -> None:
+        """Write all that there is; what is no Stream is kept, and compared byte by byte."""
+        self._what = parts
+        if isinstance(parts, Stream):
+            parts.write(self._file.pwrite)
+        else:
+            self._file.pwrite(0, parts)
+
+    def publish(self) -> None:
+        disk = self._disk
+        self._file.datasync()
+        compare(disk.open(self._own), self._what, self._own)
+        disk.link(self._own, self.path)
+        self._sync_name()
+        self._discard()
+
+    def keep(self) -> None:
+        """Flush what was written, and its own path, which is its name."""
+        self._file.datasync()
+        self._sync_name()
+        self._is_left = True
+
+    def close(self) -> None:
+        if not self._is_left and self._disk.is_alive:
+            self._discard()
+        self._file.close()
+        self._held.close()
+
+    def _sync_name(self) -> None:
+        try:
+            self._disk.sync_published(self._directory, self.path)
+        except OutcomeUnknown:  # it has its name
+            self._is_left = True
+            raise
+
+    def _discard(self) -> None:
+        self._is_left = True  # no second try: the sweeper removes what stays
+        self._disk.try_unlink(self._own)

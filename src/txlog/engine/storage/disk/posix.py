@@ -26,7 +26,7 @@ import pwd
 import stat
 import threading
 from collections.abc import Collection, Container, Iterable, Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, suppress
 from functools import cached_property
 from itertools import islice
 from typing import TYPE_CHECKING
@@ -337,20 +337,13 @@ class PosixDisk:
 
     @contextmanager
     def publishing(self, path: str, parts: Sequence[Buffer] | Stream) -> Iterator[None]:
-        parent, name = split(path)
-        own = TEMPORARY_PREFIX + os.urandom(8).hex()
-        temporary = f"{parent}/{own}" if parent else own
-        with self._new_file(temporary, parts) as fd:
-            with closing(self.open(temporary)) as fresh:
-                compare(fresh, parts, temporary)
-            try:
-                os.link(own, name, src_dir_fd=fd, dst_dir_fd=fd, follow_symlinks=False)
-            except OSError as error:
-                raise failure(error, "publish", path) from error
-            _sync_published(fd, path)
-            with IgnoringFailure():  # the sweeper removes what stays
-                os.unlink(own, dir_fd=fd)
+        with closing(PosixDraft(self, path)) as draft:
+            draft.fill(parts)
+            draft.publish()
             yield
+
+    def begin(self, path: str) -> PosixDraft:
+        return PosixDraft(self, path)
 
     def publish_all(self, files: Iterable[tuple[str, Sequence[Buffer]]]) -> None:
         names: set[str] = set()
@@ -433,8 +426,9 @@ class PosixDisk:
             self.unlink(temporary)
 
     def write_fresh(self, path: str, data: Buffer) -> None:
-        with self._new_file(path, data) as directory:
-            _sync_published(directory, path)
+        with closing(PosixDraft(self, path, path)) as draft:
+            draft.fill([data])
+            draft.keep()
 
     def unlink(self, path: str, missing_ok: bool = True) -> None:
         self._need_writable(path)
@@ -580,31 +574,6 @@ class PosixDisk:
         return fd
 
     @contextmanager
-    def _new_file(self, path: str, data: Buffer | Sequence[Buffer] | Stream) -> Iterator[int]:
-        """Create a file with data, flushed, and give its directory.
-
-        Its lock is held during the body, so the sweeper leaves it. Unlinked if anything fails.
-        """
-        parent, name = split(path)
-        self.make_dirs(parent)
-        fd = self._open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
-        with closing(Handle(fd, path)), self._directory(parent, "write", path) as directory:
-            try:
-                fcntl.flock(fd, _TRY)
-                if isinstance(data, Stream):
-                    data.write(lambda offset, part: write_all(fd, offset, part))
-                else:
-                    write_all(fd, 0, data)
-                os.fsync(fd)
-                yield directory
-            except OutcomeUnknown:  # it has its name
-                raise
-            except BaseException:  # Ctrl-C too leaves no half-made file
-                with IgnoringFailure():
-                    os.unlink(name, dir_fd=directory)
-                raise
-
-    @contextmanager
     def _directory(self, path: str, action: str, subject: str) -> Iterator[int]:
         """Yield a descriptor of a directory, reached one name at a time; map errors of the body."""
         own = -1
@@ -625,6 +594,94 @@ class PosixDisk:
         finally:
             if own >= 0:
                 os.close(own)
+
+
+class PosixDraft:
+    """`Draft`: begun, written, flushed, read back, linked; unlinked if anything fails.
+
+    own: its path until it has its name; left out: a temporary's
+    """
+
+    __slots__ = ("_directory", "_disk", "_file", "_is_left", "_own", "_what", "path")
+
+    def __init__(self, disk: PosixDisk, path: str, own: str | None = None) -> None:
+        self._directory, _ = split(path)
+        if own is None:
+            name = TEMPORARY_PREFIX + os.urandom(8).hex()
+            own = f"{self._directory}/{name}" if self._directory else name
+        self._disk, self.path, self._own = disk, path, own
+        self._what: Sequence[Buffer] | Stream = Stream()
+        self._is_left = False  # what has its own path stays there, or the sweeper removes it
+        disk.make_dirs(self._directory)
+        self._file = Handle(disk._open(own, os.O_RDWR | os.O_CREAT | os.O_EXCL), own)
+        try:
+            with self._open_directory("write"):
+                fcntl.flock(self._file.fd, _TRY)
+        except BaseException:  # nobody else can remove it
+            self.close()
+            raise
+
+    def write(self, part: Buffer) -> None:
+        assert isinstance(self._what, Stream)
+        with self._open_directory("write"):
+            self._what.push(part, self._put)
+
+    def fill(self, parts: Sequence[Buffer] | Stream) -> None:
+        """Write all that there is; what is no Stream is kept, and compared byte by byte."""
+        self._what = parts
+        with self._open_directory("write"):
+            if isinstance(parts, Stream):
+                parts.write(self._put)
+            else:
+                write_all(self._file.fd, 0, parts)
+
+    def publish(self) -> None:
+        with self._open_directory("write") as directory:
+            os.fsync(self._file.fd)
+            with closing(self._disk.open(self._own)) as fresh:
+                compare(fresh, self._what, self._own)
+            own, name = split(self._own)[1], split(self.path)[1]
+            try:
+                os.link(
+                    own, name, src_dir_fd=directory, dst_dir_fd=directory, follow_symlinks=False
+                )
+            except OSError as error:
+                raise failure(error, "publish", self.path) from error
+            self._sync_name(directory)
+            self._discard(directory)
+
+    def keep(self) -> None:
+        """Flush what was written, and its own path, which is its name."""
+        with self._open_directory("write") as directory:
+            os.fsync(self._file.fd)
+            self._sync_name(directory)
+            self._is_left = True
+
+    def close(self) -> None:
+        try:
+            if not self._is_left:  # Ctrl-C too leaves no half-made file
+                with suppress(TxlogError), self._open_directory("remove") as directory:
+                    self._discard(directory)
+        finally:
+            self._file.close()
+
+    def _put(self, offset: int, part: memoryview) -> None:
+        write_all(self._file.fd, offset, part)
+
+    def _sync_name(self, directory: int) -> None:
+        try:
+            _sync_published(directory, self.path)
+        except OutcomeUnknown:  # it has its name
+            self._is_left = True
+            raise
+
+    def _discard(self, directory: int) -> None:
+        self._is_left = True  # no second try: the sweeper removes what stays
+        with IgnoringFailure():
+            os.unlink(split(self._own)[1], dir_fd=directory)
+
+    def _open_directory(self, action: str) -> AbstractContextManager[int]:
+        return self._disk._directory(self._directory, action, self.path)
 
 
 def open_root(path: str) -> int:

@@ -159,6 +159,31 @@ class Watch(Protocol):
         """Let go of the descriptor; harmless when repeated."""
 
 
+class Draft(Protocol):
+    """A file that is written before it has its name; for one thread.
+
+    Until it is published or closed it is a temporary whose lock is held (R19), and one descriptor.
+    path: the name that it gets
+    """
+
+    path: str
+
+    def write(self, part: Buffer) -> None:
+        """Write the next bytes, which are not kept. After a failure it can only be closed.
+
+        raises: StoreFull (part may be written), DiskFailed
+        """
+
+    def publish(self) -> None:
+        """Flush what was written, read it back, and give it its name: as `Disk.publish`. Once.
+
+        raises: NameTaken, StoreFull, DiskFailed (not done); OutcomeUnknown (R31)
+        """
+
+    def close(self) -> None:
+        """Let go of the descriptor; remove what was not published. Harmless when repeated."""
+
+
 class Disk(Protocol):
     """One store's directory."""
 
@@ -215,6 +240,12 @@ class Disk(Protocol):
         """Publish, and hold the file's lock during the body, so that the sweeper leaves it (R19).
 
         raises: as publish; what the body raises passes through, and the file stays
+        """
+
+    def begin(self, path: str) -> Draft:
+        """Begin a file that will be published under a name never used before.
+
+        raises: StoreFull, DiskFailed, NoResources
         """
 
     def publish_all(self, files: Iterable[tuple[str, Sequence[Buffer]]]) -> None:
@@ -286,20 +317,24 @@ class Disk(Protocol):
 class Stream:
     """Parts of a file that come one by one and are not kept; read once, compared by checksum."""
 
-    __slots__ = ("_parts", "sums")
+    __slots__ = ("_bytes", "_parts", "sums")
 
-    def __init__(self, parts: Iterable[Buffer]) -> None:
+    def __init__(self, parts: Iterable[Buffer] = ()) -> None:
         self._parts = parts
+        self._bytes = 0
         self.sums: list[tuple[int, int]] = []  # length and CRC32C of each part so far
 
     def write(self, write: Callable[[int, memoryview], None]) -> None:
         """Give each part and its offset to `write`."""
-        offset = 0
         for part in self._parts:
-            view = memoryview(part).cast("B")
-            self.sums.append((view.nbytes, crc32c(view)))
-            write(offset, view)
-            offset += view.nbytes
+            self.push(part, write)
+
+    def push(self, part: Buffer, write: Callable[[int, memoryview], None]) -> None:
+        """Give one more part and its offset to `write`."""
+        view = memoryview(part).cast("B")
+        self.sums.append((view.nbytes, crc32c(view)))
+        offset, self._bytes = self._bytes, self._bytes + view.nbytes
+        write(offset, view)
 
 
 def number_of(error: OSError) -> int:
