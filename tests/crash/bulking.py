@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
+from unittest import mock
 
 import pyarrow as pa
 
+from txlog.engine.plan import staging
 from txlog.engine.plan.staging import Staged, StagePlan, Stager
 
 if TYPE_CHECKING:
@@ -19,7 +22,8 @@ TOPIC, KEY = "t", "k"
 def bulk(
     work: Workload, model: Model, rng: random.Random
 ) -> tuple[Model, Callable[[], None]] | None:
-    """Some messages in up to three files; those of one task as rows."""
+    """Some messages in up to three files; those of one task as rows. Of every other batch nothing
+    stays in memory."""
     if not model.topics:
         return None
     tasks: list[list[tuple[str, int]]] = []
@@ -33,24 +37,28 @@ def bulk(
     model.bound = expected = f"0:{len(work.txn_ids)}"
     model.txns[expected] = "committed"
     name = f"batch {work.sent}"
+    is_spilled = work.sent % 2 == 0
 
     def call() -> None:
         batch = work.client.bulk(TOPIC, key=KEY, batch=name)
-        staged = [
-            one
-            for task, made in enumerate(tasks)
-            for one in batch.stage(
-                [
-                    pa.table(
-                        {
-                            "value": [value.encode() for value, _ in made],
-                            "partition": [at for _, at in made],
-                        }
-                    )
-                ],
-                task,
-            )
-        ]
+        with ExitStack() as stack:
+            for limit in ("KEPT_BYTES_MAX", "TASK_BYTES_MAX") if is_spilled else ():
+                stack.enter_context(mock.patch.object(staging, limit, 0))
+            staged = [
+                one
+                for task, made in enumerate(tasks)
+                for one in batch.stage(
+                    [
+                        pa.table(
+                            {
+                                "value": [value.encode() for value, _ in made],
+                                "partition": [at for _, at in made],
+                            }
+                        )
+                    ],
+                    task,
+                )
+            ]
         answer = batch.commit(staged, rows_if_small=len(tasks) == 1)
         assert (answer["already"], str(answer["txn"])) == (False, expected)
         assert (answer["files"] == 0) is (len(tasks) == 1)

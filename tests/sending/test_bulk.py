@@ -20,6 +20,7 @@ from tests.engine_kit import START_MS, Bench, ids, pending, say, send, send_txn,
 from txlog import Client, MessageId, Range
 from txlog.api.sending.bulk import stage
 from txlog.engine.decide.sending import adopt as flow
+from txlog.engine.plan import staging
 from txlog.engine.plan.watermarks.value import WatermarkGenerator
 from txlog.engine.storage.segment import GROUP_ROWS
 from txlog.engine.store.store import Store
@@ -43,6 +44,7 @@ from txlog.ranges import END, Bound
 from txlog.rows.sending import BulkStored
 from txlog.sql.client_query import Query
 
+_INSTANT = pa.timestamp("ms", "UTC")
 pytestmark = pytest.mark.usefixtures("quick_disk")
 
 
@@ -641,6 +643,66 @@ class TestLeftovers:
         other.stage([rows(b"b")])
         assert bulk.abort() is None
         assert len(stages(bench)) == 1
+
+    def test_files_too_large_for_memory_have_the_same_rows(
+        self, bench: Bench, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Begun before they are whole: a descriptor each, and one more ends the largest."""
+        client = bench.client
+        client.create_topic("u", partitions=5)
+        client.create_topic("v", partitions=5)
+        tables = [
+            pa.table(
+                {
+                    "value": [b"%d-%d" % (turn, at) for at in range(10)],
+                    "partition": [at % 5 for at in range(10)],
+                    "deliver_at": pa.array([None if turn < 3 else START_MS] * 10, _INSTANT),
+                }
+            )
+            for turn in range(6)
+        ]
+        bulk = client.bulk("u", key="in memory", batch=1)
+        assert bulk.commit(bulk.stage(tables))["files"] == 5
+        for name in ("KEPT_BYTES_MAX", "TASK_BYTES_MAX"):
+            monkeypatch.setattr(staging, name, 0)
+        monkeypatch.setattr(staging, "DRAFTS_MAX", 2)
+        begun: list[int] = []
+
+        def counted() -> Iterator[pa.Table]:
+            for table in tables:
+                yield table
+                begun.append(sum("/.tmp-" in path for path in stages(bench)))
+
+        bulk = client.bulk("v", key="on disk", batch=1)
+        answer = bulk.commit(bulk.stage(counted()))
+        assert begun == [2] * 6
+        assert answer["files"] > 5
+        found = [
+            sorted(
+                (row["partition"], row["ledger"], row["entry"], row["value"], row["deliver_at"])
+                for table in client.read(topic)
+                for row in table.to_pylist()
+            )
+            for topic in ("u", "v")
+        ]
+        ours, theirs = ([(row[0], *row[3:]) for row in one] for one in found)
+        assert len(ours) == 60 and ours == theirs
+        assert stages(bench) == []
+
+    def test_a_task_that_fails_leaves_nothing_that_it_began(
+        self, bench: Bench, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        for name in ("KEPT_BYTES_MAX", "TASK_BYTES_MAX"):
+            monkeypatch.setattr(staging, name, 0)
+
+        def failing() -> Iterator[pa.Table]:
+            yield rows(b"a")
+            assert len(stages(bench)) == 1
+            raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            bench.client.bulk("t", key="k", batch=1).stage(failing())
+        assert stages(bench) == []
 
     def test_abort_behind_the_commit_takes_nothing_back(self, bench: Bench) -> None:
         client = bench.client

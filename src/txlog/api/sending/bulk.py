@@ -98,9 +98,10 @@ def stage(plan: StagePlan, rows: Iterable[Rows], task: int = 0) -> list[Staged]:
 
 
 def _staged(stager: Stager, rows: Iterable[Rows]) -> list[Staged]:
-    for table in rows:
-        stager.add(table)
-    return stager.finish()
+    with closing(stager):
+        for table in rows:
+            stager.add(table)
+        return stager.finish()
 
 
 @checked

@@ -1,7 +1,8 @@
 """Staging: rows of a batch become files below `_stage`, in any process that sees the directory.
 
     plan     by the driver: where, for how many partitions, since when; it can be pickled
-    task     routes its rows as a producer does, and publishes a file for each partition (R3)
+    task     routes its rows as a producer does, and publishes a file for each partition (R3); files
+             that together are too large for memory are begun before they are whole
     Staged   what it says of each file; only its driver's frame makes the file real
 
 Nothing here reads the store. A task that fails or runs twice leaves files that nothing names: they
@@ -25,8 +26,13 @@ from txlog.settings import INSTANT_MS_MAX
 from txlog.startup import compute as pc
 
 STAGE_DIR = "_stage"
-# What a task keeps in memory of all its files; beyond it the largest is published.
-TASK_BYTES_MAX = 256 << 20
+# Encoded bytes that a task keeps in memory; beyond it those of the file that has most are written.
+KEPT_BYTES_MAX = 8 << 20
+# The same, and the rows that wait for their group; beyond it the most of them become one early.
+TASK_BYTES_MAX = 64 << 20
+# Files that are written before they are whole, a descriptor each; one more, and the largest is
+# published.
+DRAFTS_MAX = 64
 # Rows routed at once.
 ROWS_AT_ONCE = 100_000
 
@@ -88,7 +94,7 @@ class Staged(msgspec.Struct, frozen=True):
 
 
 class Stager:
-    """Makes the files of one task; for one thread.
+    """Makes the files of one task; for one thread. Close it, as it may have begun files.
 
     disk: of the plan's store; task: its number among the tasks of the job
     """
@@ -126,6 +132,13 @@ class Stager:
             self._publish(partition)
         return self._done
 
+    def close(self) -> None:
+        """Remove the files that were begun and not published."""
+        for file in self._files.values():
+            if file.draft is not None:
+                file.draft.close()
+        self._files.clear()
+
     def _add(self, data: pa.Table | pa.RecordBatch) -> None:
         plan = self._plan
         records = None
@@ -148,8 +161,25 @@ class Stager:
             file.add(rows.slice(piece.row_start, piece.rows), piece.payload_bytes)
             if file.is_full:
                 self._publish(piece.partition)
-        while sum(file.bytes for file in self._files.values()) > TASK_BYTES_MAX:
-            self._publish(max(self._files, key=lambda number: self._files[number].bytes))
+        self._shrink()
+
+    def _shrink(self) -> None:
+        """Hold no more than a task may."""
+        files = self._files
+        while True:
+            if sum(file.kept_bytes for file in files.values()) > KEPT_BYTES_MAX:
+                self._spill(max(files, key=lambda number: files[number].kept_bytes))
+            elif sum(file.held_bytes for file in files.values()) > TASK_BYTES_MAX:
+                files[max(files, key=lambda number: files[number].waiting_bytes)].encode()
+            else:
+                return
+
+    def _spill(self, partition: int) -> None:
+        files = self._files
+        begun = [number for number, file in files.items() if file.draft is not None]
+        if len(begun) >= DRAFTS_MAX:
+            self._publish(max(begun, key=lambda number: files[number].encoded_bytes))
+        files[partition].spill(self._disk.begin(self._path(partition)))
 
     def _with_times(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Rows with the instants that are stored: a delay counts from the time of the job."""
@@ -175,11 +205,21 @@ class Stager:
         within = pc.min_element_wise(delays, most, skip_nulls=False)
         return pc.add(within, pa.scalar(time_ms, pa.int64())).view(INSTANT)
 
+    def _path(self, partition: int) -> str:
+        return f"{self._plan.directory}/p{partition}-{self._disk.random_bytes(16).hex()}.parquet"
+
     def _publish(self, partition: int) -> None:
         plan = self._plan
-        made = self._files.pop(partition).finish()
-        path = f"{plan.directory}/p{partition}-{self._disk.random_bytes(16).hex()}.parquet"
-        self._disk.publish(path, made.pieces)
+        file = self._files[partition]
+        made = file.finish()
+        if file.draft is None:
+            path = self._path(partition)
+            self._disk.publish(path, made.pieces)
+        else:
+            path = file.draft.path
+            file.draft.publish()
+            file.draft.close()
+        del self._files[partition]
         self._done.append(
             Staged(
                 plan.directory,

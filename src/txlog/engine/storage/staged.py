@@ -4,18 +4,21 @@
 
 Such files are made by tasks that may run twice, so nothing in them names a ledger, a frame or an
 LSN: `entry` counts from 0, `kind` is data, `publish_time` is the job's. Encoded row groups are
-compressed, and stay in memory until their file is published; of raw rows there is at most one row
-group a partition.
+compressed, and stay in memory until their file is published or there are too many: then the file is
+begun on the disk (`spill`), and they go there. Of raw rows there is at most one row group a
+partition.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 import pyarrow as pa
 
 from txlog.engine.storage.columns import INSTANT, KIND_DATA, MESSAGE
+from txlog.engine.storage.disk.protocol import Draft
 from txlog.engine.storage.segment import (
     BYTES,
     GROUP_BYTES,
@@ -41,6 +44,7 @@ FILE_BYTES: Final = 128 << 20
 class StagedBytes(msgspec.Struct, frozen=True, gc=False):
     """A file that is made: its bytes, and what is to be known of it.
 
+    pieces: its bytes, those aside that were spilled
     ref:   without path and ledger
     times: int64, the deliver_at of each row; None when none has one
     unchecked: rows whose value was not found to fit a schema
@@ -54,7 +58,11 @@ class StagedBytes(msgspec.Struct, frozen=True, gc=False):
 
 
 class StagedFile:
-    """One file while it is made, of rows of one producer; bytes: those encoded so far."""
+    """One file while it is made, of rows of one producer.
+
+    draft: what takes its bytes since it was spilled; None: they are kept
+    waiting_bytes: of rows that wait for their row group
+    """
 
     __slots__ = (
         "_payload_bytes",
@@ -66,10 +74,11 @@ class StagedFile:
         "_times",
         "_unchecked",
         "_waiting",
-        "_waiting_bytes",
         "_waiting_rows",
         "_writer",
         "_written",
+        "draft",
+        "waiting_bytes",
     )
 
     def __init__(
@@ -83,30 +92,52 @@ class StagedFile:
         self._written = Written()
         self._waiting: list[pa.Table] = []
         self._waiting_rows = 0
-        self._waiting_bytes = 0
+        self.waiting_bytes = 0
         self._pieces: list[bytes] = []
-        self._times: list[pa.Array | pa.ChunkedArray] = []
+        self.draft: Draft | None = None
+        self._times: list[pa.Array | pa.ChunkedArray] = []  # none while no row has any
         self._rows = 0
         self._payload_bytes = 0
 
     @property
-    def bytes(self) -> int:
-        """What it takes in memory: encoded bytes, and waiting rows."""
-        return self._written.bytes + self._waiting_bytes
+    def kept_bytes(self) -> int:
+        """What is encoded and in memory."""
+        return sum(map(len, self._pieces))
+
+    @property
+    def held_bytes(self) -> int:
+        """All that it takes in memory."""
+        return self.kept_bytes + self.waiting_bytes
+
+    @property
+    def encoded_bytes(self) -> int:
+        """Encoded so far, whether kept or not."""
+        return self._written.bytes
 
     @property
     def is_full(self) -> bool:
         """True when it should be published."""
         return self._written.bytes >= FILE_BYTES
 
+    def spill(self, draft: Draft) -> None:
+        """Keep no bytes any more: those there are go to a draft, and the next ones as they come."""
+        assert self.draft is None
+        self.draft = draft
+        pieces, self._pieces = self._pieces, []
+        self._keep(pieces)
+
+    def encode(self) -> None:
+        """Make the waiting rows a row group, though they may be few."""
+        self._encode(is_last=True)
+
     def add(self, rows: pa.RecordBatch, payload_bytes: int) -> None:
         """Add rows with user columns of MESSAGE, in their order."""
-        table = pa.Table.from_batches([rows])
+        table = pa.Table.from_batches([_apart(rows)])
         self._payload_bytes += payload_bytes
         self._waiting.append(table)
         self._waiting_rows += table.num_rows
-        self._waiting_bytes += _size(table)
-        if self._waiting_rows >= GROUP_ROWS or self._waiting_bytes >= GROUP_BYTES:
+        self.waiting_bytes += _size(table)
+        if self._waiting_rows >= GROUP_ROWS or self.waiting_bytes >= GROUP_BYTES:
             self._encode(is_last=False)
 
     def finish(self) -> StagedBytes:
@@ -117,7 +148,7 @@ class StagedFile:
         self._writer.close()
         written = self._written
         tail_at = written.bytes
-        self._pieces += written.take_group(0)
+        self._keep(written.take_group(0))
         _, _, length, crc = written.groups.pop()
         assert tail_at + length == written.bytes
         ref = FileRef(
@@ -136,24 +167,23 @@ class StagedFile:
             "adopted",
             record=0 if self._records is None else self._records.version,
         )
-        times = pa.chunked_array(self._times, INSTANT)
         return StagedBytes(
             self._pieces,
             ref,
             self._payload_bytes,
-            times.cast(pa.int64()) if times.null_count < len(times) else None,
+            pa.chunked_array(self._times, INSTANT).cast(pa.int64()) if self._times else None,
             self._unchecked,
         )
 
     def _encode(self, *, is_last: bool) -> None:
         """Write the row groups that are full, or (is_last) all rows."""
         table = self._joined()
-        self._waiting, self._waiting_rows, self._waiting_bytes = [], 0, 0
+        self._waiting, self._waiting_rows, self.waiting_bytes = [], 0, 0
         groups = self._groups(table)
         if not is_last and len(groups) > 1:  # what is left over begins the next one
             rest = groups.pop()
             self._waiting = [rest]
-            self._waiting_rows, self._waiting_bytes = rest.num_rows, _size(rest)
+            self._waiting_rows, self.waiting_bytes = rest.num_rows, _size(rest)
         for group in groups:
             stored = self._stored(group)
             if self._writer is None:
@@ -162,7 +192,14 @@ class StagedFile:
                 sink = pa.PythonFile(self._written.sink, "w")
                 self._writer = sealed_writer(sink, bloom, stored.schema)
             self._writer.write_table(stored, row_group_size=GROUP_ROWS)
-            self._pieces += self._written.take_group(stored.num_rows)
+            self._keep(self._written.take_group(stored.num_rows))
+
+    def _keep(self, pieces: Sequence[bytes]) -> None:
+        if self.draft is None:
+            self._pieces += pieces
+            return
+        for piece in pieces:
+            self.draft.write(piece)
 
     def _joined(self) -> pa.Table:
         """The waiting rows; all with their records, if some have come with them."""
@@ -195,8 +232,12 @@ class StagedFile:
         for field in MESSAGE:
             if field.name not in made:
                 made[field.name] = pa.nulls(count, field.type)
+        times = made["deliver_at"]
+        if self._times or times.null_count < count:
+            if not self._times and self._rows:
+                self._times.append(pa.nulls(self._rows, INSTANT))
+            self._times.append(times)
         self._rows += count
-        self._times.append(made["deliver_at"])
         table = pa.Table.from_arrays([made[name] for name in MESSAGE.names], schema=MESSAGE)
         if self._records is None:
             return table.select(BYTES.names)
@@ -207,6 +248,15 @@ class StagedFile:
         else:
             table = self._records.beside(table)
         return table.select(columns)
+
+
+def _apart(rows: pa.RecordBatch) -> pa.RecordBatch:
+    """Rows that do not keep those of other partitions, of whose batch they are a slice."""
+    if rows.get_total_buffer_size() <= 2 * rows.nbytes:
+        return rows
+    return pa.RecordBatch.from_arrays(
+        [pa.concat_arrays([column]) for column in rows.columns], schema=rows.schema
+    )
 
 
 def _without_records(table: pa.Table) -> pa.Table:
