@@ -6,6 +6,7 @@ import datetime as dt
 import gzip
 import json
 import random
+import re
 import signal
 import subprocess
 from dataclasses import replace
@@ -32,7 +33,7 @@ from txlog.errors import (
 )
 from txlog.jobs.import_files import import_files
 from txlog.jobs.sources import rows
-from txlog.jobs.sources.loads import OF_IMPORT, Columns, files_of
+from txlog.jobs.sources.loads import BLOCK_BYTES, OF_IMPORT, Columns, files_of
 from txlog.sql.client_query import Query
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
@@ -83,21 +84,40 @@ def test_columns_of_packed_lines_are_chosen(tmp_path: Path) -> None:
     assert len(shown(bench.client)) == 3
 
 
-@pytest.mark.parametrize("form", ["ndjson", "csv"])
-def test_long_lines_are_read_wherever_a_piece_ends(tmp_path: Path, form: str) -> None:
+@pytest.mark.parametrize(
+    ("form", "lengths"),
+    [("ndjson", "short"), ("csv", "short"), ("quoted.csv", "short"), ("ndjson", "long"),
+     ("csv", "long")],
+)  # fmt: skip
+def test_lines_are_read_wherever_a_piece_ends(tmp_path: Path, form: str, lengths: str) -> None:
     """Kills: pieces of sixteen of the longest lines, 256 MB each, and such as are too short."""
-    assert f"buffer_size = {2 * rows._LINE_BYTES_MAX}" in rows._LINES
     bench = Bench(tmp_path / "store")
     bench.client.create_topic("t")
     chance, file = random.Random(3), tmp_path / f"long.{form}"
-    lengths = [chance.randrange(14_000_000, rows._LINE_BYTES_MAX - 20) for _ in range(5)]
-    begin, end = ('{"v":"', '"}') if form == "ndjson" else ("", "")
+    bounds = (14_000_000, 16_777_000) if lengths == "long" else (BLOCK_BYTES // 2, BLOCK_BYTES)
+    made = [chance.randrange(*bounds) for _ in range(5 if lengths == "long" else 40)]
+    begin, end = {"ndjson": ('{"v":"', '"}'), "csv": ("", "")}.get(form, ('"', '\n"'))
     with file.open("w") as out:
         out.write("" if form == "ndjson" else "value\n")
-        for length in (20, *lengths, 20):
-            out.write(f"{begin}{'x' * length}{end}\n")
-    found = import_files(bench.client, source(file), "t", dry_run=True)
-    assert found["messages"] == 7
+        for length in (20, *made, 20):
+            out.write(f"{begin}{'x' * (length - 20)}{end}\n")
+    given = source(file)
+    assert given.has_short_lines() is (lengths == "short" and form != "quoted.csv")
+    pieces = {int(one) for one in re.findall(r"buffer_size = (\d+)", rows._scan(given))}
+    assert pieces == {(4 << 20) if given.has_short_lines() else (32 << 20)}
+    assert import_files(bench.client, given, "t", dry_run=True)["messages"] == len(made) + 2
+
+
+def test_lines_as_long_as_two_blocks_are_read(tmp_path: Path) -> None:
+    """Each block has the end of a line, and between two ends is as much as there can be."""
+    bench = Bench(tmp_path / "store")
+    bench.client.create_topic("t")
+    file = tmp_path / "two.ndjson"
+    first = '{"v":"%s"}\n' % ("x" * (BLOCK_BYTES - 9 - BLOCK_BYTES // 2))
+    file.write_text("{}\n" + '{"v":"%s"}\n' % ("x" * (2 * BLOCK_BYTES - 13)) + first)
+    given = source(file)
+    assert given.has_short_lines()
+    assert import_files(bench.client, given, "t", dry_run=True)["messages"] == 3
 
 
 def test_nothing_of_a_bad_source_is_stored(tmp_path: Path) -> None:

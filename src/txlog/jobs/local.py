@@ -154,7 +154,7 @@ def _stored(bulk: Bulk, rows: Iterable[Rows]) -> BulkStored:
 
 def opened(source: Files) -> Session:
     """A session that may read the files of a source."""
-    made = Session(paths=_both(source.paths))
+    made = Session(paths=_both(source.paths), is_lean=True)
     if source.form == "arrow":
         try:
             made.register(ARROW, ds.dataset(source.paths, format="ipc"))

@@ -113,6 +113,7 @@ class Session:
     paths:   other files that statements may read
     is_open: statements may read everything until `lock`: they must be our own
     memory_bytes: what statements may use; None: most of the machine's
+    is_lean: files are read by one thread, and not ahead: what a scan holds is half of it or less
     failures: what ended the reading of a dataset; it is raised instead of DuckDB's words for it
     """
 
@@ -125,6 +126,7 @@ class Session:
         *,
         is_open: bool = False,
         memory_bytes: int | None = None,
+        is_lean: bool = False,
     ) -> None:
         named = parquet or {}
         self.failures: list[TxlogError] = []
@@ -138,6 +140,9 @@ class Session:
             _fit(self._connection, descriptor_limit() // 2)
             if memory_bytes is not None:
                 self._connection.execute(f"SET memory_limit = '{memory_bytes}B'")
+            if is_lean:
+                self._connection.execute("SET threads = 1")
+                self._connection.execute("SET disable_parquet_prefetching = true")
             if not is_open:
                 self.lock([*named.values(), *paths])
             for name, path in named.items():

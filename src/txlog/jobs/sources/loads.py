@@ -29,7 +29,7 @@ KEPT: Final = ("key", "value", "properties", "event_time", "deliver_at")
 PROPERTY: Final = "replay_of"
 # With DuckDB a pa.Table to a pa.Table, with Spark a DataFrame to a DataFrame.
 Transform = Callable[[Any], Any]
-_BLOCK_BYTES: Final = 1 << 20
+BLOCK_BYTES: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,10 +91,25 @@ class Files:
         for path in self.paths:
             of_file = hashlib.sha256()
             with Path(path).open("rb") as file:
-                while block := file.read(_BLOCK_BYTES):
+                while block := file.read(BLOCK_BYTES):
                     of_file.update(block)
             digest.update(of_file.digest())
         return f"source {digest.hexdigest()}"
+
+    def has_short_lines(self) -> bool:
+        """Whether no line, or no row of csv, is longer than two blocks; False: perhaps not."""
+        return all(map(self._has_short_lines, self.paths))
+
+    def _has_short_lines(self, path: str) -> bool:
+        if path.endswith(_PACKED):
+            return False
+        with Path(path).open("rb") as file:
+            while block := file.read(BLOCK_BYTES):
+                if len(block) == BLOCK_BYTES and b"\n" not in block:
+                    return False
+                if self.form == "csv" and b'"' in block:  # a row may have more lines than one
+                    return False
+        return True
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ import pyarrow as pa
 from txlog.engine.plan.route import COLUMNS
 from txlog.engine.storage.segment import RECORD
 from txlog.errors import InvalidArgument
-from txlog.jobs.sources.loads import BASE64, CsvRows, Files, encoded
+from txlog.jobs.sources.loads import BASE64, BLOCK_BYTES, CsvRows, Files, encoded
 from txlog.jobs.sources.refused import no_objects
 from txlog.sql.duck import Rows, Session
 
@@ -51,10 +51,9 @@ def _instant(millis: str) -> str:
     return f"epoch_ms(CAST({millis} AS BIGINT)) AT TIME ZONE 'UTC'"
 
 
-# What DuckDB reads at once is sixteen of the longest lines, unless it is said; a line must lie in
-# two pieces at most.
+# A line must lie in two of the pieces that DuckDB reads at once, which are sixteen of the longest
+# lines unless it is said.
 _LINE_BYTES_MAX: Final = 16 << 20
-_LINES: Final = f"max_line_size = {_LINE_BYTES_MAX}, buffer_size = {2 * _LINE_BYTES_MAX}"
 # What is valid is an object if it begins with a brace.
 _IS_OBJECT: Final = r"starts_with(ltrim(line, E' \t\r\n'), '{')"
 
@@ -261,12 +260,18 @@ def _scan(source: Files) -> str:
         return (
             f"read_csv([{paths}], header = true, all_varchar = true, delim = ',', quote = '\"',"
             " escape = '\"', comment = '', skip = 0, strict_mode = true,"
-            f" {_LINES}, allow_quoted_nulls = false) AS source"
+            f" {_pieces(source)}, allow_quoted_nulls = false) AS source"
         )
     return (
         f"read_csv([{paths}], columns = {{'line': 'VARCHAR'}}, header = false, delim = '\\x01',"
-        f" quote = '', escape = '', auto_detect = false, {_LINES}) AS source"
+        f" quote = '', escape = '', auto_detect = false, {_pieces(source)}) AS source"
     )
+
+
+def _pieces(source: Files) -> str:
+    """How long a line may be; much of what a scan holds is pieces of twice as much."""
+    most = 2 * BLOCK_BYTES if source.has_short_lines() else _LINE_BYTES_MAX
+    return f"max_line_size = {most}, buffer_size = {2 * most}"
 
 
 def _objects(source: Files) -> str:
