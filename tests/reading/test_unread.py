@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import random
+import sys
+from collections import Counter
 from itertools import islice
 from pathlib import Path
+from threading import Thread
 
 import pyarrow as pa
 import pytest
 
 from tests.engine_kit import Bench
-from txlog import Message, MessageId
+from txlog import Client, Message, MessageId
+from txlog.api.reading import message as message_module
 from txlog.api.reading.message import messages, messages_of
 from txlog.api.reading.reader import AHEAD_FIRST
 from txlog.engine.model.schema import INSTANT, PROPERTY_MAP
@@ -159,3 +163,59 @@ def test_a_seek_forgets_what_was_read_ahead_of_its_partition_only(bench: Bench) 
     assert in_first == first[first.index(middle) :]
     in_other = [one for one in got if one is not None and one.partition == 1]
     assert in_other == other[len(other) - len(in_other) :]
+
+
+def _shared(client: Client, is_mixed: bool) -> Counter[bytes | None]:
+    """What threads have received that share a reader, to the end; mixed: in several ways."""
+    reader = client.reader("t")
+    found: list[list[bytes | None]] = [[], [], [], []]
+
+    def one(out: list[bytes | None]) -> None:
+        while (message := reader.read_next()) is not None:
+            out.append(message.value)
+
+    def loop(out: list[bytes | None]) -> None:
+        out.extend(message.value for message in reader)
+
+    def batches(out: list[bytes | None]) -> None:
+        while (table := reader.receive_batch(7)).num_rows:
+            out.extend(table.column("value").to_pylist())
+
+    acts = zip((one, one, *((loop, batches) if is_mixed else (one, one))), found, strict=True)
+    threads = [Thread(target=act, args=(out,)) for act, out in acts]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    rest = [message.value for message in reader]  # of a thread that found nothing a moment ago
+    return Counter([value for out in found for value in out] + rest)
+
+
+def test_threads_that_share_a_reader_receive_each_message_once(bench: Bench) -> None:
+    """What one has read ahead is not thrown away by another, nor handed out twice."""
+    count = 4_000
+    bench.client.create_topic("t", partitions=2)
+    bench.client.producer("t").send_batch(pa.table({"value": [b"%d" % n for n in range(count)]}))
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        for turn in range(20):
+            found = _shared(bench.client, is_mixed=bool(turn % 2))
+            assert set(found.values()) == {1} and len(found) == count
+    finally:
+        sys.setswitchinterval(before)
+
+
+def test_properties_of_many_pieces_need_not_fit_in_one(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Texts of more than 2 GiB have no place in one array of Arrow; they are the same apart."""
+    bench.client.create_topic("t")
+    producer = bench.client.producer("t")
+    given = [{"n": str(n), "none": ""} if n % 3 else {} for n in range(40)]
+    for properties in given:
+        producer.send(b"v", properties=properties)
+    whole = [message.properties for message in bench.client.reader("t")]
+    monkeypatch.setattr(message_module, "_WHOLE_BYTES_MAX", 0)
+    apart = [message.properties for message in bench.client.reader("t")]
+    assert whole == apart == given

@@ -31,6 +31,7 @@ _BESIDE: Final = (
 ).split()
 _INT64: Final = pa.int64()
 _TOGETHER: Final = 1000  # rows whose messages are made at once
+_WHOLE_BYTES_MAX: Final = 1 << 20  # of properties: copying more costs more than it saves
 _FEW: Final = 100  # rows that a kernel is too dear for
 _SHORT_PIECE: Final = 16  # rows of a piece that are looked at as soon as its first one alone
 SHOWN_BYTES: Final = 48  # of a value or a key, in a repr
@@ -327,6 +328,8 @@ def _properties(column: pa.ChunkedArray) -> Iterable[dict[str, str]]:
     """The properties of the rows, a dict of its own for each."""
     if column.null_count == len(column):
         return map(dict, repeat(()))
+    if column.num_chunks > 1 and column.nbytes > _WHOLE_BYTES_MAX:
+        return chain.from_iterable(map(_dicts, column.chunks))
     return _dicts(_whole(column))
 
 

@@ -59,6 +59,7 @@ from txlog.engine.plan.reading.ranges import (
     stop_after,
 )
 from txlog.engine.plan.reading.uncommitted import START, PreviewPlace, check_isolation, preview
+from txlog.engine.store.mutex import Mutex
 from txlog.engine.store.store import Store
 from txlog.engine.upkeep.checkpoint import quarantine
 from txlog.engine.view.view import View
@@ -123,6 +124,7 @@ class Reader(Watermarked):
         "_store",
         "_topic_number",
         "_turn",
+        "_turns",
         "_unread",
         "_wanted",
         "columns",
@@ -157,6 +159,7 @@ class Reader(Watermarked):
         self.short = self.topic.topic.short
         self._ahead = AHEAD_FIRST  # how many messages read_next reads at once
         self._unread = Unread(self._decoder)  # read ahead, and not delivered yet
+        self._turns = Mutex(store.disk.pid)  # of threads: what is read ahead goes to one of them
         self._is_closed = False
         self._turn = 0
         self._damage: tuple[int, int, int] | None = None  # found in this call, to be recorded
@@ -265,13 +268,14 @@ class Reader(Watermarked):
 
         The next call that reads raises MessageNotFound if what follows a mark was trimmed.
         """
-        self._places, self._stops = dict(places), {index: stops.get(index) for index in places}
-        self._skips = dict.fromkeys(places)
-        self._compacted = {}
-        self._unread.clear()
-        self._left.clear()
-        self._previews, self._grows, self._is_bounded, self._turn = {}, False, False, 0
-        self.is_settled = places.keys() <= stops.keys()
+        with self._turns.held():
+            self._places, self._stops = dict(places), {index: stops.get(index) for index in places}
+            self._skips = dict.fromkeys(places)
+            self._compacted = {}
+            self._unread.clear()
+            self._left.clear()
+            self._previews, self._grows, self._is_bounded, self._turn = {}, False, False, 0
+            self.is_settled = places.keys() <= stops.keys()
 
     def receive_batch(
         self, max_messages: int = BATCH_MESSAGES, timeout_ms: int | None = 0
@@ -314,9 +318,10 @@ class Reader(Watermarked):
     def take(self, max_messages: int) -> pa.Table:
         """As receive_batch, regardless of watermarks."""
         self._check_open()
-        return (
-            self._take_unread(max_messages) if self._unread else table_of(self._read(max_messages))
-        )
+        with self._turns.held():
+            if self._unread:
+                return self._take_unread(max_messages)
+            return table_of(self._read(max_messages))
 
     def _read(self, limit: int, *, is_apart: bool = False) -> list[Part]:
         """The next messages of the log, at most so many; apart: no table is made of them."""
@@ -591,16 +596,17 @@ class Reader(Watermarked):
         return (None if message is None else session.judged(message)), has_moved
 
     def _pop(self) -> Message | None:
-        ground, unread = self._ground, self._unread
-        if not unread:
-            unread.fill(self._read(self._ahead, is_apart=True))
-            if ground is not None:
-                ground.read_ahead(unread.make_all())
-            self._ahead = min(BATCH_MESSAGES, AHEAD_GROWTH * self._ahead)
-        message = unread.pop()
-        if ground is not None and message is not None:
-            ground.handed_out(message)
-        return message
+        with self._turns.held():
+            ground, unread = self._ground, self._unread
+            if not unread:
+                unread.fill(self._read(self._ahead, is_apart=True))
+                if ground is not None:
+                    ground.read_ahead(unread.make_all())
+                self._ahead = min(BATCH_MESSAGES, AHEAD_GROWTH * self._ahead)
+            message = unread.pop()
+            if ground is not None and message is not None:
+                ground.handed_out(message)
+            return message
 
     def has_message_available(self) -> bool:
         """True when a visible message follows."""
@@ -636,15 +642,16 @@ class Reader(Watermarked):
         """
         self._check_open()
         bound = bound_of(position)
-        places = self._store.read(lambda view: self._sought(view, bound), up_to_damage=True)
-        for index, place in places.items():
-            self._place(index, place._replace(stop=self._stops[index]))
-        self._ahead = AHEAD_FIRST
-        self._left.clear()
-        self._previews.update({index: START for index in places if index in self._previews})
-        self._unread.leave_out(places)
-        if self._ground is not None:
-            self._ground.sought(places)
+        with self._turns.held():
+            places = self._store.read(lambda view: self._sought(view, bound), up_to_damage=True)
+            for index, place in places.items():
+                self._place(index, place._replace(stop=self._stops[index]))
+            self._ahead = AHEAD_FIRST
+            self._left.clear()
+            self._previews.update({index: START for index in places if index in self._previews})
+            self._unread.leave_out(places)
+            if self._ground is not None:
+                self._ground.sought(places)
 
     def _sought(self, view: View, bound: Bound) -> dict[int, ReadRange]:
         self._notice(view)
@@ -676,10 +683,14 @@ class Reader(Watermarked):
         return only_one(self.short, self.get_last_message_ids())
 
     def __iter__(self) -> Iterator[Message]:
-        made, is_plain = self._unread.made, self._session is None
+        unread, turns = self._unread, self._turns.held()
+        made, is_plain = unread.made, self._session is None
         while True:
             while made and is_plain:  # each step costs as much as a message
-                yield made.popleft()
+                with turns:
+                    message = made.popleft() if made else None
+                if message is not None:
+                    yield message
             message, has_moved = self._read_next()
             if message is not None:
                 yield message
@@ -690,7 +701,8 @@ class Reader(Watermarked):
         """Stop reading; nothing is held. A thread that waits here gets AlreadyClosed."""
         self._is_closed = True
         self._store.wakeups.ring()
-        self._unread.clear()
+        self._unread.made.clear()  # a loop over the messages has the same
+        self._unread = Unread(self._decoder)  # a thread that is reading has the other
 
     def _check_open(self) -> None:
         if self._is_closed:

@@ -81,11 +81,12 @@ class Unread:
         """Make the messages of the next part."""
         part, start = self._at(self._done)
         some = part.part(start, part.num_rows) if start else part
-        self._done += some.num_rows
         if isinstance(some, Rows):
-            self.made.extend(messages_of(some, self._decoder))
+            made = messages_of(some, self._decoder)
         else:
-            self.made.extend(messages(some.rows, self._decoder))
+            made = list(messages(some.rows, self._decoder))
+        self.made.extend(made)
+        self._done += some.num_rows
 
     def pop(self) -> Message | None:
         """Receive the next message."""

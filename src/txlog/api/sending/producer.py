@@ -395,7 +395,7 @@ class Producer:
         """The row of a message of which Arrow need not know; None if it must, or refuses it."""
         if type(value) is not bytes or len(value) > KEY_BYTES_MAX:
             return None
-        if not (key is None or type(key) is bytes):
+        if not (key is None or (type(key) is bytes and len(key) <= KEY_BYTES_MAX)):
             return None
         if event_time is not None and not (type(event_time) is int and event_time in outbox.INT64):
             return None

@@ -161,7 +161,7 @@ class _Form:
         return places, b"".join(parts)
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=4096)  # all that there are
 def _form(shape: _Shape) -> _Form | None:
     """The form of a shape; None if this Arrow lays rows out as none does that is known here.
 

@@ -335,7 +335,8 @@ def _is_above(batch: pa.RecordBatch, shape: _Shape, total: int, most: int) -> bo
     if not shape.has_properties:
         return total > most
     column = batch.column("properties")
-    if total + column.get_total_buffer_size() <= most:  # that of rows around these included
+    # with that of rows around these; names and texts may be the same buffers, counted once
+    if total + 2 * column.get_total_buffer_size() <= most:
         return False
     return total + _property_total(column) > most
 
