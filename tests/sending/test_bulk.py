@@ -22,6 +22,9 @@ from txlog.api.sending.bulk import stage
 from txlog.engine.decide.sending import adopt as flow
 from txlog.engine.plan import staging
 from txlog.engine.plan.watermarks.value import WatermarkGenerator
+from txlog.engine.storage import staged
+from txlog.engine.storage.disk.posix import PosixDisk
+from txlog.engine.storage.disk.protocol import Draft
 from txlog.engine.storage.segment import GROUP_ROWS
 from txlog.engine.store.store import Store
 from txlog.engine.upkeep.checkpoint.checkpoint import maintenance
@@ -33,6 +36,7 @@ from txlog.errors import (
     InvalidArgument,
     InvalidMessage,
     LimitExceeded,
+    NoResources,
     NotAllowed,
     NotFound,
     PartitionUnavailable,
@@ -644,10 +648,20 @@ class TestLeftovers:
         assert bulk.abort() is None
         assert len(stages(bench)) == 1
 
+    @pytest.mark.parametrize(
+        ("drafts", "many", "begun", "files"),
+        [(8, 1 << 30, 5, 5), (2, 1 << 30, 2, 5), (2, 0, 2, 20), (0, 0, 0, 30)],
+    )
     def test_files_too_large_for_memory_have_the_same_rows(
-        self, bench: Bench, monkeypatch: pytest.MonkeyPatch
+        self,
+        bench: Bench,
+        monkeypatch: pytest.MonkeyPatch,
+        drafts: int,
+        many: int,
+        begun: int,
+        files: int,
     ) -> None:
-        """Begun before they are whole: a descriptor each, and one more ends the largest."""
+        """Begun before they are whole, as far as descriptors go; of others the largest ends."""
         client = bench.client
         client.create_topic("u", partitions=5)
         client.create_topic("v", partitions=5)
@@ -665,18 +679,30 @@ class TestLeftovers:
         assert bulk.commit(bulk.stage(tables))["files"] == 5
         for name in ("KEPT_BYTES_MAX", "TASK_BYTES_MAX"):
             monkeypatch.setattr(staging, name, 0)
-        monkeypatch.setattr(staging, "DRAFTS_MAX", 2)
-        begun: list[int] = []
+        monkeypatch.setattr(staging, "MANY_BYTES_MAX", many)
+        monkeypatch.setattr(staged, "GROUP_BYTES", 1)
+        begin, refused = PosixDisk.begin, 0
+
+        def few(disk: PosixDisk, path: str) -> Draft:
+            nonlocal refused
+            if sum("/.tmp-" in one for one in stages(bench)) >= drafts:
+                refused += 1
+                raise NoResources("too many open files")
+            return begin(disk, path)
+
+        monkeypatch.setattr(PosixDisk, "begin", few)
+        monkeypatch.setattr(PosixDisk, "files_kept", lambda disk: drafts or 1)
+        seen: list[int] = []
 
         def counted() -> Iterator[pa.Table]:
             for table in tables:
                 yield table
-                begun.append(sum("/.tmp-" in path for path in stages(bench)))
+                seen.append(sum("/.tmp-" in path for path in stages(bench)))
 
         bulk = client.bulk("v", key="on disk", batch=1)
         answer = bulk.commit(bulk.stage(counted()))
-        assert begun == [2] * 6
-        assert answer["files"] > 5
+        assert seen == [begun] * 6 and answer["files"] == files
+        assert refused == (0 if drafts else 30)
         found = [
             sorted(
                 (row["partition"], row["ledger"], row["entry"], row["value"], row["deliver_at"])

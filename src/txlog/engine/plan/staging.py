@@ -21,7 +21,7 @@ from txlog.engine.plan.route import COLUMNS, route, user_batch
 from txlog.engine.storage.disk.protocol import Disk
 from txlog.engine.storage.segment import RECORD, FileRef
 from txlog.engine.storage.staged import StagedFile, times_bytes
-from txlog.errors import InvalidArgument
+from txlog.errors import InvalidArgument, NoResources
 from txlog.settings import INSTANT_MS_MAX
 from txlog.startup import compute as pc
 
@@ -30,9 +30,11 @@ STAGE_DIR = "_stage"
 KEPT_BYTES_MAX = 8 << 20
 # The same, and the rows that wait for their group; beyond it the most of them become one early.
 TASK_BYTES_MAX = 64 << 20
-# Files that are written before they are whole, a descriptor each; one more, and the largest is
-# published.
+# Files that are written before they are whole, a descriptor each; fewer where descriptors are few.
 DRAFTS_MAX = 64
+# What all others may take, where a task has more files; beyond it the largest is published: a file
+# is a ledger for ever, so many small ones are dearer than memory.
+MANY_BYTES_MAX = 256 << 20
 # Rows routed at once.
 ROWS_AT_ONCE = 100_000
 
@@ -165,21 +167,32 @@ class Stager:
 
     def _shrink(self) -> None:
         """Hold no more than a task may."""
-        files = self._files
+        files, most = self._files, min(DRAFTS_MAX, self._disk.files_kept())
         while True:
-            if sum(file.kept_bytes for file in files.values()) > KEPT_BYTES_MAX:
+            kept = sum(file.kept_bytes for file in files.values())
+            held = kept + sum(file.waiting_bytes for file in files.values())
+            if kept > KEPT_BYTES_MAX and len(self._begun()) < most:
                 self._spill(max(files, key=lambda number: files[number].kept_bytes))
-            elif sum(file.held_bytes for file in files.values()) > TASK_BYTES_MAX:
+            elif held > TASK_BYTES_MAX and len(files) <= most:
                 files[max(files, key=lambda number: files[number].waiting_bytes)].encode()
+            elif held > MANY_BYTES_MAX:
+                self._publish(max(files, key=lambda number: files[number].held_bytes))
             else:
                 return
 
+    def _begun(self) -> list[int]:
+        """The partitions whose files are written before they are whole."""
+        return [number for number, file in self._files.items() if file.draft is not None]
+
     def _spill(self, partition: int) -> None:
         files = self._files
-        begun = [number for number, file in files.items() if file.draft is not None]
-        if len(begun) >= DRAFTS_MAX:
+        try:
+            draft = self._disk.begin(self._path(partition))
+        except NoResources:  # the program has other files open: end one of ours
+            begun = self._begun() or [partition]
             self._publish(max(begun, key=lambda number: files[number].encoded_bytes))
-        files[partition].spill(self._disk.begin(self._path(partition)))
+        else:
+            files[partition].spill(draft)
 
     def _with_times(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Rows with the instants that are stored: a delay counts from the time of the job."""
