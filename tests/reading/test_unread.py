@@ -17,9 +17,11 @@ from txlog import Client, Message, MessageId
 from txlog.api.reading import message as message_module
 from txlog.api.reading.message import messages, messages_of
 from txlog.api.reading.reader import AHEAD_FIRST
+from txlog.api.reading.unread import Unread
 from txlog.engine.model.schema import INSTANT, PROPERTY_MAP
 from txlog.engine.plan.reading.dispatch import Rows, plan, rows_of, visible_end
 from txlog.engine.view.view import View
+from txlog.errors import AlreadyClosed
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 
@@ -216,6 +218,37 @@ def test_properties_of_many_pieces_need_not_fit_in_one(
     for properties in given:
         producer.send(b"v", properties=properties)
     whole = [message.properties for message in bench.client.reader("t")]
+    joined: list[pa.DataType] = []
+    real = message_module._whole
+
+    def noted(column: pa.ChunkedArray) -> pa.Array:
+        joined.append(column.type)
+        return real(column)
+
+    monkeypatch.setattr(message_module, "_whole", noted)
     monkeypatch.setattr(message_module, "_WHOLE_BYTES_MAX", 0)
-    apart = [message.properties for message in bench.client.reader("t")]
+    table = bench.client.reader("t").receive_batch(100)
+    assert table.column("properties").num_chunks > 1
+    apart = [message.properties for message in messages(table)]
+    assert joined and PROPERTY_MAP not in joined
     assert whole == apart == given
+
+
+def test_a_reader_that_is_closed_while_messages_are_made_has_none(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By another thread, between the making and the taking: AlreadyClosed, not an IndexError."""
+    bench.client.create_topic("t")
+    bench.client.producer("t").send(b"v")
+    reader, make = bench.client.reader("t"), Unread._make
+
+    def closed(unread: Unread) -> None:
+        make(unread)
+        thread = Thread(target=reader.close)
+        thread.start()
+        thread.join()
+
+    monkeypatch.setattr(Unread, "_make", closed)
+    assert reader.read_next() is None
+    with pytest.raises(AlreadyClosed):
+        reader.read_next()

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from tests.engine_kit import Bench
@@ -137,3 +138,28 @@ def test_what_is_no_text_is_refused_as_before(
     assert found.count("sent") < 3
     monkeypatch.setattr(Producer, "_simple", lambda *given: None)
     assert said() == found
+
+
+def test_a_refused_key_takes_no_turn_of_the_partitions(bench: Bench) -> None:
+    """The message behind it goes where it would have gone, also of a producer of large ones."""
+    given = []
+    for is_refused in (False, True):
+        producer = bench.client.producer("t", chunking=True)
+        if is_refused:
+            with pytest.raises(InvalidMessage):
+                producer.send(b"v", key=b"k" * (KEY_BYTES_MAX + 1))
+        producer.send(b"first %d" % is_refused)
+        given.append(b"first %d" % is_refused)
+    found = {message.value: message.partition for message in bench.client.reader("t")}
+    first, behind = (found[value] for value in given)
+    assert first == behind
+
+
+def test_names_and_texts_in_the_same_buffers_count_twice(tmp_path: Path) -> None:
+    """The limit of a message is one of its bytes, however they lie in memory."""
+    bench = Bench(tmp_path / "small", max_message_bytes=1_000)
+    bench.client.create_topic("t")
+    texts = pa.array(["x" * 900], pa.string())
+    both = pa.MapArray.from_arrays(pa.array([0, 1], pa.int32()), texts, texts)
+    with pytest.raises(InvalidMessage, match="1800"):
+        bench.client.producer("t").send_batch(pa.table({"value": [b""], "properties": both}))

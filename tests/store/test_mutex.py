@@ -22,7 +22,7 @@ from tests.engine_kit import Bench, read
 from txlog.engine.storage.journal.journal import Journal
 from txlog.engine.store import mutex as module
 from txlog.engine.store.mutex import Mutex
-from txlog.errors import NotAllowed
+from txlog.errors import AlreadyClosed, NotAllowed
 
 SEED = 20261126
 
@@ -255,6 +255,18 @@ def test_what_is_put_off_waits_for_the_call_that_it_came_up_in(turns: Mutex) -> 
 
     turns.run(act)
     assert seen == ["ended", "tidied"]
+
+
+def test_a_child_that_was_forked_at_its_gate_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """R27: a signal handler may fork there, and nobody opens the gate of the child."""
+    monkeypatch.setattr(module, "LOOK_AGAIN_S", 0.001)
+    pids = iter([1, 1, 1, 2])  # of the mutex, of who holds it, of who waits, of its child
+    turns = Mutex(partial(next, pids, 2))
+    held = Held(turns)
+    with pytest.raises(AlreadyClosed, match="its child"):
+        turns.run(lambda: None, lambda: False)
+    held.leave()
+    assert not turns._waiting
 
 
 def test_calls_within_a_call_are_refused_also_to_who_waits_for_others(turns: Mutex) -> None:

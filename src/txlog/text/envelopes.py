@@ -173,11 +173,7 @@ def envelope_row(columns: Columns, line: int, record: bytes) -> None:
         "value": _decoded(fields, "value", line),
         "key": _decoded(fields, "key", line),
         "properties": list(properties.items()) if properties else None,
-        "event_time": _integer(fields, "event_time", line, -STORED_MAX - 1, STORED_MAX),
-        "deliver_at": _integer(fields, "deliver_at", line, -STORED_MAX - 1, STORED_MAX),
-        "deliver_after": _integer(fields, "deliver_after", line, 0, (1 << 63) - 1),
-        "sequence_id": _integer(fields, "sequence_id", line, 0, (1 << 63) - 1),
-        "partition": _integer(fields, "partition", line, 0, (1 << 31) - 1),
+        **{name: _integer(fields, name, line, *ends) for name, ends in _LIMITS.items()},
     }
     producer = fields.get("producer")
     row["producer"] = producer if isinstance(producer, str) else None

@@ -683,14 +683,16 @@ class Reader(Watermarked):
         return only_one(self.short, self.get_last_message_ids())
 
     def __iter__(self) -> Iterator[Message]:
-        unread, turns = self._unread, self._turns.held()
-        made, is_plain = unread.made, self._session is None
+        made, turns = self._unread.made, self._turns.held()
+        is_plain = self._session is None
         while True:
             while made and is_plain:  # each step costs as much as a message
                 with turns:
-                    message = made.popleft() if made else None
-                if message is not None:
-                    yield message
+                    try:
+                        ahead = made.popleft()
+                    except IndexError:  # another thread was faster, or has closed the reader
+                        break
+                yield ahead
             message, has_moved = self._read_next()
             if message is not None:
                 yield message

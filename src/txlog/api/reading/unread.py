@@ -89,12 +89,13 @@ class Unread:
         self._done += some.num_rows
 
     def pop(self) -> Message | None:
-        """Receive the next message."""
-        if not self.made:
-            if self._done == self._count:
-                return None
+        """Receive the next message; None: there is none, or the reader was closed meanwhile."""
+        if not self.made and self._done < self._count:
             self._make()
-        return self.made.popleft()
+        try:
+            return self.made.popleft()
+        except IndexError:
+            return None
 
     def next_rows(self, limit: int) -> pa.Table:
         """The next messages as RECEIVED, at most so many; they stay."""

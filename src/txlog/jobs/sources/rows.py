@@ -13,6 +13,9 @@ from txlog.errors import InvalidArgument
 from txlog.jobs.sources.loads import BASE64, BLOCK_BYTES, CsvRows, Files, encoded
 from txlog.jobs.sources.refused import no_objects
 from txlog.sql.duck import Rows, Session
+from txlog.sql.messages import name as _name
+from txlog.sql.messages import text as _text
+from txlog.sql.messages import unglobbed as _unglobbed
 
 _OTHERS: Final = {
     "properties": "CAST({0} AS MAP(VARCHAR, VARCHAR))",
@@ -281,16 +284,3 @@ def _objects(source: Files) -> str:
         f"read_json([{paths}], format = 'newline_delimited', sample_size = -1, maximum_depth = -1,"
         " map_inference_threshold = -1, union_by_name = true, maximum_object_size = 16777216)"
     )
-
-
-def _name(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'
-
-
-def _text(text: str) -> str:
-    return "'" + text.replace("'", "''") + "'"
-
-
-def _unglobbed(path: str) -> str:
-    """A path, escaped so that it is not a pattern."""
-    return "".join(f"[{char}]" if char in "*?[" else char for char in path)
