@@ -252,3 +252,30 @@ def test_a_reader_that_is_closed_while_messages_are_made_has_none(
     assert reader.read_next() is None
     with pytest.raises(AlreadyClosed):
         reader.read_next()
+
+
+def test_a_loop_takes_nothing_of_a_batch_that_is_being_taken(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was read ahead becomes rows first, and then is received: nobody comes in between."""
+    bench.client.create_topic("t")
+    bench.client.producer("t").send_batch(pa.table({"value": [b"%d" % n for n in range(9)]}))
+    reader, next_rows = bench.client.reader("t"), Unread.next_rows
+    found: list[bytes | None] = []
+    messages_left = iter(reader)
+    found.append(next(messages_left).value)
+    thread = Thread(target=lambda: found.append(next(messages_left).value))
+
+    def beside(unread: Unread, limit: int) -> pa.Table:
+        rows = next_rows(unread, limit)
+        thread.start()
+        for _ in range(1_000_000):  # time enough for a thread that nobody holds up
+            if not thread.is_alive():
+                break
+        return rows
+
+    monkeypatch.setattr(Unread, "next_rows", beside)
+    found += reader.receive_batch(4).column("value").to_pylist()
+    thread.join()
+    found += [message.value for message in reader]
+    assert sorted(value or b"" for value in found) == [b"%d" % n for n in range(9)]
