@@ -142,7 +142,7 @@ def _transform(session: Session, rows: pa.Table) -> tuple[pa.Array, pa.Table]:
     """Return which rows belong to whole invoices, and the messages of these invoices."""
     numbered = pa.table(
         {
-            "row": pa.array(range(rows.num_rows), pa.int64()),
+            "row": pa.arange(0, rows.num_rows),
             "key": rows.column("key"),
             "value": rows.column("value"),
         }

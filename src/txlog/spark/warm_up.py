@@ -34,7 +34,7 @@ def _work(spark: SparkSession, folder: Path) -> None:
     files = str(folder / "rows.parquet")
     numbers = spark.range(10_000).withColumn("value", F.col("id").cast("string").cast("binary"))
     numbers.write.parquet(files)
-    marks = spark.createDataFrame(pa.table({"id": pa.array(range(100), pa.int64())}))
+    marks = spark.createDataFrame(pa.table({"id": pa.arange(0, 100)}))
     stored = spark.read.schema("id long, value binary").parquet(files)
     joined = stored.where("id % 7 = 1").join(F.broadcast(marks), ["id"])
     joined.unionByName(stored).groupBy("value").count().orderBy("value").toArrow()

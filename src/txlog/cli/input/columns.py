@@ -70,7 +70,7 @@ class Delimited:
             cells = [column[1:] for column in cells]
         first = self.line + (self.header is None)
         named = dict(zip(header, cells, strict=True))
-        made = self._made(named, pa.array(range(first, self.line + len(records)), pa.int64()))
+        made = self._made(named, pa.arange(first, self.line + len(records)))
         if made is not None:
             self.header = header
             self.line += len(records)
@@ -133,14 +133,14 @@ def _parsed(column: pa.Array, parse: Callable[[str], int], kind: pa.DataType) ->
 def _properties(names: Sequence[str], values: Sequence[pa.Array]) -> pa.Array:
     """Maps of the cells that are not empty, null where all are."""
     count, width = len(values[0]), len(names)
-    turns = pa.array(range(count * width), pa.int64())  # row after row
+    turns = pa.arange(0, count * width)  # row after row
     rows_of = pc.divide(turns, width)
     columns_of = pc.subtract(turns, pc.multiply(rows_of, width))
     items = pa.concat_arrays(list(values)).take(pc.add(pc.multiply(columns_of, count), rows_of))
     keys = pa.array(names, pa.string()).take(columns_of)
     there = pc.greater(pc.binary_length(items), 0)
     behind = pc.cumulative_sum(there.cast(pa.int32()))
-    ends = behind.take(pa.array(range(width - 1, count * width, width), pa.int64()))
+    ends = behind.take(pa.arange(width - 1, count * width, width))
     return maps(ends, keys.filter(there), items.filter(there))
 
 
@@ -157,7 +157,7 @@ def cut(data: bytes, fields: Sequence[tuple[str, bytes]], line: int) -> tuple[pa
     if not 0 <= stop < _BLOCK_BYTES_MAX:
         return None
     rest = pc.split_pattern(pa.array([data[:stop]], pa.binary()), fields[-1][1]).values
-    made: dict[str, Any] = {"line": pa.array(range(line, line + len(rest)), pa.int64())}
+    made: dict[str, Any] = {"line": pa.arange(line, line + len(rest))}
     for name, ends in fields[:-1]:
         pieces = pc.split_pattern(rest, ends, max_splits=1)
         if not pc.all(pc.equal(pc.list_value_length(pieces), 2)).as_py():

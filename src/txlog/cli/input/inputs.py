@@ -136,7 +136,7 @@ class Input:
                     continue
                 if self.form == "lines":
                     self.warn("the last line has no newline")
-            lines = pa.array(range(line, line + len(found)), pa.int64())
+            lines = pa.arange(line, line + len(found))
             if self.form == "envelope":
                 yield from self._envelopes(lines, found)
                 continue

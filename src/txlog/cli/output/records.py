@@ -161,7 +161,7 @@ class Records:
         count = len(table)
         beside = {"watermark": pa.repeat(pa.scalar(self.watermark, pa.int64()), count)}
         if "%i" in self.form:
-            beside["number"] = pa.array(range(self.count, self.count + count), pa.int64())
+            beside["number"] = pa.arange(self.count, self.count + count)
         if self._beside is not None:
             looked_up = self._beside(table)
             beside |= {name: pa.array(values, _BESIDE[name]) for name, values in looked_up.items()}

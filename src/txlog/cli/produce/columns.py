@@ -69,7 +69,7 @@ def filled(request: Request, table: pa.Table, sent: int) -> pa.Table:
         columns["partition"] = table["partition"]
     if request.sequence_from is not None:
         first = request.sequence_from + sent
-        columns["sequence_id"] = pa.array(range(first, first + count), pa.int64())
+        columns["sequence_id"] = pa.arange(first, first + count)
     elif request.keep_sequence and "sequence_id" in table.column_names:
         columns["sequence_id"] = table["sequence_id"]
     return pa.table(columns)

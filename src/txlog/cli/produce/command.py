@@ -80,7 +80,7 @@ def produce(
         bool, Option("--idle-on-close", help="at the end, declare the producer idle")
     ] = False,
     create: Annotated[bool, Option("--create", help="make the topic if it is missing")] = False,
-    batch: Annotated[str, Option("--batch", metavar="N|SIZE")] = "1000",
+    batch: Annotated[str, Option("--batch", metavar="N|SIZE")] = "5000",
     flush_every: Annotated[str, Option("--flush-every", metavar="DUR")] = "1s",
     rate: Annotated[
         str | None, Option("--rate", metavar="N/s", help="records a second, at most")

@@ -26,7 +26,7 @@ class Request(msgspec.Struct):
     sequence_from: int | None = None
     access_mode: str = "shared"
     create: bool = False
-    batch_messages: int = 1000
+    batch_messages: int = 5000
     batch_bytes: int | None = None
     flush_every_ms: int = 1000
     rate: float | None = None

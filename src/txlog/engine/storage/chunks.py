@@ -111,7 +111,7 @@ class ChunkFile:
             value = pa.array([bytes(chunk) for chunk in group], pa.binary())
         made: dict[str, pa.Array] = {
             "kind": pa.array([CHUNK_KIND] * count, pa.int8()),
-            "entry": pa.array(range(self.rows, self.rows + count), pa.int64()),
+            "entry": pa.arange(self.rows, self.rows + count),
             "value": value,
         }
         for name in HEAD if self.rows == 0 else ():

@@ -41,7 +41,7 @@ def _of_file(path: str) -> Iterator[pa.Table]:
     for part in records.split_records(_blocks(path), b"\n", 1):
         assert part is not None
         found, first, _ = part
-        lines = pa.array(range(first, first + len(found)), pa.int64())
+        lines = pa.arange(first, first + len(found))
         clean = envelopes.clean(lines, found)
         if clean is None:
             held = records.Columns()

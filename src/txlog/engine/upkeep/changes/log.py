@@ -330,7 +330,7 @@ def newest(kind: str, rows: pa.Table) -> pa.Table:
     if kind == "cursor":
         rows = rows.filter(rows.column("complete"))
     rows = rows.take(pc.sort_indices(rows.column("lsn")))  # stable
-    at = pa.array(range(rows.num_rows), pa.int64())
+    at = pa.arange(0, rows.num_rows)
     last = (
         rows.select(KEYS[kind])
         .append_column("at", at)
