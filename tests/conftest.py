@@ -5,11 +5,13 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import signal
 import tempfile
 import time
+from collections.abc import Generator
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -65,6 +67,21 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Let long tests come first, so that both workers end at the same time."""
     if config.getoption("--seconds") is None:
         items.sort(key=lambda item: not any(part in item.nodeid for part in LONG))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Keep the garbage collector away from what collecting makes: hundreds of thousands of objects.
+
+    They live as long as the process, and looking at all of them took half a second each time.
+    """
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+        gc.collect()
+        gc.freeze()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
