@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -41,8 +41,9 @@ class Module:
         return list(_imports(self.tree, deferred=False))
 
 
+@cache
 def modules() -> list[Module]:
-    """Return the modules below src/txlog, in the order of their paths."""
+    """Return the modules below src/txlog, in the order of their paths; each is parsed once."""
     found = []
     for file in sorted((SOURCE / PACKAGE).rglob("*.py")):
         parts = list(file.relative_to(SOURCE).with_suffix("").parts)

@@ -2,27 +2,22 @@
 
 A trip through many modules is a long read for whoever wants to know what a command does. Counted
 are modules of txlog in which a function runs, in a process of its own that has loaded all of them
-before: what runs while a module is loaded is left out.
+before (scripts/ready): what runs while a module is loaded is left out.
 """
 
 from __future__ import annotations
 
-import os
 import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
 import txlog
+from scripts import ready
 from txlog.api.open import open_store
 from txlog.clock import ManualClock
 
 COUNT = """
-import importlib, pkgutil, sys, threading, txlog
-for module in pkgutil.walk_packages(txlog.__path__, "txlog."):
-    if not module.name.startswith("txlog.spark") and not module.name.endswith("__main__"):
-        vars(importlib.import_module(module.name))
+import sys, threading
 seen = set()
 def note(frame, event, arg):
     if event == "call" and frame.f_code.co_name != "<module>":
@@ -74,11 +69,10 @@ def test_a_trip_keeps_within_its_budget(store: str, trip: str) -> None:
     words = [txn if word == "TXN" else word for word in trip.split()]
     code = READ.format(store=store) if trip == "read" else COMMAND.format(store=store, words=words)
     done = subprocess.run(
-        [sys.executable, "-c", COUNT.format(trip=code)],
+        [*ready.python(), "-c", COUNT.format(trip=code)],
         capture_output=True,
         text=True,
         check=False,
-        env={**os.environ, "PYTHONPATH": str(Path(txlog.__file__).parents[1])},
     )
     assert done.returncode == 0, done.stderr
     modules = [line for line in done.stderr.splitlines() if line.endswith(".py")]
