@@ -119,10 +119,18 @@ def _modules() -> list[str]:
     ]
 
 
+def _flush_nothing() -> None:
+    """Who is killed here loses no power, so nobody waits for a disk."""
+    os.fsync = os.fdatasync = lambda fd: None
+    posix = importlib.import_module("txlog.engine.storage.disk.posix")
+    vars(posix)["sync_file_system"] = lambda fd: True
+
+
 def serve(path: str) -> NoReturn:
     """Fork a process for each client, for ever."""
     for name in [*_modules(), *_USED]:
         vars(importlib.import_module(name))  # ours run when they are used
+    _flush_nothing()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     listener.bind(path)

@@ -16,6 +16,8 @@ from txlog.cli.main import main
 from txlog.errors import LimitExceeded, NotAllowed, NotFound
 from txlog.settings import BOUNDS, Settings
 
+pytestmark = pytest.mark.usefixtures("quick_disk")
+
 
 @pytest.fixture
 def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:

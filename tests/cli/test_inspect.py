@@ -14,6 +14,7 @@ import txlog
 from txlog import Client, MessageId
 from txlog.cli.main import main
 
+pytestmark = pytest.mark.usefixtures("quick_disk")
 Run = Callable[..., tuple[int, str, str]]
 
 

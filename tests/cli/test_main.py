@@ -21,6 +21,7 @@ from txlog.cli.main import main
 from txlog.cli.terminal.signals import Interrupted
 from txlog.engine.storage.disk import libc
 
+pytestmark = pytest.mark.usefixtures("quick_disk")
 ROOT = Path(__file__).resolve().parents[2]
 PATHS = sorted(catalogue.COMMANDS)
 

@@ -21,6 +21,7 @@ from txlog.cli.main import main
 from txlog.cli.run import workers
 from txlog.errors import CommandFailed, ExpiredTransaction, OutcomeUnknown
 
+pytestmark = pytest.mark.usefixtures("quick_disk")
 ROOT = Path(__file__).resolve().parents[2]
 COUNT, KEYS = 400, 13
 FUNCTIONS = '''

@@ -22,6 +22,7 @@ from txlog.cli.output.query_rows import limited, values
 from txlog.errors import SqlError
 from txlog.sql.duck import Session
 
+pytestmark = pytest.mark.usefixtures("quick_disk")
 Run = Callable[..., tuple[int, str, str]]
 
 

@@ -22,6 +22,7 @@ from txlog.report_html.figures import COLUMNS_MAX, figures, step_ms, throughput
 from txlog.report_html.page import page
 from txlog.settings import DAY_MS, EVENT_TIME_MAX, HOUR_MS, MINUTE_MS
 
+pytestmark = pytest.mark.usefixtures("quick_disk")
 Figures = Mapping[str, Any]
 
 

@@ -18,6 +18,7 @@ from txlog.cli.call import progress
 from txlog.cli.main import main
 from txlog.cli.run import log as joblog
 
+pytestmark = pytest.mark.usefixtures("quick_disk")
 ROOT = Path(__file__).resolve().parents[2]
 FUNCTIONS = '''
 import os

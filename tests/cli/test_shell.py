@@ -17,6 +17,8 @@ from tests.terminal import typed
 from txlog.cli.help.prompt import offered
 from txlog.cli.main import main
 
+pytestmark = pytest.mark.usefixtures("quick_disk")
+
 
 class Shell:
     """Scripts in this process: what they print, say and end with."""

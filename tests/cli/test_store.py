@@ -23,6 +23,7 @@ from txlog.cli.main import main
 from txlog.cli.produce import columns
 from txlog.errors import DiskFailed
 
+pytestmark = pytest.mark.usefixtures("quick_disk")
 ROOT = Path(__file__).resolve().parents[2]
 NOW = "2026-11-20T09:12:04.123Z"
 

@@ -23,6 +23,7 @@ from tests.engine_kit import values
 from txlog import Client
 from txlog.engine.plan.staging import Staged, StagePlan
 
+pytestmark = pytest.mark.usefixtures("quick_disk")
 SEED = int(os.environ.get("TXLOG_SEED", "20260101"))
 KILLS = int(os.environ.get("TXLOG_KILLS", "12"))
 ROWS = [b"a", b"b", b"c", b"d"]

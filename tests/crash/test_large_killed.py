@@ -19,6 +19,7 @@ from scripts import ready
 from tests.crash.killing import DYING
 from tests.engine_kit import values
 
+pytestmark = pytest.mark.usefixtures("quick_disk")
 SEED = int(os.environ.get("TXLOG_SEED", "20260101"))
 KILLS = int(os.environ.get("TXLOG_KILLS", "10"))
 VALUE = random.Random(5).randbytes(300_000)

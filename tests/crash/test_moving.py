@@ -32,6 +32,7 @@ from txlog.ids import MessageId
 from txlog.ranges import Range
 from txlog.settings import Settings
 
+pytestmark = pytest.mark.usefixtures("quick_disk")
 SEED = int(os.environ.get("TXLOG_SEED", "20260101"))
 IMAGES = int(os.environ.get("TXLOG_IMAGES", "3"))
 SOURCE = Path(txlog.__file__).resolve().parents[1]

@@ -14,6 +14,7 @@ from scripts import ready
 from tests.upkeep.test_offload import filled_store, near, there, values
 from txlog import Client
 
+pytestmark = pytest.mark.usefixtures("quick_disk")
 # A step and how often it is passed before the process dies in it.
 STEPS = ("half", "put", "check", "switch", "let go", "done")
 KILLED = """

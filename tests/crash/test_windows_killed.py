@@ -26,6 +26,7 @@ from txlog.engine.storage.manifest import generations, read_manifest
 from txlog.errors import InvalidTxnStatus, TransactionNotFound, TransactionTimedOut
 from txlog.ids import TxnId
 
+pytestmark = pytest.mark.usefixtures("quick_disk")
 SOURCE = Path(txlog.__file__).resolve().parents[1]
 
 

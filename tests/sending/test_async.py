@@ -48,6 +48,7 @@ from txlog.errors import (
 )
 from txlog.settings import DAY_MS, PENDING_BYTES_MAX
 
+pytestmark = pytest.mark.usefixtures("quick_disk")
 SOON = 30  # seconds: for what comes at once
 SEED = int(os.environ.get("TXLOG_SEED", "20260101"))
 

@@ -22,6 +22,8 @@ from txlog.serve.pulsar import consumers, ids, members, wire
 from txlog.serve.pulsar.ids import STEP
 from txlog.serve.pulsar.messages import ERRORS, MessageIdData, MessageMetadata
 
+pytestmark = pytest.mark.usefixtures("quick_disk")
+
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, str]]:

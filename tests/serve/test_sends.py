@@ -17,6 +17,8 @@ from txlog.serve.pulsar import wire
 from txlog.serve.pulsar.ids import STEP
 from txlog.serve.pulsar.messages import ERRORS, MessageMetadata, SingleMessageMetadata
 
+pytestmark = pytest.mark.usefixtures("quick_disk")
+
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, str]]:

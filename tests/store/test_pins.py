@@ -18,6 +18,7 @@ from txlog.engine.store.pins import PINS_DIR, pinned, pins
 from txlog.ranges import END
 from txlog.sql.client_query import Query
 
+pytestmark = pytest.mark.usefixtures("quick_disk")
 SQL = "SELECT count(*) AS n, max(octet_length(value)) AS bytes FROM orders"
 READER = """
 import sys, txlog

@@ -30,6 +30,8 @@ from txlog.errors import (
     TransactionConflict,
 )
 
+pytestmark = pytest.mark.usefixtures("quick_disk")
+
 
 @pytest.fixture
 def bench(tmp_path: Path) -> Iterator[Bench]:

@@ -23,6 +23,7 @@ from txlog.errors import (
 )
 from txlog.ranges import END, Bound
 
+pytestmark = pytest.mark.usefixtures("quick_disk")
 LARGE_BYTES = 2000
 
 

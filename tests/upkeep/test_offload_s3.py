@@ -16,6 +16,8 @@ from txlog.errors import Corruption, DiskFailed
 from txlog.ranges import END
 from txlog.sql.client_query import Query
 
+pytestmark = pytest.mark.usefixtures("quick_disk")
+
 
 @pytest.fixture(scope="module")
 def bucket() -> Iterator[str]:
