@@ -10,13 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import islice
 from types import TracebackType
 
 import pyarrow as pa
 
 from txlog.api.reading.message import Decoder, Message
 from txlog.api.reading.pause import Concern, Quiet, least, until, until_appended, until_told
-from txlog.api.reading.unread import Part, Received, Unread, table_of
+from txlog.api.reading.unread import Part, Received, Unread
 from txlog.api.reading.watermark_ground import HandedOut
 from txlog.api.reading.watermark_session import (
     Watermarked,
@@ -87,6 +88,10 @@ class Reader(Watermarked):
 
     With watermarks its value is that of the place up to which it has delivered: the last message,
     and what follows it that is not a message. Nothing of it is stored.
+
+    It can be used on after an exception of a signal handler in the middle of a call: what that call
+    had read comes next. Only what it was giving back at that moment may be gone; a loop over the
+    messages, or over `follow`, loses none.
 
     >>> import tempfile, txlog
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -272,7 +277,7 @@ class Reader(Watermarked):
             self._places, self._stops = dict(places), {index: stops.get(index) for index in places}
             self._skips = dict.fromkeys(places)
             self._compacted = {}
-            self._unread.clear()
+            self._unread = Unread(self._decoder)
             self._left.clear()
             self._previews, self._grows, self._is_bounded, self._turn = {}, False, False, 0
             self.is_settled = places.keys() <= stops.keys()
@@ -301,36 +306,71 @@ class Reader(Watermarked):
             if session is None:
                 table, has_moved = self.take(max_messages), False
             else:
-                found, has_moved = session.turn(partial(self._some, max_messages))
-                table = session.marked(NO_MESSAGES if found is None else found)
+                found, has_moved = session.turn(partial(self._some, max_messages, session.marked))
+                table = session.marked(NO_MESSAGES) if found is None else found
             nothing = table
             return table if table.num_rows or has_moved else None
 
         found = until(self._store, look, 0 if self._is_bounded else timeout_ms, self._rest)
         return nothing if found is None else found
 
-    def _some(self, limit: int) -> pa.Table | None:
-        table = self.take(limit)
+    def _some(self, limit: int, marked: Callable[[pa.Table], pa.Table]) -> pa.Table | None:
+        table = self._rows(limit, marked)
         if self._ground is not None:
             self._ground.moved()
         return table if table.num_rows else None
 
     def take(self, max_messages: int) -> pa.Table:
         """As receive_batch, regardless of watermarks."""
+        return self._rows(max_messages)
+
+    def _rows(
+        self, max_messages: int, marked: Callable[[pa.Table], pa.Table] | None = None
+    ) -> pa.Table:
+        """The next messages; they count as received once they are marked."""
         self._check_open()
         with self._turns.held():
-            if self._unread:
-                return self._take_unread(max_messages)
-            return table_of(self._read(max_messages))
+            if not self._unread:
+                return self._read_rows(max_messages, marked)
+            table, rest = self._unread.split(max_messages)
+            ground, handed = self._ground, list[Message]()
+            try:
+                if marked is not None:
+                    table = marked(table)
+                if ground is not None:
+                    for message in [*islice(self._unread.make_all(), len(table))]:
+                        handed.append(message)
+                        ground.handed_out(message)
+                self._unread = rest
+            except BaseException:  # nobody has the rows
+                if ground is not None:
+                    for message in reversed(handed):
+                        ground.taken_back(message)
+                raise
+            return table
 
-    def _read(self, limit: int, *, is_apart: bool = False) -> list[Part]:
-        """The next messages of the log, at most so many; apart: no table is made of them."""
+    def _read_rows(self, limit: int, marked: Callable[[pa.Table], pa.Table] | None) -> pa.Table:
+        """The same, when nothing was read ahead."""
         try:
-            return self._store.read(
+            self._read(limit)
+            table, rest = self._unread.split(limit)
+            if marked is not None:
+                table = marked(table)
+            self._unread = rest
+        except BaseException:  # the ground takes them for received, as the place is behind them
+            if self._ground is not None:
+                self._ground.read_ahead(self._unread.make_all())
+            raise
+        return table
+
+    def _read(self, limit: int, *, is_apart: bool = False) -> None:
+        """Read the next messages of the log ahead, at most so many; apart: they are no table."""
+        try:
+            self._store.read(
                 lambda view: self._take(view, limit, is_apart=is_apart), up_to_damage=True
             )
         except MissingFile:  # also for the newest view: damage, like any other
-            return self._store.read(
+            self._store.read(
                 lambda view: self._take(view, limit, is_apart=is_apart, is_gone=True),
                 up_to_damage=True,
             )
@@ -339,19 +379,14 @@ class Reader(Watermarked):
             if found is not None:
                 quarantine.record_damage(self._store, *found)
 
-    def _take_unread(self, limit: int) -> pa.Table:
-        """The next messages of those read ahead: they come before all else."""
-        table = self._unread.next_rows(limit)
-        for _ in range(table.num_rows):
-            message = self._unread.pop()
-            if self._ground is not None and message is not None:
-                self._ground.handed_out(message)
-        return table
+    def _take(self, view: View, limit: int, *, is_apart: bool, is_gone: bool = False) -> None:
+        """Read one batch ahead.
 
-    def _take(self, view: View, limit: int, *, is_apart: bool, is_gone: bool = False) -> list[Part]:
-        """One batch. MissingFile leaves nothing behind: the file may have been replaced (R21)."""
+        Whatever ends it leaves nothing behind: an interrupt, or MissingFile, as the file may have
+        been replaced (R21). Else place and messages would part, and messages be lost.
+        """
         before = (dict(self._places), dict(self._previews), self._lsn, self._ends, set(self._left))
-        compacted = dict(self._compacted)
+        compacted, turn = dict(self._compacted), self._turn
         try:
             is_new = not self._left and not self.is_led
             if is_new:
@@ -361,18 +396,20 @@ class Reader(Watermarked):
                 self._go_on(view)
                 more, _, failed = self._take_round(view, room, is_apart=is_apart, is_gone=is_gone)
                 parts += more
-        except MissingFile:
+            unread = Unread(self._decoder, parts)
+            self._store.tally.handed_out += len(unread)
+            if is_apart and self._ground is not None:
+                self._ground.read_ahead(unread.make_all())
+            self._unread = unread  # no call of C between the three: ground, this, end of the block
+        except BaseException:  # place and messages would part
             self._places, self._previews, self._lsn, self._ends, self._left = before
-            self._compacted = compacted
-            self._damage = None
+            self._compacted, self._turn, self._damage = compacted, turn, None
             raise
         if failed is not None and not parts:
             raise failed
         if not parts and (damage := view.damage) is not None and self._may_lack(view):
             raise damage  # of the journal: more was stored
-        self._store.tally.handed_out += sum([part.num_rows for part in parts])
         self._concern = None if parts or self.is_led else self._concern_of(view)
-        return parts
 
     def _may_go_on(self, view: View) -> bool:
         """Whether there may be more than this round has given: new, or left behind a large one."""
@@ -547,17 +584,26 @@ class Reader(Watermarked):
         Nothing is waited for at the end of a range that has one. With watermarks also None, at
         once, when there is a new one: see get_last_watermark. Raises as receive_batch.
         """
-        message, has_moved = self._read_next()
-        if message is not None or has_moved or timeout_ms == 0 or self._is_bounded:
-            return message
-
-        def look(is_thorough: bool) -> tuple[Message | None] | None:
-            self._settle(is_thorough)
+        unread, message = self._unread, None
+        try:
             message, has_moved = self._read_next()
-            return (message,) if message is not None or has_moved else None
+            if message is not None or has_moved or timeout_ms == 0 or self._is_bounded:
+                return message
 
-        found = until(self._store, look, timeout_ms, self._rest)
-        return None if found is None else found[0]
+            def look(is_thorough: bool) -> bool | None:
+                nonlocal unread, message
+                self._settle(is_thorough)
+                message, has_moved = self._read_next()
+                unread = self._unread
+                return message is not None or has_moved or None
+
+            until(self._store, look, timeout_ms, self._rest)
+        except BaseException:  # nobody has it
+            self._put_back(unread, message)
+            raise
+        return message
+
+    _next = read_next  # without what @checked adds, in which a signal can be heard
 
     def follow(self) -> Iterator[Message]:
         """The messages from here on, for ever: after the last one it waits for the next.
@@ -567,7 +613,7 @@ class Reader(Watermarked):
         can be called again, and goes on where it stopped.
         """
         while True:
-            message = self.read_next(timeout_ms=None)
+            message = self._next(timeout_ms=None)
             if message is not None:
                 yield message
             elif self._is_bounded:
@@ -592,21 +638,33 @@ class Reader(Watermarked):
         session = self._session
         if session is None:
             return self._pop(), False
-        message, has_moved = session.turn(self._pop)
-        return (None if message is None else session.judged(message)), has_moved
+        return session.turn(self._pop)
 
     def _pop(self) -> Message | None:
+        unread, message, shown = self._unread, None, None
+        try:
+            with self._turns.held():
+                if not self._unread:
+                    self._read(self._ahead, is_apart=True)
+                    self._ahead = min(BATCH_MESSAGES, AHEAD_GROWTH * self._ahead)
+                unread = self._unread
+                shown = message = unread.pop()
+                if self._session is not None and message is not None:
+                    shown = self._session.judged(message)
+                if self._ground is not None and message is not None:
+                    self._ground.handed_out(message)
+        except BaseException:  # nobody has it
+            self._put_back(unread, message)
+            raise
+        return shown
+
+    def _put_back(self, unread: Unread, message: Message | None) -> None:
+        """What nobody has is next, if nobody has moved the reader since."""
         with self._turns.held():
-            ground, unread = self._ground, self._unread
-            if not unread:
-                unread.fill(self._read(self._ahead, is_apart=True))
-                if ground is not None:
-                    ground.read_ahead(unread.make_all())
-                self._ahead = min(BATCH_MESSAGES, AHEAD_GROWTH * self._ahead)
-            message = unread.pop()
-            if ground is not None and message is not None:
-                ground.handed_out(message)
-            return message
+            if message is not None and unread is self._unread:
+                unread.made.appendleft(message)
+                if self._ground is not None:
+                    self._ground.taken_back(message)
 
     def has_message_available(self) -> bool:
         """True when a visible message follows."""
@@ -644,14 +702,21 @@ class Reader(Watermarked):
         bound = bound_of(position)
         with self._turns.held():
             places = self._store.read(lambda view: self._sought(view, bound), up_to_damage=True)
+            after = self._places | {index: place.after for index, place in places.items()}
+            compacted = {at: left for at, left in self._compacted.items() if at not in places}
             for index, place in places.items():
-                self._place(index, place._replace(stop=self._stops[index]))
-            self._ahead = AHEAD_FIRST
-            self._left.clear()
-            self._previews.update({index: START for index in places if index in self._previews})
-            self._unread.leave_out(places)
+                if place.compacted is not None:
+                    compacted[index] = place.compacted
+            previews = dict.fromkeys(self._previews.keys() & places.keys(), START)
+            previews, left, unread = (
+                self._previews | previews,
+                set[int](),
+                self._unread.without(places),
+            )
             if self._ground is not None:
                 self._ground.sought(places)
+            self._places, self._compacted, self._previews = after, compacted, previews
+            self._left, self._ahead, self._unread = left, AHEAD_FIRST, unread
 
     def _sought(self, view: View, bound: Bound) -> dict[int, ReadRange]:
         self._notice(view)
@@ -683,15 +748,21 @@ class Reader(Watermarked):
         return only_one(self.short, self.get_last_message_ids())
 
     def __iter__(self) -> Iterator[Message]:
-        made, turns = self._unread.made, self._turns.held()
-        is_plain = self._session is None
+        turns, is_plain = self._turns.held(), self._session is None
         while True:
-            while made and is_plain:  # each step costs as much as a message
-                with turns:
-                    try:
-                        ahead = made.popleft()
-                    except IndexError:  # another thread was faster, or has closed the reader
-                        break
+            while is_plain and self._unread.made:  # each step costs as much as a message
+                unread, ahead = self._unread, None
+                try:
+                    with turns:
+                        unread = self._unread
+                        made = unread.made
+                        ahead = made[0]
+                        del made[0]
+                except IndexError:  # another thread was faster, or has closed the reader
+                    break
+                except BaseException:  # nobody has it
+                    self._put_back(unread, ahead)
+                    raise
                 yield ahead
             message, has_moved = self._read_next()
             if message is not None:
@@ -703,7 +774,6 @@ class Reader(Watermarked):
         """Stop reading; nothing is held. A thread that waits here gets AlreadyClosed."""
         self._is_closed = True
         self._store.wakeups.ring()
-        self._unread.made.clear()  # a loop over the messages has the same
         self._unread = Unread(self._decoder)  # a thread that is reading has the other
 
     def _check_open(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
 from typing import NamedTuple, TypeAlias
 
 import pyarrow as pa
@@ -51,25 +52,24 @@ def table_of(parts: Sequence[Part]) -> pa.Table:
 class Unread:
     """Messages in order; those that are made come first.
 
+    An interrupt (an exception of a signal handler) comes after a call of C, or as a function
+    begins. So what belongs together is changed in steps without a call between them: then no
+    message is lost, and none is there twice.
+
     made: the next ones; who takes one from the left has received it
     """
 
     __slots__ = ("_count", "_decoder", "_done", "_parts", "made")
 
-    def __init__(self, decoder: Decoder) -> None:
+    def __init__(self, decoder: Decoder, parts: Sequence[Part] = ()) -> None:
         self._decoder = decoder
         self.made: deque[Message] = deque()
-        self._parts: list[Part] = []
-        self._count = 0  # of their messages, whoever has them
+        self._parts = parts
+        self._count = sum([part.num_rows for part in parts])  # whoever has them
         self._done = 0  # of these, how many were made
 
     def __len__(self) -> int:
         return self._count - self._done + len(self.made)
-
-    def fill(self, parts: list[Part]) -> None:
-        """Have other messages, after all before were received."""
-        self._parts, self._done = parts, 0
-        self._count = sum([part.num_rows for part in parts])
 
     def make_all(self) -> Iterable[Message]:
         """Make all, and return those that nobody has received."""
@@ -85,41 +85,48 @@ class Unread:
             made = messages_of(some, self._decoder)
         else:
             made = list(messages(some.rows, self._decoder))
-        self.made.extend(made)
-        self._done += some.num_rows
+        done, queue = self._done + some.num_rows, self.made
+        queue += made  # no call, as extend would be
+        self._done = done
 
     def pop(self) -> Message | None:
-        """Receive the next message; None: there is none, or the reader was closed meanwhile."""
+        """Receive the next message; None: there is none."""
         if not self.made and self._done < self._count:
             self._make()
-        try:
-            return self.made.popleft()
-        except IndexError:
+        made = self.made
+        if not made:
             return None
+        message = made[0]
+        del made[0]  # no call, as popleft would be
+        return message
 
-    def next_rows(self, limit: int) -> pa.Table:
-        """The next messages as RECEIVED, at most so many; they stay."""
-        return table_of(list(_first(self._left(), limit)))
+    def split(self, limit: int) -> tuple[pa.Table, Unread]:
+        """The next messages as RECEIVED, at most so many, and what is left without them."""
+        first, rest = [], []
+        for part in self._left():
+            rows = min(limit, part.num_rows)
+            limit -= rows
+            if rows:
+                first.append(part.part(0, rows) if rows < part.num_rows else part)
+            if rows < part.num_rows:
+                rest.append(part.part(rows, part.num_rows) if rows else part)
+        left = Unread(self._decoder, rest)
+        left.made.extend(islice(self.made, sum([part.num_rows for part in first]), None))
+        left._done = len(left.made)
+        return table_of(first), left
 
     def last_row(self) -> Callable[[], pa.Table]:
         """What makes the row of the message that was received last, also later."""
         part, at = self._at(self._count - len(self) - 1)
         return lambda: part.part(at, at + 1).table()
 
-    def leave_out(self, partitions: Iterable[int]) -> None:
-        """Forget the messages of partitions."""
+    def without(self, partitions: Iterable[int]) -> Unread:
+        """These but the messages of partitions."""
         gone = set(partitions)
-        kept = [part for part in self._left() if part.partition not in gone]
-        made = [message for message in self.made if message.partition not in gone]
-        self.fill(kept)
-        self.made.clear()  # a loop over the messages has the same
-        self.made.extend(made)
-        self._done = len(made)
-
-    def clear(self) -> None:
-        """Forget all."""
-        self.made.clear()
-        self.fill([])
+        kept = Unread(self._decoder, [part for part in self._left() if part.partition not in gone])
+        kept.made.extend(message for message in self.made if message.partition not in gone)
+        kept._done = len(kept.made)
+        return kept
 
     def _at(self, number: int) -> tuple[Part, int]:
         """The part of a message by its number, and which it is there."""
@@ -137,13 +144,3 @@ class Unread:
             if behind < rows:
                 yield part.part(behind, rows) if behind else part
             behind = max(behind - rows, 0)
-
-
-def _first(parts: Iterator[Part], limit: int) -> Iterator[Part]:
-    """The first messages of parts."""
-    for part in parts:
-        if part.num_rows >= limit:
-            yield part if part.num_rows == limit else part.part(0, limit)
-            return
-        yield part
-        limit -= part.num_rows

@@ -181,19 +181,28 @@ class HandedOut:
 
     def sought(self, indexes: Iterable[int]) -> None:
         """It was moved in these partitions: no earlier value binds there."""
-        for index in indexes:
-            self._epochs[index] = self._epochs.get(index, 0) + 1
-            self._clamps.pop(index, None)
-            self._ahead.pop(index, None)
-            self._gone.pop(index, None)
+        gone = set(indexes)
+        epochs = self._epochs | {index: self._epochs.get(index, 0) + 1 for index in gone}
+        clamps = {index: value for index, value in self._clamps.items() if index not in gone}
+        ahead = {index: ids for index, ids in self._ahead.items() if index not in gone}
+        handed = {index: ids for index, ids in self._gone.items() if index not in gone}
         self.moves += 1
+        self._epochs, self._clamps, self._ahead, self._gone = epochs, clamps, ahead, handed
 
     def read_ahead(self, messages: Iterable[Message]) -> None:
-        """Messages were read that nobody has received yet; they are after those read before."""
+        """Messages were read that nobody has received yet; they are after those read before.
+
+        All or none: an interrupt may come in the middle, and then they are read again.
+        """
+        more: dict[int, deque[Id]] = {}
         for message in messages:
             if (one := _id(message)) is not None:
-                self._ahead.setdefault(message.partition, deque()).append(one)
+                more.setdefault(message.partition, deque()).append(one)
+        ahead = self._ahead | {
+            index: self._ahead.get(index, deque()) + more[index] for index in more
+        }
         self.moves += 1
+        self._ahead = ahead
 
     def handed_out(self, message: Message) -> None:
         """A message was received; if the next one follows it directly, no watermark was passed."""
@@ -207,6 +216,18 @@ class HandedOut:
             self._gone.setdefault(index, set()).add(one)
         then = self._next(index)
         self.moves += then is None or not _follows(one, then)
+
+    def taken_back(self, message: Message) -> None:
+        """A message that may have been reported as received did not arrive: it is next again."""
+        one, index = _id(message), message.partition
+        if one is None:
+            return
+        ahead, handed = self._ahead.setdefault(index, deque()), self._gone.get(index, set())
+        if one in handed:
+            handed.discard(one)
+        elif not ahead or ahead[0] != one:
+            ahead.appendleft(one)
+        self.moves += 1
 
     @property
     def is_ahead(self) -> bool:
