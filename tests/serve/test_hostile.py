@@ -6,6 +6,7 @@ import asyncio
 import struct
 import zlib
 from pathlib import Path
+from types import MethodType
 from typing import Any, NamedTuple
 
 import jwt
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 
 import txlog
 from tests.serve.siege import Served, Wire, serving
+from txlog.aio import waits
 from txlog.clock import ManualClock
 from txlog.errors import InvalidMessage
 from txlog.serve.core.limits import Limits
@@ -268,6 +270,37 @@ def test_a_consumer_that_acknowledges_nothing_gets_no_more(
         await other.ask("ack", request_id=2, **named)
         rows = await served.service.client.run(lambda client: client.subscriptions("many"))
         assert [row["backlog"] for row in rows if row["subscription"] == "x"] == [0]
+
+    serving(folder, program)
+
+
+def test_an_acknowledgement_leaves_a_consumer_that_waits_alone(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It waits for the next message all the time, and does not begin anew."""
+    begun: list[str] = []
+    until = waits.Waits.until
+
+    def noted(self: waits.Waits, look: Any, *given: Any) -> Any:
+        if isinstance(getattr(look, "func", None), MethodType):
+            begun.append(look.func.__name__)
+        return until(self, look, *given)
+
+    monkeypatch.setattr(waits.Waits, "until", noted)
+
+    async def program(served: Served) -> None:
+        one = await served.connected()
+        await served.service.client.run(lambda client: client.create_topic("few"))
+        shared = {"subscription": "s", "subType": 1, "initialPosition": 1}
+        await one.ask("subscribe", topic="few", consumer_id=1, request_id=1, **shared)
+        one.send("flow", consumer_id=1, messagePermits=100)
+        for number in range(3):
+            await served.service.client.run(lambda client: client.producer("few").send(b"m"))
+            given = (await one.answer()).message.message_id
+            ack = {"consumer_id": 1, "ack_type": 0, "message_id": [given]}
+            await one.ask("ack", request_id=2 + number, **ack)
+        await one.ask("ping")
+        assert begun == ["_look"] * 4  # before the first message and after each
 
     serving(folder, program)
 

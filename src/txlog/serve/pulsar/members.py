@@ -271,8 +271,9 @@ class Member:
         return self.is_shared and len(wire.held) >= HELD_MAX
 
     def relieve(self, wire: Wire) -> None:
-        """A consumer has acknowledged something: it may get more."""
-        if self.is_shared and len(wire.held) < HELD_MAX and wire.permits > 0:
+        """A consumer has acknowledged something: one that had too much may get more."""
+        is_waiting = wire.permits > 0 and wire.partition not in self._ready
+        if self.is_shared and is_waiting and not self._is_laden(wire):
             self._changed.set()
 
     async def _watch(self) -> None:
