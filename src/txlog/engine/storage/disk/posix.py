@@ -566,8 +566,10 @@ class PosixDisk:
                     raise Corruption(f"cannot open {path}: not a regular file", path=path)
                 if at.st_uid not in self._owners and not self._is_shared:
                     raise Corruption(f"cannot open {path}: belongs to another user", path=path)
-                if flags & os.O_CREAT and at.st_uid == os.geteuid():
-                    os.fchmod(fd, 0o660 if self._is_shared else 0o600)  # whatever the umask
+                mode = 0o660 if self._is_shared else 0o600  # whatever the umask
+                # else it has it: of a change whoever watches a directory is told
+                if flags & os.O_CREAT and at.st_uid == os.geteuid() and at.st_mode & 0o777 != mode:
+                    os.fchmod(fd, mode)
             except BaseException:  # nobody else can close it yet
                 os.close(fd)
                 raise
