@@ -161,7 +161,7 @@ def test_what_blocks_runs_beside_the_others(path: str) -> None:
 async def at_rest(client: txlog.aio.Client, count: int) -> None:
     """So many tasks rest, and nothing is being asked."""
     waits = client._waits
-    while len(waits._resting) < count or waits._following is not None:
+    while sum(not one.done() for one in waits._resting) < count or waits._following is not None:
         await asyncio.sleep(0)
 
 

@@ -49,7 +49,7 @@ TAKEN_BY = {
     routes.OfKey: ("key",), routes.OfTopic: ("topic",), routes.OfBuffer: ("buffer",),
     routes.OfDelayed: ("delayed",), routes.OfCursor: ("cursor",),
     routes.OfTopicAndWatermark: ("topic", "watermark"), routes.OfFilesAndDelayed: ("delayed",),
-    routes.OfFiles: (),
+    routes.OfFiles: (), routes.OfMembers: ("catalog",), routes.OfReturns: ("cursor",),
 }  # fmt: skip
 # Ops that a history has seldom or never: tests of their own make them. Better a step than a name.
 SELDOM = {

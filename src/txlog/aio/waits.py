@@ -7,7 +7,8 @@ as long as there are any; or a timer of the loop, when the next message falls du
 
 Most rests say which components concern them (`Concern`). When something has become durable, one
 call in the worker asks what changed, and only the tasks that are concerned look: a commit costs the
-same whether one or a thousand tasks wait for other topics.
+same whether one or a thousand tasks wait for other topics. When consumers have left, it also asks
+what these have written, flushed or not, and whose those are that wrote nothing: they died.
 
 Where the kernel tells nothing, or the loop cannot watch descriptors, tasks look again after short
 pauses.
@@ -17,24 +18,42 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import partial
-from typing import TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 from txlog.aio.worker import Undo, Worker
 from txlog.api.reading.pause import BY_TIME, POLL_SECONDS_MAX, Concern, Rest, Waiting
-from txlog.engine.model.routes import Component
+from txlog.engine.decide.draft import Decision
+from txlog.engine.model.routes import Component, peers
 from txlog.engine.store.store import Store
-from txlog.engine.store.wakeups import STALL_SECONDS, Tally
+from txlog.engine.store.wakeups import STALL_SECONDS, UNKNOWN, Tally
+from txlog.engine.view.view import View
 
 T = TypeVar("T")
+NEVER: Final = 1 << 62
+
+
+class Found(NamedTuple):
+    """What is to be passed on: as of an LSN and so many departures.
+
+    changed: the components that changed; None: any may have
+    bereft:  `peers` of the subscriptions of which a consumer may have died
+    """
+
+    lsn: int
+    departures: int
+    changed: set[Component] | None
+    bereft: frozenset[Component]
 
 
 class Waits:
     """The rests of the tasks of one client."""
 
     __slots__ = (
+        "_asked",
+        "_bereft",
         "_concerned",
         "_descriptor",
         "_followed",
@@ -52,10 +71,12 @@ class Waits:
         self._store, self._worker = store, worker
         self._resting: dict[asyncio.Future[None], Concern | None] = {}
         self._concerned: dict[Component, set[asyncio.Future[None]]] = {}
+        self._bereft = set[asyncio.Future[None]]()  # who rested while a peer died
         self._heard = Tally()  # what was passed on
         self._followed = (
             BY_TIME.lsn
         )  # what changed up to this LSN was passed on to whom it concerns
+        self._asked = NEVER  # so were so many departures
         self._following: asyncio.Task[None] | None = None
         self._is_behind = False  # there was more while it followed
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -76,7 +97,7 @@ class Waits:
         raises: StoreNotFound if the store was removed meanwhile; what look raises
         """
         deadline = None if timeout_ms is None else time.monotonic() + timeout_ms / 1000
-        waiting = Waiting(self._store, rest)
+        waiting = Waiting(self._store, rest, is_asked_for=True)
 
         def give_back(made: tuple[T | None, float]) -> None:
             if undo is not None and made[0] is not None:
@@ -94,28 +115,36 @@ class Waits:
             if found is not None or is_over:
                 return found
             while seconds > 0:
-                await self._rest(waiting.seen, seconds, waiting.concern)
+                await self._rest(waiting, seconds)
                 seconds = waiting.rest_on()
 
-    async def _rest(self, seen: Tally, seconds: float, concern: Concern | None) -> None:
+    async def _rest(self, waiting: Waiting, seconds: float) -> None:
         """Rest until something is told after what was seen, at most so many seconds."""
         wakeups, loop = self._store.wakeups, asyncio.get_running_loop()
+        seen, concern = waiting.seen, waiting.concern
         if self._is_news(seen, concern):
             return
         if not self._listen(loop):
             await asyncio.sleep(min(seconds, POLL_SECONDS_MAX))
+            left, departures = wakeups.tally.departures, waiting.departures
+            if departures.asked < left:  # a thread was told of them
+                departures.asked = left
+                departures.mourn()
             return
         resting = loop.create_future()
         timer = loop.call_later(seconds, _end, resting)
-        self._begin(resting, concern)
+        self._begin(resting, concern, waiting.departures.asked)
         try:
             if not self._is_news(seen, concern):  # else a thread was told before it could pass on
-                if wakeups.count != seen.count:
+                left = wakeups.tally.departures
+                if wakeups.count != seen.count or (
+                    concern is not None and waiting.departures.asked < left
+                ):
                     self._follow(loop)
                 await resting
         finally:
             timer.cancel()
-            self._forget(resting)
+            self._forget(resting, waiting)
             if not self._resting:
                 self.stop()
 
@@ -126,21 +155,29 @@ class Waits:
             return tally.count != seen.count
         return tally.others != seen.others
 
-    def _begin(self, resting: asyncio.Future[None], concern: Concern | None) -> None:
+    def _begin(self, resting: asyncio.Future[None], concern: Concern | None, asked: int) -> None:
         if not self._resting:
             self._heard, self._followed = self._store.wakeups.tally.copy(), BY_TIME.lsn
+            self._asked = NEVER
         self._resting[resting] = concern
         if concern is not None:
             self._followed = min(self._followed, concern.lsn)
+            self._asked = min(self._asked, asked)
             for key in concern.keys:
                 self._concerned.setdefault(key, set()).add(resting)
 
-    def _forget(self, resting: asyncio.Future[None]) -> None:
+    def _forget(self, resting: asyncio.Future[None], waiting: Waiting) -> None:
         concern = self._resting.pop(resting)
-        for key in concern.keys if concern is not None else ():
+        if concern is None:
+            return
+        for key in concern.keys:
             self._concerned[key].discard(resting)
             if not self._concerned[key]:
                 del self._concerned[key]
+        waiting.departures.asked = max(waiting.departures.asked, self._asked)
+        if resting in self._bereft:
+            self._bereft.discard(resting)
+            waiting.departures.mourn()
 
     def _listen(self, loop: asyncio.AbstractEventLoop) -> bool:
         """Have the loop watch the descriptor; False if it cannot, or nobody tells."""
@@ -188,15 +225,18 @@ class Waits:
     async def _pass_on(self) -> None:
         try:
             while True:
-                self._is_behind, since = False, self._followed
-                lsn, changed = await self._worker.run(partial(self._changed_since, since))
+                self._is_behind, since, asked = False, self._followed, self._asked
+                found = await self._worker.run(partial(self._changed_since, since, asked))
                 # who began to rest meanwhile may have looked at less
+                lsn, left = found.lsn, found.departures
                 self._followed = lsn if self._followed == since else min(self._followed, lsn)
-                if changed is None:
+                self._asked = left if self._asked == asked else min(self._asked, left)
+                if found.changed is None:
                     self._end_all()
-                for key in changed or ():
+                for key in found.changed or ():
                     for resting in self._concerned.get(key, ()):
                         _end(resting)
+                self._pass_on_deaths(found.bereft)
                 if not self._is_behind:
                     return
         except Exception:  # whoever looks hears of it
@@ -204,8 +244,33 @@ class Waits:
         finally:
             self._following = None
 
-    def _changed_since(self, lsn: int) -> tuple[int, set[Component] | None]:
-        return self._store.read(lambda view: (view.lsn, view.changed_since(lsn)))
+    def _pass_on_deaths(self, bereft: Iterable[Component]) -> None:
+        for key in bereft:
+            for resting in self._concerned.get(key, ()):
+                self._bereft.add(resting)
+                _end(resting)
+
+    def _changed_since(self, lsn: int, departures: int) -> Found:
+        """In the worker: what changed since an LSN, and whose consumers died since a departure."""
+        store = self._store
+        tally = store.wakeups.tally.copy()
+        gone = tally.gone_since(departures)
+        if gone and not store.disk.read_only:
+            store.refresh()
+            if store.has_unflushed(unseen=True):  # what was given back: who has the lock sees it
+                store.write(lambda view, now: Decision([]))
+
+        def look(view: View) -> Found:
+            changed = view.changed_since(lsn)
+            if UNKNOWN in gone:
+                subscriptions = set(view.catalog.subscriptions)
+            else:
+                known = view.catalog.consumers
+                subscriptions = {known[one].subscription for one in gone if one in known}
+            bereft = map(peers, subscriptions)
+            return Found(view.lsn, tally.departures, changed, frozenset(bereft))
+
+        return store.read(look)
 
     def _look_after(self) -> None:
         self._stall = None

@@ -35,8 +35,9 @@ from txlog.engine.folds.buffer import find_marker
 from txlog.engine.folds.catalog import Subscription, Topic
 from txlog.engine.folds.cursor import BEFORE_ALL, covers
 from txlog.engine.model.idset import Id, before, each
+from txlog.engine.model.leases import Leases
 from txlog.engine.model.ops import Due, Mark, Run
-from txlog.engine.model.routes import CATALOG, Component
+from txlog.engine.model.routes import CATALOG, Component, members, peers, returns
 from txlog.engine.plan.ack_sets import is_trimmed
 from txlog.engine.plan.damage import find_damage
 from txlog.engine.plan.delayed.due import Unindexed
@@ -212,7 +213,7 @@ class Still:
         """True while another turn would find nothing; follows the journal."""
         return (
             self.is_early(store.clock.now(), store.wakeups.tally.departures)
-            and store.refresh() == self.lsn
+            and self.is_untouched(store)
             and not store.has_unflushed(unseen=True)
         )
 
@@ -511,8 +512,14 @@ class Receiving:
             return None
         heeds_appends = bool(handed.blocked) or self.subscription.isolation != "committed"
         dues_ms = [view.next_deadline_ms(now)]
+        keys: list[Component] = [CATALOG, peers(number)]
+        if me.kind != "shared" or not wakeups.is_told:
+            keys.append(members(number))
         for one in self.numbers():
+            keys += [("topic", one, 0), ("buffer", one, 0), ("delayed", one, 0)]
             leases = view.cursor(number, one).leases
+            is_bound = self._is_bound(view, one, leases)
+            keys.append(("cursor", number, one) if is_bound else returns(number, one))
             if not (leases.leased or leases.waiting):
                 continue
             if not wakeups.is_told:
@@ -525,10 +532,6 @@ class Receiving:
                     dues_ms += [me.late_at_ms(other, now, self.timeout_ms) for other in ahead]
         due_ms = min((at for at in dues_ms if at), default=None)
         nothing = Delivery([], due_ms=handed.due_ms, timeout_ms=handed.timeout_ms)
-        keys: list[Component] = [CATALOG]
-        for one in self.numbers():
-            keys += [("topic", one, 0), ("buffer", one, 0), ("delayed", one, 0)]
-            keys.append(("cursor", number, one))
         gone = wakeups.tally.departures
         return Still(
             view,
@@ -540,6 +543,14 @@ class Receiving:
             partitions=self.partitions,
             heeds_appends=heeds_appends,
         )
+
+    def _is_bound(self, view: View, number: int, leases: Leases) -> bool:
+        """Whether it also waits for what others acknowledge on a partition."""
+        me = self._member
+        if me.kind == "failover" and leases.others(me.number):
+            index = catalogs.index_of(self.topic, number)
+            return active_consumer(view, me.subscription, index) == me.number
+        return me.kind == "key-shared"
 
     def _wants(self, order: Sequence[int], limit: int, ahead: Ahead) -> Wants:
         return Wants(

@@ -10,6 +10,10 @@ frames that were written and not flushed, under the lock if need be. Right after
 enough: a hundred waiting consumers must not queue for the lock at each commit of another topic.
 After an append that is heeded only a thorough look finds anything, so these are as far apart as the
 pauses of one who polls.
+
+After a consumer has left or died looks are thorough and come again soon for a moment, since its
+lock is free a moment after that is told. Who is told of everything does this whoever has left, and
+who is told only of what concerns it, when a peer has (`Departures`).
 """
 
 from __future__ import annotations
@@ -91,6 +95,33 @@ def least(quiets: Iterable[Quiet]) -> Quiet:
     )
 
 
+class Departures:
+    """Which consumers that leave concern a wait: all, or those of which `mourn` tells.
+
+    is_asked_for: somebody asks whom they concern, and tells, but while nobody knows
+    is_concerned: what the last rest said; False: nobody knows
+    asked:        of so many it is settled whether they concern this wait
+    """
+
+    __slots__ = ("_is_bereft", "asked", "is_asked_for", "is_concerned")
+
+    def __init__(self, count: int, *, is_asked_for: bool) -> None:
+        self.asked, self.is_asked_for = count, is_asked_for
+        self.is_concerned = self._is_bereft = False
+
+    def mourn(self) -> None:
+        """One that concerns it may have died: the next look is thorough, and more follow."""
+        self._is_bereft = True
+
+    def come(self, before: int, now: int) -> bool:
+        """At a look, given how many there were: whether one concerns it since the look before."""
+        is_bereft, self._is_bereft = self._is_bereft, False
+        if self.is_asked_for and self.is_concerned:
+            return is_bereft
+        self.asked = now
+        return is_bereft or now != before
+
+
 class Waiting:
     """One wait, for loops that look themselves: `look` before each look, `pause` after it."""
 
@@ -108,11 +139,16 @@ class Waiting:
         "_thorough_at",
         "_wake_at",
         "concern",
+        "departures",
     )
 
-    def __init__(self, store: Store, rest: Rest = until_told) -> None:
+    def __init__(
+        self, store: Store, rest: Rest = until_told, *, is_asked_for: bool = False
+    ) -> None:
+        """is_asked_for: as of Departures"""
         self._store, self._rest = store, rest
         self._tally = store.wakeups.tally.copy()  # before the last look
+        self.departures = Departures(self._tally.departures, is_asked_for=is_asked_for)
         self._heeds = False  # wants to hear of appends
         self._apart = APART_SECONDS_MIN
         self._heed_at = self._wake_at = 0.0  # when to look for what was appended; anyway
@@ -132,7 +168,7 @@ class Waiting:
         self._tally = self._store.wakeups.tally.copy()
         if self._heeds and self._tally.appends != before.appends:
             self._thorough_at = now
-        if self._tally.departures != before.departures:
+        if self.departures.come(before.departures, self._tally.departures):
             self._is_settling = True
             if now >= self._settle_at:  # not anew for each of many that go
                 self._settle_at = now + POLL_SECONDS_MAX
@@ -168,6 +204,7 @@ class Waiting:
         wakeups = store.wakeups
         wakeups.begin()
         quiet, self._heeds, concern = self._rest(pause)
+        self.departures.is_concerned = concern is not None and not self._heeds
         self.concern = None if self._heeds or self._is_settling else concern
         is_told = wakeups.is_told and (not self._heeds or wakeups.heed_appends())
         if (

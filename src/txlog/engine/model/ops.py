@@ -33,10 +33,13 @@ from txlog.engine.model.routes import (
     OfFiles,
     OfFilesAndDelayed,
     OfKey,
+    OfMembers,
+    OfReturns,
     OfTopic,
     OfTopicAndWatermark,
     Routed,
     beside,
+    returns,
 )
 from txlog.engine.storage.segment import FileRef
 from txlog.errors import Corruption
@@ -175,7 +178,7 @@ class SubscriptionDeleted(Routed, tag="sdel", frozen=True):
         return (CATALOG, *(("watermark", number, 0) for number in self.clamped))
 
 
-class ConsumerAttached(OfCatalog, tag="con", frozen=True):
+class ConsumerAttached(OfMembers, tag="con", frozen=True):
     """A consumer holds consumers/<id>.lock and receives on the subscription."""
 
     subscription: int
@@ -185,7 +188,7 @@ class ConsumerAttached(OfCatalog, tag="con", frozen=True):
     priority: int = 0
 
 
-class ConsumerDetached(OfCatalog, tag="coff", frozen=True):
+class ConsumerDetached(OfMembers, tag="coff", frozen=True):
     """The consumer closed itself, or was found dead."""
 
     subscription: int
@@ -259,7 +262,7 @@ Mark = tuple[int, int, int]
 Due = tuple[int, str, int]  # an instant to come: wall ms, boot id, boot ms
 
 
-class CursorOpened(OfCursor, tag="curs", frozen=True):
+class CursorOpened(OfReturns, tag="curs", frozen=True):
     """The subscription starts after this position in the partition."""
 
     subscription: int
@@ -316,7 +319,7 @@ class PendingCommitted(OfCursor, tag="pcom", frozen=True):
     mark_delete: Mark
 
 
-class PendingAborted(OfCursor, tag="pabo", frozen=True):
+class PendingAborted(OfReturns, tag="pabo", frozen=True):
     """What the transaction held is PENDING again, each with one more redelivery."""
 
     subscription: int
@@ -332,7 +335,7 @@ class AckConflicted(OfCursor, tag="conf", frozen=True):
     partition: int
 
 
-class CursorTrimmed(OfCursor, tag="ctrm", frozen=True):
+class CursorTrimmed(OfReturns, tag="ctrm", frozen=True):
     """Ledgers were trimmed: mark-delete moved over them, and what transactions still hold is this.
 
     pending: (coordinator, sequence, runs, cumulative, count) of those that held trimmed messages
@@ -360,8 +363,14 @@ class Leased(OfCursor, tag="leas", frozen=True):
     due: Due | None = None
     ahead: int = 0
 
+    def facet(self) -> Component | None:
+        """Whoever waits for others' messages has to know when they may come back."""
+        if self.due is None and not self.ahead:
+            return None
+        return returns(self.subscription, self.partition)
 
-class Returned(OfCursor, tag="ret", frozen=True):
+
+class Returned(OfReturns, tag="ret", frozen=True):
     """Messages are no longer leased, and are delivered again.
 
     consumer:  who had them, 0: any
@@ -378,7 +387,7 @@ class Returned(OfCursor, tag="ret", frozen=True):
     due: Due | None = None
 
 
-class Sought(OfCursor, tag="seek", frozen=True):
+class Sought(OfReturns, tag="seek", frozen=True):
     """Up to this position everything is DELETED, after it nothing; counts and leases are void."""
 
     subscription: int
@@ -450,7 +459,7 @@ class BucketDeleted(OfFilesAndDelayed, tag="bdel", frozen=True):
     paths: list[str]
 
 
-class Promoted(OfCursor, tag="prom", frozen=True):
+class Promoted(OfReturns, tag="prom", frozen=True):
     """These messages are released on the subscription: delivered whatever their time."""
 
     subscription: int

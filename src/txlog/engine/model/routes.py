@@ -6,6 +6,9 @@ replay needs to load no fold that the frames do not change.
 
 Most ops have a *home*, the fold that takes each of them, and only some of these have others: what
 hands out ops asks for the home alone where the class has no `others`. `components` are all.
+
+A *facet* is a part of a component that somebody may wait for: what comes back to a cursor, who the
+consumers of a subscription are. It has a name like a component, and an op says whether it is of it.
 """
 
 from __future__ import annotations
@@ -37,6 +40,29 @@ class _Subscribed(Protocol):
     def partition(self) -> int: ...
 
 
+class _OfSubscription(Protocol):
+    @property
+    def subscription(self) -> int: ...
+
+
+def returns(subscription: int, partition: int) -> Component:
+    """The facet of a cursor after which a consumer may get a message that nobody has sent.
+
+    Without what acknowledges and what hands out: both only leave less to the others.
+    """
+    return ("returns", subscription, partition)
+
+
+def peers(subscription: int) -> Component:
+    """What a consumer waits for that a peer's death ends; no op is of it, as nobody writes it."""
+    return ("peers", subscription, 0)
+
+
+def members(subscription: int) -> Component:
+    """The facet of the catalog that says which consumers a subscription has."""
+    return ("members", subscription, 0)
+
+
 class Routed(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """An op whose folds depend on what it holds: it names them itself."""
 
@@ -51,6 +77,14 @@ class OfCatalog(Routed, frozen=True):
     def components(self) -> tuple[Component, ...]:
         """Which folds take it."""
         return (CATALOG,)
+
+
+class OfMembers(OfCatalog, frozen=True):
+    """An op that changes who consumes a subscription, and nothing else in the catalog."""
+
+    def facet(self: _OfSubscription) -> Component:
+        """What of the catalog it changes."""
+        return members(self.subscription)
 
 
 class OfFiles(Routed, frozen=True):
@@ -127,6 +161,14 @@ class OfCursor(Routed, frozen=True):
     def components(self: _Subscribed) -> tuple[Component, ...]:
         """Which folds take it."""
         return (("cursor", self.subscription, self.partition),)
+
+
+class OfReturns(OfCursor, frozen=True):
+    """An op after which a consumer may get what it could not have before."""
+
+    def facet(self: _Subscribed) -> Component:
+        """What of the cursor it changes."""
+        return returns(self.subscription, self.partition)
 
 
 class OfTopicAndWatermark(Routed, frozen=True):

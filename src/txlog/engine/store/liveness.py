@@ -27,6 +27,12 @@ def consumer_lock(number: int) -> str:
     return f"{CONSUMERS_DIR}/{number}.lock"
 
 
+def consumer_of(path: str) -> int:
+    """The consumer whose lock file this is; 0: it is that of nobody."""
+    name = path.removeprefix(f"{CONSUMERS_DIR}/").removesuffix(".lock")
+    return int(name) if name.isascii() and name.isdigit() else 0
+
+
 def seat_lock(topic: int, epoch: int) -> str:
     """The lock file of an exclusive producer of a topic; held by one process, once."""
     return f"{CONSUMERS_DIR}/{topic}-{epoch}.lock"

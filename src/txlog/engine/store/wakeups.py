@@ -6,6 +6,10 @@ closes its lock file; or when another thread of the handle rings. One watch with
 serves all threads: whoever holds the gate polls it, and the others wait for the gate. It is made by
 the first wait. There is never a thread.
 
+Of a consumer that has left or died the lock file is told, so its number is known, and what leaves
+something behind that is not flushed has written it before it tells. So whoever asks the journal and
+the catalog knows whom it concerns (aio/waits); threads look for themselves.
+
 What is appended and not flushed matters to few: to who previews open transactions, to who waits for
 what others hold in hand. Only while such a call waits are the journal's appends watched, too
 (`heed_appends`). They raise `count` as well, since whoever holds the gate must let the others look,
@@ -23,7 +27,7 @@ keep it short. A clock that is moved by hand has no part in this: its users look
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from threading import RLock
 from typing import Any, Final
 
@@ -33,7 +37,7 @@ from txlog.clock import Clock, SystemClock
 from txlog.engine.storage.disk.protocol import Disk, Told, Watch
 from txlog.engine.storage.journal.file import JOURNAL_DIR, list_journals
 from txlog.engine.storage.journal.witness import WITNESS_PATH, Witness, Witnessed
-from txlog.engine.store.liveness import CONSUMERS_DIR
+from txlog.engine.store.liveness import CONSUMERS_DIR, consumer_of
 from txlog.errors import MissingFile, TxlogError
 
 STALL_SECONDS: Final = 0.25
@@ -41,6 +45,9 @@ STALL_SECONDS: Final = 0.25
 WAIT_SECONDS_MAX: Final = 3600.0
 HEED_SECONDS: Final = 1.0
 """How long appends are told after the last wait for one: the next wait often comes soon."""
+GONE_MAX: Final = 1000
+"""Of so many that left it is known who they were; with more since a look, everybody looks."""
+UNKNOWN: Final = -1
 
 
 class Tally:
@@ -48,37 +55,58 @@ class Tally:
 
     count:      all of it
     news:       all but appends
-    flushes:    of the news those that say no more than that something became durable
-    departures: how often a consumer has left or died
+    known:      of the news those of which can be asked whom they concern: they say no more than
+                that something became durable, or who has left
+    gone:       how often a consumer has left or died, and which were the last; 0: one has given
+                messages back, UNKNOWN: it was not told who
     beginnings: how often something began to be told; who looked before that must look again
     """
 
-    __slots__ = ("appends", "beginnings", "count", "departures", "flushes", "news")
+    __slots__ = ("appends", "beginnings", "count", "gone", "known", "news")
 
     def __init__(self) -> None:
-        self.count = self.news = self.appends = self.flushes = 0
-        self.departures = self.beginnings = 0
+        self.count = self.news = self.appends = self.known = self.beginnings = 0
+        self.gone: tuple[int, tuple[int, ...]] = (0, ())
 
     def copy(self) -> Tally:
         """As it is now; what is told meanwhile raises the count once more."""
         made = Tally()
         made.count = self.count  # first, as it rises last
-        made.flushes = self.flushes  # before the news, which rise after it
+        made.known = self.known  # before the news, which rise after it
         made.news, made.appends = self.news, self.appends
-        made.departures, made.beginnings = self.departures, self.beginnings
+        made.gone, made.beginnings = self.gone, self.beginnings
         return made
 
     @property
     def others(self) -> int:
         """How much was told that may concern anybody."""
-        return self.news - self.flushes
+        return self.news - self.known
 
-    def add(self, *, is_append: bool = False, is_flush: bool = False) -> None:
+    @property
+    def departures(self) -> int:
+        """How often a consumer has left or died, or given messages back."""
+        return self.gone[0]
+
+    def gone_since(self, departures: int) -> frozenset[int]:
+        """Which consumers have left or died since there were so many departures; as of gone."""
+        count, last = self.gone
+        new = count - departures
+        if new <= 0:
+            return frozenset()
+        return frozenset(last[-new:]) if new <= len(last) else frozenset([UNKNOWN])
+
+    def depart(self, consumers: Iterable[int]) -> None:
+        """Consumers have left; whoever notes it adds it, too."""
+        count, last = self.gone
+        new = tuple(consumers)
+        self.gone = (count + len(new), (*last, *new)[-GONE_MAX:])
+
+    def add(self, *, is_append: bool = False, is_known: bool = False) -> None:
         """Something was told."""
         if is_append:
             self.appends += 1
         else:
-            self.flushes += is_flush
+            self.known += is_known
             self.news += 1
         self.count += 1  # last: whoever sees it sees what has raised it
 
@@ -276,18 +304,29 @@ class Wakeups:
             told -= {heard}
             self.tally.add(is_append=True)
             self._heard.came(watch)
-        if told - {WITNESS_PATH} or (watch is not None and not watch.has(WITNESS_PATH)):
-            if CONSUMERS_DIR in told:
-                self.tally.departures += 1
+        left = {one for one in told if one.startswith(CONSUMERS_DIR)}
+        if told - left - {WITNESS_PATH} or not self._has_all(watch):
+            if left:
+                self.tally.depart([UNKNOWN])
             self._arm()
             self.tally.add()
+        elif left:
+            self.tally.depart(map(consumer_of, left))
+            # what became durable with it is in the journal, where whoever asks looks anyway
+            is_known = _is_same(before, self._seen) or _is_further(before, self._seen)
+            self.tally.add(is_known=is_known)
         elif told and not _is_same(before, self._seen):
-            self.tally.add(is_flush=_is_further(before, self._seen))
+            self.tally.add(is_known=_is_further(before, self._seen))
         elif (
             not (told or has_appended) and self._patience() == STALL_SECONDS and before is not None
         ):
             self._stalled = before.seq
             self.tally.add()
+
+    @staticmethod
+    def _has_all(watch: Watch | None) -> bool:
+        """Whether all is still watched of which whoever waits has to hear."""
+        return watch is None or (watch.has(WITNESS_PATH) and watch.has(CONSUMERS_DIR))
 
     def ring(self) -> None:
         """Have every waiting thread of this handle look again."""

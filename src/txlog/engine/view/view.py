@@ -101,18 +101,20 @@ FOLDS = _Folds()
 class _Takes(dict[str, Take]):
     """What applies an op of one type, by kind of fold; looked up when it is first needed.
 
-    is_rule:    its home is the catalog
+    is_rule:    its home is the catalog, and it is not of a facet
     is_special: the view itself takes something of it, or it has no home
     has_others: it may have other folds than its home
+    has_facet:  it may be of a facet of its home
     """
 
-    __slots__ = ("_op", "has_home", "has_others", "is_rule", "is_special")
+    __slots__ = ("_op", "has_facet", "has_home", "has_others", "is_rule", "is_special")
 
     def __init__(self, op: type) -> None:
         self._op = op
         self.has_home = hasattr(op, "home")
         self.has_others = hasattr(op, "others")
-        self.is_rule = issubclass(op, OfCatalog)
+        self.has_facet = hasattr(op, "facet")
+        self.is_rule = issubclass(op, OfCatalog) and not self.has_facet
         self.is_special = op in NOTED or self.is_rule or not self.has_home
 
     def __missing__(self, kind: str) -> Take:
@@ -191,6 +193,7 @@ class View:
         "_deadline",
         "_delays",
         "_dumps",
+        "_facets",
         "_forgotten",
         "_loaded",
         "_ruled",
@@ -236,7 +239,9 @@ class View:
         self._delays: set[int] = set()  # partitions whose delayed index changed since asked
         # the LSN of the last op since the manifest, what changed last behind the others
         self._changed: dict[Component, int] = {}
-        self._ruled = 0  # likewise of the catalog, but for what only counts transactions
+        self._facets: dict[Component, int] = {}  # the same of facets
+        # the same of the catalog, but for its facets and for what only counts transactions
+        self._ruled = 0
 
     # --- loading -----------------------------------------------------------------------------
 
@@ -326,6 +331,7 @@ class View:
             else:
                 del items[:gone]
         self._changed = {k: lsn for k, lsn in self._changed.items() if lsn > newer.cut_lsn}
+        self._facets = {k: lsn for k, lsn in self._facets.items() if lsn > newer.cut_lsn}
         self.files.adopt(newer)
         self._dumps = {(ref.kind, ref.a, ref.b): ref for ref in newer.dumps}
         self._forgotten = {k: lsn for k, lsn in self._forgotten.items() if lsn > newer.cut_lsn}
@@ -384,6 +390,9 @@ class View:
             key = op.home()  # type: ignore[union-attr]
             changed.pop(key, None)
             changed[key] = lsn
+            if takes.has_facet and (facet := op.facet()) is not None:  # type: ignore[union-attr]
+                self._facets.pop(facet, None)
+                self._facets[facet] = lsn
             state = state_of(key)
             if state is None:
                 self._keep(key, lsn, time_ms, op)
@@ -541,30 +550,34 @@ class View:
         return sorted(self._changed)
 
     def stamps(self, keys: Iterable[Component]) -> tuple[int, ...]:
-        """The LSN of the last op of each component, 0 for one before the checkpoint.
+        """The LSN of the last op of each component or facet, 0 for one before the checkpoint.
 
-        While they are the same, and no checkpoint was adopted, so are the components; but the
-        catalog counts transactions meanwhile.
+        While they are the same, and no checkpoint was adopted, so are these; but the catalog counts
+        transactions meanwhile, and has consumers come and go, which is a facet of its own.
         """
-        changed, ruled = self._changed, self._ruled
+        changed, facets = self._changed, self._facets
         return (
             self.manifest.generation,
-            *(ruled if key == CATALOG else changed.get(key, 0) for key in keys),
+            *(
+                self._ruled if key == CATALOG else changed.get(key, 0) or facets.get(key, 0)
+                for key in keys
+            ),
         )
 
     def changed_since(self, lsn: int) -> set[Component] | None:
-        """The components with an op after an LSN, as of stamps; None: a checkpoint hides some.
+        """Components and facets with an op after an LSN; None: a checkpoint hides some.
 
         cost: that of what it returns
         """
         if lsn < self.manifest.cut_lsn:
             return None
         out = {CATALOG} if self._ruled > lsn else set[Component]()
-        for key in reversed(self._changed):
-            if self._changed[key] <= lsn:
-                break
-            if key != CATALOG:
-                out.add(key)
+        for known in (self._changed, self._facets):
+            for key in reversed(known):
+                if known[key] <= lsn:
+                    break
+                if key != CATALOG:
+                    out.add(key)
         return out
 
     def waiting(self, kind: str) -> list[tuple[Component, list[tuple[int, int, Op]]]]:

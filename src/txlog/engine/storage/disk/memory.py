@@ -291,7 +291,7 @@ class MemoryWatch:
         for path, seen in [*self._seen.items()]:
             now = self._state(path)
             if now != seen:
-                told.add(path)
+                told |= self._told(path, seen, now)
                 self._seen[path] = now
             if now is None:
                 del self._seen[path]
@@ -311,6 +311,13 @@ class MemoryWatch:
             self._state(path) != old for path, old in [*self._seen.items()]
         )
 
+    def _told(self, path: str, seen: object, now: object) -> set[str]:
+        """What is told of a path: of closings the files, if no more than files is another."""
+        if self._what[path] != "closings" or not (isinstance(seen, dict) and isinstance(now, dict)):
+            return {path}
+        others = {name for name in {*seen, *now} if seen.get(name) != now.get(name)}
+        return {f"{path}/{name}" if name else path for name in others}
+
     def _state(self, path: str) -> object:
         node = self._disk.find(path)
         if node is None:
@@ -320,8 +327,8 @@ class MemoryWatch:
         holders = self._disk.machine.holders
         if self._what[path] == "names":
             return sorted(node.entries)
-        told = self._disk.machine.announced
-        return [told, *((name, child in holders) for name, child in sorted(node.entries.items()))]
+        told: dict[str, int] = {"": self._disk.machine.announced}
+        return told | {name: child in holders for name, child in node.entries.items()}
 
 
 # --- the disk --------------------------------------------------------------------------------

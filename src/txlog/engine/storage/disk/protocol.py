@@ -135,8 +135,8 @@ class Watch(Protocol):
         """Tell of a path from now on; False if that is impossible.
 
         what: "writes" to a file, and its end; "names" that come to a directory; "closings": a file
-              in a directory was closed that was open for writing, or removed, or `announce`;
-              "moves" of a directory, and its end
+              in a directory was closed that was open for writing, or removed, which tells of that
+              file, or `announce`, which tells of the directory; "moves" of a directory, and its end
         Needed again after what the name leads to was replaced, and harmless otherwise.
         """
 

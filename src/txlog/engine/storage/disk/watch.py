@@ -37,7 +37,7 @@ _WAIT_MS_MAX = 1 << 30
 class PosixWatch(Handle):
     """`Watch` by inotify."""
 
-    __slots__ = ("_at", "_files", "_paths", "_root")
+    __slots__ = ("_at", "_files", "_named", "_paths", "_root")
 
     def __init__(self, root: Handle) -> None:
         """raises: OSError: this machine cannot tell"""
@@ -46,6 +46,7 @@ class PosixWatch(Handle):
         self._paths: dict[int, str] = {}  # by number of the watch
         self._at: dict[str, int] = {}
         self._files: set[str] = set()
+        self._named: set[int] = set()  # of which the names in them are told
 
     def fileno(self) -> int:
         return self.fd
@@ -64,6 +65,8 @@ class PosixWatch(Handle):
         self._paths[number], self._at[path] = path, number
         if what == "writes":
             self._files.add(path)
+        elif what == "closings":
+            self._named.add(number)
         return True
 
     def wait(self, seconds: float | None) -> frozenset[str]:
@@ -80,20 +83,24 @@ class PosixWatch(Handle):
                 while at < len(data):
                     number, what, _, length = _EVENT.unpack_from(data, at)
                     at += _EVENT.size + length
-                    self._note(number, what, told)
+                    self._note(number, what, told, data[at - length : at])
         except OSError as error:  # nothing more; or it is closed
             number_of(error)
         return frozenset(told)
 
-    def _note(self, number: int, what: int, told: set[str]) -> None:
+    def _note(self, number: int, what: int, told: set[str], name: bytes) -> None:
         if what & _OVERFLOW:
             told.update(self._at)
         path = self._paths.get(number, "")
-        told.add(path)
+        if path and name and number in self._named:
+            told.add(f"{path}/{os.fsdecode(name.rstrip(bytes(1)))}")
+        else:
+            told.add(path)
         if what & (_ATTRIB | _MOVE_SELF) and path in self._files:
             told.add("")  # it may have lost its name, although somebody has it open
         if what & _IGNORED and path:
             self._paths.pop(number, None)  # another thread may drop it at the same moment
+            self._named.discard(number)
             if self._at.get(path) == number:
                 self._at.pop(path, None)
 
@@ -102,6 +109,7 @@ class PosixWatch(Handle):
         if number is None:
             return
         self._paths.pop(number, None)
+        self._named.discard(number)
         self._files.discard(path)
         try:
             remove_watch(self.fd, number)

@@ -1,0 +1,376 @@
+"""Who waits as a task hears of consumers that leave or die, and of no others.
+
+Nothing is looked at again by time here: a wake-up that is missing is a task that does not end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import threading
+from collections.abc import Callable, Coroutine, Iterator
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+import txlog
+import txlog.aio
+from txlog.api.reading import pause
+
+pytestmark = pytest.mark.usefixtures("quick_disk")
+LONG_S = 600.0
+ENOUGH_S = 15  # far less than the rest that a lost wake-up would end
+KINDS = ("shared", "key-shared", "failover")
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> str:
+    made = str(tmp_path / "store")
+    txlog.init(made, free_bytes_min=0)
+    with txlog.open(made) as client:
+        client.create_topic("fence")
+        for topic in ("t", "elsewhere"):
+            client.create_topic(topic)
+            for kind in KINDS:
+                client.create_subscription(topic, kind, type=kind)
+    return made
+
+
+@pytest.fixture(autouse=True)
+def never_polling(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pause, "REST_SECONDS_MAX", LONG_S)
+    monkeypatch.setattr("txlog.api.consuming.receive.REST_SECONDS_MAX", LONG_S)
+    monkeypatch.setattr("txlog.api.consuming.ahead.REST_SECONDS_MAX", LONG_S)
+    monkeypatch.setattr("txlog.aio.waits.STALL_SECONDS", LONG_S)  # on a machine under load
+
+
+@pytest.fixture
+def looks(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """Of each look of a waiting consumer its topic and subscription."""
+    made: list[str] = []
+    look = pause.Waiting.look
+
+    def looked(waiting: pause.Waiting) -> bool:
+        of = waiting._rest.__self__  # type: ignore[attr-defined]
+        made.append(f"{of.short}/{of._receiving.subscription.name}")
+        return look(waiting)
+
+    monkeypatch.setattr(pause.Waiting, "look", looked)
+    yield made
+
+
+class Scene:
+    """A client whose tasks wait, and another process."""
+
+    def __init__(self, here: txlog.aio.Client, there: txlog.Client) -> None:
+        self.here, self.there = here, there
+        self._fence = there.producer("fence")
+
+    async def waiting(self, topic: str, kind: str, **options: Any) -> asyncio.Task[Any]:
+        consumer = await self.here.consumer(topic, kind, **options)
+        return asyncio.ensure_future(consumer.receive())
+
+    async def at_rest(self, count: int) -> None:
+        waits = self.here._waits
+        while sum(not one.done() for one in waits._resting) < count or waits._following is not None:
+            await asyncio.sleep(0)
+
+    async def all_told(self, count: int) -> None:
+        """What the other process did was passed on, and so many tasks rest again."""
+        self._fence.send(b"fence")
+        lsn = self.there._store.refresh()
+        while self.here._waits._followed < lsn:
+            await asyncio.sleep(0)
+        await self.at_rest(count)
+
+
+def run(path: str, main: Callable[[Scene], Coroutine[Any, Any, None]]) -> None:
+    async def opened() -> None:
+        with txlog.open(path) as there:
+            async with txlog.aio.open(path) as here, asyncio.timeout(ENOUGH_S):
+                await main(Scene(here, there))
+
+    asyncio.run(opened())
+
+
+def died(consumer: Any) -> None:
+    """Let the kernel free its lock, and nobody write that it left."""
+    lock = consumer._member._lock
+    assert lock is not None
+    lock.close()
+
+
+def value(message: txlog.Message | None) -> bytes:
+    assert message is not None and message.value is not None
+    return message.value
+
+
+def took(consumer: Any) -> txlog.Message:
+    found = consumer.receive()
+    assert found is not None
+    return cast(txlog.Message, found)
+
+
+@pytest.mark.parametrize("leave", [lambda one: one.close(), died], ids=["leaves", "dies"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_one_had_that_leaves_comes_to_its_peers(
+    path: str, looks: list[str], kind: str, leave: Callable[[Any], None]
+) -> None:
+    """At once, though nothing of it is flushed; nobody else looks."""
+
+    async def main(scene: Scene) -> None:
+        peer = scene.there.consumer("t", kind, name="a")
+        scene.there.producer("t").send(b"m", key=b"k")
+        assert took(peer).value == b"m"
+        others = [await scene.waiting("elsewhere", other) for other in KINDS]
+        others += [await scene.waiting("t", other) for other in KINDS if other != kind]
+        heir = await scene.waiting("t", kind, name="b")
+        for one in others[3:]:  # of them each has a cursor of its own, and the message
+            assert value(await one) == b"m"
+        await scene.all_told(4)
+        looks.clear()
+        leave(peer)
+        assert value(await heir) == b"m"
+        await scene.all_told(3)
+        assert set(looks) == {f"t/{kind}"}
+        assert len(looks) <= 20
+        for one in others[:3]:
+            one.cancel()
+
+    run(path, main)
+
+
+def test_one_that_had_nothing_leaves_without_a_look(path: str, looks: list[str]) -> None:
+    """From here or elsewhere; who comes wakes no peer of a shared subscription, either."""
+
+    async def main(scene: Scene) -> None:
+        tasks = [await scene.waiting("t", "shared") for _ in range(3)]
+        tasks += [await scene.waiting("elsewhere", kind) for kind in KINDS]
+        await scene.at_rest(6)
+        looks.clear()
+        for _ in range(3):
+            scene.there.consumer("t", "shared").close()
+            mine = await scene.here.consumer("t", "shared")
+            await mine.close()
+            await scene.all_told(6)
+        assert looks == []
+        for one in tasks:
+            one.cancel()
+
+    run(path, main)
+
+
+def test_who_is_next_looks_when_members_come_and_go(path: str, looks: list[str]) -> None:
+    """Which of them a message is for depends on all of them."""
+
+    async def main(scene: Scene) -> None:
+        first = scene.there.consumer("t", "failover", name="a")
+        second = await scene.waiting("t", "failover", name="b")
+        keys = [await scene.waiting("t", "key-shared") for _ in range(2)]
+        await scene.at_rest(3)
+        looks.clear()
+        scene.there.consumer("t", "key-shared").close()
+        await scene.all_told(3)
+        assert set(looks) == {"t/key-shared"}
+        looks.clear()
+        first.close()
+        await scene.all_told(3)
+        assert set(looks) == {"t/failover"}
+        scene.there.producer("t").send(b"m", key=b"k")
+        assert value(await second) == b"m"
+        for one in keys:
+            one.cancel()
+
+    run(path, main)
+
+
+def test_acknowledgements_and_leases_wake_nobody(path: str, looks: list[str]) -> None:
+    """They leave less to the others. What comes back does wake them."""
+
+    async def main(scene: Scene) -> None:
+        peer = scene.there.consumer("t", "shared", receiver_queue_size=0)
+        for text in (b"1", b"2", b"3"):
+            scene.there.producer("t").send(text)
+        first, _, _ = took(peer), took(peer), took(peer)
+        mine = await scene.waiting("t", "shared")
+        await scene.at_rest(1)
+        scene.there.producer("t").send(b"4")
+        assert value(await mine) == b"4"
+        mine = await scene.waiting("t", "shared")
+        await scene.all_told(1)
+        looks.clear()
+        with scene.there.transaction() as txn:
+            peer.acknowledge(first, txn=txn)
+        await scene.all_told(1)
+        assert looks == []
+        peer.redeliver_unacknowledged_messages()
+        assert value(await mine) == b"2"
+
+    run(path, main)
+
+
+def test_a_standby_takes_over_when_the_one_before_has_acknowledged(path: str) -> None:
+    """It is active by its name, and gets nothing while the other has messages in hand."""
+
+    async def main(scene: Scene) -> None:
+        before = scene.there.consumer("t", "failover", name="b", receiver_queue_size=0)
+        scene.there.producer("t").send(b"1")
+        message = took(before)
+        scene.there.producer("t").send(b"2")
+        after = await scene.waiting("t", "failover", name="a")
+        await scene.all_told(1)
+        before.acknowledge(message)
+        scene.there.flush()
+        assert value(await after) == b"2"
+
+    run(path, main)
+
+
+@pytest.mark.parametrize("kind", ["shared", "key-shared"])
+def test_what_comes_back_later_comes_then(path: str, kind: str) -> None:
+    """A delayed nack is told as it is made, so that whoever waits knows when to look."""
+
+    async def main(scene: Scene) -> None:
+        peer = scene.there.consumer("t", kind)
+        scene.there.producer("t").send(b"m", key=b"k")
+        message = took(peer)
+        mine = await scene.waiting("t", kind)
+        await scene.all_told(1)
+        peer.negative_acknowledge(message, 50)
+        peer.close()
+        assert value(await mine) == b"m"
+
+    run(path, main)
+
+
+@pytest.mark.parametrize("ack_timeout_ms", [None, 600_000])
+def test_a_time_out_of_a_peer_is_known_to_who_waits(
+    path: str, looks: list[str], ack_timeout_ms: int | None
+) -> None:
+    """If the peer hangs, the others have to give back what it let run out."""
+
+    async def main(scene: Scene) -> None:
+        peer = scene.there.consumer("t", "failover", name="a", ack_timeout_ms=ack_timeout_ms)
+        standby = await scene.waiting("t", "failover", name="b")
+        await scene.at_rest(1)
+        scene.there.producer("t").send(b"m")
+        await scene.all_told(1)
+        looks.clear()
+        assert took(peer).value == b"m"
+        await scene.all_told(1)
+        assert bool(looks) == bool(ack_timeout_ms)
+        standby.cancel()
+
+    run(path, main)
+
+
+def test_who_looks_while_it_is_asked_whom_a_death_concerns_is_asked_about_again(path: str) -> None:
+    """Its look knows of the departure, and was not thorough."""
+
+    async def main(scene: Scene) -> None:
+        peer = scene.there.consumer("t", "shared")
+        scene.there.producer("t").send(b"m")
+        took(peer)
+        mine = await scene.waiting("t", "shared")
+        await scene.all_told(1)
+        gate, waits = threading.Event(), scene.here._waits
+        blocked = asyncio.ensure_future(scene.here.run(lambda sync: gate.wait(60)))
+        await asyncio.sleep(0)
+        died(peer)
+        while waits._following is None:
+            await asyncio.sleep(0)
+        [resting] = waits._resting
+        resting.set_result(None)  # as time does
+        while waits._resting:
+            await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        gate.set()
+        assert value(await mine) == b"m"
+        await blocked
+
+    run(path, main)
+
+
+def test_with_too_many_departures_everybody_looks(
+    path: str, looks: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is not remembered without end who has left."""
+    monkeypatch.setattr("txlog.engine.store.wakeups.GONE_MAX", 2)
+
+    async def main(scene: Scene) -> None:
+        peer = scene.there.consumer("t", "shared")
+        scene.there.producer("t").send(b"m")
+        took(peer)
+        mine = await scene.waiting("t", "shared")
+        other = await scene.waiting("elsewhere", "shared")
+        await scene.all_told(2)
+        looks.clear()
+        died(peer)
+        for _ in range(3):  # before anything is passed on
+            scene.there.consumer("elsewhere", "failover").close()
+        assert value(await mine) == b"m"
+        await scene.all_told(1)
+        assert "elsewhere/shared" in looks
+        other.cancel()
+
+    run(path, main)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_nobody_sleeps_through_a_departure(path: str, seed: int) -> None:
+    """Consumers come, take, and leave or die with messages in hand, here and elsewhere, all the
+    time: whoever stays acknowledges each message in the end.
+    """
+    chance = random.Random(seed)
+    count = 40
+
+    async def drain(scene: Scene, kind: str, done: set[bytes]) -> None:
+        consumer = await scene.here.consumer("t", kind)
+        while len(done) < count:
+            message = await consumer.receive()
+            assert message is not None
+            await consumer.acknowledge(message)
+            done.add(value(message))
+
+    async def visit(scene: Scene, kind: str, done: set[bytes]) -> None:
+        mine = random.Random(f"{seed} {kind}")
+        while len(done) < count:
+            if mine.random() < 0.5:
+                here = await scene.here.consumer("t", kind)
+                taking = asyncio.ensure_future(here.receive())
+                for _ in range(mine.randrange(20)):
+                    await asyncio.sleep(0)
+                taking.cancel()
+                await asyncio.wait([taking])
+                await here.close()
+                continue
+
+            def pass_by() -> None:
+                there = scene.there.consumer("t", kind)
+                there.receive_batch(mine.randrange(1, 4), 0)
+                if mine.random() < 0.5:
+                    died(there)
+                else:
+                    there.close()
+
+            await asyncio.to_thread(pass_by)
+
+    async def main(scene: Scene) -> None:
+        tasks = []
+        for kind in KINDS:
+            done: set[bytes] = set()
+            drains = [asyncio.ensure_future(drain(scene, kind, done)) for _ in range(3)]
+            visits = asyncio.ensure_future(visit(scene, kind, done))
+            tasks.append((drains, visits))
+        producer = await scene.here.producer("t")
+        for number in range(count):
+            await producer.send(b"%d" % number, key=b"%d" % chance.randrange(5))
+        for drains, visits in tasks:
+            await asyncio.wait(drains, return_when=asyncio.FIRST_COMPLETED)
+            await visits
+            for one in drains:
+                one.cancel()
+            await asyncio.wait(drains)
+
+    run(path, main)
