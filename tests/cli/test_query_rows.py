@@ -7,15 +7,17 @@ import random
 from collections.abc import Callable
 from datetime import date, time, timedelta
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from tests.text import one_by_one
 from tests.text.random_messages import BYTES, JSON, TEXTS
 from txlog.cli.output.output import Output
-from txlog.cli.output.query_rows import Printed, values
+from txlog.cli.output.query_rows import Printed, values, write_out
 from txlog.cli.terminal.tables import Look
 from txlog.text import columns
 
@@ -139,3 +141,18 @@ def test_more_rows() -> None:
     """The same of a thousand others."""
     for seed in range(1000, 2000):
         check(seed)
+
+
+def test_a_file_of_rows_has_groups_of_many_batches(tmp_path: Path) -> None:
+    schema = pa.schema([("n", pa.int64()), ("text", pa.string())])
+    batches = [
+        pa.record_batch([pa.array([at, None]), pa.array([str(at), "x"])], schema)
+        for at in range(300)
+    ]
+    batches.insert(7, batches[0].slice(0, 0))
+    path = tmp_path / "rows.parquet"
+    assert write_out(str(path), (schema, iter(batches)), force=False) == 600
+    assert pq.read_metadata(path).num_row_groups == 1
+    assert pq.read_table(path).equals(pa.Table.from_batches(batches))
+    assert write_out(str(path), (schema, iter(())), force=True) == 0
+    assert pq.read_table(path).schema.equals(schema)

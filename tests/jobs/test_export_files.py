@@ -8,6 +8,7 @@ import json
 import random
 import signal
 import subprocess
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +23,15 @@ from tests.text import one_by_one
 from tests.text.random_messages import random_table
 from txlog import Bound, Client, MessageId
 from txlog.engine.plan.reading.dispatch import RECEIVED
+from txlog.engine.storage.segment import gathered
 from txlog.errors import AlreadyExists, InvalidArgument, MessageNotFound, NotAllowed
+from txlog.jobs import export_files
 from txlog.jobs.export_files import (
     LOCK,
     STATE,
     export_directory,
     export_file,
+    export_stream,
     exported,
     writer,
 )
@@ -73,6 +77,26 @@ def shown(client: Client, topic: str = "t", wanted: Range | None = None) -> list
         (str(one.message_id), one.key, one.value, dict(one.properties), one.event_time)
         for one in client.reader(topic)
     ]
+
+
+def test_a_row_group_is_of_many_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # The footers of a file are in memory until its end: there must not be one for each table.
+    monkeypatch.setattr(export_files, "_AT_ONCE", 50)
+    bench = Bench(tmp_path / "store", coordinators=1)
+    bench.client.create_topic("t")
+    bench.client.producer("t").send_batch(pa.table({"value": [b"%d" % n for n in range(1000)]}))
+    to = tmp_path / "out.parquet"
+    export_file(bench.client, "t", str(to))
+    assert pq.read_metadata(to).num_row_groups == 1
+    with (tmp_path / "stream.parquet").open("wb") as sink:
+        export_stream(bench.client, "t", sink, form="parquet")
+    assert pq.read_metadata(tmp_path / "stream.parquet").num_row_groups == 1
+    few = partial(gathered, rows_max=120)
+    monkeypatch.setattr(export_files, "gathered", lambda tables, **_: few(tables))
+    export_file(bench.client, "t", str(to), force=True)
+    metadata = pq.read_metadata(to)
+    assert [metadata.row_group(n).num_rows for n in range(7)] == [150] * 6 + [100]
+    assert [row[2] for row in rows_of(to)] == [b"%d" % n for n in range(1000)]
 
 
 def rows_of(path: Path) -> list[tuple[Any, ...]]:

@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict, dataclass, field
 from itertools import chain
@@ -44,6 +44,7 @@ from txlog.engine.model.schema import INSTANT, PROPERTY_MAP
 from txlog.engine.plan.lookup import topic as find_topic
 from txlog.engine.plan.reading.ranges import ReadRange, is_settled, resolve_range
 from txlog.engine.storage.disk.posix import PosixDisk
+from txlog.engine.storage.segment import GROUP_BYTES, gathered
 from txlog.engine.storage.user_files import make_directory, remove_files, replace_file, replacing
 from txlog.engine.store.store import check_whole
 from txlog.engine.view.view import View
@@ -264,7 +265,8 @@ def _word(value: Any) -> str:
 STATE: Final = "_txlog-export.json"
 LOCK: Final = "_txlog-export.lock"
 PIECE_MESSAGES: Final = 1_000_000
-_AT_ONCE: Final = 65_536
+_AT_ONCE: Final = 16_384  # of one file
+_GROUP: Final = 65_536  # in a directory, of whose files many may be open: none waits for more
 _TEXT_ROWS: Final = 8_192  # their text is some MB
 _NAME: Final = re.compile(r"([0-9]{5})-([0-9]{12})-([0-9]{10})-([0-9]{7})\.[a-z]+")
 _TEMPORARY: Final = re.compile(rf"\.({_NAME.pattern}|{re.escape(STATE)})\.[0-9]+\.tmp")
@@ -301,11 +303,8 @@ def export_stream(
     counts = Counts()
     counts.files = 1
     with dropping(writer(form, sink, seeks=False)) as made:
-        for rows in client.read(topic, range=wanted, batch_messages=_AT_ONCE):
-            made.write(exported(rows))
-            counts.add(rows)
-            tell(f"{topic}: {counts.messages:,} messages")
-        made.close()
+        tables = client.read(topic, range=wanted, batch_messages=_AT_ONCE)
+        _write(made, tables, topic, form, counts, tell)
     return _answer(topic, "-", counts)
 
 
@@ -333,13 +332,25 @@ def export_file(
         replacing(path, only_new=not force) as file,
         dropping(writer(form, file)) as made,
     ):
-        for rows in tables:
-            made.write(exported(rows))
-            counts.add(rows)
-            tell(f"{topic}: {counts.messages:,} messages")
-        made.close()
+        _write(made, tables, topic, form, counts, tell)
     counts.files = 1
     return _answer(topic, path, counts)
+
+
+def _write(
+    made: Writer, tables: Iterable[pa.Table], topic: str, form: str, counts: Counts, tell: Tell
+) -> None:
+    """Write all of one file, and its end."""
+
+    def rows() -> Iterator[pa.Table]:
+        for received in tables:
+            counts.add(received)
+            tell(f"{topic}: {counts.messages:,} messages")
+            yield exported(received)
+
+    for some in gathered(rows(), bytes_max=GROUP_BYTES) if form == "parquet" else rows():
+        made.write(some)
+    made.close()
 
 
 def export_directory(
@@ -505,7 +516,7 @@ class _Directory:
             writers: dict[str, Writer] = {}
             name = ""
             while done < most:
-                rows = reader.take(min(_AT_ONCE, most - done))
+                rows = reader.take(min(_GROUP, most - done))
                 if not rows.num_rows:
                     break
                 name = name or _name(rows, partition, self.state.form)

@@ -14,7 +14,7 @@ from txlog.sql.parts import parts_for
 from txlog.sql.views_script import not_covered
 
 
-def resolved(client: Client, content: Content, *, uncommitted: bool) -> Iterator[pa.RecordBatch]:
+def resolved(client: Client, content: Content, *, uncommitted: bool) -> Iterator[pa.Table]:
     """The messages of a topic that are not covered, with the columns of Messages.plain.
 
     raises: Corruption; MissingFile when a checkpoint has removed files meanwhile
@@ -29,7 +29,8 @@ def resolved(client: Client, content: Content, *, uncommitted: bool) -> Iterator
             parts = parts_for(session, [part], client.open, is_typed=is_typed)
             messages = Messages([part], path, parts, is_typed=is_typed)
             messages.register(session)
-            yield from session.stream(messages.plain(uncommitted=uncommitted))
+            for batch in session.stream(messages.plain(uncommitted=uncommitted)):
+                yield pa.Table.from_batches([batch])
 
 
 def write_database(path: str, statements: Sequence[str]) -> None:

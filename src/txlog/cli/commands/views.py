@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 from collections.abc import Callable, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -207,9 +208,8 @@ def _complete(
     """
     completing = importlib.import_module("txlog.sql.views_complete")
     scripts = importlib.import_module("txlog.sql.views_script")
-    parquet = importlib.import_module("txlog.engine.storage.segment").arrow_module(
-        "pyarrow.parquet"
-    )
+    storage = importlib.import_module("txlog.engine.storage.segment")
+    parquet = storage.arrow_module("pyarrow.parquet")
     Path(folder).mkdir(parents=True, exist_ok=True)
     paths: list[str] = []
     count = 0
@@ -217,17 +217,17 @@ def _complete(
         path = os.path.join(folder, scripts.file_of(content))
         again = force or path in made
         _check_new(path, again)
-        batches = completing.resolved(client, content, uncommitted=uncommitted)
-        first: Any = next((batch for batch in batches if batch.num_rows), None)
+        tables = completing.resolved(client, content, uncommitted=uncommitted)
+        first: Any = next((table for table in tables if table.num_rows), None)
         if first is None:
             continue
         with (
             replacing(path, only_new=not again) as file,
             parquet.ParquetWriter(file, first.schema, version="2.6", compression="zstd") as writer,
         ):
-            for batch in (first, *batches):
-                writer.write_batch(batch)
-                count += batch.num_rows
+            for rows in storage.gathered(chain((first,), tables)):
+                writer.write_table(rows)
+                count += rows.num_rows
         paths.append(path)
         made.add(path)
     call.summary(f"wrote {counted(count, 'message')} to {folder}")

@@ -21,7 +21,7 @@ from msgspec.structs import replace
 
 from txlog.cli.output.output import Output, check_columns, delimited, tsv_cell
 from txlog.cli.terminal.tables import cell, table
-from txlog.engine.storage.segment import arrow_module
+from txlog.engine.storage.segment import arrow_module, gathered
 from txlog.engine.storage.user_files import replacing
 from txlog.errors import AlreadyExists, Usage
 from txlog.startup import compute as pc
@@ -289,15 +289,17 @@ def write_out(path: str, batches: Batches, *, force: bool) -> int:
     with replacing(path, only_new=not force) as file:
         if path.endswith(".csv"):
             return _write_csv(file, names, pieces)
+        tables = (pa.Table.from_batches([batch], schema) for batch in pieces)
         if path.endswith(".arrow"):
             writer = pa.ipc.new_file(file, schema)
         else:
             writer = arrow_module("pyarrow.parquet").ParquetWriter(file, schema, version="2.6")
+            tables = gathered(tables)
         count = 0
         with writer:
-            for batch in pieces:
-                writer.write_batch(batch)
-                count += batch.num_rows
+            for rows in tables:
+                writer.write_table(rows)
+                count += rows.num_rows
         return count
 
 
