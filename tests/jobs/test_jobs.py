@@ -22,7 +22,7 @@ from txlog.jobs.audit import audit
 from txlog.jobs.lateness import DELAYS_MS, lateness
 from txlog.jobs.local import Local
 from txlog.relation.relation import Source
-from txlog.relation.stored import ACKS, StoredRows
+from txlog.relation.stored import ACKS, StoredRows, part_rows
 from txlog.rows.jobs import Audit
 from txlog.sql.duck import Session
 
@@ -162,6 +162,10 @@ def test_each_check_finds_what_it_is_for(client: Client) -> None:
             tampered(held, rows=pa.concat_tables([held.rows, held.rows.slice(0, 1)])),
             {"entries", "messages", "ids", "sequences"},
         ),
+        "a part is there twice": (
+            tampered(held, parts=[*held.parts, held.parts[0]]),
+            {"files", "entries", "messages", "ids", "sequences"},
+        ),
         "a marker is unknown": (tampered(held, markers=held.markers.slice(1)), {"markers"}),
         "a marker counts another number": (
             tampered(held, markers=with_value(held.markers, "messages", 0, 7)),
@@ -221,15 +225,33 @@ def test_what_is_asked_share_by_share_is_answered_as_at_once(
         return arrow(self, sql)
 
     monkeypatch.setattr(auditing, "ROWS_AT_ONCE", auditing._rows(held) // 2)
+    monkeypatch.setattr(auditing, "BLOCKS_AT_ONCE", auditing._blocks(held) // 2)
     monkeypatch.setattr(Session, "arrow", noted)
     assert [list(auditing._checks(client, one, Local())) for one in cases] == at_once
-    # entries, transactions, ids
-    assert sum(", 3) = 1" in sql for sql in asked) == 3 * len(cases)
+    # entries, transactions, ids; the last once more where there are faults, to say which
+    assert sum(", 3) = 1" in sql for sql in asked) == 3 * len(cases) + 1
+    assert not any("DISTINCT" in sql and "mod(" in sql for sql in asked)
 
 
 def tampered_ref(ref: Any, **values: object) -> Any:
     """A file that is said to be otherwise."""
     return type(ref)(**{name: getattr(ref, name) for name in ref.__struct_fields__} | values)
+
+
+def test_what_is_held_of_a_part_is_where_it_lies(client: Client) -> None:
+    """Kills: rows of parts, with their values, in memory while the engine is asked."""
+    held = filled(client)
+    assert {source.ref.form for source in held.parts} == {"part"}
+    assert held.rows["file"].unique().to_pylist() == [""]
+    in_parts = sum(source.ref.rows for source in held.parts)
+    rows = pa.concat_tables(part_rows(held.parts, client.open))
+    assert rows.schema == held.rows.schema
+    assert rows.num_rows == in_parts > 0
+    with Local().stored(client, held) as ask:
+        asked = ask("SELECT role, partition, ledger, entry, file FROM stored WHERE file <> ''")
+    names = asked.column_names
+    order = [(name, "ascending") for name in names]
+    assert asked.sort_by(order).equals(rows.select(names).sort_by(order))
 
 
 def acks(held: StoredRows, last: int = 1, index_last: int = 0) -> pa.Table:

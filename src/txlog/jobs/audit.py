@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Final
 from txlog.api.client import Client
 from txlog.errors import CommandFailed, Corruption, TopicNotFound
 from txlog.ids import TopicName
-from txlog.jobs.engine import LARGE_CHUNKS, STORED, Ask, Engine, Tell, silent
+from txlog.jobs.engine import BLOCK, LARGE_CHUNKS, STORED, Ask, Engine, Tell, silent
 from txlog.relation.relation import Source
 from txlog.relation.stored import StoredRows, stored
 from txlog.startup import compute as pc
@@ -35,7 +35,10 @@ if TYPE_CHECKING:
 
 
 _TXN: Final = "partition, txn_most, txn_least"
-# Whether rows are there once, DuckDB tells by holding all of them: it is asked of about so many.
+_NUMBERS: Final = ("entry", "txn_index", "number")
+# Whether rows are there once, DuckDB tells by a bit for each, block by block: it is asked of about
+# so many blocks at a time. Which ones are not, it tells by holding all of so many rows.
+BLOCKS_AT_ONCE = 200_000
 ROWS_AT_ONCE = 4_000_000
 # Committed messages by the rows alone. Nothing here comes from a fold except large messages, whose
 # rows are in no file.
@@ -70,10 +73,16 @@ def audit(client: Client, topics: Sequence[str], engine: Engine, tell: Tell = si
         if all(held.name != name.full for held in holdings):
             raise TopicNotFound(f"there is no topic {name.short}", topic=name.short)
     checks: list[AuditCheck] = []
-    for held in holdings:
-        for check in _checks(client, held, engine):
-            checks.append(check)
-            tell(f"{held.topic}: {check['name']}")
+    files = [one for held in holdings for one in (*held.files, *held.large_files, *held.parts)]
+    pinned = client._pin(files)  # they are read again and again
+    try:
+        for held in holdings:
+            for check in _checks(client, held, engine):
+                checks.append(check)
+                tell(f"{held.topic}: {check['name']}")
+    finally:
+        if pinned is not None:
+            pinned.close()
     return {"failed": sum(not check["ok"] for check in checks), "check_list": checks}
 
 
@@ -110,13 +119,18 @@ def _damage(client: Client, files: Sequence[Source]) -> str | None:
 
 
 def _asked(held: StoredRows, ask: Ask, engine: Engine) -> Iterator[AuditCheck]:
-    shares = 1 + _rows(held) // ROWS_AT_ONCE if engine.name == "duckdb" else 1
+    is_shared = engine.name == "duckdb"
+    shares = 1 + _blocks(held) // BLOCKS_AT_ONCE if is_shared else 1
     yield from _files(held, ask)
     for name, sql in _SUMS.items():
-        yield from _compared(name, held, _summed(ask, sql, shares))
+        yield from _compared(name, held, _summed(ask, sql, shares, engine))
     yield from _messages(held, ask)
     for name, (unit, sql) in _FAULTS.items():
-        yield from _faults(name, unit, held, _summed(ask, sql, shares))
+        rows = _summed(ask, sql, shares, engine)
+        if name == "ids" and rows:  # which ones, and how many
+            some = 1 + _rows(held) // ROWS_AT_ONCE if is_shared else 1
+            rows = _summed(ask, _REPEATED, some, engine)
+        yield from _faults(name, unit, held, rows)
     yield _digest(held, ask, engine)
 
 
@@ -126,14 +140,20 @@ def _rows(held: StoredRows) -> int:
     return sum(int(pc.sum(column).as_py() or 0) for column in counted)
 
 
-def _summed(ask: Ask, sql: str, shares: int) -> list[dict[str, Any]]:
+def _blocks(held: StoredRows) -> int:
+    """About how many blocks: a ledger and a transaction have at least one each."""
+    return int(held.ledgers.num_rows + held.markers.num_rows) + _rows(held) // BLOCK
+
+
+def _summed(ask: Ask, sql: str, shares: int, engine: Engine) -> list[dict[str, Any]]:
     """The answer to SQL that names shares, share by share, with sums by partition."""
     if "%(" not in sql:
         rows: list[dict[str, Any]] = ask(sql).to_pylist()
         return rows
     found: dict[int, dict[str, Any]] = {}
+    of_block = {f"distinct_{name}": engine.distinct(f"{name} & {BLOCK - 1}") for name in _NUMBERS}
     for share in range(shares):
-        of = {name: _share(name, share, shares) for name in ("ledger", "txn_least")}
+        of = {name: _share(name, share, shares) for name in ("ledger", "txn_least")} | of_block
         for row in ask(sql % of).to_pylist():
             known = found.setdefault(row["partition"], dict.fromkeys(row, 0))
             known |= {name: known[name] + (row[name] or 0) for name in row}
@@ -148,11 +168,19 @@ def _share(column: str, share: int, shares: int) -> str:
     return f"mod(mod({column}, {shares}) + {shares}, {shares}) = {share}"
 
 
+def _block(number: str) -> str:
+    """SQL for the block that a number is in."""
+    return f"floor({number} / {BLOCK})"
+
+
 # Each gives (partition, expected, found) for the partitions that have any.
 _SUMS: Final = {
     "entries": f"""
-        WITH found AS (SELECT ledger, count(*) AS n, count(DISTINCT entry) AS d, min(entry) AS low,
-                       max(entry) AS high FROM {STORED} WHERE %(ledger)s GROUP BY ledger)
+        WITH blocks AS (
+          SELECT ledger, count(*) AS n, %(distinct_entry)s AS d, min(entry) AS low,
+          max(entry) AS high FROM {STORED} WHERE %(ledger)s GROUP BY ledger, {_block("entry")}),
+        found AS (SELECT ledger, sum(n) AS n, sum(d) AS d, min(low) AS low, max(high) AS high
+                  FROM blocks GROUP BY ledger)
         SELECT partition, sum(entries) AS expected,
         sum(CASE WHEN n = entries AND d = entries AND low = 0 AND high = entries - 1
             THEN entries ELSE 0 END) AS found
@@ -160,9 +188,12 @@ _SUMS: Final = {
         AND %(ledger)s
         GROUP BY partition ORDER BY partition""",
     "transactions": f"""
-        WITH {_COMMITTED}, of_txn AS (
-          SELECT {_TXN}, count(*) AS n, count(DISTINCT txn_index) AS d, min(txn_index) AS low,
-          max(txn_index) AS high FROM held WHERE %(txn_least)s GROUP BY {_TXN})
+        WITH {_COMMITTED}, blocks AS (
+          SELECT {_TXN}, count(*) AS n, %(distinct_txn_index)s AS d, min(txn_index) AS low,
+          max(txn_index) AS high FROM held WHERE %(txn_least)s
+          GROUP BY {_TXN}, {_block("txn_index")}),
+        of_txn AS (SELECT {_TXN}, sum(n) AS n, sum(d) AS d, min(low) AS low, max(high) AS high
+                   FROM blocks GROUP BY {_TXN})
         SELECT partition, sum(messages) AS expected,
         sum(CASE WHEN n = messages AND d = messages AND low = 1 AND high = messages
             THEN messages ELSE 0 END) AS found
@@ -212,11 +243,12 @@ _FAULTS: Final = {
         WHERE s.marker_ledger >= t.first AND m.entry IS NULL
         GROUP BY s.partition ORDER BY s.partition"""),
     "ids": ("repeated", f"""
-        WITH {_COMMITTED}
+        WITH {_COMMITTED}, numbered AS (
+          SELECT partition, ledger, CASE WHEN txn_index IS NOT NULL THEN entry END AS marker,
+          coalesce(txn_index, entry) AS number FROM committed WHERE %(ledger)s)
         SELECT partition, count(*) AS faults FROM (
-          SELECT partition FROM committed WHERE %(ledger)s
-          GROUP BY partition, ledger, entry, txn_index
-          HAVING count(*) > 1) AS a GROUP BY partition ORDER BY partition"""),
+          SELECT partition FROM numbered GROUP BY partition, ledger, marker, {_block("number")}
+          HAVING count(*) <> %(distinct_number)s) AS a GROUP BY partition ORDER BY partition"""),
     "sequences": ("fall or repeat", f"""
         WITH {_COMMITTED}, sent AS (
           SELECT partition, producer, NULL AS txn_most, NULL AS txn_least, ledger AS a, entry AS b,
@@ -229,6 +261,14 @@ _FAULTS: Final = {
         SELECT partition, count(*) AS faults FROM following WHERE sequence_id <= before
         GROUP BY partition ORDER BY partition"""),
 }  # fmt: skip
+
+# Of which ids there are several rows.
+_REPEATED: Final = f"""
+    WITH {_COMMITTED}
+    SELECT partition, count(*) AS faults FROM (
+      SELECT partition FROM committed WHERE %(ledger)s
+      GROUP BY partition, ledger, entry, txn_index
+      HAVING count(*) > 1) AS a GROUP BY partition ORDER BY partition"""
 
 
 def _files(held: StoredRows, ask: Ask) -> Iterator[AuditCheck]:

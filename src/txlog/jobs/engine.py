@@ -28,6 +28,7 @@ Ask = Callable[[str], pa.Table]
 # The views of `stored`, and the tables beside them.
 STORED, LARGE_CHUNKS = "stored", "large_chunks"
 TABLES = ("ledgers", "markers", "large", "acks")
+BLOCK = 1024  # numbers are looked at so many at a time, whether each is there once
 
 
 class Engine(Protocol):
@@ -40,6 +41,9 @@ class Engine(Protocol):
 
     def digest(self, column: str) -> str:
         """SQL for 48 bits of the md5 of bytes, as an integer."""
+
+    def distinct(self, column: str) -> str:
+        """SQL for how many distinct values, of 0 to BLOCK - 1, a group has in an integer column."""
 
     def messages(self, client: Client, topic: str, sql: str) -> pa.Table:
         """Rows of a SELECT over `{messages}`: the committed messages of a topic, as of one moment.

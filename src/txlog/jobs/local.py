@@ -16,7 +16,7 @@ from txlog.engine.upkeep.delayed.sources import Search
 from txlog.engine.upkeep.space.compact import Arrange
 from txlog.errors import BadRecord, SqlError, TopicNotFound, Usage
 from txlog.ids import TopicName
-from txlog.jobs.engine import LARGE_CHUNKS, STORED, Ask
+from txlog.jobs.engine import BLOCK, LARGE_CHUNKS, STORED, Ask
 from txlog.jobs.export_files import write_files
 from txlog.jobs.replay import Replayed
 from txlog.jobs.sources.envelopes import envelope_tables
@@ -31,9 +31,10 @@ from txlog.jobs.sources.rows import (
     message_rows,
 )
 from txlog.relation.relation import Content, Source
-from txlog.relation.stored import ROW_COLUMNS, StoredRows, paths_below
+from txlog.relation.stored import ROW_COLUMNS, ROWS, StoredRows, paths_below, place
 from txlog.sql.client_query import Query
 from txlog.sql.duck import Session
+from txlog.sql.parts import Parts
 
 if TYPE_CHECKING:
     from txlog.rows.sending import BulkStored
@@ -57,6 +58,13 @@ class Local:
     def digest(self, column: str) -> str:
         """SQL for 48 bits of the md5 of bytes, as an integer."""
         return f"('0x' || substr(md5({column}), 1, 12))::BIGINT"
+
+    def distinct(self, column: str) -> str:
+        """SQL for how many distinct values of 0 to BLOCK - 1 there are in a group: a bit for each.
+
+        `count(DISTINCT …)` would hold a row for each.
+        """
+        return f"coalesce(bit_count(bitstring_agg(({column})::INTEGER, 0, {BLOCK - 1})), 0)"
 
     def messages(self, client: Client, topic: str, sql: str) -> pa.Table:
         """Rows of a SELECT over `{messages}`."""
@@ -130,6 +138,11 @@ class Local:
             for name in ("ledgers", "markers", "large", "acks"):
                 session.register(name, getattr(held, name))
             rows = f"SELECT role, partition, ledger, file, {_ROWS} FROM stored_rows"
+            if held.parts:
+                session.register("stored_parts", _parts(client, held, session))
+                rows += (
+                    f" UNION ALL SELECT role, partition, ledger, file, {_ROWS} FROM stored_parts"
+                )
             if held.files:
                 scan = _scan(client, held.files)
                 rows += (
@@ -142,6 +155,14 @@ class Local:
                 chunks = f"SELECT {_LEDGER} AS ledger, kind, entry, value FROM {scan}"
             session.execute(f"CREATE TEMP VIEW {LARGE_CHUNKS} AS {chunks}")
             yield session.arrow
+
+
+def _parts(client: Client, held: StoredRows, session: Session) -> Parts:
+    """The rows of parts, read as they are asked for."""
+    sources = [
+        (place(one.role, one.partition, one.ref.ledger, one.ref.path), one) for one in held.parts
+    ]
+    return Parts(sources, client.open, session.failures.append, schema=ROWS)
 
 
 def _stored(bulk: Bulk, rows: Iterable[Rows]) -> BulkStored:

@@ -28,7 +28,7 @@ from txlog.jobs.sources.loads import KEPT, PROPERTY, CsvRows, Files, Transform
 from txlog.jobs.sources.refused import no_objects
 from txlog.relation.build import content
 from txlog.relation.relation import Content, Source
-from txlog.relation.stored import ROW_COLUMNS, StoredRows, paths_below
+from txlog.relation.stored import ROW_COLUMNS, StoredRows, part_rows, paths_below
 from txlog.spark.loading import bulk_load
 from txlog.spark.reading import frame_of, local_frame, read
 from txlog.spark.rows import csv_rows, lines, message_frame
@@ -82,6 +82,10 @@ class Spark:
     def digest(self, column: str) -> str:
         """SQL for 48 bits of the MD5 of bytes, as an integer."""
         return f"CAST(conv(substr(md5({column}), 1, 12), 16, 10) AS BIGINT)"
+
+    def distinct(self, column: str) -> str:
+        """SQL for how many distinct values a group has in an integer column."""
+        return f"count(DISTINCT {column})"
 
     def messages(self, client: Client, topic: str, sql: str) -> pa.Table:
         """Rows of a SELECT over `{messages}`."""
@@ -220,7 +224,8 @@ class Spark:
     def stored(self, client: Client, held: StoredRows) -> Iterator[_Ask]:
         """The function that runs a SELECT over the stored rows."""
         local = {name: getattr(held, name) for name in ("ledgers", "markers", "large", "acks")}
-        rows = local_frame(self.session, held.rows)
+        parts = part_rows(held.parts, client.open)
+        rows = local_frame(self.session, pa.concat_tables([held.rows, *parts]))
         if held.files:
             rows = rows.unionByName(
                 self._scan(client, held.files).select(

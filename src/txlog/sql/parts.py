@@ -8,7 +8,9 @@ the other, every byte checked, so what is in memory is a piece of a part, howeve
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import reduce
+from operator import and_
 from typing import Final, TypeAlias
 
 import pyarrow as pa
@@ -35,6 +37,7 @@ _SCHEMA: Final = pa.schema(
     ]
 )
 Open: TypeAlias = Callable[[str], File]
+Known: TypeAlias = Mapping[str, object]
 
 
 class Scan:
@@ -56,23 +59,26 @@ class Scan:
 class Parts(ds.Dataset):  # type: ignore[misc]
     """Rows as `partition_parts` of a Content has them, with their topic and instants in us.
 
-    sources: parts, each with the topic it is of; they stay where they are until the last scan
+    sources: parts, each with the columns that have one value for it, where they are of the schema;
+             they stay where they are until the last scan
     open:    opens a file by its path
     note:    is told what ended a scan, as DuckDB says it in its own words
     typed:   the relation of the topic, if there is to be a column `record`
+    schema:  those columns, and some of MESSAGE
     """
 
     def __init__(
         self,
-        sources: Sequence[tuple[str, Source]],
+        sources: Sequence[tuple[Known, Source]],
         open: Open,
         note: Callable[[TxlogError], object],
         typed: Relation | None = None,
+        schema: pa.Schema = _SCHEMA,
     ) -> None:
         self._sources, self._open, self._note, self._typed = sources, open, note, typed
-        self._schema = _SCHEMA
+        self._schema = schema
         if typed is not None:
-            self._schema = _SCHEMA.append(pa.field(RECORD, typed.record_type))
+            self._schema = schema.append(pa.field(RECORD, typed.record_type))
         self.num_rows = sum(source.ref.rows for _, source in sources)
         form, nowhere = ds.IpcFileFormat(), pa.fs.LocalFileSystem()
         self._places = ds.FileSystemDataset(  # by what they have in common; never opened
@@ -80,11 +86,11 @@ class Parts(ds.Dataset):  # type: ignore[misc]
                 form.make_fragment(
                     str(number),
                     nowhere,
-                    partition_expression=(ds.field("topic") == topic)
-                    & (ds.field("partition") == source.partition)
-                    & (ds.field("ledger") == source.ref.ledger),
+                    partition_expression=reduce(
+                        and_, (ds.field(name) == value for name, value in known.items())
+                    ),
                 )
-                for number, (topic, source) in enumerate(sources)
+                for number, (known, _) in enumerate(sources)
             ],
             self._schema,
             form,
@@ -112,20 +118,16 @@ class Parts(ds.Dataset):  # type: ignore[misc]
 
     def _batches(
         self,
-        sources: Sequence[tuple[str, Source]],
+        sources: Sequence[tuple[Known, Source]],
         wanted: pa.Schema,
         shown: Sequence[str],
         filter: ds.Expression | None,
     ) -> Iterator[pa.RecordBatch]:
         try:
-            for topic, source in sources:
+            for known, source in sources:
                 file = self._open(source.ref.path)
                 try:
                     for rows in self._groups(SegmentReader(file, source.ref), source, wanted):
-                        known = {
-                            "topic": topic, "partition": source.partition,
-                            "ledger": source.ref.ledger,
-                        }  # fmt: skip
                         columns = [
                             pa.repeat(pa.scalar(known[field.name], field.type), rows.num_rows)
                             if field.name in known
@@ -174,7 +176,14 @@ def parts_for(
     return {
         role: Parts(
             [
-                (content.relation.topic, source)
+                (
+                    {
+                        "topic": content.relation.topic,
+                        "partition": source.partition,
+                        "ledger": source.ref.ledger,
+                    },
+                    source,
+                )
                 for content in contents
                 for source in content.relation.open
                 if source.role == role

@@ -289,6 +289,7 @@ def write_out(path: str, batches: Batches, *, force: bool) -> int:
     with replacing(path, only_new=not force) as file:
         if path.endswith(".csv"):
             return _write_csv(file, names, pieces)
+        tables: Iterator[pa.Table]
         tables = (pa.Table.from_batches([batch], schema) for batch in pieces)
         if path.endswith(".arrow"):
             writer = pa.ipc.new_file(file, schema)
