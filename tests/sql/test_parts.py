@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +19,10 @@ from txlog.cli.main import main
 from txlog.engine.model.schema import INSTANT
 from txlog.engine.model.tail import FrameRef, FrameRows
 from txlog.engine.storage.segment_reader import SegmentReader
+from txlog.engine.view.view import View
 from txlog.errors import Corruption, MissingFile
 from txlog.ranges import SQL_MS_MAX
-from txlog.relation import build
+from txlog.relation import build, frames
 from txlog.sql import views_script
 from txlog.sql.client_query import Query
 from txlog.sql.parts import parts_for
@@ -188,6 +190,7 @@ def test_rows_in_frames_are_those_of_the_log(
 ) -> None:
     """Some at a time: plain ones, and those of transactions between them."""
     monkeypatch.setattr(build, "_TOGETHER", together)
+    monkeypatch.setattr(frames, "PIECE_ROWS", together)
     for number in range(20):
         client.producer("a").send(b"plain %d" % number, partition=0, key=b"k%d" % number)
         with client.transaction() as txn:
@@ -200,6 +203,135 @@ def test_rows_in_frames_are_those_of_the_log(
     ]
     assert {(*row.values(),) for row in rows} == {*expected}
     assert len(rows) == len(expected) == 2 * COUNT + 40
+
+
+def written(client: Client, draw: random.Random) -> None:
+    """Frames of all kinds of rows, some of several partitions, some large, in any order."""
+    producer, open_ones = client.producer("a"), [client.transaction() for _ in range(3)]
+    for number in range(40):
+        partition, rows = draw.randrange(2), draw.choice([1, 1, 5, 30])
+        values = [b"%d.%d" % (number, row) for row in range(rows)]
+        table = pa.table(
+            {"value": values, "partition": pa.repeat(pa.scalar(partition, pa.int32()), rows)}
+        )
+        txn = draw.choice([None, *open_ones])
+        producer.send_batch(table, txn=txn)
+        if draw.random() < 0.2:
+            producer.send(b"k", key=b"k", properties={"p": "1"}, event_time=1000, txn=txn)
+        if draw.random() < 0.1:
+            producer.new_watermark().event_time(number + 1).send()
+        if draw.random() < 0.3:
+            at = draw.randrange(3)
+            (open_ones[at].commit if draw.random() < 0.8 else open_ones[at].abort)()
+            open_ones[at] = client.transaction()
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_rows_in_pieces_are_those_of_the_tail(
+    client: Client, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kills: a column that a piece makes otherwise, a row too many or too few."""
+    draw = random.Random(seed)
+    monkeypatch.setattr(frames, "PIECE_ROWS", draw.choice([1, 4, 17, 10_240]))
+    written(client, draw)
+    for everything in (False, True):
+        isolation = "uncommitted" if everything else "committed"
+
+        def made(view: View, everything: bool = everything, isolation: str = isolation) -> Any:
+            return [
+                build.contents(view, ["a"], isolation, everything=everything, in_pieces=in_pieces)[
+                    0
+                ].relation
+                for in_pieces in (False, True)
+            ]
+
+        whole, pieces = client._ask(made)
+        assert pieces.tail.num_rows == 0
+        assert whole.frames is None
+        with closing(pieces.frames) as found:
+            for names in (whole.tail.column_names, ["value"], ["visible_time", "lsn"], ["entry"]):
+                tables = list(found.tables(names))
+                assert all(table.num_rows <= frames.PIECE_ROWS for table in tables)
+                read = pa.concat_tables([whole.tail.slice(0, 0).select(names), *tables])
+                assert read.combine_chunks().equals(whole.tail.select(names).combine_chunks())
+        assert found.rows >= whole.tail.num_rows > 0
+
+
+def test_a_query_holds_a_piece_of_the_frames(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kills: all rows since the last checkpoint in memory, before the first is asked for."""
+    for _ in range(20):
+        client.producer("a").send_batch(pa.table({"value": [b"x"] * 1000}))
+    read: list[int] = []
+    kept: list[int] = []
+    batch = FrameRows.batch
+
+    def noted(self: FrameRows, ref: FrameRef) -> pa.RecordBatch:
+        made = batch(self, ref)
+        read.append(ref.lsn)
+        kept.append(len(self._batches))
+        return made
+
+    monkeypatch.setattr(FrameRows, "batch", noted)
+    monkeypatch.setattr(frames, "PIECE_ROWS", 1000)
+    with Query(client, "SELECT count(*) AS n FROM a") as query:
+        assert query.rows().read_all().to_pylist() == [{"n": 2 * COUNT + 20_000}]
+        assert read == []  # a count needs no value
+    with Query(client, "SELECT value FROM a") as query:
+        assert query._contents[0].relation.tail.num_rows == 0
+        assert read == []
+        assert query.rows().read_all().num_rows == 2 * COUNT + 20_000
+    assert read == sorted(read)
+    assert len(read) == 20
+    assert max(kept) <= 2
+
+
+def test_a_condition_on_rows_in_frames_says_nothing_of_its_own(
+    client: Client, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Kills: a warning of Arrow on stderr, that rows in a frame begin at an odd byte."""
+    for at in range(7):
+        rows = {"value": [b"x" * at] * 3, "event_time": pa.array([1, 2, 3], INSTANT)}
+        rows["partition"] = pa.array([0] * 3, pa.int32())
+        client.producer("b", f"p{'x' * at}").send_batch(pa.table(rows))
+    sql = (
+        "SELECT sum(size_bytes)::BIGINT AS n, count(event_time) AS times FROM b"
+        " WHERE lsn > 0 AND partition = 0 AND visible_time > '2000-01-01' AND value >= 'x'::BLOB"
+    )
+    assert asked(client, sql) == [{"n": 63, "times": 18}]
+    assert capfd.readouterr().err == ""
+
+
+def test_frames_stay_while_a_query_may_read_them(client: Client) -> None:
+    """A checkpoint, and the removal of the journal file, take nothing from a query."""
+    client.producer("a").send_batch(pa.table({"value": [b"%d" % n for n in range(1000)]}))
+    client.checkpoint()
+    client.producer("a").send_batch(pa.table({"value": [b"later %d" % n for n in range(1000)]}))
+    with Query(client, "SELECT value FROM a") as query:
+        before = {*Path(client.path).glob("journal/*.journal")}
+        for _ in range(3):
+            client.producer("b").send(b"x")
+            client.checkpoint(roll_all=True)
+        client.admin.gc()
+        assert not before & {*Path(client.path).glob("journal/*.journal")}
+        assert query.rows().read_all().num_rows == 2 * COUNT + 2000
+
+
+def test_damage_of_a_frame_is_named_as_everywhere(client: Client) -> None:
+    """R5, of a frame that was whole when the query began."""
+    client.producer("a").send_batch(pa.table({"value": [b"a word of the journal"] * 100}))
+    with Query(client, "SELECT value FROM a") as query:
+        [journal] = [
+            path
+            for path in Path(client.path, "journal").iterdir()
+            if b"a word of the journal" in path.read_bytes()
+        ]
+        data = journal.read_bytes()
+        journal.write_bytes(data.replace(b"a word of the journal", b"a wOrd of the journal", 1))
+        with pytest.raises(Corruption, match="is damaged"):
+            query.rows().read_all()
+        journal.write_bytes(data)
 
 
 def test_views_count_without_reading_frames(

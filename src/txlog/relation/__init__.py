@@ -6,6 +6,7 @@ Contents:
 
     build         making the relation of a topic
     checks        checking files before others read them by path
+    frames        rows that lie in journal frames, read a piece at a time
     hidden        rows that no marker makes visible
     positions     positions as the API takes and gives them
     progress      a stream over a topic: where it stands, what comes next, what is lost

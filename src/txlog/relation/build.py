@@ -8,6 +8,7 @@ in journal frames, and those that stand for large messages, are made here. The r
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
@@ -27,6 +28,7 @@ from txlog.engine.view.files import Request
 from txlog.engine.view.view import View
 from txlog.errors import TxlogError
 from txlog.ids import TopicName, txn_halves
+from txlog.relation.frames import Frames, Journals, Marked
 from txlog.relation.hidden import HIDDEN, STORED, hidden
 from txlog.relation.positions import chosen_partitions
 from txlog.relation.relation import ALL, COMMITTED, LARGE, MARKERS, Content, Relation, Source
@@ -58,31 +60,37 @@ def contents(
     skip_unavailable: bool = False,
     compacted: bool = False,
     counted: bool = False,
+    in_pieces: bool = False,
 ) -> list[Content]:
     """The contents of the topics that words name, short or in full, in any case; None: all topics.
 
     compacted: with the files of compacted rows
-    counted: as relation
+    counted, in_pieces: as relation
     The rows of their parts are not read: `relation.open` says where they are.
     raises: as relation
     """
     wanted = None if words is None else {word.casefold() for word in words}
     found: list[Content] = []
-    for topic in sorted(view.catalog.topics.values(), key=lambda topic: topic.name):
-        name = TopicName.parse(topic.name)
-        if wanted is None or wanted & {name.full.casefold(), name.short.casefold()}:
-            made = relation(
-                view,
-                name,
-                skip_unavailable=skip_unavailable,
-                isolation=isolation,
-                everything=everything,
-                counted=counted,
-            )
-            if compacted:
-                made = replace(made, compacted=_compacted(view, topic, made.unavailable))
-            nothing = part_rows(view, [])
-            found.append(Content(made, name.full, nothing, nothing))
+    with ExitStack() as opened:
+        for topic in sorted(view.catalog.topics.values(), key=lambda topic: topic.name):
+            name = TopicName.parse(topic.name)
+            if wanted is None or wanted & {name.full.casefold(), name.short.casefold()}:
+                made = relation(
+                    view,
+                    name,
+                    skip_unavailable=skip_unavailable,
+                    isolation=isolation,
+                    everything=everything,
+                    counted=counted,
+                    in_pieces=in_pieces,
+                )
+                if made.frames is not None:
+                    opened.callback(made.frames.close)
+                if compacted:
+                    made = replace(made, compacted=_compacted(view, topic, made.unavailable))
+                nothing = part_rows(view, [])
+                found.append(Content(made, name.full, nothing, nothing))
+        opened.pop_all()
     return found
 
 
@@ -125,11 +133,13 @@ def relation(
     isolation: str = "committed",
     everything: bool = False,
     counted: bool = False,
+    in_pieces: bool = False,
 ) -> Relation:
     """The relation of a topic, or of one partition of it.
 
     everything: also how rows are stored, and rows of all kinds; for isolation uncommitted
     counted: rows in frames are null in all columns that users wrote: no frame is read
+    in_pieces: rows in frames are in `frames`, which the caller closes, and none in `tail`
     raises: TopicNotFound; PartitionUnavailable, Corruption (604) unless skip_unavailable;
             InvalidArgument for an unknown isolation; as spans_of
     cost:   O(files + wanted markers + rows in frames); uncommitted: plus the rows that are not
@@ -138,8 +148,7 @@ def relation(
     check_isolation(isolation)
     topic = find_topic(view, name)
     chosen = chosen_partitions(topic, name, wanted.partitions)
-    made = _Making(view, everything, counted)
-    first_ledger = [0] * topic.partitions
+    made = _Making(view, everything, counted, in_pieces)
     left_out: list[int] = []
     there: list[int] = []
     for index in range(topic.partitions) if chosen is None else chosen:
@@ -150,31 +159,12 @@ def relation(
             left_out.append(index)
         else:
             raise _why_unavailable(view, topic, number)
-    spans = {} if wanted.is_all else spans_of(view, topic, wanted, there)
-    for index in there if wanted.is_all else spans:
-        number = number_of(topic, index)
-        first_ledger[index] = view.topic(number).ledgers[0].ledger
-        made.add(index, number, spans.get(index))
-    return Relation(
-        store=view.disk.description,
-        generation=view.manifest.generation,
-        lsn=view.lsn,
-        topic=TopicName.parse(topic.name).short,
-        partitions=topic.partitions,
-        first_ledger=first_ledger,
-        unavailable=left_out,
-        direct=made.direct,
-        unclean=made.unclean,
-        open=made.open,
-        large_files=made.large_files,
-        large=_whole(made.large, made.of_large),
-        markers=_whole(made.markers, MARKERS),
-        tail=_whole(made.tail, made.of_tail),
-        spans=spans,
-        hidden=_hidden(view, topic, wanted, there, isolation, everything=everything),
-        everything=everything,
-        schemas=tuple(topic.schemas),
-    )
+    try:
+        return made.relation(topic, wanted, there, left_out, isolation)
+    except BaseException:  # nobody else can close its journal files
+        if made.frames is not None:
+            made.frames.close()
+        raise
 
 
 def part_rows(view: View, sources: Sequence[Source]) -> pa.Table:
@@ -285,13 +275,17 @@ def _why_unavailable(view: View, topic: Topic, number: int) -> TxlogError:
 class _Making:
     """A relation in the making, partition by partition."""
 
-    def __init__(self, view: View, everything: bool, counted: bool) -> None:
+    def __init__(self, view: View, everything: bool, counted: bool, in_pieces: bool) -> None:
         self._view = view
         self._everything = everything
         stored = pa.schema(STORED if everything else [])
         self.of_tail = pa.schema([*COMMITTED, *stored])
         self.of_large = pa.schema([*LARGE, *stored])
         self._read = [*(_PLACES if counted else _STORED), *(_TXN if everything else ())]
+        self.frames: Frames | None = None
+        if in_pieces:
+            journals = Journals(view.disk, view.salt)
+            self.frames = Frames(journals, self.of_tail, everything=everything)
         self.direct: list[Source] = []
         self.unclean: list[Source] = []
         self.open: list[Source] = []
@@ -299,6 +293,39 @@ class _Making:
         self.large: list[pa.Table] = []
         self.markers: list[pa.Table] = []
         self.tail: list[pa.Table] = []
+
+    def relation(
+        self, topic: Topic, wanted: Wanted, there: list[int], left_out: list[int], isolation: str
+    ) -> Relation:
+        """The relation of a topic: these partitions of it are there, those are left out."""
+        view = self._view
+        first_ledger = [0] * topic.partitions
+        spans = {} if wanted.is_all else spans_of(view, topic, wanted, there)
+        for index in there if wanted.is_all else spans:
+            number = number_of(topic, index)
+            first_ledger[index] = view.topic(number).ledgers[0].ledger
+            self.add(index, number, spans.get(index))
+        return Relation(
+            store=view.disk.description,
+            generation=view.manifest.generation,
+            lsn=view.lsn,
+            topic=TopicName.parse(topic.name).short,
+            partitions=topic.partitions,
+            first_ledger=first_ledger,
+            unavailable=left_out,
+            direct=self.direct,
+            unclean=self.unclean,
+            open=self.open,
+            large_files=self.large_files,
+            large=_whole(self.large, self.of_large),
+            markers=_whole(self.markers, MARKERS),
+            tail=_whole(self.tail, self.of_tail),
+            spans=spans,
+            hidden=_hidden(view, topic, wanted, there, isolation, everything=self._everything),
+            everything=self._everything,
+            schemas=tuple(topic.schemas),
+            frames=self.frames,
+        )
 
     def add(self, index: int, number: int, span: Span | None) -> None:
         """Add a partition: its number in the topic and in the store; what is wanted of it."""
@@ -342,6 +369,9 @@ class _Making:
             start = max(low, filed.get(ledger, 0))
             if start >= high:
                 continue
+            if self.frames is not None:
+                self._add_pieces(self.frames, index, ledger, (ledger, start, high), None)
+                continue
             for begin in range(start, high, _TOGETHER):  # what frames hold goes before the next
                 some = (ledger, begin, min(begin + _TOGETHER, high))
                 rows = pa.concat_tables(self._view.rows([some], self._read))
@@ -382,7 +412,12 @@ class _Making:
             self.markers.append(_markers(index, joined))
         if tail:
             tail.sort(key=lambda item: item[0])  # in order, each frame is read once
-            self.tail.append(self._marked(self.of_tail, index, tail, {}))
+            if self.frames is None:
+                self.tail.append(self._marked(self.of_tail, index, tail, {}))
+                tail.clear()
+            for request, ledger, marker in tail:
+                assert self.frames is not None
+                self._add_pieces(self.frames, index, request[0], request, Marked(ledger, marker))
         if whole:
             refs = [large[request[0]] for request, _, _ in whole]
             self.large_files += [Source(index, "s", ref) for ref in refs]
@@ -393,6 +428,16 @@ class _Making:
                 "crc": pa.array([one.crc for one in known]),
             }
             self.large.append(self._marked(self.of_large, index, whole, more))
+
+    def _add_pieces(
+        self, frames: Frames, index: int, ledger: int, request: Request, at: Marked | None
+    ) -> None:
+        """Rows of a ledger that lie in frames, as they are to be read later."""
+        _, start, stop = request
+        slices = self._view.tail.slices(ledger, start, stop)
+        if sum(high - low for _, low, high in slices) != stop - start:
+            self._view.rows([request], ["kind"])  # says what is missing
+        frames.add(index, ledger, slices, at)
 
     def _marked(
         self,

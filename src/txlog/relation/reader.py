@@ -214,7 +214,10 @@ class RelationReader:
         skip_unavailable: bool,
         lists: Mapping[str, Callable[[View, Store], pa.Table]],
     ) -> tuple[list[Content], dict[str, pa.Table]]:
-        """What contents returns, and these tables by name, all of one view."""
+        """What contents returns, and these tables by name, all of one view.
+
+        Rows in frames are in pieces: the caller closes `relation.frames`.
+        """
 
         def together(view: View) -> tuple[list[Content], dict[str, pa.Table]]:
             found = build.contents(
@@ -224,8 +227,15 @@ class RelationReader:
                 everything=everything,
                 skip_unavailable=skip_unavailable,
                 compacted=compacted,
+                in_pieces=True,
             )
-            return found, {name: made(view, self._store) for name, made in lists.items()}
+            try:
+                return found, {name: made(view, self._store) for name, made in lists.items()}
+            except BaseException:  # nobody else can close them
+                for content in found:
+                    if content.relation.frames is not None:
+                        content.relation.frames.close()
+                raise
 
         if "transaction_keys" in lists:
             self._store.sweep_if_due()

@@ -1,13 +1,14 @@
 """Owns Relation: the files and rows that hold the committed messages of a topic at one LSN.
 
 It is a plain value. The committed messages of a partition are its data rows and the sidecar rows of
-transactions with a marker; so a relation has five sources, each with one rule:
+transactions with a marker; so a relation has these sources, each with one rule:
 
     direct   sealed files of partitions, clean ones of sidecars     kind = 0
     unclean  sealed files of sidecars that hold other rows too      kind = 0, joined with markers
     open     parts, of both                                         as direct, as unclean
     large    large messages without their values                    as they are
     tail     what is only in journal frames                         as it is
+    frames   the same, if it is to be read a piece at a time        as it is
 
 A topic that was compacted has another source, which says nothing new: `compacted`, the newest
 message of each key up to some position, whose log may have been trimmed since.
@@ -31,6 +32,7 @@ from txlog.engine.folds.catalog import SchemaVersion
 from txlog.engine.model.schema import INSTANT, PROPERTY_MAP
 from txlog.engine.plan.records import schema_in
 from txlog.engine.storage.segment import FileRef
+from txlog.relation.frames import Frames
 from txlog.relation.spans import Span, Wanted
 
 # A committed message without what follows from these: its topic, id as text, and size.
@@ -101,6 +103,7 @@ class Relation:
     schemas:      every schema that the topic has or had; with one, messages have a column `record`
     everything:   tail, large and hidden have the columns hidden.STORED; tail and hidden have
                   rows of all kinds
+    frames:       rows that are not in tail, with the same columns; its journal files are open
     compacted:    files of compacted rows, if they were asked for; compacted_rows: those of files
                   that SQL cannot read
     """
@@ -125,6 +128,7 @@ class Relation:
     compacted: Sequence[Source] = ()
     compacted_rows: pa.Table | None = None
     schemas: Sequence[SchemaVersion] = ()
+    frames: Frames | None = None
 
     @property
     def record(self) -> int:

@@ -37,7 +37,7 @@ from txlog.sql.records import is_by_name, record_of, type_of
 
 if TYPE_CHECKING:
     from txlog.sql.duck import Session
-    from txlog.sql.parts import Parts
+    from txlog.sql.parts import InFrames, Parts
 
 USER: Final = "key, value, properties, publish_time, event_time, deliver_at"
 # What the name of a file says: evaluated once for each file, and may leave files out.
@@ -62,7 +62,7 @@ _NOTHING: Final = (
 )
 _PLACE: Final = ("lsn", "partition", "ledger", "entry", "txn_index")  # what is newer
 _NO_ROWS: Final = COMMITTED.empty_table()
-_OPEN: Final = {"p": "partition_open", "s": "sidecar_open"}
+_OPEN: Final = {"p": "partition_open", "s": "sidecar_open", "f": "frames"}
 _ROW: Final = "file_row_number"
 _IS_DATA: Final = f"kind = {KIND_DATA}"
 _KINDS: Final = {
@@ -100,7 +100,7 @@ class Messages:
         self,
         contents: Sequence[Content],
         path: Callable[[Source], str],
-        parts: Mapping[str, Parts] | None = None,
+        parts: Mapping[str, Parts | InFrames] | None = None,
         *,
         prefix: str = "txlog",
         is_typed: bool = False,
@@ -168,7 +168,7 @@ class Messages:
     def _schemas(self) -> tuple[SchemaVersion, ...]:
         return () if self._typed is None else tuple(self._typed.schemas)
 
-    def _tables(self, parts: Mapping[str, Parts]) -> dict[str, Any]:
+    def _tables(self, parts: Mapping[str, Parts | InFrames]) -> dict[str, Any]:
         """What must be registered: Arrow tables and datasets."""
         relations, contents = [content.relation for content in self._contents], self._contents
         tables: dict[str, Any] = {
@@ -373,9 +373,12 @@ class Messages:
         data = "" if everything else f" WHERE kind = {KIND_DATA}"
         only = data if self.everything else ""  # otherwise a tail holds only messages
         scan = None if everything else self._one_scan(self._unclean)
-        branches = [f"SELECT {self._at()}, {self._all}{stored} FROM {self._of('tail')}{only}"]
+        branches = [
+            f"SELECT {self._at()}, {self._all}{stored} FROM {table}{only}"
+            for table in (self._of("tail"), *self._with_rows(_OPEN["f"]))
+        ]
         if scan is not None:
-            branches = [*branches * bool(self._with_rows("tail")), scan]
+            branches = [*branches[not self._with_rows("tail") :], scan]
         else:
             branches += self._of_direct(lying)
             if self._unclean:

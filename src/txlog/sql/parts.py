@@ -1,4 +1,4 @@
-"""Owns Parts: the rows of open parts of topics for DuckDB, read as a query asks for them.
+"""Owns Parts and InFrames: rows of open parts, and in frames, read as a query asks for them.
 
 To DuckDB it is a dataset of pyarrow: it asks for a scanner, and says which columns and which rows
 a query wants. Files that have none of them are not opened, and those that have are read one after
@@ -23,6 +23,7 @@ from txlog.engine.storage.disk.protocol import File
 from txlog.engine.storage.segment import RECORD, piece_rows
 from txlog.engine.storage.segment_reader import SegmentReader
 from txlog.errors import TxlogError
+from txlog.relation.frames import Frames
 from txlog.relation.relation import Content, Relation, Source
 from txlog.sql.duck import BATCH_ROWS, Session, bounded
 
@@ -106,13 +107,9 @@ class Parts(ds.Dataset):  # type: ignore[misc]
         self, columns: list[str] | None = None, filter: ds.Expression | None = None, **_: object
     ) -> Scan:
         """What DuckDB reads: these columns of the rows that the filter lets through."""
-        words = set(self._schema.names if columns is None else columns)
-        if filter is not None:  # an expression does not say its columns; a text in it may be more
-            words.update(re.findall(r"\w+", str(filter)))
-        wanted = pa.schema([field for field in self._schema if field.name in words])
+        wanted, shown = _wanted(self._schema, columns, filter)
         kept = self._places.get_fragments(filter)
         sources = [self._sources[int(fragment.path)] for fragment in kept]
-        shown = wanted if columns is None else pa.schema([wanted.field(name) for name in columns])
         batches = self._batches(sources, wanted, shown.names, filter)
         return Scan(pa.RecordBatchReader.from_batches(shown, batches))
 
@@ -165,15 +162,110 @@ class Parts(ds.Dataset):  # type: ignore[misc]
             yield bounded(rows)
 
 
+class InFrames(ds.Dataset):  # type: ignore[misc]
+    """Rows in journal frames as those of the table `tail`, with their topic and instants in us.
+
+    relations: those that have `frames`
+    note, typed: as for Parts
+    """
+
+    def __init__(
+        self,
+        relations: Sequence[Relation],
+        note: Callable[[TxlogError], object],
+        typed: Relation | None = None,
+    ) -> None:
+        self._relations, self._note, self._typed = relations, note, typed
+        of_rows = [frames.schema for frames in self._frames()][:1]
+        fields = [_as_duckdb(one) for schema in of_rows for one in schema]
+        if typed is not None:
+            fields.append(pa.field(RECORD, typed.record_type))
+        self._schema = pa.schema([("topic", pa.string()), *fields])
+        self.num_rows = sum(frames.rows for frames in self._frames())
+
+    def _frames(self) -> Iterator[Frames]:
+        return (one.frames for one in self._relations if one.frames is not None)
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Its columns."""
+        return self._schema
+
+    def scanner(
+        self, columns: list[str] | None = None, filter: ds.Expression | None = None, **_: object
+    ) -> Scan:
+        """What DuckDB reads: these columns of the rows that the filter lets through."""
+        wanted, shown = _wanted(self._schema, columns, filter)
+        return Scan(
+            pa.RecordBatchReader.from_batches(shown, self._batches(wanted, shown.names, filter))
+        )
+
+    def _batches(
+        self, wanted: pa.Schema, shown: Sequence[str], filter: ds.Expression | None
+    ) -> Iterator[pa.RecordBatch]:
+        try:
+            for relation in self._relations:
+                for rows in self._tables(relation, wanted):
+                    table = rows if filter is None else _aligned(rows).filter(filter)
+                    yield from table.select(shown).to_batches(BATCH_ROWS)
+        except TxlogError as error:
+            self._note(error)
+            raise
+
+    def _tables(self, relation: Relation, wanted: pa.Schema) -> Iterator[pa.Table]:
+        if relation.frames is None:
+            return
+        read = [name for name in relation.frames.schema.names if name in wanted.names]
+        if RECORD in wanted.names:
+            read += [name for name in ("value", "schema_version") if name not in read]
+        for rows in relation.frames.tables(read or ["partition"]):
+            if RECORD in wanted.names:
+                assert self._typed is not None
+                made = records_as(self._typed.schemas, self._typed.record, rows)
+                rows = rows.append_column(RECORD, made)
+            rows = bounded(rows)
+            columns = [
+                pa.repeat(pa.scalar(relation.topic, field.type), rows.num_rows)
+                if field.name == "topic"
+                else rows.column(field.name).cast(field.type)
+                for field in wanted
+            ]
+            yield pa.table(columns, schema=wanted)
+
+
+def _aligned(rows: pa.Table) -> pa.Table:
+    """The rows in memory of their own: in a frame they begin at any byte, and then Arrow's filter
+    writes on stderr that it is slow.
+    """
+    return pa.concat_tables([rows, rows.slice(0, 0)]).combine_chunks()
+
+
+def _as_duckdb(field: pa.Field) -> pa.Field:
+    return field.with_type(_INSTANT) if pa.types.is_timestamp(field.type) else field
+
+
+def _wanted(
+    schema: pa.Schema, columns: list[str] | None, filter: ds.Expression | None
+) -> tuple[pa.Schema, pa.Schema]:
+    """The columns to read for a scan, and those to show."""
+    words = set(schema.names if columns is None else columns)
+    if filter is not None:  # an expression does not say its columns; a text in it may be more
+        words.update(re.findall(r"\w+", str(filter)))
+    wanted = pa.schema([field for field in schema if field.name in words])
+    shown = wanted if columns is None else pa.schema([wanted.field(name) for name in columns])
+    return wanted, shown
+
+
 def parts_for(
     session: Session, contents: Sequence[Content], open: Open, *, is_typed: bool = False
-) -> dict[str, Parts]:
-    """The open parts of topics, of their partitions (p) and sidecars (s), for one session.
+) -> dict[str, Parts | InFrames]:
+    """What is read batch by batch, for one session: rows of parts of partitions (p) and sidecars
+    (s), and rows in frames (f), where there are relations with `frames`.
 
     is_typed: with the column `record` of the one topic
     """
     typed = contents[0].relation if is_typed else None
-    return {
+    made: dict[str, Parts | InFrames] = {
         role: Parts(
             [
                 (
@@ -194,3 +286,7 @@ def parts_for(
         )
         for role in ("p", "s")
     }
+    relations = [content.relation for content in contents]
+    if any(relation.frames is not None for relation in relations):
+        made["f"] = InFrames(relations, session.failures.append, typed)
+    return made

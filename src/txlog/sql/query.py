@@ -169,6 +169,9 @@ class SqlQuery:
         if self._session is not None:
             self._session.close()
             self._session = None
+        for content in self._contents:
+            if content.relation.frames is not None:
+                content.relation.frames.close()
         if self._pin is not None:
             self._pin.close()
             self._pin = None

@@ -17,7 +17,7 @@ from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 import pyarrow as pa
@@ -52,9 +52,8 @@ from txlog.engine.model.schema import (
 from txlog.engine.storage import segment_reader
 from txlog.engine.storage.checked import HINT
 from txlog.engine.storage.columns import nulls_of, schema_of
-from txlog.engine.storage.journal.file import JournalName, RawFrame
+from txlog.engine.storage.journal.file import JournalFile, JournalName, RawFrame
 from txlog.engine.storage.journal.frame import decode_header, is_genuine
-from txlog.engine.storage.journal.journal import Journal
 from txlog.errors import Corruption, FormatMismatch
 from txlog.ids import txn_halves
 from txlog.startup import compute as pc
@@ -89,12 +88,23 @@ class FrameRef(msgspec.Struct, frozen=True, gc=False):
     time_ms: int
 
 
+class Opened(Protocol):
+    """What has journal files open: a journal, or a reader of frames of its own."""
+
+    @property
+    def salt(self) -> bytes:
+        """Of the store."""
+
+    def file(self, name: JournalName) -> JournalFile:
+        """An open file by name; raises MissingFile."""
+
+
 class FrameRows:
     """The rows of frames, with a small cache of batches and the packed tables."""
 
     __slots__ = ("_batches", "_journal", "_kept_bytes", "_packed", "_unpacked")
 
-    def __init__(self, journal: Journal) -> None:
+    def __init__(self, journal: Opened) -> None:
         self._journal = journal
         self._batches: OrderedDict[int, tuple[pa.RecordBatch, int]] = OrderedDict()
         self._kept_bytes = 0
@@ -256,7 +266,7 @@ class Tail:
 
     __slots__ = ("_moved", "_rows", "runs")
 
-    def __init__(self, journal: Journal) -> None:
+    def __init__(self, journal: Opened) -> None:
         self._rows = FrameRows(journal)
         self._moved: list[list[TailRun]] = []  # to be let go
         self.runs: dict[int, list[TailRun]] = {}
