@@ -268,7 +268,12 @@ class Fault:
 
 @pytest.mark.parametrize(
     ("label", "number"),
-    [("merge", errno.EIO), ("merge", errno.ENOSPC), ("lost", errno.EIO), ("lost", errno.EMFILE)],
+    [
+        ("merge", errno.EIO),
+        ("lost", errno.EMFILE),
+        pytest.param("merge", errno.ENOSPC, marks=pytest.mark.deep),
+        pytest.param("lost", errno.EIO, marks=pytest.mark.deep),
+    ],
 )
 def test_every_call_of_upkeep_may_fail(label: str, number: int) -> None:
     """What fails is tried again or left as it was; the index is true and complete."""

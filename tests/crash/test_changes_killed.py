@@ -255,9 +255,13 @@ def test_a_crash_of_a_merge_or_seal_leaves_every_change_told_once(name: str, str
 
 
 @pytest.mark.parametrize(
-    "stride", [pytest.param(41, id="some"), pytest.param(2, id="all", marks=pytest.mark.deep)]
+    ("number", "stride"),
+    [
+        pytest.param(errno.EIO, 41, id="some"),
+        pytest.param(errno.EIO, 2, id="all-EIO", marks=pytest.mark.deep),
+        pytest.param(errno.ENOSPC, 2, id="all-ENOSPC", marks=pytest.mark.deep),
+    ],
 )
-@pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC])
 @pytest.mark.parametrize("name", STEPS)
 def test_a_call_of_a_merge_or_seal_may_fail(name: str, number: int, stride: int) -> None:
     """What fails is as it was before, or is done; the same process goes on."""

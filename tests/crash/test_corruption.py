@@ -36,7 +36,7 @@ KINDS = (
     "journal", "witness", "manifest", "toml", "state", "part", "side part", "sealed",
     "sealed side", "lock", "reserve",
 )  # fmt: skip
-LONG = ("manifest", "state", "part")
+SHORT = tuple(kind for kind in KINDS if kind not in ("manifest", "state", "part"))
 
 
 @cache
@@ -115,14 +115,16 @@ def truth(boot: bool) -> dict[str, Any]:
     return read_all(open_client(disk, after_reboot() if boot else None))
 
 
-def damages(path: str, rng: random.Random) -> Iterator[tuple[str, bytes | None]]:
+def damages(
+    path: str, rng: random.Random, stride: int = STRIDE
+) -> Iterator[tuple[str, bytes | None]]:
     """The damages of a file: (what, its new content or None)."""
     data = sample().read(path)
     used = len(data.rstrip(b"\0"))
     if used <= 4096:
-        places = list(range(0, used, STRIDE))
+        places = list(range(0, used, stride))
     else:
-        places = sorted(rng.sample(range(used), min(used, 4096 // STRIDE)))
+        places = sorted(rng.sample(range(used), min(used, 4096 // stride)))
     places += [at for at in (0, used - 1, used, len(data) - 1) if 0 <= at < len(data)]
     for at in places:
         new = bytearray(data)
@@ -160,22 +162,25 @@ HARMLESS = {"lock", "reserve"}
 
 
 @pytest.mark.parametrize(
-    ("kind", "boot"),
+    ("kind", "boot", "stride"),
     [
-        *((kind, False) for kind in KINDS if kind not in LONG),
-        ("journal", True),
-        *(pytest.param(kind, False, marks=pytest.mark.deep) for kind in LONG),
-        *(pytest.param(kind, True, marks=pytest.mark.deep) for kind in ("witness", "manifest")),
+        *(pytest.param(kind, False, 2 * STRIDE, id=f"{kind}-some") for kind in SHORT),
+        pytest.param("journal", True, 2 * STRIDE, id="journal-boot-some"),
+        *(pytest.param(kind, False, STRIDE, id=kind, marks=pytest.mark.deep) for kind in KINDS),
+        *(
+            pytest.param(kind, True, STRIDE, id=f"{kind}-boot", marks=pytest.mark.deep)
+            for kind in ("journal", "witness", "manifest")
+        ),
     ],
 )
-def test_damage_is_detected_or_harmless(kind: str, boot: bool) -> None:
+def test_damage_is_detected_or_harmless(kind: str, boot: bool, stride: int) -> None:
     """Reading gives the same or an error of the integrity family; so does a writer."""
     rng = random.Random(f"{SEED} {kind}")
     clock = after_reboot() if boot else None
     counts: dict[str, int] = {}
     assert files_of(kind)
     for path in files_of(kind):
-        for what, data in damages(path, rng):
+        for what, data in damages(path, rng, stride):
             if data == sample().read(path):
                 continue
             disk = sample().copy()

@@ -308,7 +308,7 @@ def test_every_crash_of_a_random_workload(number: int) -> None:
 
 
 @pytest.mark.parametrize("label", ["transaction", "lazy tail"])
-@pytest.mark.parametrize("written", [1, 64, 200])
+@pytest.mark.parametrize("written", graded([1, 64, 200], (1, 200)))
 def test_a_process_that_dies_within_a_write(label: str, written: int) -> None:
     """A frame of which only the first bytes were written did not happen; the rest goes on."""
     total = 0

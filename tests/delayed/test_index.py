@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from tests.crash.world import START_MS, new_disk, open_client
 from tests.delayed.bucket_kit import check_index, delay, index, indexed_times
+from tests.tiers import graded
 from txlog import Client
 from txlog.clock import ManualClock
 from txlog.engine.upkeep.delayed import buckets
@@ -115,7 +116,7 @@ class History:
             client.admin.gc(apply=True, keep_ms=0)
 
 
-@pytest.mark.parametrize("number", range(HISTORIES))
+@pytest.mark.parametrize("number", graded(range(HISTORIES), 5))
 def test_the_index_is_what_the_log_says(number: int) -> None:
     """spec/delayed 3: position order, no id twice, nothing lost but what may be due."""
     rng = random.Random(f"{SEED} {number}")

@@ -18,6 +18,7 @@ from tests.delayed.looking_kit import (
     time_of,
 )
 from tests.engine_kit import START_MS, Bench, begin, ids, send
+from tests.tiers import graded
 from txlog import Bound, Client, Message, MessageId, Range, messages
 from txlog.answers import delayed
 from txlog.engine.decide.draft import Decision
@@ -316,7 +317,7 @@ def done(client: Client) -> set[tuple[int, int, int]]:
     return {(i.ledger, i.entry, i.index) for i in ids(client)} - kept
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", graded(range(4), 2))
 def test_random_histories(tmp_path: Path, seed: int) -> None:
     print("seed", seed)
     chance = random.Random(seed)

@@ -11,6 +11,7 @@ import pytest
 from tests.delayed.looking_kit import listed_ids, partition_number, seal
 from tests.delayed.test_looking import later
 from tests.engine_kit import START_MS, Bench, begin, ids, send
+from tests.tiers import graded
 from txlog import Client, MessageId, TxnId
 from txlog.engine.model.ops import Run
 from txlog.engine.view.view import View
@@ -290,7 +291,7 @@ def test_without_subscriptions_there_is_nothing_to_do(tmp_path: Path) -> None:
     assert bench.client.topic("t").cancel(all=True)["cancelled"] == 0
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", graded(range(4), 2))
 def test_every_subscription_is_changed_alike(tmp_path: Path, seed: int) -> None:
     """What is promoted or cancelled is what was meant and left, whichever way it is stored."""
     print("seed", seed)

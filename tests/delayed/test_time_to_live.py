@@ -14,6 +14,7 @@ import pytest
 
 from tests.delayed.test_policies import counted
 from tests.engine_kit import START_MS, Bench, read, values
+from tests.tiers import graded
 from txlog import Client, Range
 from txlog.cli.main import main
 from txlog.engine.view.view import View
@@ -92,7 +93,7 @@ def test_an_age_that_is_said_counts_from_publish(bench: Bench) -> None:
     assert client.subscription("t", "s").expire(1)["skipped"] == 1
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", graded(range(6), 3))
 def test_what_expires_is_what_a_list_says(tmp_path: Path, seed: int) -> None:
     """Against a trivial oracle: mixed sends, acknowledgements, checkpoints, clock jumps."""
     print("seed", seed)

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.delayed.dispatch_kit import T0, Shop, place, pointer, strays, take, take_ids
+from tests.tiers import graded
 from txlog import MessageId
 from txlog.engine.folds.cursor import BEFORE_ALL, Cursor
 from txlog.engine.model.idset import IdSet, covers
@@ -84,7 +85,7 @@ def random_shop(folder: Path, chance: random.Random) -> Shop:
     return shop
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", graded(range(12), 6))
 def test_bitmaps_polls_and_counts_equal_the_rows(tmp_path: Path, seed: int) -> None:
     """Invariants 4 and 5, while the clock moves both ways, and buckets come and go."""
     print("seed", seed)

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from tests.engine_kit import Bench, begin, ids, pending, read, rows, send, send_txn, values
+from tests.tiers import graded
 from txlog import Bound, Client, TxnId
 from txlog.engine.decide.topics import sidecar
 from txlog.engine.folds.buffer import Buffer
@@ -517,7 +518,7 @@ def test_what_is_not_there_is_not_compacted(tmp_path: Path) -> None:
     assert bench.client.admin.compact("t", 0)["messages"] == 0
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", graded(range(6), 3))
 def test_random_histories(tmp_path: Path, seed: int) -> None:
     """Any history: compacting changes nothing that can be seen, in any process, and goes on."""
     print("seed", seed)

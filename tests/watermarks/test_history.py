@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.engine_kit import Bench, begin, ids, say, values
+from tests.tiers import graded
 from txlog import Client, TxnId
 from txlog.engine.folds.watermark import Position
 from txlog.engine.plan.watermarks.value import WatermarkGenerator, tracking_position
@@ -75,7 +76,7 @@ def positions(client: Client) -> Iterator[Position]:
             yield (end.ledger, entry)
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", graded(range(8), 4))
 def test_states_and_positions_are_those_of_a_full_fold(tmp_path: Path, seed: int) -> None:
     print("seed", seed)
     chance = random.Random(seed)

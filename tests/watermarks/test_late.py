@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.engine_kit import START_MS, Bench, begin, read, say
+from tests.tiers import graded
 from txlog import Bound, MessageId, Position, TxnId
 from txlog.engine.plan.watermarks import rows as watermark_rows
 from txlog.errors import InvalidArgument
@@ -195,7 +196,7 @@ def test_a_damaged_file_leaves_the_figures_out(bench: Bench) -> None:
     assert (answer["max_event_time"], answer["late_messages"]) == (None, None)
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", graded(range(6), 3))
 def test_random_histories_equal_a_walk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
