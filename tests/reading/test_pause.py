@@ -583,6 +583,42 @@ def test_a_commit_elsewhere_costs_little(path: str, monkeypatch: pytest.MonkeyPa
         assert looks == []
 
 
+def test_a_look_that_finds_nothing_follows_once(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A peer was faster. Whoever waits for the same looks at the witness, and at no more files."""
+    with txlog.open(path) as mine, txlog.open(path) as other:
+        consumer, peer = mine.consumer("t", "s"), mine.consumer("t", "s")
+        mine._store.wakeups.begin()
+        assert consumer._some(10, True) is None and consumer._some(10, False) is None
+        other.producer("t").send(b"1")
+        assert peer.receive_batch().num_rows == 1
+        followed: list[str] = []
+        refresh = Store._refresh
+
+        def noted(self: Store) -> int:
+            followed.append("")
+            return refresh(self)
+
+        monkeypatch.setattr(Store, "_refresh", noted)
+        assert consumer._some(10, False) is None
+        assert len(followed) == 1
+        assert consumer._some(10, False) is None
+        assert len(followed) == 2
+
+
+def test_a_look_whose_time_has_come_follows_as_well(path: str) -> None:
+    """Kills: a turn that takes the view for the newest, as it had followed when nothing was due."""
+    with txlog.open(path) as mine, txlog.open(path) as other:
+        consumer = mine.consumer("t", "s")
+        mine._store.wakeups.begin()
+        assert consumer._some(10, True) is None
+        still = consumer._still
+        assert still is not None
+        still.until_ms = mine._store.clock.now().boot_ms
+        other.producer("t").send(b"1")
+        table = consumer._some(10, False)
+        assert table is not None and table.num_rows == 1
+
+
 def test_it_polls_where_nobody_tells(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """max_user_instances, max_user_watches, another system, a file system of another machine."""
 

@@ -218,13 +218,16 @@ class Still:
         )
 
     def is_untouched(self, store: Store) -> bool:
-        """True while nothing that was written since concerns it, and nothing fell due; follows."""
+        """True while nothing that was written since concerns it, and nothing fell due.
+
+        In any case it follows the journal, so that the turn need not.
+        """
+        lsn, stamps = store.read(lambda view: (view.lsn, view.stamps(self._keys)))
         now, due_ms = store.clock.now(), self.handed.due_ms
         if now.boot_id != self._boot_id or (due_ms is not None and now.wall_ms >= due_ms):
             return False
         if self.until_ms is not None and now.boot_ms >= self.until_ms:
             return False
-        lsn, stamps = store.read(lambda view: (view.lsn, view.stamps(self._keys)))
         if stamps != self._stamps:
             return False
         self.lsn = lsn
@@ -425,25 +428,25 @@ class Receiving:
         # of other partitions it says nothing
         return still if still is not None and still.partitions == self.partitions else None
 
-    def _nothing_yet(self) -> Delivery | None:
-        """What the last turn found, if that was nothing and another would find the same.
+    @property
+    def _quiet(self) -> Still | None:
+        """After a turn that found nothing: what says whether another would find the same.
 
         Not for a turn with a guard: a watermark may be due for its own reasons.
         """
-        still, store = self.still, self._store
-        if still is None or still.heeds_appends:
-            return None
-        is_so = still.holds(store) if self.is_thorough else still.is_untouched(store)
-        return still.handed if is_so else None
+        still = self.still
+        return None if still is None or still.heeds_appends else still
 
     def _hand(self, limit: int, guard: Guard | None, ahead: Ahead) -> Delivery:
         """Lease messages; if the last turn found nothing, look first, without the lock."""
         store = self._store
-        nothing = self._nothing_yet() if guard is None and not ahead[2] else None
-        if nothing is not None:
-            return nothing
+        has_followed = False  # in this turn: once is enough
+        if guard is None and not ahead[2] and (still := self._quiet) is not None:
+            if still.holds(store) if self.is_thorough else still.is_untouched(store):
+                return still.handed
+            has_followed = not self.is_thorough
         self._still = None
-        if store.read(self._begin, fresh=self.is_idle):
+        if store.read(self._begin, fresh=self.is_idle and not has_followed):
             expire_due(store, [(self.topic.number, self.subscription.number)], fresh=False)
         numbers = self.numbers()
         order = [*numbers[self._turn :], *numbers[: self._turn]]
@@ -469,7 +472,7 @@ class Receiving:
 
         is_seen = not self.is_idle
         if self.is_idle:
-            there = store.read(look)
+            there = store.read(look, fresh=False)
             while there is not None and there.is_more:
                 self._stand(there)
                 there = store.read(look)
