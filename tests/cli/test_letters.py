@@ -52,9 +52,9 @@ def test_what_is_aborted_leaves_no_letter(tool: Tool) -> None:
     flags = ["--in", "ndjson", "--txn", *FLAG]
     assert tool.error("produce", "orders", str(path), *flags, "--expect", "5")["exit"] == 8
     assert tool.ok("consume", "bad") == ""
-    path.write_bytes(b"x\n" * 2500)  # nothing but bad ones, more than a batch
-    assert tool.json("produce", "orders", str(path), *flags)["dead_lettered"] == 2500
-    assert len(letters(tool)) == 2500
+    path.write_bytes(b"x\n" * 5500)  # nothing but bad ones, more than a batch
+    assert tool.json("produce", "orders", str(path), *flags)["dead_lettered"] == 5500
+    assert len(letters(tool)) == 5500
 
 
 def test_a_key_that_is_missing_and_a_record_that_is_too_large(tool: Tool) -> None:
@@ -63,3 +63,22 @@ def test_a_key_that_is_missing_and_a_record_that_is_too_large(tool: Tool) -> Non
     answer = tool.json("produce", "orders", str(path), "-K", ":", *FLAG, "--create")
     assert (answer["messages"], answer["dead_lettered"]) == (1, 2)
     assert {(value, line) for value, line, _ in letters(tool)} == {(None, "1"), ("none", "2")}
+
+
+def test_large_records_go_into_frames_of_some_megabytes(tool: Tool) -> None:
+    """A batch of records is one of bytes, too: of many large ones no frame can be made."""
+    path = tool.path.parent / "in"
+    path.write_bytes(b"".join(b"%d" % number + b"x" * 1_000_000 + b"\n" for number in range(40)))
+    assert tool.json("produce", "orders", str(path), "--batch", "5000")["messages"] == 40
+    [row] = tool.json("query", "SELECT count(*) AS n, count(DISTINCT lsn) AS frames FROM orders")
+    assert row["n"] == 40 and row["frames"] >= 3
+
+
+def test_sequence_ids_go_up_to_the_last_there_is(tool: Tool) -> None:
+    path = tool.path.parent / "in"
+    path.write_bytes(b"x\ny\n")
+    most = (1 << 63) - 1
+    flags = ["produce", "orders", str(path), "--producer", "q", "--seq-from"]
+    assert tool.json(*flags, str(most - 1))["messages"] == 2
+    assert tool.error(*flags, str(most))["exit"] == 2
+    assert tool.json("query", "SELECT max(sequence_id) AS last FROM orders") == [{"last": most}]

@@ -156,3 +156,14 @@ def test_a_file_of_rows_has_groups_of_many_batches(tmp_path: Path) -> None:
     assert pq.read_table(path).equals(pa.Table.from_batches(batches))
     assert write_out(str(path), (schema, iter(())), force=True) == 0
     assert pq.read_table(path).schema.equals(schema)
+
+
+def test_a_file_of_narrow_rows_has_no_small_groups(tmp_path: Path) -> None:
+    """Parquet's writer cuts what it gets at a million rows, and leaves a group of the rest."""
+    schema = pa.schema([("n", pa.int64())])
+    batch = pa.record_batch([pa.arange(0, 10_240)], schema)
+    path = tmp_path / "rows.parquet"
+    assert write_out(str(path), (schema, iter([batch] * 110)), force=False) == 110 * 10_240
+    found = pq.read_metadata(path)
+    rows = [found.row_group(at).num_rows for at in range(found.num_row_groups)]
+    assert min(rows[:-1], default=max(rows)) >= 1_000_000

@@ -11,6 +11,8 @@ import pytest
 from tests.engine_kit import START_MS, Bench, begin, read, send, values
 from txlog import MessageId
 from txlog.engine.plan import route
+from txlog.engine.storage.journal import journal
+from txlog.engine.store import appender
 from txlog.errors import (
     InvalidArgument,
     InvalidMessage,
@@ -255,6 +257,28 @@ def test_a_transaction_holds_so_many(bench: Bench, monkeypatch: pytest.MonkeyPat
         producer.send_batch(pa.table({"value": [b"c", b"d"], "partition": [0, 1]}), txn=txn)
     producer.send(b"e", partition=0, txn=txn)
     assert bench.client.commit(txn)["messages"] == 3
+
+
+@pytest.mark.parametrize("limit", ["DECISION_BYTES_MAX", "FRAME_BYTES_MAX"])
+def test_a_frame_that_nobody_could_read_is_not_written(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, limit: str
+) -> None:
+    """A batch of more than 1 GiB was answered for, and made the store unreadable."""
+    client = bench.client
+    send(client, b"a")
+    rows = pa.table({"value": [b"x" * 1000] * 20})
+    with monkeypatch.context() as patched:
+        patched.setattr(appender if limit == "DECISION_BYTES_MAX" else journal, limit, 10_000)
+        with pytest.raises(LimitExceeded) as refused:
+            client.producer("t").send_batch(rows)
+        assert refused.value.fields["limit"] == 10_000
+        txn = begin(client)
+        with pytest.raises(LimitExceeded):
+            client.producer("t").send_batch(rows, txn=txn)
+        send(client, b"b")  # nothing is in its way
+    assert values(bench.another()) == values(client) == [b"a", b"b"]
+    client.producer("t").send_batch(rows)
+    assert len(values(bench.another())) == 22
 
 
 def test_batches_of_a_wrong_shape(bench: Bench) -> None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -285,6 +286,27 @@ def test_a_query_holds_a_piece_of_the_frames(
     assert read == sorted(read)
     assert len(read) == 20
     assert max(kept) <= 2
+
+
+def test_topics_share_the_journal_files_that_a_query_keeps_open(client: Client) -> None:
+    """Kills: a descriptor for each topic, of which a process has about a thousand."""
+
+    def opened() -> int:
+        """How many journal files this process has open."""
+        found = 0
+        for number in os.listdir("/proc/self/fd"):
+            with suppress(FileNotFoundError):
+                found += os.readlink(f"/proc/self/fd/{number}").endswith(".journal")
+        return found
+
+    for number in range(20):
+        client.create_topic(f"few-{number}")
+        client.producer(f"few-{number}").send(b"x")
+    before = opened()
+    with Query(client, "SELECT count(*) AS n FROM messages WHERE topic LIKE 'few-%'") as query:
+        assert query.rows().read_all().to_pylist() == [{"n": 20}]
+        assert 1 <= opened() - before <= 2
+    assert opened() == before
 
 
 def test_a_condition_on_rows_in_frames_says_nothing_of_its_own(

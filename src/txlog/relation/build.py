@@ -8,7 +8,6 @@ in journal frames, and those that stand for large messages, are made here. The r
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
@@ -65,13 +64,15 @@ def contents(
     """The contents of the topics that words name, short or in full, in any case; None: all topics.
 
     compacted: with the files of compacted rows
-    counted, in_pieces: as relation
+    counted: as relation
+    in_pieces: rows in frames are in `frames`, which share their files; the caller closes one
     The rows of their parts are not read: `relation.open` says where they are.
     raises: as relation
     """
     wanted = None if words is None else {word.casefold() for word in words}
     found: list[Content] = []
-    with ExitStack() as opened:
+    journals = Journals(view.disk, view.salt) if in_pieces else None
+    try:
         for topic in sorted(view.catalog.topics.values(), key=lambda topic: topic.name):
             name = TopicName.parse(topic.name)
             if wanted is None or wanted & {name.full.casefold(), name.short.casefold()}:
@@ -82,15 +83,16 @@ def contents(
                     isolation=isolation,
                     everything=everything,
                     counted=counted,
-                    in_pieces=in_pieces,
+                    journals=journals,
                 )
-                if made.frames is not None:
-                    opened.callback(made.frames.close)
                 if compacted:
                     made = replace(made, compacted=_compacted(view, topic, made.unavailable))
                 nothing = part_rows(view, [])
                 found.append(Content(made, name.full, nothing, nothing))
-        opened.pop_all()
+    except BaseException:  # nobody else can close them
+        if journals is not None:
+            journals.close()
+        raise
     return found
 
 
@@ -133,13 +135,13 @@ def relation(
     isolation: str = "committed",
     everything: bool = False,
     counted: bool = False,
-    in_pieces: bool = False,
+    journals: Journals | None = None,
 ) -> Relation:
     """The relation of a topic, or of one partition of it.
 
     everything: also how rows are stored, and rows of all kinds; for isolation uncommitted
     counted: rows in frames are null in all columns that users wrote: no frame is read
-    in_pieces: rows in frames are in `frames`, which the caller closes, and none in `tail`
+    journals: rows in frames are in `frames`, read from these, and none in `tail`
     raises: TopicNotFound; PartitionUnavailable, Corruption (604) unless skip_unavailable;
             InvalidArgument for an unknown isolation; as spans_of
     cost:   O(files + wanted markers + rows in frames); uncommitted: plus the rows that are not
@@ -148,7 +150,7 @@ def relation(
     check_isolation(isolation)
     topic = find_topic(view, name)
     chosen = chosen_partitions(topic, name, wanted.partitions)
-    made = _Making(view, everything, counted, in_pieces)
+    made = _Making(view, everything, counted, journals)
     left_out: list[int] = []
     there: list[int] = []
     for index in range(topic.partitions) if chosen is None else chosen:
@@ -159,12 +161,7 @@ def relation(
             left_out.append(index)
         else:
             raise _why_unavailable(view, topic, number)
-    try:
-        return made.relation(topic, wanted, there, left_out, isolation)
-    except BaseException:  # nobody else can close its journal files
-        if made.frames is not None:
-            made.frames.close()
-        raise
+    return made.relation(topic, wanted, there, left_out, isolation)
 
 
 def part_rows(view: View, sources: Sequence[Source]) -> pa.Table:
@@ -275,7 +272,9 @@ def _why_unavailable(view: View, topic: Topic, number: int) -> TxlogError:
 class _Making:
     """A relation in the making, partition by partition."""
 
-    def __init__(self, view: View, everything: bool, counted: bool, in_pieces: bool) -> None:
+    def __init__(
+        self, view: View, everything: bool, counted: bool, journals: Journals | None
+    ) -> None:
         self._view = view
         self._everything = everything
         stored = pa.schema(STORED if everything else [])
@@ -283,8 +282,7 @@ class _Making:
         self.of_large = pa.schema([*LARGE, *stored])
         self._read = [*(_PLACES if counted else _STORED), *(_TXN if everything else ())]
         self.frames: Frames | None = None
-        if in_pieces:
-            journals = Journals(view.disk, view.salt)
+        if journals is not None:
             self.frames = Frames(journals, self.of_tail, everything=everything)
         self.direct: list[Source] = []
         self.unclean: list[Source] = []

@@ -104,7 +104,7 @@ class Frames:
             yield self._made(tail, piece, names)
 
     def close(self) -> None:
-        """Close the journal files; no row can be read any more."""
+        """Close the journal files, also for those that share them; no row can be read any more."""
         self._journals.close()
 
     def _pieces(self) -> Iterator[Piece]:

@@ -226,7 +226,7 @@ def _complete(
             parquet.ParquetWriter(file, first.schema, version="2.6", compression="zstd") as writer,
         ):
             for rows in storage.gathered(chain((first,), tables)):
-                writer.write_table(rows)
+                writer.write_table(rows, rows.num_rows)
                 count += rows.num_rows
         paths.append(path)
         made.add(path)

@@ -299,7 +299,7 @@ def write_out(path: str, batches: Batches, *, force: bool) -> int:
         count = 0
         with writer:
             for rows in tables:
-                writer.write_table(rows)
+                writer.write_table(rows, rows.num_rows)
                 count += rows.num_rows
         return count
 

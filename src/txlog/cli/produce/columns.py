@@ -24,8 +24,8 @@ from txlog.cli.output import records
 from txlog.cli.produce.request import Request
 from txlog.cli.terminal.signals import raise_if_asked
 from txlog.engine.plan.route import message_bytes
-from txlog.errors import BadRecord
-from txlog.ids import TxnId
+from txlog.errors import BadRecord, InvalidArgument
+from txlog.ids import SEQUENCE_STOP, TxnId
 from txlog.startup import compute as pc
 
 if TYPE_CHECKING:
@@ -69,7 +69,9 @@ def filled(request: Request, table: pa.Table, sent: int) -> pa.Table:
         columns["partition"] = table["partition"]
     if request.sequence_from is not None:
         first = request.sequence_from + sent
-        columns["sequence_id"] = pa.arange(first, first + count)
+        if first + count > SEQUENCE_STOP:
+            raise InvalidArgument(f"there is no sequence id above {SEQUENCE_STOP - 1}", code=203)
+        columns["sequence_id"] = pc.add(pa.arange(0, count), first)
     elif request.keep_sequence and "sequence_id" in table.column_names:
         columns["sequence_id"] = table["sequence_id"]
     return pa.table(columns)

@@ -12,7 +12,7 @@ from txlog.cli.input import percent as percentin
 from txlog.cli.line.command import command, exclusive
 from txlog.cli.line.declared import Argument, Option
 from txlog.cli.output import percent
-from txlog.cli.produce.request import Request
+from txlog.cli.produce.request import BATCH_BYTES, Request
 from txlog.errors import InvalidArgument, Usage
 from txlog.ids import TopicName, check_name
 from txlog.ranges import parse_duration, parse_instant, parse_size
@@ -243,12 +243,13 @@ def properties(words: list[str] | None) -> dict[str, str]:
     return out
 
 
-def _batch(text: str) -> tuple[int, int | None]:
+def _batch(text: str) -> tuple[int, int]:
+    """How many records, and bytes of values, make a batch."""
     if text.isdecimal() and len(text) < 20:
         count = int(text)
         if not 1 <= count <= 1_000_000:
             raise InvalidArgument("--batch is 1 to 1000000 records, or a size", code=203)
-        return count, None
+        return count, BATCH_BYTES
     size = parse_size(text)
     if size < 1:
         raise InvalidArgument("--batch is 1 to 1000000 records, or a size", code=203)

@@ -6,6 +6,8 @@ import msgspec
 
 from txlog.ids import TxnId
 
+BATCH_BYTES = 16 << 20  # of values, where a batch is a number of records
+
 
 class Request(msgspec.Struct):
     """What `produce` was asked to do, checked as far as possible without the store."""
@@ -27,7 +29,7 @@ class Request(msgspec.Struct):
     access_mode: str = "shared"
     create: bool = False
     batch_messages: int = 5000
-    batch_bytes: int | None = None
+    batch_bytes: int = BATCH_BYTES
     flush_every_ms: int = 1000
     rate: float | None = None
     durability: str | None = None

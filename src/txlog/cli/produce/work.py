@@ -432,7 +432,7 @@ class Job:
         """Return how many rows of whole make a batch."""
         most = self.request.batch_bytes
         count = min(len(whole), self.request.batch_messages)
-        if most is not None and whole["value"].nbytes > most:
+        if whole["value"].nbytes > most:
             ends = pc.cumulative_sum(pc.fill_null(pc.binary_length(whole["value"]), 0))
             within = pc.sum(pc.less_equal(ends, most)).as_py() or 0
             count = min(count, max(1, within))
@@ -442,7 +442,7 @@ class Job:
         most = self.request.batch_bytes
         if rows >= self.request.batch_messages or self._is_due():
             return True
-        return most is not None and sum(table["value"].nbytes for table in held) >= most
+        return bool(sum(table["value"].nbytes for table in held) >= most)
 
     def _is_due(self) -> bool:
         if self.pending_since is None:

@@ -22,10 +22,18 @@ from txlog.engine.model.ops import Op
 from txlog.engine.model.schema import encode_rows
 from txlog.engine.storage.disk.protocol import Disk
 from txlog.engine.storage.journal.file import RawFrame, frame_nowhere
+from txlog.engine.storage.journal.frame import DECISION_BYTES_MAX
 from txlog.engine.storage.journal.journal import Journal
 from txlog.engine.store.space import Space
 from txlog.engine.view.view import View
-from txlog.errors import OutcomeUnknown, ReadOnlyStore, StoreFull, TryAgain, TxlogError
+from txlog.errors import (
+    LimitExceeded,
+    OutcomeUnknown,
+    ReadOnlyStore,
+    StoreFull,
+    TryAgain,
+    TxlogError,
+)
 from txlog.settings import Settings
 
 Rows = tuple[int, pa.Buffer | bytes | None]
@@ -75,15 +83,20 @@ class Appender:
     def encoded(self, settings: Settings, decision: Decision) -> Encoded:
         """Encode the frame of a decision: the last step that may refuse it.
 
-        raises: StoreFull, InvalidArgument (rows, types); ReadOnlyStore for rows in a dry run
+        raises: StoreFull, InvalidArgument (rows, types); ReadOnlyStore for rows in a dry run;
+                LimitExceeded: no frame is that large
         """
         ops = encode_readable(decision.ops)
         if decision.batch is None:
+            if len(ops) > DECISION_BYTES_MAX:
+                raise _too_large(len(ops))
             return ops, NO_ROWS
         if self._dry_run:
             raise ReadOnlyStore("a dry run stores no messages", path=self._disk.description)
         batch = decision.batch
         columns, rows = batch.encoded() if isinstance(batch, OneRow) else encode_rows(batch)
+        if len(ops) + len(rows) > DECISION_BYTES_MAX:
+            raise _too_large(len(ops) + len(rows))
         self._space.check(len(rows), settings.free_bytes_min)
         return ops, (columns, rows)
 
@@ -178,6 +191,16 @@ class Appender:
             if data is not None or not self.release_reserve():
                 raise
             return journal.append(ops, data, columns, time_ms, is_awaited=is_awaited)
+
+
+def _too_large(size: int) -> LimitExceeded:
+    """Such a frame would be written, answered for, and read by nobody."""
+    return LimitExceeded(
+        f"one call writes {size} bytes, at most {DECISION_BYTES_MAX} go into a frame",
+        hint="send smaller batches",
+        limit=DECISION_BYTES_MAX,
+        value=size,
+    )
 
 
 # --- calls -----------------------------------------------------------------------------------

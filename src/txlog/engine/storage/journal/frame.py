@@ -38,6 +38,8 @@ HEADER = struct.Struct("<4sBBHQQqQII8sII")
 HEADER_BYTES = HEADER.size
 _CHECKED = struct.Struct("<4sBBHQQqQII8sI")  # the header without its own CRC
 FRAME_BYTES_MAX = 1 << 30
+# Of what one decision may say; the rest is for the ops of others that join its frame.
+DECISION_BYTES_MAX = FRAME_BYTES_MAX - (64 << 20)
 AWAITED = 0x80
 _ZEROS = bytes(8)
 _CRC = struct.Struct("<I")

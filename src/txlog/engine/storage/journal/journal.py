@@ -35,9 +35,16 @@ from txlog.engine.storage.journal.file import (
     publish_journal,
 )
 from txlog.engine.storage.journal.flusher import Flusher, is_flush_broken
-from txlog.engine.storage.journal.frame import Buffer, attested_lsn, encode, joined
+from txlog.engine.storage.journal.frame import FRAME_BYTES_MAX, Buffer, attested_lsn, encode, joined
 from txlog.engine.storage.journal.witness import Witnessed
-from txlog.errors import Corruption, MissingFile, OutcomeUnknown, StoreLocked, TxlogError
+from txlog.errors import (
+    Corruption,
+    LimitExceeded,
+    MissingFile,
+    OutcomeUnknown,
+    StoreLocked,
+    TxlogError,
+)
 
 # --- rolling forward -------------------------------------------------------------------------
 
@@ -632,7 +639,7 @@ class Journal:
 
         is_awaited: whoever shows what it did makes it durable first
         raises: StoreFull, DiskFailed, ...: the journal was cut back, nothing was done;
-        OutcomeUnknown
+        LimitExceeded: nobody could read it; OutcomeUnknown
         """
         offset, lsn = self.end, self.last_lsn + 1
         parts, total, crc = encode(
@@ -647,6 +654,12 @@ class Journal:
             previous_crc=self.chain_crc,
             is_awaited=is_awaited,
         )
+        if total > FRAME_BYTES_MAX:
+            raise LimitExceeded(
+                f"a frame of {total} bytes has more than {FRAME_BYTES_MAX}",
+                limit=FRAME_BYTES_MAX,
+                value=total,
+            )
         self._write(offset, parts, total)
         current, end = self.current, offset + total
         if end > current.size:
