@@ -7,6 +7,7 @@ here, and says why. `bench/steps.py` shows where they are.
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -41,12 +42,15 @@ def calls_of(step: Step, source: str = SOURCE) -> int:
         nonlocal count
         count += frame.f_code.co_filename.startswith(source)
 
-    before = sys.gettrace()
+    before, was_collecting = sys.gettrace(), gc.isenabled()
+    gc.disable()  # what is dropped then is of other tests
     sys.settrace(trace)
     try:
         step()
     finally:
         sys.settrace(before)
+        if was_collecting:
+            gc.enable()
     return count
 
 
