@@ -28,6 +28,7 @@ pytestmark = pytest.mark.usefixtures("quick_disk")
 SECRET = bytes(range(32))
 NOW_S = 1_790_000_000
 DAY_MS = 86_400_000
+ENOUGH_S = 30  # far less than what a test that hangs would take
 RULES = """
 superusers = ["boss"]
 [tokens]
@@ -270,6 +271,38 @@ def test_a_consumer_that_acknowledges_nothing_gets_no_more(
         await other.ask("ack", request_id=2, **named)
         rows = await served.service.client.run(lambda client: client.subscriptions("many"))
         assert [row["backlog"] for row in rows if row["subscription"] == "x"] == [0]
+
+    serving(folder, program)
+
+
+@pytest.mark.parametrize("is_named", [True, False], ids=["named", "all"])
+def test_what_a_consumer_that_had_too_much_gives_back_comes_again(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, is_named: bool
+) -> None:
+    """At once: it need not ask for more, nor acknowledge anything."""
+    monkeypatch.setattr(members, "HELD_MAX", 3)
+    monkeypatch.setattr(members, "TAKE_MAX", 1)
+
+    def fill(client: txlog.Client) -> None:
+        client.create_topic("laden")
+        with client.producer("laden", "till") as producer:
+            for at in range(8):
+                producer.send(b"%d" % at)
+
+    async def program(served: Served) -> None:
+        await served.service.client.run(fill)
+        one = await served.connected()
+        shared = {"subscription": "s", "subType": 1, "initialPosition": 1}
+        await one.ask("subscribe", topic="laden", consumer_id=1, request_id=1, **shared)
+        one.send("flow", consumer_id=1, messagePermits=100)
+        ids = [(await one.answer()).message.message_id for _ in range(3)]
+        await one.ask("ping")  # and nothing before the answer
+        named = {"message_ids": ids} if is_named else {}
+        one.send("redeliverUnacknowledgedMessages", consumer_id=1, **named)
+        async with asyncio.timeout(ENOUGH_S):
+            again = [(await one.answer()).message for _ in range(3)]
+        assert [found.message_id for found in again] == ids
+        assert [found.redelivery_count for found in again] == [1, 1, 1]
 
     serving(folder, program)
 

@@ -271,7 +271,7 @@ class Member:
         return self.is_shared and len(wire.held) >= HELD_MAX
 
     def relieve(self, wire: Wire) -> None:
-        """A consumer has acknowledged something: one that had too much may get more."""
+        """A consumer has less than it had: one that had too much may get more."""
         is_waiting = wire.permits > 0 and wire.partition not in self._ready
         if self.is_shared and is_waiting and not self._is_laden(wire):
             self._changed.set()
@@ -314,10 +314,12 @@ class Member:
         await self.acknowledged()
         if not named:
             await self.give_back(wire.forget())
+            self.relieve(wire)
             return
         keys = [(one.ledgerId, one.entryId) for one in named]
         found = [wire.held.pop(key) for key in keys if key in wire.held]
         await self.give_back([run for one in found for run in _left(one)])
+        self.relieve(wire)
 
     async def leave(self, wire: Wire) -> None:
         """A consumer closes; what it has goes back. The last one closes the store's."""
