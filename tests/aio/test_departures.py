@@ -16,6 +16,8 @@ import pytest
 
 import txlog
 import txlog.aio
+from txlog.aio.waits import Found, Waits
+from txlog.api.consuming.membership import Membership
 from txlog.api.reading import pause
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
@@ -287,6 +289,122 @@ def test_who_looks_while_it_is_asked_whom_a_death_concerns_is_asked_about_again(
         await asyncio.sleep(0)
         gate.set()
         assert value(await mine) == b"m"
+        await blocked
+
+    run(path, main)
+
+
+def test_a_standby_whose_look_for_a_message_knew_of_the_death_takes_over(path: str) -> None:
+    """That look asked nobody whether a peer died; the looks that follow have to."""
+
+    async def main(scene: Scene) -> None:
+        peer = scene.there.consumer("t", "failover", name="a", receiver_queue_size=0)
+        other = await scene.waiting("elsewhere", "shared")
+        standby = await scene.waiting("t", "failover", name="b")
+        await scene.at_rest(2)
+        gates, waits = [threading.Event() for _ in range(2)], scene.here._waits
+        blocked = [asyncio.ensure_future(scene.here.run(lambda sync: gates[0].wait(60)))]
+        await asyncio.sleep(0)
+        scene.there.producer("t").send(b"m")
+        assert took(peer).value == b"m"
+        while waits._following is None:
+            await asyncio.sleep(0)
+        blocked.append(asyncio.ensure_future(scene.here.run(lambda sync: gates[1].wait(60))))
+        await asyncio.sleep(0)
+        gates[0].set()
+        await scene.at_rest(1)
+        while len(waits._resting) > 1:
+            await asyncio.sleep(0)
+        tally = scene.here._sync._store.wakeups.tally
+        before = tally.departures
+        died(peer)
+        while tally.departures == before:
+            await asyncio.sleep(0)
+        gates[1].set()
+        assert value(await standby) == b"m"
+        await asyncio.wait(blocked)
+        other.cancel()
+
+    run(path, main)
+
+
+def test_a_death_told_while_a_look_asks_who_died_is_asked_about_again(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It came after the asking, and before the look noted how many had left."""
+    reap, dying = Membership.reap, list[Callable[[], None]]()
+
+    def reaped(member: Membership, *, now: bool) -> bool:
+        found = reap(member, now=now)
+        if now and dying:
+            dying.pop()()
+        return found
+
+    async def main(scene: Scene) -> None:
+        peer = scene.there.consumer("t", "failover", name="a")
+        scene.there.producer("t").send(b"m")
+        took(peer)
+        other = await scene.waiting("elsewhere", "shared")
+        await scene.at_rest(1)
+        wakeups = scene.here._sync._store.wakeups
+
+        def die() -> None:
+            before = wakeups.tally.departures
+            died(peer)
+            while wakeups.tally.departures == before:
+                wakeups.drain()
+
+        monkeypatch.setattr(Membership, "reap", reaped)
+        dying.append(die)
+        standby = await scene.waiting("t", "failover", name="b")
+        assert value(await standby) == b"m"
+        assert not dying
+        other.cancel()
+
+    run(path, main)
+
+
+def test_who_was_told_of_a_death_looks_though_only_appends_came_since(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its look knew of the departure; after that came an append, which others heed."""
+    changed_since, appended = Waits._changed_since, list[bool]()
+
+    async def main(scene: Scene) -> None:
+        peer = scene.there.consumer("t", "shared")
+        appender = scene.there.consumer("elsewhere", "shared", receiver_queue_size=0)
+        for topic in ("t", "elsewhere"):
+            scene.there.producer(topic).send(b"m")
+        took(peer)
+        theirs = took(appender)
+        mine = await scene.waiting("t", "shared")
+        await scene.all_told(1)
+        gate, waits, wakeups = threading.Event(), scene.here._waits, scene.here._sync._store.wakeups
+
+        def asked(self: Waits, lsn: int, departures: int) -> Found:
+            found = changed_since(self, lsn, departures)
+            if found.bereft and waits._resting and not appended:
+                appended.append(wakeups.heed_appends())
+                before = wakeups.tally.appends
+                appender.acknowledge(theirs)
+                while wakeups.tally.appends == before:
+                    wakeups.drain()
+            return found
+
+        monkeypatch.setattr(Waits, "_changed_since", asked)
+        blocked = asyncio.ensure_future(scene.here.run(lambda sync: gate.wait(60)))
+        await asyncio.sleep(0)
+        died(peer)
+        while waits._following is None:
+            await asyncio.sleep(0)
+        [resting] = waits._resting
+        resting.set_result(None)  # as time does
+        while waits._resting:
+            await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        gate.set()
+        assert value(await mine) == b"m"
+        assert appended == [True]
         await blocked
 
     run(path, main)

@@ -191,6 +191,7 @@ class Still:
         """Of a view in which nothing was found.
 
         until_ms: on the clock since boot, when a sweep has something to do; None: never
+        departures: of so many it was asked whether a peer died
         keys:     the components that decide what there is
         partitions: where nothing was found, as of Receiving
         heeds_appends: what is not flushed decides, too: then a turn looks at all of it
@@ -266,6 +267,7 @@ class Receiving:
         "_member",
         "_places",
         "_previews",
+        "_reaped",
         "_seen",
         "_short",
         "_still",
@@ -303,6 +305,7 @@ class Receiving:
         self.is_idle = False
         self.is_thorough = True
         self._still: Still | None = None
+        self._reaped = -1  # of so many departures it has asked whether a peer died
         self.is_refused = False
         self.due_ms: int | None = None
         self._places: dict[int, Place] = {}
@@ -479,7 +482,7 @@ class Receiving:
             if there is not None and not self.is_thorough:
                 self._still = store.read(partial(self._stillness, there, looked), fresh=False)
                 return there
-            is_seen = self._member.reap(now=True)
+            is_seen = self._reap()
             if there is not None and not is_seen and not store.has_unflushed(unseen=True):
                 self._still = store.read(partial(self._stillness, there, looked), fresh=False)
                 return there
@@ -491,7 +494,7 @@ class Receiving:
         """Lease messages, those of dead peers too; note where to begin next, or how long not to."""
         store, order = self._store, wants.partitions
         handed, looked = self._lease(wants, uses, guard)
-        if not any(part.runs for part in handed.parts) and self._member.reap(now=True):
+        if not any(part.runs for part in handed.parts) and self._reap():
             handed, looked = self._lease(wants, uses, guard)  # a dead peer's come before nothing
         full = [at for at, part in enumerate(handed.parts) if part.runs]
         self.is_idle = not full
@@ -502,6 +505,13 @@ class Receiving:
         elif not self.is_refused:
             self._still = store.read(partial(self._stillness, handed, looked), fresh=False)
         return handed
+
+    def _reap(self) -> bool:
+        """Return what dead peers held; whether there was one."""
+        departures = self._store.wakeups.tally.departures  # one told from now on is asked again
+        is_seen = self._member.reap(now=True)
+        self._reaped = departures
+        return is_seen
 
     def _stillness(self, handed: Delivery, lsn: int, view: View) -> Still | None:
         """None if more decides than what is told and the clock."""
@@ -535,13 +545,12 @@ class Receiving:
                     dues_ms += [me.late_at_ms(other, now, self.timeout_ms) for other in ahead]
         due_ms = min((at for at in dues_ms if at), default=None)
         nothing = Delivery([], due_ms=handed.due_ms, timeout_ms=handed.timeout_ms)
-        gone = wakeups.tally.departures
         return Still(
             view,
             now,
             nothing,
             due_ms,
-            gone,
+            self._reaped,  # not those told by now: a look that is not thorough asks nobody
             keys,
             partitions=self.partitions,
             heeds_appends=heeds_appends,

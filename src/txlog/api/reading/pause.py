@@ -101,21 +101,22 @@ class Departures:
     is_asked_for: somebody asks whom they concern, and tells, but while nobody knows
     is_concerned: what the last rest said; False: nobody knows
     asked:        of so many it is settled whether they concern this wait
+    is_bereft:    one has died since the last look that may concern it
     """
 
-    __slots__ = ("_is_bereft", "asked", "is_asked_for", "is_concerned")
+    __slots__ = ("asked", "is_asked_for", "is_bereft", "is_concerned")
 
     def __init__(self, count: int, *, is_asked_for: bool) -> None:
         self.asked, self.is_asked_for = count, is_asked_for
-        self.is_concerned = self._is_bereft = False
+        self.is_concerned = self.is_bereft = False
 
     def mourn(self) -> None:
         """One that concerns it may have died: the next look is thorough, and more follow."""
-        self._is_bereft = True
+        self.is_bereft = True
 
     def come(self, before: int, now: int) -> bool:
         """At a look, given how many there were: whether one concerns it since the look before."""
-        is_bereft, self._is_bereft = self._is_bereft, False
+        is_bereft, self.is_bereft = self.is_bereft, False
         if self.is_asked_for and self.is_concerned:
             return is_bereft
         self.asked = now
@@ -190,8 +191,9 @@ class Waiting:
     def rest_on(self) -> float:
         """How many seconds are left of a rest that was told of something; 0: look again now."""
         tally = self._store.wakeups.tally.copy()
-        if tally.count == self._tally.count or tally.news != self._tally.news:
-            return 0.0  # time is up; or more than appends
+        is_over = tally.count == self._tally.count or tally.news != self._tally.news
+        if is_over or self.departures.is_bereft:
+            return 0.0  # time is up; or more than appends; or a look knew of a death, and not whose
         self._tally.count = tally.count
         if self._heeds:
             self._thorough_at = min(self._thorough_at, self._heed_at)
