@@ -539,7 +539,7 @@ class Receiving:
                 return None
             dues_ms.append(leases.next_due_ms(now))
             if others := leases.others(me.number):
-                heeds_appends |= me.kind == "key-shared"  # its acks free the next of their keys
+                heeds_appends |= is_bound  # what they acknowledge frees what comes next
                 if self.timeout_ms:
                     ahead = [other for other in others if leases.by_consumer[other].ahead]
                     dues_ms += [me.late_at_ms(other, now, self.timeout_ms) for other in ahead]
