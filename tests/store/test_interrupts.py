@@ -29,6 +29,7 @@ from txlog.engine.store.store import Store
 from txlog.engine.view.view import View
 from txlog.errors import (
     AlreadyClosed,
+    DiskFailed,
     MissingFile,
     NotAllowed,
     OutcomeUnknown,
@@ -454,3 +455,23 @@ def test_what_a_handler_raises_is_heard_in_its_thread(bench: Bench) -> None:
     assert other[0].answer == "done"
     send(bench.client, b"c")
     assert fresh(bench) == [b"a", b"c"]
+
+
+def test_a_flush_that_no_witness_tells_of_is_not_answered_for(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """R13: others see what is durable by the witness; who cannot write it does not know."""
+    write = Journal._raise
+
+    def without(journal: Journal, *, flushing: int, **given: Any) -> None:
+        if not flushing:
+            raise DiskFailed("no witness")
+        write(journal, flushing=flushing, **given)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Journal, "_raise", without)
+        with pytest.raises(OutcomeUnknown):
+            send(bench.client, b"b")
+    send(bench.client, b"c")
+    assert [m.value for m in read(bench.client)] == [m.value for m in read(bench.another())]
+    assert [m.value for m in read(bench.client)] == [b"a", b"b", b"c"]
