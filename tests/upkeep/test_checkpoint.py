@@ -33,8 +33,9 @@ from txlog.engine.folds.catalog import numbers
 from txlog.engine.model import tail
 from txlog.engine.model.routes import Component
 from txlog.engine.storage.disk.memory import MemoryDisk
+from txlog.engine.storage.disk.posix import PosixFile
 from txlog.engine.storage.disk.protocol import Disk
-from txlog.engine.storage.manifest import newest_manifest
+from txlog.engine.storage.manifest import Manifest, newest_manifest
 from txlog.engine.storage.segment_reader import SegmentReader
 from txlog.engine.upkeep import service
 from txlog.engine.upkeep.checkpoint import checkpoint as checkpoint_module
@@ -414,6 +415,41 @@ def test_packed_rows_are_the_rows_of_their_frames(
     finally:
         expected.close()
         found.close()
+
+
+def test_a_checkpoint_reads_each_large_frame_at_most_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once for its ops, once for its rows. What comes meanwhile only who seals has to read."""
+    bench = Bench(tmp_path / "store")
+    bench.client.create_topic("t", 1)
+    producer = bench.client.producer("t")
+
+    def send_some() -> None:
+        for _ in range(40):
+            producer.send_batch(pa.table({"value": [bytes(100_000)] * 7}))
+
+    read = 0
+    real, written = PosixFile.pread, service.checkpoint.checkpoint
+
+    def counted(file: PosixFile, offset: int, length: int) -> bytes:
+        nonlocal read
+        read += length if file.path.endswith(".journal") else 0
+        return real(file, offset, length)
+
+    def beside(*given: Any, **named: Any) -> Manifest:
+        manifest = written(*given, **named)
+        send_some()
+        return manifest
+
+    send_some()
+    with bench.client.transaction() as txn:
+        producer.send(b"v", txn=txn)  # a sidecar that changed, with one ledger
+    monkeypatch.setattr(checkpoint_module, "ROWS_KEPT_BYTES", 0)
+    monkeypatch.setattr(service.checkpoint, "checkpoint", beside)
+    monkeypatch.setattr(PosixFile, "pread", counted)
+    assert not bench.client.checkpoint()["skipped"]
+    assert read < 2.2 * 40 * 700_000
 
 
 def test_what_others_append_behind_the_cut_stays_behind_it(
@@ -892,7 +928,7 @@ def test_sealing_looks_only_where_a_ledger_was_closed(bench: Bench) -> None:
         assert not {key for key in view._loaded if key[0] in ("topic", "buffer")}
         parts = [ref for refs in view.manifest.files.values() for ref in refs if ref.form == "part"]
         assert len(parts) == 11
-        assert sealable(view, view.manifest) == []  # the last rows of u7 are in no part yet
+        assert sealable(view.manifest, view) == []  # the last rows of u7 are in no part yet
         loaded = {key[1] for key in view._loaded if key[0] in ("topic", "buffer")}
         found = view.catalog.topics[view.catalog.by_name["public/default/u7"]]
         assert loaded == set(numbers(found))

@@ -47,6 +47,7 @@ _HEADER = struct.Struct("<8sII8sQI")
 _MAGIC = b"TXLOGJNL"
 _NAME = re.compile(r"(\d{20})(?:\.r(\d+))?\.journal")
 _WINDOW_BYTES = 4 << 10, 1 << 20  # least, most
+_LARGE_BYTES = 128 << 10  # such a frame is read alone
 _SCAN_BYTES = 4 << 20
 
 assert _HEADER.size == 36
@@ -168,7 +169,9 @@ class JournalFile:
         at = offset - self._window_at
         if at < 0 or at + length > len(self._window):
             # the first look mostly finds nothing, and what follows is mostly a frame or two
-            self._window = memoryview(self.file.pread(offset, max(length, self._ahead)))
+            # of a window with large frames, the part of the last one would be read once more
+            ahead = self._ahead if length < _LARGE_BYTES else length + HEADER_BYTES
+            self._window = memoryview(self.file.pread(offset, max(length, ahead)))
             self._window_at = offset
             self._ahead = min(max(4 * self._ahead, _WINDOW_BYTES[0]), _WINDOW_BYTES[1])
             at = 0

@@ -8,6 +8,7 @@ and the visible time stored in each row. The frame LedgerSealed makes the file r
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import partial
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     from txlog.engine.storage.segment_reader import Span
 
 
-def sealable(view: View, manifest: Manifest) -> list[tuple[int, str, int, int]]:
+def sealable(manifest: Manifest, view: View) -> list[tuple[int, str, int, int]]:
     """(partition, role, ledger, entries) of closed ledgers whose rows are all in parts.
 
     cost: a look at each ledger's number, and the folds of partitions with a closed ledger
@@ -68,10 +69,12 @@ def sealable(view: View, manifest: Manifest) -> list[tuple[int, str, int, int]]:
 
 def seal_ledgers(store: Store, manifest: Manifest) -> int:
     """Seal what can be sealed; returns how many ledgers. The caller holds the maintenance lock."""
+    if not store.read(partial(sealable, manifest)):
+        return 0  # a view of its own reads the journal
     view = View.open(store.disk, store.identity.salt, store.clock.now().boot_id)
     try:
         view.take(view.journal.read_durable())
-        work = sealable(view, manifest)
+        work = sealable(manifest, view)
         number = max([manifest.generation, *generations(store.disk)])
         sealed = 0
         for partition, role, ledger, entries in work:

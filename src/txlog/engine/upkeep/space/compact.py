@@ -13,8 +13,9 @@ Source: spec/transactions 12, R17, R18.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import accumulate
 
 import pyarrow as pa
@@ -93,7 +94,7 @@ def roll_open(store: Store, numbers: list[int]) -> None:
 
 def compact_sidecars(
     store: Store,
-    numbers: Iterable[int],
+    numbers: Collection[int],
     report: CompactReport,
     *,
     ratio: float | None = None,
@@ -105,9 +106,12 @@ def compact_sidecars(
     ratio: only ledgers with at least this share of dead bytes; None: every one that gains from it
     """
     changed = False
+    closed = store.read(partial(_with_closed, numbers))
+    if not closed:
+        return False  # a view of its own reads the journal
     view = _view_of(store)
     try:
-        for number in numbers:
+        for number in closed:
             if number in view.catalog.unavailable:
                 continue  # by command it was refused before
             changed = _drop_dead(store, view, number, ratio, report) or changed
@@ -117,6 +121,12 @@ def compact_sidecars(
         return changed
     finally:
         view.close()
+
+
+def _with_closed(numbers: Collection[int], view: View) -> list[int]:
+    """Those whose sidecar has a closed ledger: no other is compacted."""
+    away = view.catalog.unavailable
+    return [one for one in numbers if one not in away and len(view.buffer(one).ledgers) > 1]
 
 
 def _drop_dead(
