@@ -12,6 +12,9 @@ from tests.text.random_messages import random_table
 from txlog.cli.output import records
 from txlog.cli.output.records import Records
 from txlog.cli.terminal.tables import Look
+from txlog.errors import InvalidArgument
+from txlog.ranges import INSTANT_MS_MIN, format_time, parse_instant
+from txlog.settings import INSTANT_MS_MAX
 from txlog.text import columns
 
 LOOK = Look(human=False, color=False, utc=True, width=0)
@@ -103,3 +106,33 @@ def test_an_embedded_value_is_checked_by_itself() -> None:
     table = pa.Table.from_pylist(rows, schema=random_table(random.Random(1), 1).schema)
     lines = _encoded("json", ["value_encoding"], table).split()
     assert [line.split(b":")[1] for line in lines] == [b'"utf8"}'] * 5 + [b'"json"}']
+
+
+def test_text_is_an_instant_if_that_instant_is_written_so() -> None:
+    """spec/cli 7: what differs in one place from ours is left to the parser that takes more."""
+    kept = 0
+    for seed in range(400):
+        rng = random.Random(seed)
+        texts = [_instant(rng) for _ in range(rng.choice([1, 2, 5]))]
+        try:
+            said = [parse_instant(text, 0) for text in texts]
+            is_ours = [format_time(ms) for ms in said] == texts
+        except InvalidArgument:
+            is_ours = False
+        nulls = [None] * rng.randrange(2)
+        found = columns.from_instants(pa.array([*texts, *nulls], pa.string()))
+        assert (found is not None) == is_ours, f"seed {seed}: {texts}"
+        if found is not None:
+            assert found.to_pylist() == [*said, *nulls], f"seed {seed}: {texts}"
+            kept += 1
+    assert kept > 50
+
+
+def _instant(rng: random.Random) -> str:
+    """An instant as we write it, or nearly so."""
+    near = rng.randrange(2_000_000_000_000)
+    text = format_time(rng.choice([near, near, near, INSTANT_MS_MIN, INSTANT_MS_MAX]))
+    if rng.random() < 0.2:
+        at = rng.choice([10, 10, 19, 23, rng.randrange(len(text))])
+        text = text[:at] + rng.choice([*"0369- T:.Z+/", "", "é"]) + text[at + rng.randrange(2) :]
+    return text

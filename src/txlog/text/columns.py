@@ -26,7 +26,8 @@ Column: TypeAlias = pa.Array | str | None
 Part: TypeAlias = pa.Array | bytes
 
 _PIECE_BYTES: Final = 32 << 20
-_INSTANT_CHARS: Final = len("2026-11-20 09:12:04.117")
+_INSTANT: Final = "2026-11-20T09:12:04.117Z"
+_INSTANT_CHARS: Final = len(_INSTANT) - 1  # as Arrow writes it
 _CODE_BYTES: Final = 8
 _LARGE_BYTES: Final = 128 << 20  # escaped it may be six times as long
 _WIDE: Final = {pa.binary(): pa.large_binary(), pa.string(): pa.large_string()}
@@ -156,8 +157,12 @@ def instants(column: pa.Array) -> Column:
     return by_distinct(ms, _instants) if one is None else format_time(one.as_py())
 
 
+def _within(ms: pa.Array) -> pa.Array:
+    return pc.and_(pc.greater_equal(ms, INSTANT_MS_MIN), pc.less_equal(ms, INSTANT_MS_MAX))
+
+
 def _instants(ms: pa.Array) -> pa.Array:
-    within = pc.and_(pc.greater_equal(ms, INSTANT_MS_MIN), pc.less_equal(ms, INSTANT_MS_MAX))
+    within = _within(ms)
     is_near = pc.all(within).as_py() in (True, None)
     known = ms if is_near else pc.if_else(within, ms, pa.scalar(0, pa.int64()))
     text = known.cast(pa.timestamp("ms")).cast(pa.string())
@@ -181,7 +186,22 @@ def from_instants(column: pa.Array) -> pa.Array | None:
         ms = column.cast(pa.timestamp("ms", "UTC")).cast(pa.int64())
     except pa.ArrowInvalid:
         return None
+    if _are_instants(column) and pc.all(_within(ms)).as_py():
+        return ms
     return ms if _instants(ms).equals(column) else None
+
+
+def _are_instants(text: pa.Array) -> bool:
+    """Whether all that Arrow reads as times has the form of an instant, as most input has."""
+    sizes = pc.min_max(pc.binary_length(text)).as_py()
+    if sizes["min"] != sizes["max"] or sizes["min"] != len(_INSTANT):
+        return False
+    data = bytes(data_of(text))
+    if text.null_count and len(data) != len(_INSTANT) * (len(text) - text.null_count):
+        return False
+    marks = [(at, char) for at, char in enumerate(_INSTANT) if not char.isdigit()]
+    count = len(data) // len(_INSTANT)
+    return all(data[at :: len(_INSTANT)] == char.encode() * count for at, char in marks)
 
 
 def text_of(column: pa.Array) -> tuple[Column, Column]:

@@ -49,7 +49,7 @@ class Delimited:
             data = data.removeprefix(_BOM)
         if len(data) > _BLOCK_BYTES_MAX or (self._form == "csv" and _is_quoted(data)):
             return None
-        records = pc.split_pattern(pa.array([data[:-1]], pa.binary()), b"\n").values
+        records = _split(data, len(data) - 1, b"\n")
         try:
             records = text.as_text(records)
         except pa.ArrowInvalid:
@@ -100,6 +100,12 @@ class Delimited:
         if named and len(lines):
             made["properties"] = _properties(list(named), list(named.values()))
         return whole_table(made)
+
+
+def _split(data: bytes, stop: int, ends: bytes) -> pa.Array:
+    """The records before stop, without what ends them: data is not copied before it is split."""
+    buffers = [None, pa.array([0, stop], pa.int32()).buffers()[1], pa.py_buffer(data)]
+    return pc.split_pattern(pa.BinaryArray.from_buffers(pa.binary(), 1, buffers), ends).values
 
 
 def _is_quoted(data: bytes) -> bool:
@@ -156,7 +162,7 @@ def cut(data: bytes, fields: Sequence[tuple[str, bytes]], line: int) -> tuple[pa
     stop = data.rfind(fields[-1][1])
     if not 0 <= stop < _BLOCK_BYTES_MAX:
         return None
-    rest = pc.split_pattern(pa.array([data[:stop]], pa.binary()), fields[-1][1]).values
+    rest = _split(data, stop, fields[-1][1])
     made: dict[str, Any] = {"line": pa.arange(line, line + len(rest))}
     for name, ends in fields[:-1]:
         pieces = pc.split_pattern(rest, ends, max_splits=1)
