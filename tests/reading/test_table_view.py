@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import random
+from contextlib import suppress
+from copy import copy
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.engine_kit import Bench, begin
+from tests.reading.test_reading_interrupted import Alarm, Injection
 from tests.tiers import graded
-from txlog import Client, TxnId
+from txlog import Client, TableView, TxnId
 from txlog.engine.plan.route import partition_of_key
 from txlog.errors import AlreadyClosed, PartitionUnavailable, TopicNotFound
 from txlog.ranges import END
@@ -71,6 +74,66 @@ def test_actions_are_told_what_a_refresh_changed(tmp_path: Path) -> None:
     assert view.refresh() == 2
     assert sorted(listed) == [(b"a", b"1"), (b"b", b"2")]
     assert sorted(told, key=repr) == [(b"a", None), (b"c", b"4")]
+
+
+def test_a_refresh_that_ends_in_the_middle_leaves_the_rest_to_the_next(tmp_path: Path) -> None:
+    """At each place where the interpreter hears of signals, and by an action that raises."""
+    client = bench_of(tmp_path).client
+    put(client, ("a", b"1"), ("b", b"2"), ("c", b"3"))
+    views, told = [client.table_view("t")], list[Any]()
+    put(client, ("a", None), ("b", b"4"), ("d", b"5"))
+    expected = {b"b": b"4", b"c": b"3", b"d": b"5"}
+    changes = {(b"a", None), (b"b", b"4"), (b"d", b"5")}
+    for nth in range(1, 10_000):
+        told.clear()
+        view = copied(views[0])
+        view.listen(lambda key, value: told.append((key, value)))
+        with Injection(nth) as injection, suppress(Alarm):
+            view.refresh()
+        if injection.where is None:
+            break
+        view.refresh()
+        assert dict(view.items()) == expected, (nth, injection.where)
+        assert set(told) == changes, (nth, injection.where)
+        assert len(told) <= len(changes) + 1, (nth, injection.where)
+    assert nth > 100
+
+    def fails_once(key: bytes, value: bytes | None) -> None:
+        told.append((key, value))
+        assert len(told) != 2
+
+    view = copied(views[0])
+    told.clear()
+    view.listen(fails_once)
+    with pytest.raises(AssertionError):
+        view.refresh()
+    assert view.refresh() == 0
+    assert len(told) == 4
+    assert set(told) == changes
+
+
+def copied(view: TableView) -> TableView:
+    """A view that shows the same."""
+    made = copy(view)
+    made._held, made._actions = dict(view._held), []
+    return made
+
+
+def test_an_action_may_refresh(tmp_path: Path) -> None:
+    """Kills: an action that is called with its key again, from within itself, without an end."""
+    client = bench_of(tmp_path).client
+    view, told = client.table_view("t"), list[Any]()
+
+    def act(key: bytes, value: bytes | None) -> None:
+        told.append((key, value))
+        if key == b"a":
+            put(client, ("b", b"3"))
+            view.refresh()
+
+    view.listen(act)
+    put(client, ("a", b"1"), ("b", b"2"))
+    view.refresh()
+    assert told == [(b"a", b"1"), (b"b", b"3")]
 
 
 def test_wait_returns_once_a_key_has_another_value(tmp_path: Path) -> None:

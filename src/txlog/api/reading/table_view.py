@@ -82,6 +82,7 @@ class TableView:
         "_places",
         "_store",
         "_topic_number",
+        "_untold",
         "short",
     )
 
@@ -94,6 +95,7 @@ class TableView:
         self._places: dict[int, Mark] = {}  # by partition: all up to here is in it
         self._lsn = 0
         self._actions: list[Action] = []
+        self._untold: dict[bytes, None] = {}  # keys of which the actions have not been told
         self._is_closed = False
         self._topic_number = store.read(lambda view: find_topic(view, name.topic).number)
         self.refresh()
@@ -138,7 +140,11 @@ class TableView:
             action(key, value)
 
     def listen(self, action: Action) -> None:
-        """Call an action with each key that a later refresh changes; the value None: it is gone."""
+        """Call an action with each key that a later refresh changes; the value None: it is gone.
+
+        A refresh that ends in the middle, as an action raises or a signal handler does, leaves what
+        is not told, the key of that call included, to the next one.
+        """
         self._actions.append(action)
 
     def refresh(self) -> int:
@@ -167,21 +173,33 @@ class TableView:
         self._check()
         if news.lsn < self._lsn:  # looked before what it shows by now
             return 0
-        found = news.found if news.is_since else {**dict.fromkeys(self._held), **news.found}
-        changed: Changes = {}
-        for key, value in found.items():
-            if self._held.get(key) == value:
-                continue
-            changed[key] = value
+        held = self._held
+        found = news.found if news.is_since else {**dict.fromkeys(held), **news.found}
+        changed = {key: value for key, value in found.items() if held.get(key) != value}
+        # The next refresh finds again what an interrupt leaves out, but not what is held by then.
+        if self._actions:
+            self._untold = {**self._untold, **dict.fromkeys(changed)}
+        for key, value in changed.items():
             if value is None:
-                del self._held[key]
+                held.pop(key, None)
             else:
-                self._held[key] = value
+                held[key] = value
         self._lsn, self._places = news.lsn, news.places
-        for action in self._actions:
-            for key, value in changed.items():
-                action(key, value)
+        self._tell()
         return len(changed)
+
+    def _tell(self) -> None:
+        for key in [*self._untold]:
+            if key not in self._untold:
+                continue  # told by a refresh within an action
+            value = self._held.get(key)
+            del self._untold[key]
+            try:
+                for action in self._actions:
+                    action(key, value)
+            except BaseException:  # a signal handler's, too: some may not have heard of it
+                self._untold[key] = None
+                raise
 
     def _check(self) -> None:
         if self._is_closed:
@@ -212,7 +230,7 @@ class TableView:
     def close(self) -> None:
         """Let go of what it holds."""
         self._is_closed = True
-        self._held = {}
+        self._held, self._untold = {}, {}
         self._actions = []
 
     def __enter__(self) -> TableView:
