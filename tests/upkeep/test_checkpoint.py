@@ -430,7 +430,7 @@ def test_a_checkpoint_reads_each_large_frame_at_most_twice(
             producer.send_batch(pa.table({"value": [bytes(100_000)] * 7}))
 
     read = 0
-    real, written = PosixFile.pread, service.checkpoint.checkpoint
+    real, written = PosixFile.pread, checkpoint_module.checkpoint
 
     def counted(file: PosixFile, offset: int, length: int) -> bytes:
         nonlocal read
@@ -446,7 +446,7 @@ def test_a_checkpoint_reads_each_large_frame_at_most_twice(
     with bench.client.transaction() as txn:
         producer.send(b"v", txn=txn)  # a sidecar that changed, with one ledger
     monkeypatch.setattr(checkpoint_module, "ROWS_KEPT_BYTES", 0)
-    monkeypatch.setattr(service.checkpoint, "checkpoint", beside)
+    monkeypatch.setattr(checkpoint_module, "checkpoint", beside)
     monkeypatch.setattr(PosixFile, "pread", counted)
     assert not bench.client.checkpoint()["skipped"]
     assert read < 2.2 * 40 * 700_000
