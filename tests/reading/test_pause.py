@@ -506,6 +506,49 @@ def test_a_wait_that_begins_beside_another_one_keeps_its_time(
         assert first.is_alive()
 
 
+def test_who_waits_again_at_once_keeps_nobody_from_being_told(
+    path: str, rests: threading.Semaphore
+) -> None:
+    """It is there before those who were told of the same, and polls for as long as it likes."""
+    with txlog.open(path) as mine, txlog.open(path) as other:
+        woken, producer, is_over = mine._store.wakeups, other.producer("t"), threading.Event()
+        woken.begin()
+
+        def wait_on() -> None:
+            while not is_over.is_set():
+                woken.wait(woken.count, LONG_S)
+
+        busy = Thread(wait_on)
+        for _ in range(20):
+            seen = woken.count
+            calm = [Thread(lambda seen=seen: woken.wait(seen, LONG_S)) for _ in range(2)]  # type: ignore[misc]
+            for _ in calm:
+                assert rests.acquire(timeout=60)
+            producer.send(b"1")
+            assert [one.result() for one in calm] == [True, True]
+        is_over.set()
+        woken.ring()
+        busy.result()
+
+
+def test_one_of_those_who_wait_on_polls_when_another_has_waited_enough(
+    path: str, rests: threading.Semaphore
+) -> None:
+    """Whoever polled may leave without news; so may whoever was to poll next."""
+    with txlog.open(path) as mine, txlog.open(path) as other:
+        woken = mine._store.wakeups
+        woken.begin()
+        seen = woken.count
+        brief = [Thread(lambda: woken.wait(seen, 0.01)) for _ in range(3)]
+        calm = [Thread(lambda: woken.wait(seen, LONG_S)) for _ in range(2)]
+        for _ in (*brief, *calm):
+            assert rests.acquire(timeout=60)
+        for one in brief:
+            one.result()
+        other.producer("t").send(b"1")
+        assert [one.result() for one in calm] == [True, True]
+
+
 def test_where_appends_cannot_be_watched_it_looks_again_soon(
     path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,8 +3,12 @@
 A call that waits looks, waits here, and looks again. It wakes when something has become durable,
 which every flush says in the witness with its last write; when a consumer has left or died, which
 closes its lock file; or when another thread of the handle rings. One watch with one descriptor
-serves all threads: whoever holds the gate polls it, and the others wait for the gate. It is made by
-the first wait. There is never a thread.
+serves all threads: whoever holds the gate polls it, and each of the others waits for a bell of its
+own, hung up before it tries the gate. Whoever leaves rings the bell of the one that has waited
+longest: if it was told of something it leaves as well, and else takes the gate, if that is free. So
+all who know less are rung for before one who knows as much. (If they waited for the gate itself,
+one that looks and waits again would be there before them, and keep it until more is told.) The
+watch is made by the first wait. There is never a thread.
 
 Of a consumer that has left or died the lock file is told, so its number is known, and what leaves
 something behind that is not flushed has written it before it tells. So whoever asks the journal and
@@ -28,7 +32,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
-from threading import RLock
+from contextlib import suppress
+from threading import Lock, RLock
 from typing import Any, Final
 
 import msgspec
@@ -162,6 +167,7 @@ class Wakeups:
     """The waits of one store handle; safe to call from many threads, and inside another call."""
 
     __slots__ = (
+        "_bells",
         "_clock",
         "_disk",
         "_gate",
@@ -183,6 +189,7 @@ class Wakeups:
         self._witness = Witness(disk, salt, is_reader=True)
         self._watch: Watch | None = None
         self._gate: Any = RLock()  # as in store/mutex: freed by what is held, not by what was noted
+        self._bells: dict[Any, None] = {}  # of threads that wait, in the order they came
         self._making: Any = RLock()  # before the gate, which whoever polls keeps for long
         self._seen: Witnessed | None = None
         self._stalled = -1  # the record of a flush that took too long
@@ -201,18 +208,18 @@ class Wakeups:
         """Make the watch if there is none."""
         if self.is_told or self._is_closed or type(self._clock) is not SystemClock:
             return
-        making, gate = self._making, self._gate
+        making = self._making
         try:
             making.acquire()
             if not self.is_told:  # else another thread was first, and may poll for hours
-                gate.acquire()
+                self._gate.acquire()
                 if self._watch is None:
                     self._watch = self._disk.watch()
                 self._arm()
         finally:
-            for lock in (gate, making):
-                if lock._is_owned():
-                    lock.release()
+            self._free()
+            if making._is_owned():
+                making.release()
 
     def _arm(self) -> None:
         """Watch what there is, as the witness and the journal may be new files."""
@@ -254,24 +261,51 @@ class Wakeups:
         if watch is None or not self.is_told:
             time.sleep(seconds)
             return self.count != seen
-        deadline = time.monotonic() + seconds
-        gate = self._gate
+        bell: Any = Lock()
+        bell.acquire()
         try:
-            if gate.acquire(timeout=max(0.0, seconds)):
-                while self.count == seen and (left := deadline - time.monotonic()) > 0:
-                    self._note(watch.wait(min(left, self._patience())))
-        except BaseException:  # an interrupt: what was told may be lost
+            try:
+                self._bells[bell] = None
+                self._wait(watch, seen, time.monotonic() + seconds, bell)
+            finally:
+                self._leave(bell)
+        except BaseException:  # an interrupt: what was told may be lost, and whoever was to ring
             self.tally.add()
+            self._leave(bell)
             raise
-        finally:
-            if gate._is_owned():
-                gate.release()
         if self._is_closed:
             self._let_go()
         pass_on = self.pass_on
         if self.count != seen and pass_on is not None:
             pass_on()
         return self.count != seen
+
+    def _wait(self, watch: Watch, seen: int, deadline: float, bell: Any) -> None:
+        while self.count == seen and (left := deadline - time.monotonic()) > 0:
+            if not self._gate.acquire(blocking=False):
+                bell.acquire(timeout=left)
+                continue
+            while self.count == seen and (left := deadline - time.monotonic()) > 0:
+                self._note(watch.wait(min(left, self._patience())))
+
+    def _leave(self, bell: Any) -> None:
+        self._bells.pop(bell, None)
+        if self._gate._is_owned():
+            self._gate.release()
+        self._ring_next()
+
+    def _free(self) -> None:
+        """Free the gate if this thread has it; one of those who wait may want it."""
+        if self._gate._is_owned():
+            self._gate.release()
+            self._ring_next()
+
+    def _ring_next(self) -> None:
+        if self._bells:
+            for bell in list(self._bells):
+                with suppress(RuntimeError):  # it was rung, and its owner is about to come
+                    bell.release()
+                return
 
     def _patience(self) -> float:
         """How long to wait for the next event, in seconds."""
@@ -287,13 +321,12 @@ class Wakeups:
 
     def drain(self) -> bool:
         """Take what the descriptor has to say, without waiting; whether `count` has risen."""
-        before, watch, gate = self.count, self._watch, self._gate
-        try:
-            if watch is not None and gate.acquire(blocking=False):  # else another thread does it
+        before, watch = self.count, self._watch
+        try:  # if another thread has the gate, it does it
+            if watch is not None and self._gate.acquire(blocking=False):
                 self._note(watch.take())
         finally:
-            if gate._is_owned():
-                gate.release()
+            self._free()
         return self.count != before
 
     def _note(self, told: frozenset[str]) -> None:
@@ -342,16 +375,14 @@ class Wakeups:
         self._let_go()
 
     def _let_go(self) -> None:
-        gate = self._gate
         try:
-            if gate.acquire(blocking=False):  # else somebody polls it, and does this then
+            if self._gate.acquire(blocking=False):  # else somebody polls it, and does this then
                 if self._watch is not None:
                     self._watch.close()
                 self._watch, self.is_told, self._heard.path = None, False, None
                 self._witness.close()
         finally:
-            if gate._is_owned():
-                gate.release()
+            self._free()
 
 
 def _is_same(one: Witnessed | None, other: Witnessed | None) -> bool:
