@@ -16,6 +16,7 @@ import pytest
 
 import txlog
 import txlog.aio
+from tests.engine_kit import begin
 from txlog.aio.waits import Found, Waits
 from txlog.api.consuming.membership import Membership
 from txlog.api.reading import pause
@@ -243,6 +244,23 @@ def test_what_comes_back_later_comes_then(path: str, kind: str) -> None:
         await scene.all_told(1)
         peer.negative_acknowledge(message, 50)
         peer.close()
+        assert value(await mine) == b"m"
+
+    run(path, main)
+
+
+def test_what_a_transaction_held_too_long_comes_back(path: str) -> None:
+    """Nobody else need do anything when its time is over: its owner hangs, say."""
+
+    async def main(scene: Scene) -> None:
+        peer = scene.there.consumer("t", "shared", receiver_queue_size=0)
+        scene.there.producer("t").send(b"m")
+        message = took(peer)
+        mine = await scene.waiting("t", "shared")
+        await scene.all_told(1)
+        txn = begin(scene.there, timeout_ms=1000)
+        peer.acknowledge(message, txn=txn)
+        await scene.all_told(1)
         assert value(await mine) == b"m"
 
     run(path, main)

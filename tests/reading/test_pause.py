@@ -586,6 +586,29 @@ def test_a_nack_comes_back_when_it_is_due(path: str) -> None:
         assert not still.is_early(now._replace(boot_ms=still.until_ms), 0)
 
 
+def test_what_an_open_transaction_holds_is_waited_for(path: str) -> None:
+    """Its time-out gives it back, and maybe only who waits is there to see to that."""
+    with txlog.open(path) as mine, txlog.open(path) as other:
+        consumer, peer = mine.consumer("t", "s"), other.consumer("t", "s")
+        send(other, b"1")
+        message = peer.receive()
+        mine._store.wakeups.begin()
+        assert message is not None and consumer._some(10, True) is None
+        still = consumer._still
+        assert still is not None and still.until_ms is None
+        with other.transaction() as txn:
+            peer.acknowledge(message, txn=txn)
+            other.flush()
+            assert mine._store.refresh() > still.lsn
+            told = mine._store.read(lambda view: view.changed_since(still.lsn))
+            assert told is not None and not told.isdisjoint(still.concern.keys)
+            assert consumer._some(10, False) is None
+            held = consumer._still
+            assert held is not None and held.until_ms is not None
+        told = mine._store.read(lambda view: view.changed_since(held.lsn))
+        assert told is not None and told.isdisjoint(still.concern.keys), "nothing comes back by it"
+
+
 def test_a_commit_elsewhere_costs_little(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither the lock, for frames that are not flushed, nor a look: nothing of its own changed.
 

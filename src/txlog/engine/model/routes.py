@@ -21,6 +21,7 @@ Component = tuple[str, int, int]
 
 CATALOG: Component = ("catalog", 0, 0)
 FILES: Component = ("files", 0, 0)
+RETURNS = "returns"
 
 
 class _Partitioned(Protocol):
@@ -48,9 +49,10 @@ class _OfSubscription(Protocol):
 def returns(subscription: int, partition: int) -> Component:
     """The facet of a cursor after which a consumer may get a message that nobody has sent.
 
-    Without what acknowledges and what hands out: both only leave less to the others.
+    Without what acknowledges and what hands out: both only leave less to the others. But as long as
+    an open transaction holds something, which its time-out gives back, it is all of the cursor.
     """
-    return ("returns", subscription, partition)
+    return (RETURNS, subscription, partition)
 
 
 def peers(subscription: int) -> Component:

@@ -48,7 +48,7 @@ from txlog.engine.model.ops import (
     TxnOpened,
     decode_ops,
 )
-from txlog.engine.model.routes import CATALOG, FILES, Component, OfCatalog
+from txlog.engine.model.routes import CATALOG, FILES, RETURNS, Component, OfCatalog, returns
 from txlog.engine.model.schema import MESSAGE
 from txlog.engine.model.tail import Tail
 from txlog.engine.storage import remote
@@ -555,14 +555,20 @@ class View:
         While they are the same, and no checkpoint was adopted, so are these; but the catalog counts
         transactions meanwhile, and has consumers come and go, which is a facet of its own.
         """
-        changed, facets = self._changed, self._facets
-        return (
-            self.manifest.generation,
-            *(
-                self._ruled if key == CATALOG else changed.get(key, 0) or facets.get(key, 0)
-                for key in keys
-            ),
-        )
+        changed, facets, out = self._changed, self._facets, [self.manifest.generation]
+        for key in keys:
+            if key == CATALOG:
+                out.append(self._ruled)
+            elif key[0] == RETURNS and self._may_return(cursor := ("cursor", key[1], key[2])):
+                out.append(changed.get(cursor, 0))
+            else:
+                out.append(changed.get(key, 0) or facets.get(key, 0))
+        return tuple(out)
+
+    def _may_return(self, cursor: Component) -> bool:
+        """Whether an open transaction holds something of a cursor, which may come back by time."""
+        state = self._loaded.get(cursor)
+        return state is None or bool(state.pending)
 
     def changed_since(self, lsn: int) -> set[Component] | None:
         """Components and facets with an op after an LSN; None: a checkpoint hides some.
@@ -578,6 +584,8 @@ class View:
                     break
                 if key != CATALOG:
                     out.add(key)
+                if key[0] == "cursor" and self._may_return(key):
+                    out.add(returns(key[1], key[2]))
         return out
 
     def waiting(self, kind: str) -> list[tuple[Component, list[tuple[int, int, Op]]]]:
