@@ -20,6 +20,7 @@ from tests.engine_kit import begin
 from txlog.aio.waits import Found, Waits
 from txlog.api.consuming.membership import Membership
 from txlog.api.reading import pause
+from txlog.engine.plan.consuming.key_shared import slot_of, slots_of
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 LONG_S = 600.0
@@ -314,19 +315,29 @@ def test_who_looks_while_it_is_asked_whom_a_death_concerns_is_asked_about_again(
     run(path, main)
 
 
-def test_a_standby_whose_look_for_a_message_knew_of_the_death_takes_over(path: str) -> None:
-    """That look asked nobody whether a peer died; the looks that follow have to."""
+@pytest.mark.parametrize("kind", ["failover", "key-shared"])
+def test_a_standby_whose_look_for_a_message_knew_of_the_death_takes_over(
+    path: str, kind: str
+) -> None:
+    """That look asked nobody whether a peer died; the looks that follow have to.
+
+    A key-shared one also heeds appends from then on, and is not among those who are told.
+    """
 
     async def main(scene: Scene) -> None:
-        peer = scene.there.consumer("t", "failover", name="a", receiver_queue_size=0)
+        peer = scene.there.consumer("t", kind, name="a", receiver_queue_size=0)
         other = await scene.waiting("elsewhere", "shared")
-        standby = await scene.waiting("t", "failover", name="b")
+        standby = await scene.waiting("t", kind, name="b")
+        slots = slots_of((peer.id, peer.id + 2), peer.id)
+        key = next(key for key in map(bytes, range(99)) if slot_of(key) in slots)
         await scene.at_rest(2)
+        assert scene.here._sync._store.wakeups.heed_appends()  # as another one does
         gates, waits = [threading.Event() for _ in range(2)], scene.here._waits
         blocked = [asyncio.ensure_future(scene.here.run(lambda sync: gates[0].wait(60)))]
         await asyncio.sleep(0)
-        scene.there.producer("t").send(b"m")
+        scene.there.producer("t").send(b"m", key=key)
         assert took(peer).value == b"m"
+        scene.there.flush()
         while waits._following is None:
             await asyncio.sleep(0)
         blocked.append(asyncio.ensure_future(scene.here.run(lambda sync: gates[1].wait(60))))

@@ -114,13 +114,17 @@ class Departures:
         """One that concerns it may have died: the next look is thorough, and more follow."""
         self.is_bereft = True
 
-    def come(self, before: int, now: int) -> bool:
+    def come(self, now: int) -> bool:
         """At a look, given how many there were: whether one concerns it since the look before."""
         is_bereft, self.is_bereft = self.is_bereft, False
         if self.is_asked_for and self.is_concerned:
             return is_bereft
-        self.asked = now
-        return is_bereft or now != before
+        asked, self.asked = self.asked, now
+        return is_bereft or now != asked
+
+    def are_forgotten(self, now: int) -> bool:
+        """After a look that knew of so many: whether of some of them nobody will ask any more."""
+        return self.asked != now and not (self.is_asked_for and self.is_concerned)
 
 
 class Waiting:
@@ -169,7 +173,7 @@ class Waiting:
         self._tally = self._store.wakeups.tally.copy()
         if self._heeds and self._tally.appends != before.appends:
             self._thorough_at = now
-        if self.departures.come(before.departures, self._tally.departures):
+        if self.departures.come(self._tally.departures):
             self._is_settling = True
             if now >= self._settle_at:  # not anew for each of many that go
                 self._settle_at = now + POLL_SECONDS_MAX
@@ -209,9 +213,9 @@ class Waiting:
         self.departures.is_concerned = concern is not None and not self._heeds
         self.concern = None if self._heeds or self._is_settling else concern
         is_told = wakeups.is_told and (not self._heeds or wakeups.heed_appends())
-        if (
-            wakeups.tally.beginnings != self._tally.beginnings
-        ):  # nobody has told of what came after the look
+        if wakeups.tally.beginnings != self._tally.beginnings or self.departures.are_forgotten(
+            self._tally.departures
+        ):  # nobody has told of what came after the look; or tells whom what came before concerns
             self._thorough_at = 0.0
             return 0.0
         if not wakeups.is_told:
