@@ -395,6 +395,33 @@ def test_a_death_told_while_a_look_asks_who_died_is_asked_about_again(
     run(path, main)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_lock_that_is_free_only_after_its_file_has_closed_is_waited_for(
+    path: str, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """The kernel tells of the file first, and who dies may come to no step in between for long."""
+    reap, dying = Membership.reap, list[Any]()
+
+    def reaped(member: Membership, *, now: bool) -> bool:
+        found = reap(member, now=now)
+        if member.sees_one_go:
+            dying.pop().release()  # of this nothing is told
+        return found
+
+    async def main(scene: Scene) -> None:
+        peer = scene.there.consumer("t", kind, name="a")
+        scene.there.producer("t").send(b"m")
+        took(peer)
+        mine = await scene.waiting("t", kind, name="b")
+        await scene.all_told(1)
+        monkeypatch.setattr(Membership, "reap", reaped)
+        dying.append(peer._member._lock)
+        (Path(path) / "consumers" / f"{peer.id}.lock").open("r+b").close()
+        assert value(await mine) == b"m"
+
+    run(path, main)
+
+
 def test_who_was_told_of_a_death_looks_though_only_appends_came_since(
     path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -27,6 +27,7 @@ from txlog.api.wait import Wait, has_state
 from txlog.clock import ManualClock
 from txlog.engine.storage.disk import libc
 from txlog.engine.store import wakeups
+from txlog.engine.store.liveness import consumer_lock
 from txlog.engine.store.store import Store
 from txlog.engine.store.wakeups import Wakeups
 from txlog.errors import AlreadyClosed, StoreNotFound, TxlogError
@@ -584,6 +585,43 @@ def test_a_nack_comes_back_when_it_is_due(path: str) -> None:
         now = client._store.clock.now()
         assert still.is_early(now, 0)
         assert not still.is_early(now._replace(boot_ms=still.until_ms), 0)
+
+
+def test_a_look_that_sees_a_peer_go_says_nothing_of_the_next(path: str) -> None:
+    """Its lock file has closed, as was told before this one looked, and its lock is not free."""
+    with txlog.open(path) as mine, txlog.open(path) as other:
+        consumer, peer = mine.consumer("t", "s"), other.consumer("t", "s")
+        send(other, b"1")
+        peer.receive()
+        woken, lock = mine._store.wakeups, peer._member._lock
+        woken.begin()
+        assert lock is not None and consumer._some(10, True) is None
+        (Path(path) / consumer_lock(peer.id)).open("r+b").close()
+        assert woken.drain()
+        for is_thorough in (True, False, True):
+            assert consumer._some(10, is_thorough) is None
+            quiet = consumer._rest(0.01)
+            assert quiet.seconds == 0.01 and quiet.concern is None
+        lock.release()
+        table = consumer._some(10, True)
+        assert table is not None and table.num_rows == 1
+        assert consumer._some(10, True) is None and consumer._rest(0.01).seconds > 30.0
+
+
+def test_a_lock_that_was_told_and_is_held_is_soon_that_of_somebody_else(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who opens a lock file for writing, as one does that joins too late, does not die."""
+    with txlog.open(path) as mine, txlog.open(path) as other:
+        consumer, peer = mine.consumer("t", "s"), other.consumer("t", "s")
+        woken, lock = mine._store.wakeups, peer._member._lock
+        woken.begin()
+        assert lock is not None
+        (Path(path) / consumer_lock(peer.id)).open("r+b").close()
+        assert woken.drain()
+        assert consumer._some(10, True) is None and consumer._rest(0.01).seconds == 0.01
+        monkeypatch.setattr(wakeups, "GOING_SECONDS", 0.0)
+        assert consumer._some(10, True) is None and consumer._rest(0.01).seconds > 30.0
 
 
 def test_what_an_open_transaction_holds_is_waited_for(path: str) -> None:

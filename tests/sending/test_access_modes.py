@@ -24,6 +24,7 @@ import txlog.aio
 from tests.source_tree import SOURCE
 from txlog import Client, Producer
 from txlog.api.reading.pause import Waiting
+from txlog.api.sending.access import Opening
 from txlog.cli.main import main
 from txlog.cli.produce import command
 from txlog.engine.decide.sending import exclusive
@@ -244,6 +245,25 @@ def test_who_waits_is_next(
         holder.send(b"a")
     next_one.send(b"b")
     assert values(client) == [b"b"]
+
+
+def test_a_seat_that_is_not_free_when_its_file_has_closed_is_soon(
+    client: Client, other: Client, path: str
+) -> None:
+    """The kernel tells of the file first, and of the lock nobody."""
+    holder = client.producer("t", access_mode=EXCLUSIVE)
+    opening = Opening(
+        other._store, "t", lambda: other.producer("t", access_mode=EXCLUSIVE), WAITING
+    )
+    woken, access = other._store.wakeups, holder.access
+    woken.begin()
+    assert access._lock is not None
+    assert opening.look(True) is None and opening.rest(0.01).seconds > 30.0
+    (Path(path) / seat_lock(access._number, access.epoch)).open("r+b").close()
+    assert woken.drain()
+    assert opening.look(True) is None and opening.rest(0.01).seconds == 0.01
+    access._lock.release()
+    assert opening.look(True) is not None
 
 
 def test_a_task_that_waits_holds_up_nothing_and_leaves_nothing(client: Client, path: str) -> None:

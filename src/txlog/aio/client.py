@@ -196,7 +196,7 @@ class Client(Handle[Synchronous]):
         async def open() -> Producer:
             opening = await self._worker.run(begin)
             if opening.waits:  # the thread is not held up
-                made = await self._waits.until(opening.look, None, until_told, _close)
+                made = await self._waits.until(opening.look, None, opening.rest, _close)
             else:
                 made = await self._worker.run(opening.make, _close)
             assert made is not None

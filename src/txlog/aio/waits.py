@@ -27,6 +27,7 @@ from txlog.aio.worker import Undo, Worker
 from txlog.api.reading.pause import BY_TIME, POLL_SECONDS_MAX, Concern, Rest, Waiting
 from txlog.engine.decide.draft import Decision
 from txlog.engine.model.routes import Component, peers
+from txlog.engine.store.liveness import consumer_of
 from txlog.engine.store.store import Store
 from txlog.engine.store.wakeups import STALL_SECONDS, UNKNOWN, Tally
 from txlog.engine.view.view import View
@@ -265,8 +266,8 @@ class Waits:
             if UNKNOWN in gone:
                 subscriptions = set(view.catalog.subscriptions)
             else:
-                known = view.catalog.consumers
-                subscriptions = {known[one].subscription for one in gone if one in known}
+                known, numbers = view.catalog.consumers, map(consumer_of, gone)
+                subscriptions = {known[one].subscription for one in numbers if one in known}
             bereft = map(peers, subscriptions)
             return Found(view.lsn, tally.departures, changed, frozenset(bereft))
 

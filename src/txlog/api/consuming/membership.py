@@ -49,7 +49,10 @@ LOOK_SECONDS = 0.1  # how often a busy consumer checks its peers; an idle one do
 
 
 class Membership:
-    """One consumer's place in the registry of the catalog; `number` is its id, `kind` its type."""
+    """One consumer's place in the registry of the catalog; `number` is its id, `kind` its type.
+
+    sees_one_go: when it last looked, the lock file of a peer had closed and its lock was not free
+    """
 
     __slots__ = (
         "__weakref__",
@@ -60,6 +63,7 @@ class Membership:
         "due_ms",
         "kind",
         "number",
+        "sees_one_go",
         "subscription",
     )
 
@@ -78,6 +82,7 @@ class Membership:
         self._note: File | None = None
         self.number, self.kind = 0, ""
         self.due_ms = 0  # as noted last
+        self.sees_one_go = False
         self._lock: LockFile | None = self._attach(subscription, topic, name, kind, priority)
         store.members[self.number] = self
 
@@ -201,9 +206,10 @@ class Membership:
         known, _ = self._store.read(self._look, fresh=False)
         disk = self._store.disk
         dead = self._dead([one for one in known if one != self.number])
-        late = [
-            one for one in known if one not in dead and one != self.number and self._is_late(one)
-        ]
+        alive = [one for one in known if one not in dead and one != self.number]
+        going = self._store.wakeups.tally.going()
+        self.sees_one_go = any(consumer_lock(one) in going for one in alive) if going else False
+        late = [one for one in alive if self._is_late(one)]
         if late:
             late = self._store.read(lambda view: self._with_ahead(view, late), fresh=False)
         if not dead and not late:

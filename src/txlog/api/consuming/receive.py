@@ -519,6 +519,8 @@ class Receiving:
         if view.lsn != lsn:  # another thread has followed since
             return None
         wakeups, now, me = self._store.wakeups, self._store.clock.now(), self._member
+        if me.sees_one_go:  # nobody tells when its lock is free
+            return None
         if not wakeups.is_told and len(catalogs.consumers_of(view.catalog, number)) > 1:
             return None  # a peer may die unnoticed
         if any(part.runs for part in handed.parts):

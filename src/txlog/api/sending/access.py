@@ -17,7 +17,7 @@ from contextlib import suppress
 from threading import Event
 from typing import Final, Generic, NamedTuple, TypeVar
 
-from txlog.api.reading.pause import until
+from txlog.api.reading.pause import Quiet, until, until_told
 from txlog.engine.decide.sending import exclusive
 from txlog.engine.folds.catalog import Topic
 from txlog.engine.plan.lookup import live_topic
@@ -141,13 +141,13 @@ class Access:
 class Opening(Generic[T]):
     """A producer in the making; `waits`: it may have to wait for its turn."""
 
-    __slots__ = ("_epoch", "_store", "_topic", "make", "waits")
+    __slots__ = ("_epoch", "_seat", "_store", "_topic", "make", "waits")
 
     def __init__(self, store: Store, topic: str, make: Callable[[], T], mode: str) -> None:
         self._store, self.make = store, make
         self.waits = mode == exclusive.WAITING
         self._topic = TopicName.parse(topic, allow_partition=True)
-        self._epoch = -1
+        self._epoch, self._seat = -1, ""
 
     def look(self, is_thorough: bool) -> T | None:
         """The producer; None while another one lives.
@@ -160,13 +160,20 @@ class Opening(Generic[T]):
             return self.make()
         except ProducerBusy as error:
             self._epoch = int(str(error.fields["epoch"]))
+            topic = self._store.read(lambda view: find_topic(view, self._topic), fresh=False)
+            self._seat = seat_lock(topic.number, self._epoch)
             return None
+
+    def rest(self, pause: float) -> Quiet:
+        """Until something is told; nobody tells when a lock is free whose file has closed."""
+        is_going = self._seat in self._store.wakeups.tally.going()
+        return Quiet(pause) if is_going else until_told(pause)
 
     def wait(self) -> T:
         """The producer, once it is its turn; raises what opening it raises."""
         if not self.waits:
             return self.make()
-        found = until(self._store, self.look, None)
+        found = until(self._store, self.look, None, self.rest)
         assert found is not None
         return found
 

@@ -33,6 +33,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from itertools import takewhile
 from threading import Lock, RLock
 from typing import Any, Final
 
@@ -42,7 +43,7 @@ from txlog.clock import Clock, SystemClock
 from txlog.engine.storage.disk.protocol import Disk, Told, Watch
 from txlog.engine.storage.journal.file import JOURNAL_DIR, list_journals
 from txlog.engine.storage.journal.witness import WITNESS_PATH, Witness, Witnessed
-from txlog.engine.store.liveness import CONSUMERS_DIR, consumer_of
+from txlog.engine.store.liveness import CONSUMERS_DIR
 from txlog.errors import MissingFile, TxlogError
 
 STALL_SECONDS: Final = 0.25
@@ -52,7 +53,10 @@ HEED_SECONDS: Final = 1.0
 """How long appends are told after the last wait for one: the next wait often comes soon."""
 GONE_MAX: Final = 1000
 """Of so many that left it is known who they were; with more since a look, everybody looks."""
-UNKNOWN: Final = -1
+UNKNOWN: Final = ""
+_ANYBODY: Final = frozenset([UNKNOWN])
+GOING_SECONDS: Final = 10.0
+"""A lock that is held so long after its file has closed belongs to somebody else who lives."""
 
 
 class Tally:
@@ -62,8 +66,9 @@ class Tally:
     news:       all but appends
     known:      of the news those of which can be asked whom they concern: they say no more than
                 that something became durable, or who has left
-    gone:       how often a consumer has left or died, and which were the last; 0: one has given
-                messages back, UNKNOWN: it was not told who
+    gone:       how often a consumer has left or died, and of the last ones the lock file and when,
+                on the monotonic clock; CONSUMERS_DIR: one has given messages back, UNKNOWN: it was
+                not told who
     beginnings: how often something began to be told; who looked before that must look again
     """
 
@@ -71,7 +76,7 @@ class Tally:
 
     def __init__(self) -> None:
         self.count = self.news = self.appends = self.known = self.beginnings = 0
-        self.gone: tuple[int, tuple[int, ...]] = (0, ())
+        self.gone: tuple[int, tuple[tuple[str, float], ...]] = (0, ())
 
     def copy(self) -> Tally:
         """As it is now; what is told meanwhile raises the count once more."""
@@ -92,18 +97,24 @@ class Tally:
         """How often a consumer has left or died, or given messages back."""
         return self.gone[0]
 
-    def gone_since(self, departures: int) -> frozenset[int]:
-        """Which consumers have left or died since there were so many departures; as of gone."""
+    def gone_since(self, departures: int) -> frozenset[str]:
+        """Whose lock files have closed since there were so many departures; as of gone."""
         count, last = self.gone
         new = count - departures
         if new <= 0:
             return frozenset()
-        return frozenset(last[-new:]) if new <= len(last) else frozenset([UNKNOWN])
+        return frozenset(path for path, _ in last[-new:]) if new <= len(last) else _ANYBODY
 
-    def depart(self, consumers: Iterable[int]) -> None:
-        """Consumers have left; whoever notes it adds it, too."""
-        count, last = self.gone
-        new = tuple(consumers)
+    def going(self) -> frozenset[str]:
+        """Lock files that closed lately: it is told a moment before the kernel frees the lock."""
+        since = time.monotonic() - GOING_SECONDS
+        last = takewhile(lambda one: one[1] >= since, reversed(self.gone[1]))
+        return frozenset(path for path, _ in last)
+
+    def depart(self, paths: Iterable[str]) -> None:
+        """Lock files have closed; whoever notes it adds it, too."""
+        (count, last), now = self.gone, time.monotonic()
+        new = [(path, now) for path in paths]
         self.gone = (count + len(new), (*last, *new)[-GONE_MAX:])
 
     def add(self, *, is_append: bool = False, is_known: bool = False) -> None:
@@ -344,7 +355,7 @@ class Wakeups:
             self._arm()
             self.tally.add()
         elif left:
-            self.tally.depart(map(consumer_of, left))
+            self.tally.depart(left)
             # what became durable with it is in the journal, where whoever asks looks anyway
             is_known = _is_same(before, self._seen) or _is_further(before, self._seen)
             self.tally.add(is_known=is_known)

@@ -93,7 +93,8 @@ class PosixWatch(Handle):
             told.update(self._at)
         path = self._paths.get(number, "")
         if path and name and number in self._named:
-            told.add(f"{path}/{os.fsdecode(name.rstrip(bytes(1)))}")
+            if what & ~_ATTRIB:  # not that a file has got another mode
+                told.add(f"{path}/{os.fsdecode(name.rstrip(bytes(1)))}")
         else:
             told.add(path)
         if what & (_ATTRIB | _MOVE_SELF) and path in self._files:
