@@ -234,6 +234,45 @@ def test_what_is_not_a_commit_wakes_everybody(path: str) -> None:
     run(path, main)
 
 
+@pytest.mark.parametrize("has_news", [False, True])
+def test_a_flush_that_does_not_end_ends_each_rest_once(
+    path: str, has_news: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its process may be dead. It may have begun by the time that a commit before it is told."""
+    monkeypatch.setattr("txlog.aio.waits.STALL_SECONDS", 0.0)
+    monkeypatch.setattr(pause, "REST_SECONDS_MAX", 600.0)
+    looks, look = list[pause.Waiting](), pause.Waiting.look
+
+    def looked(waiting: pause.Waiting) -> bool:
+        looks.append(waiting)
+        return look(waiting)
+
+    async def main(client: txlog.aio.Client) -> None:
+        await client.create_topic("elsewhere")
+        consumer = await client.consumer("t", "s", create=True)
+        task = asyncio.ensure_future(consumer.receive())
+        await at_rest(client, 1)
+        monkeypatch.setattr(pause.Waiting, "look", looked)
+        with txlog.open(path) as other:
+            if has_news:
+                other.producer("elsewhere").send(b"m")
+            witness = other._store._view.journal.witness
+            record = witness.read()
+            assert record is not None
+            record.flushing_lsn = record.durable_lsn + 1
+            witness.write(record)
+            woken = client._sync._store.wakeups
+            async with asyncio.timeout(30):
+                while woken._stalled != record.seq:
+                    await asyncio.sleep(0)
+            await at_rest(client, 1)
+            assert woken.flushing == 0
+        assert len(looks) == 1
+        task.cancel()
+
+    run(path, main)
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_nobody_sleeps_through_a_message(path: str, seed: int) -> None:
     """Whenever it comes: before, while and after a task begins to rest; from here and elsewhere."""

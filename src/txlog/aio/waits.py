@@ -196,10 +196,10 @@ class Waits:
         self._store.wakeups.pass_on = partial(_call_soon, loop, self._told)
         return True
 
-    def _told(self) -> None:
+    def _told(self, has_waited: bool = False) -> None:
         """The descriptor can be read: if it is news, the resting tasks that it concerns look."""
         wakeups, before = self._store.wakeups, self._heard
-        wakeups.drain()
+        wakeups.drain(has_waited=has_waited)
         heard = self._heard = wakeups.tally.copy()
         if heard.others != before.others:
             self._end_all()
@@ -208,9 +208,10 @@ class Waits:
                 _end(resting)
             if heard.news != before.news and self._concerned and self._loop is not None:
                 self._follow(self._loop)
-        elif self._stall is None and self._loop is not None:
-            # a flush has begun: if its process dies in it, nothing more is told
-            self._stall = self._loop.call_later(STALL_SECONDS, self._look_after)
+        flushing = wakeups.flushing
+        if flushing and self._stall is None and self._loop is not None:
+            # if its process dies in it, nothing more is told
+            self._stall = self._loop.call_later(STALL_SECONDS, self._look_after, flushing)
 
     def _end_all(self) -> None:
         for resting in self._resting:
@@ -273,10 +274,10 @@ class Waits:
 
         return store.read(look)
 
-    def _look_after(self) -> None:
+    def _look_after(self, flushing: int) -> None:
         self._stall = None
         if self._loop is not None:
-            self._told()
+            self._told(has_waited=flushing == self._store.wakeups.flushing)
 
     def stop(self) -> None:
         """Have the loop watch nothing any more."""

@@ -297,7 +297,8 @@ class Wakeups:
                 bell.acquire(timeout=left)
                 continue
             while self.count == seen and (left := deadline - time.monotonic()) > 0:
-                self._note(watch.wait(min(left, self._patience())))
+                patience = self._patience()
+                self._note(watch.wait(min(left, patience)), has_waited=patience <= left)
 
     def _leave(self, bell: Any) -> None:
         self._bells.pop(bell, None)
@@ -330,17 +331,29 @@ class Wakeups:
         watch = self._watch
         return watch.fileno() if watch is not None and self.is_told else None
 
-    def drain(self) -> bool:
-        """Take what the descriptor has to say, without waiting; whether `count` has risen."""
+    @property
+    def flushing(self) -> int:
+        """The number of the record that says that a flush is under way; 0: none is, or it stalls.
+
+        Who finds the same one STALL_SECONDS later says so to `drain`.
+        """
+        record = self._seen
+        return 0 if record is None or self._patience() == WAIT_SECONDS_MAX else record.seq
+
+    def drain(self, *, has_waited: bool = False) -> bool:
+        """Take what the descriptor has to say, without waiting; whether `count` has risen.
+
+        has_waited: for the end of a flush, long enough
+        """
         before, watch = self.count, self._watch
         try:  # if another thread has the gate, it does it
             if watch is not None and self._gate.acquire(blocking=False):
-                self._note(watch.take())
+                self._note(watch.take(), has_waited=has_waited)
         finally:
             self._free()
         return self.count != before
 
-    def _note(self, told: frozenset[str]) -> None:
+    def _note(self, told: frozenset[str], *, has_waited: bool) -> None:
         before, self._seen = self._seen, self._look()
         watch, heard = self._watch, self._heard.path
         has_appended = heard is not None and heard in told
@@ -361,10 +374,8 @@ class Wakeups:
             self.tally.add(is_known=is_known)
         elif told and not _is_same(before, self._seen):
             self.tally.add(is_known=_is_further(before, self._seen))
-        elif (
-            not (told or has_appended) and self._patience() == STALL_SECONDS and before is not None
-        ):
-            self._stalled = before.seq
+        elif has_waited and not (told or has_appended) and self.flushing:
+            self._stalled = self.flushing
             self.tally.add()
 
     @staticmethod
