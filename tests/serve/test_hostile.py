@@ -19,6 +19,7 @@ from tests.serve.siege import Served, Wire, serving
 from txlog.aio import waits
 from txlog.clock import ManualClock
 from txlog.errors import InvalidMessage
+from txlog.serve.core.census import Census
 from txlog.serve.core.limits import Limits
 from txlog.serve.pulsar import members
 from txlog.serve.pulsar.messages import ERRORS
@@ -230,6 +231,30 @@ def test_consumers_that_take_nothing_cost_little(folder: Path) -> None:
     # none of them is to be dropped for its silence meanwhile, however long a busy machine takes
     limits = Limits(memory_bytes=16 << 20, idle_timeout_ms=DAY_MS)
     serving(folder, program, limits=limits)
+
+
+def test_who_came_after_a_census_is_not_gone(folder: Path) -> None:
+    """It is taken in another thread, and what a client opens meanwhile is not in it."""
+
+    async def program(served: Served) -> None:
+        run = served.service.client.run
+        before = await run(lambda client: client._store.read(Census.of))
+        await run(lambda client: client.create_topic("new"))
+        one = await served.connected()
+        await one.ask("producer", topic="new", producer_id=1, request_id=1)
+        shared = {"subscription": "s", "subType": 1}
+        await one.ask("subscribe", topic="new", consumer_id=1, request_id=2, **shared)
+        [connection] = served.server.listeners[0].connections  # type: ignore[attr-defined]
+        after = await run(lambda client: client._store.read(Census.of))
+        for census in (before, after):
+            for room in connection.occupied:
+                await room.follow(census)
+        one.send("ping")
+        assert (await one.answer()).HasField("pong"), "and nothing before it"
+        await run(lambda client: client.subscription("new", "s").delete(force=True))
+        assert (await one.answer()).HasField("close_consumer")
+
+    serving(folder, program)
 
 
 def test_a_consumer_that_acknowledges_nothing_gets_no_more(

@@ -38,6 +38,14 @@ class Census(NamedTuple):
         topics = {one.number: (one.name, one.partitions) for one in catalog.topics.values()}
         return cls(_stamp(view), topics, frozenset(catalog.subscriptions))
 
+    def lacks_topic(self, number: int) -> bool:
+        """Whether a topic is gone; one that came after the census is not."""
+        return number < self.stamp[0] and number not in self.topics
+
+    def lacks_subscription(self, number: int) -> bool:
+        """The same of a subscription."""
+        return number < self.stamp[2] and number not in self.subscriptions
+
 
 def _stamp(view: View) -> tuple[int, ...]:
     one = view.catalog  # numbers only grow, so what came and went shows

@@ -160,11 +160,11 @@ class Member:
 
     def is_gone(self, census: Census) -> bool:
         """True if its topic or subscription is not there any more."""
-        if self.topic.number not in census.topics:
+        if census.lacks_topic(self.topic.number):
             return True
         if not isinstance(self._sync, Consumer):
             return False
-        return self._sync._receiving.subscription.number not in census.subscriptions
+        return census.lacks_subscription(self._sync._receiving.subscription.number)
 
     # --- delivering --------------------------------------------------------------------------
 

@@ -166,7 +166,7 @@ class Room:
     async def follow(self, census: Census | None) -> None:
         """Dismiss those whose topic is gone; None: all."""
         for shared in list(self.shared.values()):
-            if census is None or shared.topic.number not in census.topics:
+            if census is None or census.lacks_topic(shared.topic.number):
                 await self.dismiss(shared)
         if census is None:
             for number, task in list(self.waiting.items()):
