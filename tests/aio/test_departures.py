@@ -88,6 +88,22 @@ class Scene:
             await asyncio.sleep(0)
         await self.at_rest(count)
 
+    async def look_while_asked(self, peer: Any) -> None:
+        """A peer dies; the one task that rests looks before it is known whom that concerns."""
+        gate, waits = threading.Event(), self.here._waits
+        blocked = asyncio.ensure_future(self.here.run(lambda sync: gate.wait(60)))
+        await asyncio.sleep(0)
+        died(peer)
+        while waits._following is None:
+            await asyncio.sleep(0)
+        [resting] = waits._resting
+        resting.set_result(None)  # as time does
+        while waits._resting:
+            await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        gate.set()
+        await blocked
+
 
 def run(path: str, main: Callable[[Scene], Coroutine[Any, Any, None]]) -> None:
     async def opened() -> None:
@@ -297,20 +313,8 @@ def test_who_looks_while_it_is_asked_whom_a_death_concerns_is_asked_about_again(
         took(peer)
         mine = await scene.waiting("t", "shared")
         await scene.all_told(1)
-        gate, waits = threading.Event(), scene.here._waits
-        blocked = asyncio.ensure_future(scene.here.run(lambda sync: gate.wait(60)))
-        await asyncio.sleep(0)
-        died(peer)
-        while waits._following is None:
-            await asyncio.sleep(0)
-        [resting] = waits._resting
-        resting.set_result(None)  # as time does
-        while waits._resting:
-            await asyncio.sleep(0)
-        await asyncio.sleep(0)
-        gate.set()
+        await scene.look_while_asked(peer)
         assert value(await mine) == b"m"
-        await blocked
 
     run(path, main)
 
@@ -437,7 +441,7 @@ def test_who_was_told_of_a_death_looks_though_only_appends_came_since(
         theirs = took(appender)
         mine = await scene.waiting("t", "shared")
         await scene.all_told(1)
-        gate, waits, wakeups = threading.Event(), scene.here._waits, scene.here._sync._store.wakeups
+        waits, wakeups = scene.here._waits, scene.here._sync._store.wakeups
 
         def asked(self: Waits, lsn: int, departures: int) -> Found:
             found = changed_since(self, lsn, departures)
@@ -450,20 +454,9 @@ def test_who_was_told_of_a_death_looks_though_only_appends_came_since(
             return found
 
         monkeypatch.setattr(Waits, "_changed_since", asked)
-        blocked = asyncio.ensure_future(scene.here.run(lambda sync: gate.wait(60)))
-        await asyncio.sleep(0)
-        died(peer)
-        while waits._following is None:
-            await asyncio.sleep(0)
-        [resting] = waits._resting
-        resting.set_result(None)  # as time does
-        while waits._resting:
-            await asyncio.sleep(0)
-        await asyncio.sleep(0)
-        gate.set()
+        await scene.look_while_asked(peer)
         assert value(await mine) == b"m"
         assert appended == [True]
-        await blocked
 
     run(path, main)
 
