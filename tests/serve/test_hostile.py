@@ -233,6 +233,22 @@ def test_consumers_that_take_nothing_cost_little(folder: Path) -> None:
     serving(folder, program, limits=limits)
 
 
+def test_an_answer_without_end_has_no_room_of_what_was_sent(folder: Path) -> None:
+    """A few that say they send a body, and listen, would have the room of all large frames."""
+    head = b"GET /page/stream HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+    async def program(served: Served) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", served.http)
+        writer.write(head + b"0\r\n\r\n")
+        assert (await reader.readline()).split()[1] == b"200"
+        assert await reader.readuntil(b"data: ")
+        budget = served.service.budget
+        assert budget.peak > 0 == budget.used
+        writer.close()
+
+    serving(folder, program)
+
+
 def test_who_came_after_a_census_is_not_gone(folder: Path) -> None:
     """It is taken in another thread, and what a client opens meanwhile is not in it."""
 

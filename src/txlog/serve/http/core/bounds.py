@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import h11
 from starlette.datastructures import Headers
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from txlog.errors import NotAllowed, TryAgain
@@ -144,10 +144,21 @@ class Bounds:
             return
         budget = self._service.budget
         await budget.reserve(size)
-        try:
-            await self._app(scope, receive, send)
-        finally:
+
+        def let_go() -> None:
+            nonlocal size
             budget.give(size)
+            size = 0
+
+        async def answered(message: Message) -> None:
+            if message["type"] == "http.response.start":  # what is not read by now never will be
+                let_go()
+            await send(message)
+
+        try:
+            await self._app(scope, receive, answered)
+        finally:
+            let_go()
 
 
 def _size_of(headers: Headers) -> int:
