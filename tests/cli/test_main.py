@@ -228,13 +228,14 @@ def test_version_does_not_import_typer() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "shares"),
-    [(["-q", "produce", "orders"], True), (["query", "FROM orders"], True), (["serve"], True),
-     (["report", "--force"], True), (["views"], True),
-     (["produce", "orders", "-m", "one"], False), (["consume", "orders"], False)],
+    ("words", "heaps", "pool"),
+    [(["-q", "produce", "orders"], 2, "system"), (["query", "FROM orders"], 2, "system"),
+     (["serve"], 2, "system"), (["report", "--force"], 2, "system"), (["views"], 2, "system"),
+     (["export", "orders"], 2, None),
+     (["produce", "orders", "-m", "one"], 0, None), (["consume", "orders"], 0, None)],
 )  # fmt: skip
 def test_long_streams_have_one_heap(
-    words: list[str], shares: bool, monkeypatch: pytest.MonkeyPatch
+    words: list[str], heaps: int, pool: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Set up before Arrow is imported; what the user has chosen stays, others start sooner."""
     calls: list[None] = []
@@ -245,8 +246,8 @@ def test_long_streams_have_one_heap(
     assert os.environ["ARROW_DEFAULT_MEMORY_POOL"] == "mine"
     monkeypatch.delenv("ARROW_DEFAULT_MEMORY_POOL")
     way._prepare(words)
-    pool = os.environ.pop("ARROW_DEFAULT_MEMORY_POOL", None)
-    assert (pool, len(calls)) == (("system", 2) if shares else (None, 0))
+    assert os.environ.pop("ARROW_DEFAULT_MEMORY_POOL", None) == pool
+    assert len(calls) == heaps
 
 
 def test_no_help_imports_what_is_heavy() -> None:

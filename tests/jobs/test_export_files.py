@@ -5,10 +5,11 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
 import random
 import signal
 import subprocess
-from functools import partial
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from tests.text import one_by_one
 from tests.text.random_messages import random_table
 from txlog import Bound, Client, MessageId
 from txlog.engine.plan.reading.dispatch import RECEIVED
-from txlog.engine.storage.segment import gathered
+from txlog.engine.storage import row_groups
 from txlog.errors import AlreadyExists, InvalidArgument, MessageNotFound, NotAllowed
 from txlog.jobs import export_files
 from txlog.jobs.export_files import (
@@ -39,6 +40,7 @@ from txlog.ranges import Range, parse_range
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 _ = tool
+POOL = "ARROW_DEFAULT_MEMORY_POOL"
 NASTY = [b"", b"\xff\x00", b'a "b"\n,\\', "ü€\u2028".encode(), None, b"null", b'{"a":1}']
 
 NOT_IN_CSV = ("kind", "txn_state", "redelivery_count", "late", "size_bytes", "producer")
@@ -91,12 +93,33 @@ def test_a_row_group_is_of_many_tables(tmp_path: Path, monkeypatch: pytest.Monke
     with (tmp_path / "stream.parquet").open("wb") as sink:
         export_stream(bench.client, "t", sink, form="parquet")
     assert pq.read_metadata(tmp_path / "stream.parquet").num_row_groups == 1
-    few = partial(gathered, rows_max=120)
-    monkeypatch.setattr(export_files, "gathered", lambda tables, **_: few(tables))
+    monkeypatch.setattr(row_groups, "ROWS_MAX", 120)
     export_file(bench.client, "t", str(to), force=True)
     metadata = pq.read_metadata(to)
     assert [metadata.row_group(n).num_rows for n in range(7)] == [150] * 6 + [100]
     assert [row[2] for row in rows_of(to)] == [b"%d" % n for n in range(1000)]
+
+
+@pytest.mark.parametrize("form", ["parquet", "ndjson"])
+def test_an_export_does_without_duckdb(tmp_path: Path, form: str) -> None:
+    """Its libraries are 20 MB of memory, and export asks nothing of it; what is freed goes back."""
+    bench = bench_of(tmp_path)
+    line = ["-q", "-S", bench.client.path, "export", "t", str(tmp_path / "out"), "--to", form]
+    code = (
+        "import sys; from txlog.cli.main import main\n"
+        f"assert main({line!r}) == 0\n"
+        "import pyarrow as pa; print(pa.default_memory_pool().backend_name)\n"
+        "sys.exit('duckdb' in sys.modules)"
+    )
+    env = {name: word for name, word in os.environ.items() if name != POOL}
+    for more, backend in (({}, "jemalloc"), ({POOL: "system"}, "system")):
+        ran = subprocess.run(
+            [sys.executable, "-c", code], check=True, env=env | more, capture_output=True, text=True
+        )
+        assert (tmp_path / "out").stat().st_size > 0
+        (tmp_path / "out").unlink()
+        if backend in pa.supported_memory_backends():
+            assert ran.stdout.split() == [backend]
 
 
 def rows_of(path: Path) -> list[tuple[Any, ...]]:

@@ -50,12 +50,14 @@ def _prepare(words: Sequence[str]) -> None:
     """Set up the process of a command, before anything imports msgspec or Arrow."""
     import gc
 
-    if not STREAMS.isdisjoint(words) and "-m" not in words:
+    is_stream = not STREAMS.isdisjoint(words)
+    if (is_stream or "export" in words) and "-m" not in words:
         from txlog.engine.storage.disk.libc import share_heap
 
         # Else threads and Arrow each keep what they have freed, and a long stream grows by that.
         share_heap()
-        os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
+        if is_stream:  # an export says itself where Arrow's memory is from
+            os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
     from txlog.startup import messagepack
 
     gc.set_threshold(OBJECTS_MAX)

@@ -44,7 +44,7 @@ from txlog.engine.model.schema import INSTANT, PROPERTY_MAP
 from txlog.engine.plan.lookup import topic as find_topic
 from txlog.engine.plan.reading.ranges import ReadRange, is_settled, resolve_range
 from txlog.engine.storage.disk.posix import PosixDisk
-from txlog.engine.storage.segment import GROUP_BYTES, gathered
+from txlog.engine.storage.row_groups import gathered
 from txlog.engine.storage.user_files import make_directory, remove_files, replace_file, replacing
 from txlog.engine.store.store import check_whole
 from txlog.engine.view.view import View
@@ -59,10 +59,10 @@ from txlog.errors import (
 from txlog.ids import TopicName
 from txlog.jobs.engine import Tell, silent
 from txlog.ranges import END, INSTANT_MS_MIN, Range
+from txlog.relation.instants import bounded
 from txlog.relation.relation import Content
 from txlog.relation.scans import scans_of
 from txlog.settings import INSTANT_MS_MAX
-from txlog.sql.duck import bounded
 from txlog.startup import compute as pc
 from txlog.text.columns import data_of
 from txlog.text.columns import pieces as text_pieces
@@ -348,7 +348,7 @@ def _write(
             tell(f"{topic}: {counts.messages:,} messages")
             yield exported(received)
 
-    for some in gathered(rows(), bytes_max=GROUP_BYTES) if form == "parquet" else rows():
+    for some in gathered(rows()) if form == "parquet" else rows():
         made.write(some)
     made.close()
 

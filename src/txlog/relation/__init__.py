@@ -8,6 +8,7 @@ Contents:
     checks        checking files before others read them by path
     frames        rows that lie in journal frames, read a piece at a time
     hidden        rows that no marker makes visible
+    instants      instants as DuckDB and Delta hold them
     positions     positions as the API takes and gives them
     progress      a stream over a topic: where it stands, what comes next, what is lost
     reader        an open store, for those who read its files

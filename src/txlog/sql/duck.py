@@ -24,8 +24,7 @@ import pyarrow as pa
 from txlog.engine.storage.disk.posix import descriptor_limit
 from txlog.engine.storage.segment import arrow_module
 from txlog.errors import SqlError, TxlogError
-from txlog.ranges import SQL_MS_MAX, SQL_MS_MIN
-from txlog.startup import compute as pc
+from txlog.relation.instants import bounded
 
 # The nodes of a statement that only reads; a WITH may hold a DELETE or the like.
 _READING = frozenset(
@@ -40,7 +39,6 @@ _EXPRESSIONS: Final = frozenset(
 _TABLES: Final = frozenset(["BASE_TABLE", "SUBQUERY"])
 _JOINS: Final = frozenset(["REGULAR", "CROSS"])
 T = TypeVar("T")
-_ENDLESS: Final = (1 << 63) - 1  # in us, what DuckDB takes for infinity
 _AGAIN_S: Final = 0.02  # a statement that has just begun may miss an interrupt
 _TOGETHER_S, _TOGETHER_BYTES = 0.02, 4 << 20
 BATCH_ROWS = 10_240  # five of DuckDB's vectors: large messages must fit in memory
@@ -357,25 +355,6 @@ def _interruptible(connection: duckdb.DuckDBPyConnection, work: Callable[[], T])
     if failed:
         raise failed[0]
     return outcome[0]
-
-
-def bounded(table: pa.Table) -> pa.Table:
-    """The table with every instant as DuckDB can hold it: in microseconds, or infinite."""
-    for at, field in enumerate(table.schema):
-        if not pa.types.is_timestamp(field.type) or field.type.unit != "ms":
-            continue
-        ms = table.column(at).cast(pa.int64())
-        ends = pc.min_max(ms).as_py()
-        if ends["min"] is None or (ends["min"] >= SQL_MS_MIN and ends["max"] <= SQL_MS_MAX):
-            continue
-        within = pc.min_element_wise(
-            pc.max_element_wise(ms, SQL_MS_MIN, skip_nulls=False), SQL_MS_MAX, skip_nulls=False
-        )
-        us = pc.if_else(pc.greater(ms, SQL_MS_MAX), _ENDLESS, pc.multiply(within, 1000))
-        us = pc.if_else(pc.less(ms, SQL_MS_MIN), -_ENDLESS, us)
-        kind = pa.timestamp("us", field.type.tz)
-        table = table.set_column(at, pa.field(field.name, kind, field.nullable), us.cast(kind))
-    return table
 
 
 def _tables_of(parsed: dict[str, Any]) -> list[str]:

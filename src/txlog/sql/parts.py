@@ -24,8 +24,9 @@ from txlog.engine.storage.segment import RECORD, piece_rows
 from txlog.engine.storage.segment_reader import SegmentReader
 from txlog.errors import TxlogError
 from txlog.relation.frames import Frames
+from txlog.relation.instants import bounded
 from txlog.relation.relation import Content, Relation, Source
-from txlog.sql.duck import BATCH_ROWS, Session, bounded
+from txlog.sql.duck import BATCH_ROWS, Session
 
 # What DuckDB has for instants, so that those it has no room for can be without end (`bounded`).
 _INSTANT: Final = pa.timestamp("us", "UTC")

@@ -208,8 +208,8 @@ def _complete(
     """
     completing = importlib.import_module("txlog.sql.views_complete")
     scripts = importlib.import_module("txlog.sql.views_script")
-    storage = importlib.import_module("txlog.engine.storage.segment")
-    parquet = storage.arrow_module("pyarrow.parquet")
+    storage = importlib.import_module("txlog.engine.storage.row_groups")
+    parquet = importlib.import_module("pyarrow.parquet")
     Path(folder).mkdir(parents=True, exist_ok=True)
     paths: list[str] = []
     count = 0

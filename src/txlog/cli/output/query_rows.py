@@ -21,7 +21,8 @@ from msgspec.structs import replace
 
 from txlog.cli.output.output import Output, check_columns, delimited, tsv_cell
 from txlog.cli.terminal.tables import cell, table
-from txlog.engine.storage.segment import arrow_module, gathered
+from txlog.engine.storage.row_groups import DICTIONARY_BYTES, gathered
+from txlog.engine.storage.segment import arrow_module
 from txlog.engine.storage.user_files import replacing
 from txlog.errors import AlreadyExists, Usage
 from txlog.startup import compute as pc
@@ -294,7 +295,9 @@ def write_out(path: str, batches: Batches, *, force: bool) -> int:
         if path.endswith(".arrow"):
             writer = pa.ipc.new_file(file, schema)
         else:
-            writer = arrow_module("pyarrow.parquet").ParquetWriter(file, schema, version="2.6")
+            writer = arrow_module("pyarrow.parquet").ParquetWriter(
+                file, schema, version="2.6", dictionary_pagesize_limit=DICTIONARY_BYTES
+            )
             tables = gathered(tables)
         count = 0
         with writer:

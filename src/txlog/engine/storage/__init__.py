@@ -13,6 +13,7 @@ Contents:
     late_values      values decoded when they are asked for
     manifest         the manifest: the file that names every live file of a checkpoint
     remote           sealed files that were moved to a directory or to S3
+    row_groups       the row groups of a file that a user gets
     section          what one process at a time does, under a lock file
     segment          segment files: the rows of a ledger as bytes, and back
     segment_reader   reading a segment file: checked groups, decoded once, wanted rows cut out

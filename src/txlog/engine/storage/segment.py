@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
 GROUP_ROWS: Final = 50_000
 GROUP_BYTES: Final = 8 << 20
-GATHERED_ROWS, GATHERED_BYTES = 1 << 20, 16 << 20  # of a row group in a file of the user
 _SMALL_BYTES: Final = 64 << 10  # pieces that are smaller are written together
 # What an Arrow IPC file has around its batches: their blocks in the footer, magics and lengths.
 IPC_BATCH_BYTES, IPC_FILE_BYTES = 64, 4096
@@ -446,30 +445,6 @@ def cut(table: pa.Table) -> Iterator[pa.Table]:
                 waiting += [piece.slice(half), piece.slice(0, half)]
             else:
                 yield piece
-
-
-def gathered(
-    tables: Iterable[pa.Table], *, rows_max: int = GATHERED_ROWS, bytes_max: int = GATHERED_BYTES
-) -> Iterator[pa.Table]:
-    """Tables that come one after another, as many together as make a row group of a user's file.
-
-    Parquet's writer keeps a footer of each group until the end: some 40 KB for fifteen columns, so
-    a group for every few rows would take more memory than its rows.
-    """
-    waiting: list[pa.Table] = []
-    rows = size = 0
-    for table in tables:
-        if not table.num_rows:
-            continue
-        waiting.append(table)
-        rows, size = rows + table.num_rows, size + table.nbytes
-        if rows >= rows_max or size >= bytes_max:
-            together, waiting, rows, size = pa.concat_tables(waiting), [], 0, 0
-            del table  # what is written is not to wait for what comes next
-            yield together
-            del together
-    if waiting:
-        yield pa.concat_tables(waiting)
 
 
 def _count(table: pa.Table, name: str, value: int) -> int:

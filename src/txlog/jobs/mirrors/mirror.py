@@ -39,8 +39,8 @@ from txlog.jobs.engine import Tell, silent
 from txlog.jobs.export_files import rows_after
 from txlog.jobs.mirrors.table import LOCK, Added, Label, Target, as_stored, columns_of
 from txlog.relation.build import content
+from txlog.relation.instants import bounded
 from txlog.relation.relation import Content, Source
-from txlog.sql.duck import bounded
 from txlog.startup import compute as pc
 
 if TYPE_CHECKING:
