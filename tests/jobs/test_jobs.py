@@ -21,8 +21,9 @@ from txlog.jobs import audit as auditing
 from txlog.jobs.audit import audit
 from txlog.jobs.lateness import DELAYS_MS, lateness
 from txlog.jobs.local import Local
+from txlog.relation import stored as stored_rows
 from txlog.relation.relation import Source
-from txlog.relation.stored import ACKS, StoredRows, part_rows
+from txlog.relation.stored import ACKS, ROWS, StoredFrames, StoredRows, part_rows
 from txlog.rows.jobs import Audit
 from txlog.sql.duck import Session
 
@@ -131,6 +132,16 @@ def checked(client: Client, held: StoredRows) -> list[str]:
     return [check["name"] for check in auditing._checks(client, held, Local()) if not check["ok"]]
 
 
+def with_row_twice(frames: StoredFrames) -> StoredFrames:
+    """The same rows in frames, the first of them twice."""
+    made = StoredFrames(frames._journals)
+    for known, one in frames._slices:
+        made.add(known, [one])
+    known, (run, start, _) = frames._slices[0]
+    made.add(known, [(run, start, start + 1)])
+    return made
+
+
 def with_value(table: pa.Table, name: str, row: int, value: object) -> pa.Table:
     """A table with one value changed."""
     at = table.schema.get_field_index(name)
@@ -159,7 +170,7 @@ def test_each_check_finds_what_it_is_for(client: Client) -> None:
             {"entries"},
         ),
         "a row is stored twice": (
-            tampered(held, rows=pa.concat_tables([held.rows, held.rows.slice(0, 1)])),
+            tampered(held, frames=with_row_twice(held.frames)),
             {"entries", "messages", "ids", "sequences"},
         ),
         "a part is there twice": (
@@ -208,10 +219,9 @@ def test_what_is_asked_share_by_share_is_answered_as_at_once(
     Kills: a share that has rows of another one, or a row that is in none.
     """
     held = filled(client)
-    twice = pa.concat_tables([held.rows, held.rows.slice(0, 1)])
     cases = [
         held,
-        dataclasses.replace(held, rows=twice),
+        dataclasses.replace(held, frames=with_row_twice(held.frames)),
         dataclasses.replace(held, large=held.large.slice(1)),
         dataclasses.replace(held, ledgers=with_value(held.ledgers, "entries", 0, 9)),
     ]
@@ -242,16 +252,57 @@ def test_what_is_held_of_a_part_is_where_it_lies(client: Client) -> None:
     """Kills: rows of parts, with their values, in memory while the engine is asked."""
     held = filled(client)
     assert {source.ref.form for source in held.parts} == {"part"}
-    assert held.rows["file"].unique().to_pylist() == [""]
+    in_frames = pa.concat_tables(held.frames.tables())
+    assert in_frames["file"].unique().to_pylist() == [""]
     in_parts = sum(source.ref.rows for source in held.parts)
     rows = pa.concat_tables(part_rows(held.parts, client.open))
-    assert rows.schema == held.rows.schema
+    assert rows.schema == in_frames.schema
     assert rows.num_rows == in_parts > 0
     with Local().stored(client, held) as ask:
         asked = ask("SELECT role, partition, ledger, entry, file FROM stored WHERE file <> ''")
     names = asked.column_names
     order = [(name, "ascending") for name in names]
     assert asked.sort_by(order).equals(rows.select(names).sort_by(order))
+
+
+def test_rows_in_frames_are_read_a_piece_at_a_time(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kills: all of what came since the last checkpoint, with its values, in memory at once."""
+    filled(client).frames.close()
+    producer = client.producer("orders")
+    for number in range(20):
+        producer.send(b"%d" % number, partition=number % 2)
+    [held] = auditing.stored_of(client, ["public/default/orders"])
+    whole = pa.concat_tables(held.frames.tables())
+    assert whole.num_rows == held.frames.rows == 21
+    monkeypatch.setattr(stored_rows, "PIECE_ROWS", 4)
+    pieces = list(held.frames.tables())
+    assert max(piece.num_rows for piece in pieces) == 4 < len(pieces)
+    assert pa.concat_tables(pieces).equals(whole)
+    for names in (["value"], ["role", "partition"], ["file", "entry", "kind"]):
+        found = pa.concat_tables(held.frames.tables(names))
+        assert found.equals(whole.select(names))
+        assert found.schema == pa.schema([ROWS.field(name) for name in names])
+    assert checked(client, held) == []
+    held.frames.close()
+
+
+def test_an_audit_leaves_no_journal_open(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    filled(client).frames.close()
+    opened: list[StoredRows] = []
+
+    def noted(*args: Any) -> list[StoredRows]:
+        found = stored_rows.stored(*args)
+        opened.extend(found)
+        return found
+
+    monkeypatch.setattr(auditing, "stored", noted)
+    audit(client, ["orders"], Local())
+    with pytest.raises(TopicNotFound):
+        audit(client, ["orders", "nope"], Local())
+    assert len(opened) == 2
+    assert all(held.frames.rows and not held.frames._journals._files for held in opened)
 
 
 def acks(held: StoredRows, last: int = 1, index_last: int = 0) -> pa.Table:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from typing import NoReturn
 
 # Commands that may run for long over many rows, and start no other program.
-STREAMS = frozenset(["produce", "import", "query", "report", "serve", "views"])
+STREAMS = frozenset(["produce", "import", "query", "report", "serve", "views", "audit"])
 
 # New objects before a garbage collection: imports make thousands, and none of them is garbage.
 OBJECTS_MAX = 20_000

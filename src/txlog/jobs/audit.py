@@ -20,6 +20,7 @@ them alone: the data of a partition, and rows of its sidecar that have a marker 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Final
 
 from txlog.api.client import Client
@@ -65,29 +66,29 @@ def audit(client: Client, topics: Sequence[str], engine: Engine, tell: Tell = si
     tell:    called with a line for each step
     returns: {failed, check_list: [{name, topic, partition, expected, found, ok}]}; partition is
              None where a check is for the whole topic
-    raises:  TopicNotFound, PartitionUnavailable; Corruption of a part, which the manifest covers
+    raises:  TopicNotFound, PartitionUnavailable; Corruption of a part or a frame
     """
     names = [TopicName.parse(topic) for topic in topics]
-    holdings = stored_of(client, [name.full for name in names] if names else None)
-    for name in names:
-        if all(held.name != name.full for held in holdings):
-            raise TopicNotFound(f"there is no topic {name.short}", topic=name.short)
     checks: list[AuditCheck] = []
-    files = [one for held in holdings for one in (*held.files, *held.large_files, *held.parts)]
-    pinned = client._pin(files)  # they are read again and again
-    try:
+    with ExitStack() as held_open:
+        holdings = stored_of(client, [name.full for name in names] if names else None)
+        for held in holdings:
+            held_open.callback(held.frames.close)
+        for name in names:
+            if all(held.name != name.full for held in holdings):
+                raise TopicNotFound(f"there is no topic {name.short}", topic=name.short)
+        files = [one for held in holdings for one in (*held.files, *held.large_files, *held.parts)]
+        if (pinned := client._pin(files)) is not None:  # they are read again and again
+            held_open.callback(pinned.close)
         for held in holdings:
             for check in _checks(client, held, engine):
                 checks.append(check)
                 tell(f"{held.topic}: {check['name']}")
-    finally:
-        if pinned is not None:
-            pinned.close()
     return {"failed": sum(not check["ok"] for check in checks), "check_list": checks}
 
 
 def stored_of(client: Client, words: Sequence[str] | None) -> list[StoredRows]:
-    """What is stored of the topics with these full names; None: of all."""
+    """What is stored of the topics with these full names; None: of all. Frames stay open."""
     return client._ask(lambda view: stored(view, words))
 
 

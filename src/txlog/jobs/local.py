@@ -34,7 +34,7 @@ from txlog.relation.relation import Content, Source
 from txlog.relation.stored import ROW_COLUMNS, ROWS, StoredRows, paths_below, place
 from txlog.sql.client_query import Query
 from txlog.sql.duck import Session
-from txlog.sql.parts import Parts
+from txlog.sql.parts import InJournal, Parts
 
 if TYPE_CHECKING:
     from txlog.rows.sending import BulkStored
@@ -134,10 +134,10 @@ class Local:
         sources = [*held.files, *held.large_files]
         paths = [*paths_below(client.path, sources)]
         with Session(paths=_both(paths)) as session:
-            session.register("stored_rows", held.rows)
+            session.register("stored_frames", InJournal(held.frames, session.failures.append))
             for name in ("ledgers", "markers", "large", "acks"):
                 session.register(name, getattr(held, name))
-            rows = f"SELECT role, partition, ledger, file, {_ROWS} FROM stored_rows"
+            rows = f"SELECT role, partition, ledger, file, {_ROWS} FROM stored_frames"
             if held.parts:
                 session.register("stored_parts", _parts(client, held, session))
                 rows += (

@@ -1,8 +1,8 @@
 """Owns StoredRows: every row of a topic, and what folds and manifest say about the rows.
 
-An audit compares the two: `files` and `rows` are read as they are, without a fold or a plan of what
+An audit compares the two: files and frames are read as they are, without a fold or a plan of what
 is visible; `claims`, `ledgers`, `markers`, `counts` and `acks` are what the program relies on. All
-of it comes from one view, and is a plain value.
+of it comes from one view, and its rows stay where they lie until they are asked for.
 """
 
 from __future__ import annotations
@@ -15,12 +15,14 @@ import pyarrow as pa
 
 from txlog.engine.folds.catalog import Topic, number_of
 from txlog.engine.model.schema import MESSAGE
+from txlog.engine.model.tail import Slice, Tail
 from txlog.engine.plan.participants import check_available
 from txlog.engine.storage.disk.protocol import File
 from txlog.engine.storage.segment import FileRef
 from txlog.engine.storage.segment_reader import SegmentReader
 from txlog.engine.view.view import View
 from txlog.ids import TopicName, txn_halves
+from txlog.relation.frames import PIECE_ROWS, Journals
 from txlog.relation.relation import Source
 
 ROW_COLUMNS: Final = (
@@ -37,7 +39,6 @@ ROWS: Final = pa.schema(
     ]
 )
 _PLACE: Final = ROWS.names[: -len(ROW_COLUMNS)]
-_TOGETHER: Final = 50_000  # rows in frames
 LEDGERS: Final = pa.schema(
     [
         ("role", pa.string()),
@@ -82,14 +83,70 @@ ACKS: Final = pa.schema(
 )
 
 
+class StoredFrames:
+    """Rows that lie in journal frames, read a piece at a time; `file` of ROWS is empty.
+
+    rows: how many there are
+    """
+
+    __slots__ = ("_journals", "_slices", "rows")
+
+    def __init__(self, journals: Journals) -> None:
+        self._journals = journals
+        self._slices: list[tuple[Mapping[str, object], Slice]] = []
+        self.rows = 0
+
+    def add(self, known: Mapping[str, object], slices: Sequence[Slice]) -> None:
+        """These are next; their journal files are open from now on.
+
+        known: as `place` says of their ledger
+        """
+        for one in slices:
+            self._journals.file(one[0].frame.journal)
+            self._slices.append((known, one))
+            self.rows += one[2] - one[1]
+
+    def tables(self, names: Sequence[str] = ROWS.names) -> Iterator[pa.Table]:
+        """These columns of the rows, in pieces; each frame is checked as it is read.
+
+        raises: Corruption, FormatMismatch
+        """
+        tail = Tail(self._journals)  # of this scan alone: there may be others in other threads
+        read = [name for name in ROW_COLUMNS if name in names] or ["kind"]
+        for known, piece in self._pieces():
+            tail.drop_through(piece[0][0].frame.lsn - 1)
+            yield placed(tail.message_table(piece, read), known, names)
+
+    def close(self) -> None:
+        """Close the journal files; no row can be read any more."""
+        self._journals.close()
+
+    def _pieces(self) -> Iterator[tuple[Mapping[str, object], list[Slice]]]:
+        """The slices by so many rows, each piece of one ledger."""
+        piece: list[Slice] = []
+        rows, of = 0, None
+        for known, (run, start, stop) in self._slices:
+            for begin in range(start, stop, PIECE_ROWS):
+                one = (run, begin, min(begin + PIECE_ROWS, stop))
+                count = one[2] - one[1]
+                if of is not None and (rows + count > PIECE_ROWS or of is not known):
+                    yield of, piece
+                    piece, rows = [], 0
+                of = known
+                piece.append(one)
+                rows += count
+        if of is not None:
+            yield of, piece
+
+
 @dataclass(frozen=True, slots=True)
 class StoredRows:
     """The rows of a topic, and what is said about them; paths are below the store.
 
     files:   sealed files of partitions and sidecars; large_files: those of large messages
-    parts:   files of rows that are not sealed; `placed` makes of them what `rows` has
-    rows:    of journal frames, with an empty `file`
-    claims:  (partition, file as in rows or empty if sealed, what the manifest says about it)
+    parts:   files of rows that are not sealed; `placed` makes rows of ROWS of theirs
+    frames:  rows in journal frames; who asked for the rows closes them
+    claims:  (partition, file as in ROWS or empty if sealed, what the manifest says about it)
     ledgers: whole: every entry from 0 on is stored; none was left out as dead
     counts:  by partition: messages that can be read
     acks:    runs of ids acknowledged above the mark-delete positions of subscriptions
@@ -101,7 +158,7 @@ class StoredRows:
     files: list[Source]
     large_files: list[Source]
     parts: list[Source]
-    rows: pa.Table
+    frames: StoredFrames
     claims: list[tuple[int, str, FileRef]]
     ledgers: pa.Table
     markers: pa.Table
@@ -113,26 +170,31 @@ class StoredRows:
 def stored(view: View, words: Collection[str] | None) -> list[StoredRows]:
     """What is stored of the topics that words name, short or in full; None: all topics.
 
-    raises: PartitionUnavailable
-    cost:   O(files + markers + rows in frames)
+    raises: PartitionUnavailable; MissingFile: a checkpoint has removed a journal file
+    cost:   O(files + markers + frames)
     """
     out: list[StoredRows] = []
-    for topic in sorted(view.catalog.topics.values(), key=lambda topic: topic.name):
-        name = TopicName.parse(topic.name)
-        if words is None or {name.full, name.short} & set(words):
-            out.append(_Gathering(view, topic).stored())
+    journals = Journals(view.disk, view.salt)
+    try:
+        for topic in sorted(view.catalog.topics.values(), key=lambda topic: topic.name):
+            name = TopicName.parse(topic.name)
+            if words is None or {name.full, name.short} & set(words):
+                out.append(_Gathering(view, topic, journals).stored())
+    except BaseException:  # nobody else can close them
+        journals.close()
+        raise
     return out
 
 
 class _Gathering:
     """One topic in the making, partition by partition."""
 
-    def __init__(self, view: View, topic: Topic) -> None:
+    def __init__(self, view: View, topic: Topic, journals: Journals) -> None:
         self._view, self._topic = view, topic
         self._files: list[Source] = []
         self._large_files: list[Source] = []
         self._parts: list[Source] = []
-        self._rows: list[pa.Table] = []
+        self._frames = StoredFrames(journals)
         self._claims: list[tuple[int, str, FileRef]] = []
         self._ledgers: list[tuple[object, ...]] = []
         self._markers: list[tuple[object, ...]] = []
@@ -157,7 +219,7 @@ class _Gathering:
             self._files,
             self._large_files,
             self._parts,
-            pa.concat_tables([ROWS.empty_table(), *self._rows]),
+            self._frames,
             self._claims,
             _table(self._ledgers, LEDGERS),
             _table(self._markers, MARKERS),
@@ -188,11 +250,10 @@ class _Gathering:
                     self._add_frames(index, role, end.ledger, filed, end.entries)
 
     def _add_frames(self, index: int, role: str, ledger: int, start: int, stop: int) -> None:
-        known = place(role, index, ledger, "")
-        for begin in range(start, stop, _TOGETHER):  # so few share the memory of what they lack
-            some = (ledger, begin, min(begin + _TOGETHER, stop))
-            for rows in self._view.rows([some], ROW_COLUMNS):
-                self._rows.append(placed(rows, known))
+        slices = self._view.tail.slices(ledger, start, stop)
+        if sum(high - low for _, low, high in slices) != stop - start:
+            self._view.rows([(ledger, start, stop)], ["kind"])  # says what is missing
+        self._frames.add(place(role, index, ledger, ""), slices)
 
     def _add_large(self, index: int, number: int, ledger: int) -> None:
         one = self._view.buffer(number).chunked[ledger]
@@ -246,12 +307,17 @@ def place(role: str, partition: int, ledger: int, path: str) -> dict[str, object
     return dict(zip(_PLACE, (role, partition, ledger, path), strict=True))
 
 
-def placed(rows: pa.Table, known: Mapping[str, object]) -> pa.Table:
-    """Stored rows as those of ROWS."""
-    first = [
-        pa.repeat(pa.scalar(known[name], ROWS.field(name).type), rows.num_rows) for name in _PLACE
+def placed(
+    rows: pa.Table, known: Mapping[str, object], names: Sequence[str] = ROWS.names
+) -> pa.Table:
+    """Stored rows as these columns of ROWS."""
+    columns = [
+        pa.repeat(pa.scalar(known[name], ROWS.field(name).type), rows.num_rows)
+        if name in known
+        else rows.column(name)
+        for name in names
     ]
-    return pa.table([*first, *rows.select(ROW_COLUMNS).columns], schema=ROWS)
+    return pa.table(columns, schema=pa.schema([ROWS.field(name) for name in names]))
 
 
 def _table(rows: list[tuple[object, ...]], schema: pa.Schema) -> pa.Table:

@@ -28,7 +28,7 @@ from txlog.jobs.sources.loads import KEPT, PROPERTY, CsvRows, Files, Transform
 from txlog.jobs.sources.refused import no_objects
 from txlog.relation.build import content
 from txlog.relation.relation import Content, Source
-from txlog.relation.stored import ROW_COLUMNS, StoredRows, part_rows, paths_below
+from txlog.relation.stored import ROW_COLUMNS, ROWS, StoredRows, part_rows, paths_below
 from txlog.spark.loading import bulk_load
 from txlog.spark.reading import frame_of, local_frame, read
 from txlog.spark.rows import csv_rows, lines, message_frame
@@ -224,8 +224,8 @@ class Spark:
     def stored(self, client: Client, held: StoredRows) -> Iterator[_Ask]:
         """The function that runs a SELECT over the stored rows."""
         local = {name: getattr(held, name) for name in ("ledgers", "markers", "large", "acks")}
-        parts = part_rows(held.parts, client.open)
-        rows = local_frame(self.session, pa.concat_tables([held.rows, *parts]))
+        made = [*held.frames.tables(), *part_rows(held.parts, client.open)]
+        rows = local_frame(self.session, pa.concat_tables([ROWS.empty_table(), *made]))
         if held.files:
             rows = rows.unionByName(
                 self._scan(client, held.files).select(

@@ -1,4 +1,4 @@
-"""Owns Parts and InFrames: rows of open parts, and in frames, read as a query asks for them.
+"""Owns Parts, InFrames, InJournal: rows of open parts and in frames, read as they are asked for.
 
 To DuckDB it is a dataset of pyarrow: it asks for a scanner, and says which columns and which rows
 a query wants. Files that have none of them are not opened, and those that have are read one after
@@ -26,6 +26,7 @@ from txlog.errors import TxlogError
 from txlog.relation.frames import Frames
 from txlog.relation.instants import bounded
 from txlog.relation.relation import Content, Relation, Source
+from txlog.relation.stored import ROWS, StoredFrames
 from txlog.sql.duck import BATCH_ROWS, Session
 
 # What DuckDB has for instants, so that those it has no room for can be without end (`bounded`).
@@ -163,29 +164,16 @@ class Parts(ds.Dataset):  # type: ignore[misc]
             yield bounded(rows)
 
 
-class InFrames(ds.Dataset):  # type: ignore[misc]
-    """Rows in journal frames as those of the table `tail`, with their topic and instants in us.
+class _Pieces(ds.Dataset):  # type: ignore[misc]
+    """Rows in journal frames as a dataset; `_tables` makes those that are wanted, piece by piece.
 
-    relations: those that have `frames`
-    note, typed: as for Parts
+    note: as for Parts
     """
 
-    def __init__(
-        self,
-        relations: Sequence[Relation],
-        note: Callable[[TxlogError], object],
-        typed: Relation | None = None,
-    ) -> None:
-        self._relations, self._note, self._typed = relations, note, typed
-        of_rows = [frames.schema for frames in self._frames()][:1]
-        fields = [_as_duckdb(one) for schema in of_rows for one in schema]
-        if typed is not None:
-            fields.append(pa.field(RECORD, typed.record_type))
-        self._schema = pa.schema([("topic", pa.string()), *fields])
-        self.num_rows = sum(frames.rows for frames in self._frames())
+    num_rows: int
 
-    def _frames(self) -> Iterator[Frames]:
-        return (one.frames for one in self._relations if one.frames is not None)
+    def __init__(self, schema: pa.Schema, note: Callable[[TxlogError], object]) -> None:
+        self._schema, self._note = schema, note
 
     @property
     def schema(self) -> pa.Schema:
@@ -205,15 +193,46 @@ class InFrames(ds.Dataset):  # type: ignore[misc]
         self, wanted: pa.Schema, shown: Sequence[str], filter: ds.Expression | None
     ) -> Iterator[pa.RecordBatch]:
         try:
-            for relation in self._relations:
-                for rows in self._tables(relation, wanted):
-                    table = rows if filter is None else _aligned(rows).filter(filter)
-                    yield from table.select(shown).to_batches(BATCH_ROWS)
+            for rows in self._tables(wanted):
+                table = rows if filter is None else _aligned(rows).filter(filter)
+                yield from table.select(shown).to_batches(BATCH_ROWS)
         except TxlogError as error:
             self._note(error)
             raise
 
-    def _tables(self, relation: Relation, wanted: pa.Schema) -> Iterator[pa.Table]:
+    def _tables(self, wanted: pa.Schema) -> Iterator[pa.Table]:
+        raise NotImplementedError
+
+
+class InFrames(_Pieces):
+    """Rows in journal frames as those of the table `tail`, with their topic and instants in us.
+
+    relations: those that have `frames`
+    note, typed: as for Parts
+    """
+
+    def __init__(
+        self,
+        relations: Sequence[Relation],
+        note: Callable[[TxlogError], object],
+        typed: Relation | None = None,
+    ) -> None:
+        self._relations, self._typed = relations, typed
+        of_rows = [frames.schema for frames in self._frames()][:1]
+        fields = [_as_duckdb(one) for schema in of_rows for one in schema]
+        if typed is not None:
+            fields.append(pa.field(RECORD, typed.record_type))
+        super().__init__(pa.schema([("topic", pa.string()), *fields]), note)
+        self.num_rows = sum(frames.rows for frames in self._frames())
+
+    def _frames(self) -> Iterator[Frames]:
+        return (one.frames for one in self._relations if one.frames is not None)
+
+    def _tables(self, wanted: pa.Schema) -> Iterator[pa.Table]:
+        for relation in self._relations:
+            yield from self._of_topic(relation, wanted)
+
+    def _of_topic(self, relation: Relation, wanted: pa.Schema) -> Iterator[pa.Table]:
         if relation.frames is None:
             return
         read = [name for name in relation.frames.schema.names if name in wanted.names]
@@ -232,6 +251,21 @@ class InFrames(ds.Dataset):  # type: ignore[misc]
                 for field in wanted
             ]
             yield pa.table(columns, schema=wanted)
+
+
+class InJournal(_Pieces):
+    """Every row of a topic in journal frames, as it is stored, with the columns of stored.ROWS.
+
+    note: as for Parts
+    """
+
+    def __init__(self, frames: StoredFrames, note: Callable[[TxlogError], object]) -> None:
+        super().__init__(ROWS, note)
+        self._frames = frames
+        self.num_rows = frames.rows
+
+    def _tables(self, wanted: pa.Schema) -> Iterator[pa.Table]:
+        return self._frames.tables(wanted.names)
 
 
 def _aligned(rows: pa.Table) -> pa.Table:
