@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
+import pytest
 
 import txlog
 from txlog import Client, Message, MessageId, Range, TxnId, messages
@@ -16,6 +17,8 @@ from txlog.engine.decide.draft import Decision
 from txlog.engine.decide.sending import watermark
 from txlog.engine.decide.sending.watermark import Assertion, WatermarkPlaced
 from txlog.engine.plan.lookup import topic as find_topic
+from txlog.engine.plan.reading import newest
+from txlog.engine.upkeep.space import newest_keys, topic_compaction
 from txlog.engine.view.view import View
 from txlog.ids import TopicName
 
@@ -141,3 +144,14 @@ def pending(client: Client, topic: str = "t", subscription: str = "s") -> list[M
     """What a new consumer of the subscription is given now."""
     with client.consumer(topic, subscription) as consumer:
         return rows([consumer.receive_batch(100_000)])
+
+
+def little_memory(patch: pytest.MonkeyPatch) -> None:
+    """Have a compaction hold a few keys, and the rows of a few messages."""
+    patch.setattr(newest_keys, "HELD_BYTES", 60)
+    patch.setattr(newest_keys, "DIVIDED_BYTES", 30)
+    patch.setattr(newest_keys, "NUMBER_BITS", 3)
+    patch.setattr(newest, "SCAN_MESSAGES", 4)
+    patch.setattr(newest, "FETCH_BYTES", 1)
+    patch.setattr(topic_compaction, "KEPT_DECODED_BYTES", 0)
+    patch.setattr(topic_compaction, "piece_rows", lambda rows, size: 2)

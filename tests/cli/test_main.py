@@ -232,6 +232,7 @@ def test_version_does_not_import_typer() -> None:
     [(["-q", "produce", "orders"], 2, "system"), (["query", "FROM orders"], 2, "system"),
      (["serve"], 2, "system"), (["report", "--force"], 2, "system"), (["views"], 2, "system"),
      (["job", "audit"], 2, "system"), (["export", "orders"], 2, None),
+     (["admin", "compact-topic", "t"], 2, "system"),
      (["produce", "orders", "-m", "one"], 0, None), (["consume", "orders"], 0, None)],
 )  # fmt: skip
 def test_long_streams_have_one_heap(

@@ -116,6 +116,26 @@ class TestConformance:
             nothing.publish()
         assert disk.read("empty") == b""
 
+    def test_a_scratch_file_has_no_name_and_goes_with_its_handle(self, opener: Opener) -> None:
+        """R23: nor does one of a store that is only read leave a trace there."""
+        for read_only in (False, True):
+            disk = opener(read_only)
+            before, names = disk.free_bytes(), disk.listdir("")
+            one, other = disk.scratch(), disk.scratch()
+            for file, byte in ((one, b"a"), (other, b"b")):
+                file.pwrite(0, [byte, byte * 10_000])
+                file.pwrite(10_001, byte)
+            assert disk.listdir("") == names
+            assert one.pread(0, 20_000) == b"a" * 10_002
+            assert other.pread(9_999, 2) == b"bb"
+            other.close()
+            with pytest.raises(AlreadyClosed):
+                other.pread(0, 1)
+            one.close()
+            one.close()
+            if isinstance(disk, MemoryDisk):
+                assert disk.free_bytes() == before
+
     def test_many_files_are_published_as_one_is(self, disk: Disk) -> None:
         """R3: whole, durable, under names never used; kills a group that is not taken whole."""
         files = [(f"a/{n % 7}/b/{n}", [b"%d" % n, b"!"]) for n in range(300)]

@@ -3,21 +3,32 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import random
 import threading
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 import txlog
-from tests.engine_kit import Bench, begin, rows
+from tests.engine_kit import Bench, begin, little_memory, rows
 from tests.tiers import graded
 from txlog import Bound, Client, Message, MessageId, Range, messages
 from txlog.engine.folds.topic import Compaction
+from txlog.engine.plan.reading import newest
+from txlog.engine.storage.disk.posix import PosixFile
+from txlog.engine.storage.disk.protocol import TEMPORARY_PREFIX
+from txlog.engine.storage.segment import SegmentStream, encode_part
 from txlog.engine.upkeep import service
 from txlog.engine.upkeep.checkpoint.seal import compare_rows
-from txlog.engine.upkeep.space import topic_compaction
+from txlog.engine.upkeep.space import newest_keys, topic_compaction
+from txlog.engine.upkeep.space.newest_keys import NewestKeys
+from txlog.engine.upkeep.space.topic_compaction import _Work
+from txlog.engine.view.view import View
 from txlog.errors import (
     Corruption,
     InvalidArgument,
@@ -461,9 +472,16 @@ class Oracle:
         ]
 
 
-@pytest.mark.parametrize("seed", graded(range(12), 2))
-def test_any_history_is_compacted_as_a_dict_says(tmp_path: Path, seed: int) -> None:
-    """Against the oracle, through trims, checkpoints, reopening and added partitions."""
+@pytest.mark.parametrize("seed", graded(range(24), 4))
+def test_any_history_is_compacted_as_a_dict_says(
+    tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Against the oracle, through trims, checkpoints, reopening and added partitions.
+
+    Every other one with so little memory that everything is done in many pieces.
+    """
+    if seed % 2:
+        little_memory(monkeypatch)
     chance = random.Random(seed)
     bench = bench_of(tmp_path, 2, max_message_bytes=64)
     client, oracle = bench.client, Oracle()
@@ -541,6 +559,162 @@ def test_damage_is_named_and_repair_keeps_what_is_good(tmp_path: Path) -> None:
     client.admin.compact_topic("t")
     assert compacted(client)[:-1] == before[5:]
     assert not txlog.verify(bench.path, deep=True, clock=bench.clock)["errors"]
+
+
+# --- how much it holds ----------------------------------------------------------------------
+
+
+def test_neither_keys_nor_rows_are_held_as_a_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is held is bounded by the limits, also of one file: not by keys, messages or bytes.
+
+    Kills: a table of all that is newest, a file that is made and compared as a whole.
+    """
+    monkeypatch.setattr(newest_keys, "HELD_BYTES", 4_000)
+    monkeypatch.setattr(newest_keys, "DIVIDED_BYTES", 4_000)
+    monkeypatch.setattr(newest, "SCAN_MESSAGES", 100)
+    monkeypatch.setattr(topic_compaction, "piece_rows", lambda rows, size: 20)
+    bench = bench_of(tmp_path, 2, ledger_entries_max=1000)
+    client = bench.client
+    for start in range(0, 6000, 500):
+        keys = [b"%d" % (n // 2) for n in range(start, start + 500)]
+        client.producer("t").send_batch(pa.table({"key": keys, "value": [b"x" * 50] * 500}))
+    client.checkpoint(roll_all=True)
+    held, pieces, written, put_aside = (list[int]() for _ in range(4))
+    add, sealed, pwrite = NewestKeys.add, SegmentStream.sealed, PosixFile.pwrite
+
+    def counted(self: NewestKeys, partition: int, table: pa.Table) -> None:
+        add(self, partition, table)
+        held.append(self.held_bytes)
+
+    def streamed(self: SegmentStream, tables: Iterable[pa.Table], keys: int) -> Iterator[bytes]:
+        def each() -> Iterator[pa.Table]:
+            for table in tables:
+                pieces.append(table.num_rows)
+                yield table
+
+        for part in sealed(self, each(), keys):
+            written.append(len(part))
+            yield part
+
+    def aside(self: PosixFile, offset: int, data: Any) -> None:
+        pwrite(self, offset, data)
+        if TEMPORARY_PREFIX in self.path:
+            put_aside.append(sum(len(one) for one in data))
+
+    monkeypatch.setattr(NewestKeys, "add", counted)
+    monkeypatch.setattr(SegmentStream, "sealed", streamed)
+    monkeypatch.setattr(PosixFile, "pwrite", aside)
+    answer = client.admin.compact_topic("t")
+    assert (answer["keys_kept"], answer["files"]) == (3000, 2)
+    assert max(held) <= newest_keys.HELD_BYTES
+    assert sum(pieces) == 3000 and max(pieces) == 20 and len(pieces) <= 152
+    assert sum(written) == answer["size_after_bytes"]
+    assert max(put_aside) < 6_000 and sum(put_aside) > 3000 * 50
+    assert [name for name in os.listdir(bench.path) if name.startswith(TEMPORARY_PREFIX)] == []
+
+
+def test_row_groups_that_were_passed_are_not_held(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the newest message of a key a row group may hold one: it does not keep the others."""
+    monkeypatch.setattr(newest, "SCAN_MESSAGES", 100)
+    bench = bench_of(tmp_path, ledger_entries_max=100)
+    client = bench.client
+    for ledger in range(20):
+        keys = [b"hot"] * 99 + [b"%d" % ledger]
+        client.producer("t").send_batch(pa.table({"key": keys, "value": [bytes(1000)] * 100}))
+        client.checkpoint(roll_all=True)
+    most, files_kept, kept = 0, 0, list[pa.Table]()
+    made = _Work._staying_rows
+
+    def looked_at(self: _Work, *given: Any) -> Iterator[pa.Table]:
+        nonlocal most, files_kept
+        for table in made(self, *given):
+            kept.append(table)
+            decoded = [one.cached_bytes for _, one in self._view.files._readers.values()]
+            files_kept = max(files_kept, sum(size > 0 for size in decoded))
+            most = max(most, sum(one.get_total_buffer_size() for one in kept))
+            yield table
+
+    monkeypatch.setattr(_Work, "_staying_rows", looked_at)
+    assert client.admin.compact_topic("t")["keys_kept"] == 21
+    assert files_kept == 1
+    assert most < 100_000  # 21 rows of a thousand bytes; with their row groups it is two million
+
+
+def test_large_messages_are_fetched_one_by_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Many small messages do not make a batch of as many large ones."""
+    monkeypatch.setattr(newest, "FETCH_BYTES", 10_000)
+    bench = bench_of(tmp_path, ledger_entries_max=10_000, max_message_bytes=8_000)
+    client = bench.client
+    small = pa.table({"key": [b"%d" % n for n in range(1000)], "value": [b"x"] * 1000})
+    client.producer("t").send_batch(small)
+    client.checkpoint(roll_all=True)
+    for number in range(10):
+        put(client, (b"l%d" % number, bytes(7_000)))
+        client.checkpoint(roll_all=True)
+    large = client.producer("t", chunking=True)
+    for number in range(3):
+        large.send(bytes(30_000), key=b"c%d" % number)
+    client.checkpoint(roll_all=True)
+    sizes, rows = list[int](), View.rows
+
+    def noted(self: View, requests: Any, names: Any) -> list[pa.Table]:
+        found = rows(self, requests, names)
+        if "value" in names:
+            sizes.append(sum(pc.sum(pc.binary_length(one["value"])).as_py() for one in found))
+        return found
+
+    monkeypatch.setattr(View, "rows", noted)
+    assert client.admin.compact_topic("t")["keys_kept"] == 1013
+    assert sorted(sizes) == [1_000, *[7_000] * 10, *[30_000] * 3]
+
+
+def test_a_dry_run_of_a_store_that_is_only_read_says_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """R23: what it puts aside is elsewhere."""
+    little_memory(monkeypatch)
+    bench = bench_of(tmp_path, 2)
+    put(bench.client, *((b"%d" % (number % 15), b"x") for number in range(40)), (b"1", None))
+    said = bench.client.admin.compact_topic("t", dry_run=True)
+    bench.close()
+    names = sorted(os.listdir(bench.path))
+    for is_dry in (False, True):
+        with txlog.open(bench.path, read_only=True, dry_run=is_dry) as client:
+            assert client.admin.compact_topic("t", dry_run=True) == said
+    assert sorted(os.listdir(bench.path)) == names
+    assert said["keys_kept"] == 14
+
+
+def test_what_was_put_aside_of_a_file_is_compared_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """R17; kills: no comparison, one of the first piece only."""
+    bench = bench_of(tmp_path)
+    client = bench.client
+    put(client, *((b"%d" % number, b"x") for number in range(10)))
+    monkeypatch.setattr(topic_compaction, "piece_rows", lambda rows, size: 3)
+    number = 0
+
+    def other(table: pa.Table) -> list[memoryview]:
+        nonlocal number
+        number += 1
+        if number == 3:
+            at = table.schema.get_field_index("value")
+            table = table.set_column(at, "value", pa.array([b"y"] * table.num_rows, pa.binary()))
+        return encode_part(table)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(topic_compaction, "encode_part", other)
+        with pytest.raises(Corruption, match="does not hold the rows"):
+            client.admin.compact_topic("t")
+    assert state(client) is None
+    assert client.admin.compact_topic("t")["keys_kept"] == 10
 
 
 # --- by itself ---------------------------------------------------------------------------------

@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     from typing import NoReturn
 
 # Commands that may run for long over many rows, and start no other program.
-STREAMS = frozenset(["produce", "import", "query", "report", "serve", "views", "audit"])
+STREAMS = frozenset(
+    ["produce", "import", "query", "report", "serve", "views", "audit", "compact-topic"]
+)
 
 # New objects before a garbage collection: imports make thousands, and none of them is garbage.
 OBJECTS_MAX = 20_000

@@ -27,6 +27,7 @@ from txlog.engine.plan.participants import check_available
 from txlog.engine.plan.reading.dispatch import visible_end
 from txlog.engine.plan.reading.newest import (
     PLACED,
+    Stretch,
     fetched,
     in_ledgers,
     in_log,
@@ -221,7 +222,8 @@ class TableView:
         )
         places = self._places if is_whole else {}
         tables = [
-            newest(_since(view, number, places.get(index)))[0] for index, number in numbers.items()
+            newest(view, _since(view, number, places.get(index)))
+            for index, number in numbers.items()
         ]
         found = _values(view, [table for table in tables if table.num_rows])
         ends = {index: visible_end(view, number) for index, number in numbers.items()}
@@ -255,8 +257,8 @@ def _is_there(view: View, number: int, place: Mark) -> bool:
     return last is None or covers(place, last)
 
 
-def _since(view: View, number: int, place: Mark | None) -> Iterator[pa.Table]:
-    """Where the messages after a position lie; None: from the beginning, compacted ones first."""
+def _since(view: View, number: int, place: Mark | None) -> Iterator[Stretch]:
+    """The messages after a position; None: from the beginning, compacted ones first."""
     if place is None:
         place, known = start_of(view, number), view.topic(number).compaction
         if known is not None:

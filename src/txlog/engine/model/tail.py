@@ -69,6 +69,7 @@ PACK_BYTES = 1 << 20
 ROWS_UNCOPIED_BYTES = 256 << 10
 # Of runs that a checkpoint has moved, so many are let go with each frame: all at once take 30 ms.
 FREED_A_FRAME = 64
+BESIDE_BYTES = 1 << 20  # of frames whose rows are taken for equally large
 _STREAM_END = b"\xff\xff\xff\xff\0\0\0\0"
 
 
@@ -332,6 +333,16 @@ class Tail:
         """The row after the last of the run that a row is in."""
         found = self.slices(ledger, row, row + 1)
         return found[0][0].first + found[0][0].rows if found else row
+
+    def beside(self, ledger: int, row: int) -> tuple[int, int, int]:
+        """Some runs from that of a row on: the first row, the one after the last, bytes of one."""
+        runs = self.runs.get(ledger, [])
+        at = max(0, bisect_right(runs, row, key=lambda run: run.first) - 1)
+        stop, size = row, 0
+        while at < len(runs) and size < BESIDE_BYTES:
+            stop, size = runs[at].first + runs[at].rows, size + runs[at].frame.rows_bytes
+            at += 1
+        return row, max(stop, row + 1), size // max(1, stop - row)
 
     def user_tables(self, slices: list[Slice]) -> list[pa.Table]:
         """The user columns of the slices; consecutive ones of one shape share a table."""

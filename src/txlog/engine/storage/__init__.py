@@ -14,6 +14,7 @@ Contents:
     manifest         the manifest: the file that names every live file of a checkpoint
     remote           sealed files that were moved to a directory or to S3
     row_groups       the row groups of a file that a user gets
+    scratch          bytes put aside for a while, in a file without a name
     section          what one process at a time does, under a lock file
     segment          segment files: the rows of a ledger as bytes, and back
     segment_reader   reading a segment file: checked groups, decoded once, wanted rows cut out

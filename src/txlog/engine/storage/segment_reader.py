@@ -150,6 +150,16 @@ class SegmentReader:
         ends = self._group_ends()
         return ends[bisect_right(ends, row)]
 
+    def beside(self, row: int) -> tuple[int, int, int]:
+        """The group that a row is in: its first, the one after its last, about the bytes of one."""
+        ends, ref = self._group_ends(), self.ref
+        number = bisect_right(ends, row)
+        start, stop = ends[number - 1] if number else 0, ends[number]
+        if ref.form == "part":
+            return start, stop, ref.bytes // ref.rows
+        size = self._checked_footer().row_group(number).total_byte_size
+        return start, stop, size // (stop - start)
+
     def records(self, start: int, stop: int) -> pa.ChunkedArray:
         """The records of the rows start..stop-1, which the file has (`ref.record`)."""
         pieces: list[pa.ChunkedArray] = []

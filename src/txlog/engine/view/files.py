@@ -9,7 +9,7 @@ MissingFile, like one that was never opened: the view follows, and tries again w
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -40,8 +40,9 @@ from txlog.errors import Corruption, NoResources
 if TYPE_CHECKING:
     from txlog.engine.storage.segment_reader import SegmentReader, Span
 
-# What the open files keep decoded together. Whoever reads several partitions in turn needs two
-# files of each, and must not decode a row group of them for every batch.
+# What the open files keep decoded together, unless their user wants less. Whoever reads several
+# partitions in turn needs two files of each, and must not decode a row group of them for every
+# batch.
 KEPT_BYTES_MAX = 256 << 20
 SCAN_ROWS = 64  # who reads fewer may want the same row group again
 # Whoever takes one batch after another gets it cut from a table of so many, which is made at once:
@@ -169,6 +170,8 @@ class Files:
     """The live files of one view.
 
     opened: which of its files are open, and those of its timetables
+    kept_bytes_max: what the open files keep decoded, if not KEPT_BYTES_MAX; who reads each row
+                    group once needs little
     lost:  files that no manifest names, removed until this LSN
     tally: what was read through it
     """
@@ -181,6 +184,7 @@ class Files:
         "_readers",
         "_sealed",
         "_tail",
+        "kept_bytes_max",
         "lost",
         "manifest",
         "opened",
@@ -197,6 +201,7 @@ class Files:
         self._readers: dict[str, tuple[File, SegmentReader]] = {}
         self._kept: OrderedDict[str, int] = OrderedDict()  # bytes that a file keeps decoded
         self._kept_bytes = 0
+        self.kept_bytes_max: int | None = None
         self._cuts = Cuts()
         self.tally = Tally()
 
@@ -370,6 +375,19 @@ class Files:
                 return first + self.reader(ref).end_beside(row - first)
         return self._tail.end_beside(ledger, row)
 
+    def beside(self, ledger: int, row: int) -> tuple[int, int, int]:
+        """What is decoded together with a row: the first, the one after the last, and the bytes of
+        one, about.
+        """
+        for ref in self.of(ledger):
+            if ref.form == "chunks":
+                return 0, 1, ref.bytes
+            first = 0 if ref.form == "sealed" else ref.first
+            if first <= row < first + ref.rows:
+                start, stop, size = self.reader(ref).beside(row - first)
+                return first + start, first + stop, size
+        return self._tail.beside(ledger, row)
+
     def pick(self, ref: FileRef, spans: Sequence[Span], names: Sequence[str]) -> pa.Table:
         """Rows of one file, in the order of the spans."""
         reader = self.reader(ref)
@@ -386,8 +404,15 @@ class Files:
         """Note what a file keeps decoded, and let those go that were decoded longest ago."""
         self._kept_bytes += reader.cached_bytes - self._kept.pop(path, 0)
         self._kept[path] = reader.cached_bytes
-        while self._kept_bytes > KEPT_BYTES_MAX and len(self._kept) > 1:
+        most = KEPT_BYTES_MAX if self.kept_bytes_max is None else self.kept_bytes_max
+        while self._kept_bytes > most and len(self._kept) > 1:
             self._forget(next(iter(self._kept)))
+
+    def forget_but(self, ledgers: Collection[int]) -> None:
+        """Keep nothing decoded of the files of other ledgers."""
+        for path in [*self._kept]:
+            if self._readers[path][1].ref.ledger not in ledgers:
+                self._forget(path)
 
     def _forget(self, path: str) -> None:
         self._kept_bytes -= self._kept.pop(path, 0)

@@ -5,13 +5,15 @@ for each key the last one; what it keeps grows with the keys, and not with the m
 without a key are left out. The rows of those kept are read afterwards. Nothing here makes an object
 for a message: a plan has one for each run of plain messages and each marker.
 
-Compacted rows (role c) are scanned like the log: they say where they stood in it.
+Compacted rows (role c) are scanned like the log: they say where they stood in it. Scanning again
+gives the same rows in the same order, so whoever cannot keep places keeps their numbers.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate
+from typing import NamedTuple
 
 import pyarrow as pa
 
@@ -23,7 +25,8 @@ from txlog.engine.view.files import Request
 from txlog.engine.view.view import View
 from txlog.startup import compute as pc
 
-# Where a message lies: its row of a ledger; and what its id, time and LSN are once it is visible.
+# Where a message lies: its row of a ledger; and what its id, time and LSN are once it is visible,
+# as far as the row itself does not say it: a plain message its LSN, a compacted row all of them.
 PLACED = pa.schema(
     [
         ("key", pa.binary()),
@@ -37,87 +40,147 @@ PLACED = pa.schema(
     ]
 )
 _SAID = ("lsn", "visible_time", "marker_ledger", "marker_entry", "txn_index")
-SCAN_MESSAGES = 100_000
-# Rows are fetched in batches of about this many bytes; the first has few, as nobody knows them yet.
-FETCH_BYTES = 16 << 20
-FETCH_FIRST, FETCH_MOST = 64, 100_000
+SCAN_MESSAGES = 25_000
+_NOWHERE = (0, 0, 0)
+# Rows are fetched from so many bytes at once, as they are in memory.
+FETCH_BYTES = 8 << 20
+CELL_BYTES = 8  # what a column takes of a row that has nothing there
 
 
-def in_log(view: View, number: int, after: Mark, stop: Mark | None = None) -> Iterator[pa.Table]:
-    """Where the messages of a partition after a position lie, as tables of PLACED, in order."""
+class Stretch(NamedTuple):
+    """Consecutive messages of a scan, of which nothing is read yet.
+
+    pieces: of the log; none: compacted rows
+    """
+
+    rows: int
+    requests: list[Request]
+    pieces: list[Piece]
+
+    def keys(self, view: View) -> pa.ChunkedArray:
+        """The key of each."""
+        return _read(view, self.requests, ("key",)).column("key")
+
+    def places(self, view: View, names: Sequence[str] = ()) -> pa.Table:
+        """Where they lie, as PLACED.
+
+        names: the columns that are read for it, key or lsn; of those that are not, and that the
+               plan does not know, there is no value
+        """
+        known = {"ledger": _ledgers_of(self.requests), "row": _rows_of(self.requests)}
+        known |= self._by_plan() if self.pieces else {}
+        if names:
+            read = _read(view, self.requests, names)
+            known |= {
+                name: pc.coalesce(known[name], read.column(name)) if name in known else read[name]
+                for name in names
+            }
+        columns = [
+            known[field.name] if field.name in known else pa.nulls(self.rows, field.type)
+            for field in PLACED
+        ]
+        return pa.Table.from_arrays(columns, schema=PLACED)
+
+    def _by_plan(self) -> dict[str, pa.Array]:
+        """What a plan knows of its messages."""
+        pieces = self.pieces
+        ends = list(accumulate(piece.rows for piece in pieces))
+        bases = [
+            (piece.entry if piece.marker is None else piece.index) - end + piece.rows
+            for piece, end in zip(pieces, ends, strict=True)
+        ]
+        number = pc.add(pa.arange(0, self.rows), repeat_runs(bases, ends, pa.int64()))
+        markers = [piece.marker for piece in pieces]
+        fixed = [None if marker is None else marker.entry for marker in markers]
+        inside = [None if marker is None else True for marker in markers]
+        times = [None if marker is None else marker.time_ms for marker in markers]
+        lsns = [None if marker is None else marker.lsn for marker in markers]
+        index = pc.if_else(
+            repeat_runs(inside, ends, pa.bool_()), number, pa.scalar(None, pa.int64())
+        )
+        return {
+            "lsn": repeat_runs(lsns, ends, pa.int64()),
+            "visible_time": repeat_runs(times, ends, INSTANT),
+            "marker_ledger": repeat_runs([piece.ledger for piece in pieces], ends, pa.int64()),
+            "marker_entry": pc.coalesce(repeat_runs(fixed, ends, pa.int64()), number),
+            "txn_index": index.cast(pa.int32()),
+        }
+
+
+def in_log(view: View, number: int, after: Mark, stop: Mark | None = None) -> Iterator[Stretch]:
+    """The messages of a partition after a position, in order."""
     while True:
         found = plan(view, number, after, SCAN_MESSAGES, (), stop, NO_MATTER)
         if not found.messages:
             return
-        yield _placed(view, found.pieces)
+        yield Stretch(found.messages, requests_of(found.pieces), found.pieces)
         after = found.after
 
 
-def _placed(view: View, pieces: list[Piece]) -> pa.Table:
-    requests = requests_of(pieces)
-    rows = pa.concat_tables(view.rows(requests, ("key", "lsn")))
-    total = rows.num_rows
-    ends = list(accumulate(piece.rows for piece in pieces))
-    at = pa.arange(0, total)
-    bases = [
-        (piece.entry if piece.marker is None else piece.index) - end + piece.rows
-        for piece, end in zip(pieces, ends, strict=True)
-    ]
-    number = pc.add(at, repeat_runs(bases, ends, pa.int64()))
-    markers = [piece.marker for piece in pieces]
-    fixed = [None if marker is None else marker.entry for marker in markers]
-    inner = repeat_runs([None if marker is None else True for marker in markers], ends, pa.bool_())
-    times = [None if marker is None else marker.time_ms for marker in markers]
-    lsns = [None if marker is None else marker.lsn for marker in markers]
-    ledger, row = places_of(requests)
-    columns = [
-        rows.column("key"),
-        pc.coalesce(repeat_runs(lsns, ends, pa.int64()), rows.column("lsn")),
-        repeat_runs(times, ends, INSTANT),
-        repeat_runs([piece.ledger for piece in pieces], ends, pa.int64()),
-        pc.coalesce(repeat_runs(fixed, ends, pa.int64()), number),
-        pc.if_else(inner, number, pa.scalar(None, pa.int64())).cast(pa.int32()),
-        ledger,
-        row,
-    ]
-    return pa.Table.from_arrays(columns, schema=PLACED)
-
-
-def places_of(requests: list[Request]) -> tuple[pa.Array, pa.Array]:
-    """The ledger and row of each row that requests ask for."""
-    ends = list(accumulate(stop - start for _, start, stop in requests))
-    bases = [stop - end for (_, _, stop), end in zip(requests, ends, strict=True)]
-    at = pa.arange(0, ends[-1])
-    return (
-        repeat_runs([ledger for ledger, _, _ in requests], ends, pa.int64()),
-        pc.add(at, repeat_runs(bases, ends, pa.int64())),
-    )
-
-
-def in_ledgers(view: View, ledgers: Iterable[int]) -> Iterator[pa.Table]:
-    """Where the rows of ledgers of compacted rows lie, as tables of PLACED, in order."""
+def in_ledgers(view: View, ledgers: Iterable[int]) -> Iterator[Stretch]:
+    """The rows of ledgers of compacted rows, in order."""
     for ledger in ledgers:
         for ref in view.files.of(ledger):
             for start in range(0, ref.rows, SCAN_MESSAGES):
                 stop = min(start + SCAN_MESSAGES, ref.rows)
-                rows = pa.concat_tables(view.rows([(ledger, start, stop)], ("key", *_SAID)))
-                places = places_of([(ledger, start, stop)])
-                yield pa.Table.from_arrays([*rows.columns, *places], schema=PLACED)
+                yield Stretch(stop - start, [(ledger, start, stop)], [])
 
 
-def newest(tables: Iterable[pa.Table]) -> tuple[pa.Table, int, int]:
-    """The last row of each key, in order; how many rows there were, and how many without a key.
+def _read(view: View, requests: list[Request], names: Sequence[str]) -> pa.Table:
+    return pa.concat_tables(view.rows(requests, names))
 
-    cost: what came is put together with what is kept once there is as much of it
+
+def _ledgers_of(requests: list[Request]) -> pa.Array:
+    """The ledger of each row that requests ask for."""
+    ends = list(accumulate(stop - start for _, start, stop in requests))
+    return repeat_runs([ledger for ledger, _, _ in requests], ends, pa.int64())
+
+
+def _rows_of(requests: list[Request]) -> pa.Array:
+    """The row in its ledger of each."""
+    ends = list(accumulate(stop - start for _, start, stop in requests))
+    bases = [stop - end for (_, _, stop), end in zip(requests, ends, strict=True)]
+    return pc.add(pa.arange(0, ends[-1]), repeat_runs(bases, ends, pa.int64()))
+
+
+class Latest:
+    """The last row of each key, of tables with a column `key` that come one after another.
+
+    bytes: what it holds, about
+    cost:  what came is put together with what is kept once there is as much of it
     """
-    kept, waiting, rows, keyless = PLACED.empty_table(), list[pa.Table](), 0, 0
-    for table in tables:
-        rows += table.num_rows
-        keyless += table.column("key").null_count
-        waiting.append(last_of_each(table))
-        if sum(one.num_rows for one in waiting) >= kept.num_rows:
-            kept, waiting = last_of_each(pa.concat_tables([kept, *waiting])), []
-    return last_of_each(pa.concat_tables([kept, *waiting])) if waiting else kept, rows, keyless
+
+    __slots__ = ("_kept", "_rows", "_waiting", "bytes")
+
+    def __init__(self, schema: pa.Schema) -> None:
+        self._kept = schema.empty_table()
+        self._waiting: list[pa.Table] = []
+        self._rows = 0
+        self.bytes = 0
+
+    def add(self, table: pa.Table) -> None:
+        """What comes next; it is copied, as it may be a small part of what is in memory."""
+        some = table.filter(pc.is_valid(table.column("key")))
+        self._waiting.append(some)
+        self._rows += some.num_rows
+        self.bytes += some.nbytes
+        if self._rows >= self._kept.num_rows:
+            self.table()
+
+    def table(self) -> pa.Table:
+        """All of it, in order."""
+        if self._waiting:
+            self._kept = last_of_each(pa.concat_tables([self._kept, *self._waiting]))
+            self._waiting, self._rows, self.bytes = [], 0, self._kept.nbytes
+        return self._kept
+
+
+def newest(view: View, stretches: Iterable[Stretch]) -> pa.Table:
+    """Where the last message of each key lies, as PLACED with key and LSN, in order."""
+    latest = Latest(PLACED)
+    for stretch in stretches:
+        latest.add(stretch.places(view, ("key", "lsn")))
+    return latest.table()
 
 
 def last_of_each(table: pa.Table) -> pa.Table:
@@ -141,21 +204,63 @@ def fetched(
 ) -> Iterator[pa.Table]:
     """The rows of PLACED with these columns of MESSAGE, in batches: of compacted rows, but entry.
 
-    The id is in marker_ledger, marker_entry and txn_index (null: a plain message).
+    The id is in marker_ledger, marker_entry and txn_index (null: a plain message). A batch may keep
+    whole row groups in memory, also for few rows: of about FETCH_BYTES, by what their files say.
     """
     wanted = pa.schema([MESSAGE.field(name) for name in names])
-    at, count = 0, FETCH_FIRST
-    while at < places.num_rows:
-        some = places.slice(at, count)
-        rows = pa.concat_tables(view.rows(_requests(some), names))
+    at = 0
+    for requests in _batches(view, _requests(places), CELL_BYTES * len(names)):
+        rows = pa.concat_tables(view.rows(requests, names))
+        some = places.slice(at, rows.num_rows)
+        at += rows.num_rows
         columns = {name: rows.column(name) for name in names}
-        columns |= {name: some.column(name) for name in _SAID}
+        columns |= {name: _said(some, columns, name) for name in _SAID if name in columns}
         for name, value in (("kind", KIND_DATA), ("count", None)):
             columns[name] = pa.repeat(pa.scalar(value, MESSAGE.field(name).type), rows.num_rows)
         yield pa.Table.from_arrays([columns[name] for name in names], schema=wanted)
-        at += some.num_rows
-        each = max(1, rows.nbytes // some.num_rows)
-        count = max(1, min(FETCH_BYTES // each, 4 * count, FETCH_MOST))
+
+
+def _said(places: pa.Table, columns: dict[str, pa.ChunkedArray], name: str) -> pa.ChunkedArray:
+    """A column of the id: as the place says, or else the row."""
+    known = places.column(name)
+    if name == "lsn":
+        return pc.coalesce(known, columns[name])
+    owners = places.column("marker_ledger")
+    if not owners.null_count:
+        return known
+    return pc.if_else(pc.is_valid(owners), known, columns[name])
+
+
+def _batches(view: View, requests: list[Request], width: int) -> Iterator[list[Request]]:
+    """Requests whose row groups have about FETCH_BYTES together, or are one: each is decoded whole.
+
+    width: what a row takes besides its bytes
+    """
+    known: dict[int, tuple[int, int, int]] = {}  # by ledger, where the last row was
+    batch: list[Request] = []
+    groups = set[tuple[int, int]]()
+    left = FETCH_BYTES
+    for ledger, start, stop in requests:
+        while start < stop:
+            first, end, size = known.get(ledger, _NOWHERE)
+            if not first <= start < end:
+                first, end, size = known[ledger] = view.files.beside(ledger, start)
+            if (ledger, first) not in groups:
+                cost = (end - first) * (size + width)
+                if batch and cost > left:
+                    yield batch
+                    batch, left = [], FETCH_BYTES
+                    groups.clear()
+                groups.add((ledger, first))
+                left -= cost
+            until = min(stop, end)
+            if batch and batch[-1][::2] == (ledger, start):
+                batch[-1] = (ledger, batch[-1][1], until)
+            else:
+                batch.append((ledger, start, until))
+            start = until
+    if batch:
+        yield batch
 
 
 def _requests(places: pa.Table) -> list[Request]:

@@ -190,6 +190,15 @@ class MemoryFile:
             machine.released.notify_all()
 
 
+class MemoryScratch(MemoryFile):
+    """A file without a name: its room is free again once it is closed."""
+
+    def close(self) -> None:
+        if self._is_open:
+            self._disk.machine.free_bytes += len(self.node.data)
+        super().close()
+
+
 class MemoryLock:
     """`LockFile` on a node. Waiting asks `MemoryDisk.blocked` where a test has set it."""
 
@@ -502,6 +511,14 @@ class MemoryDisk:
 
     def begin(self, path: str) -> MemoryDraft:
         return MemoryDraft(self, path)
+
+    def scratch(self) -> MemoryScratch:
+        if self.read_only:
+            return MemoryDisk().scratch()  # another file system
+        name = f"{TEMPORARY_PREFIX}{self.machine.tick():016x}"
+        node = self.add_file(name)
+        self.try_unlink(name)
+        return MemoryScratch(self, node, name, write=True)
 
     def publish_all(self, files: Iterable[tuple[str, Sequence[Buffer]]]) -> None:
         names: set[str] = set()

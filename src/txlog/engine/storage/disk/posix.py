@@ -21,6 +21,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import grp
+import importlib
 import os
 import pwd
 import stat
@@ -344,6 +345,18 @@ class PosixDisk:
 
     def begin(self, path: str) -> PosixDraft:
         return PosixDraft(self, path)
+
+    def scratch(self) -> PosixFile:
+        if self.read_only:
+            try:
+                with importlib.import_module("tempfile").TemporaryFile(buffering=0) as file:
+                    return PosixFile(os.dup(file.fileno()), file.name)
+            except OSError as error:
+                raise failure(error, "make", "a temporary file") from error
+        name = TEMPORARY_PREFIX + os.urandom(8).hex()
+        file = PosixFile(self._open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL), name)
+        self._discard(name)  # if that fails, or nobody is left to do it, the sweeper does
+        return file
 
     def publish_all(self, files: Iterable[tuple[str, Sequence[Buffer]]]) -> None:
         names: set[str] = set()

@@ -248,6 +248,14 @@ class Disk(Protocol):
         raises: StoreFull, DiskFailed, NoResources
         """
 
+    def scratch(self) -> File:
+        """Make a file without a name for what is read again soon: it goes when it is closed.
+
+        In the store, where there is room for what is made of it; where the store may only be read,
+        in the system's directory for temporary files.
+        raises: StoreFull, DiskFailed, NoResources
+        """
+
     def publish_all(self, files: Iterable[tuple[str, Sequence[Buffer]]]) -> None:
         """Publish many files with few flushes, in groups; the last flush is for all names.
 

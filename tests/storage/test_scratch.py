@@ -1,0 +1,80 @@
+"""Scratch: what is put aside comes back as it was, or not at all."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from txlog.engine.storage.disk.memory import Killed, MemoryDisk
+from txlog.engine.storage.disk.protocol import TEMPORARY_PREFIX, File
+from txlog.engine.storage.scratch import Scratch
+from txlog.errors import DiskFailed, StoreFull
+
+
+class Seen(MemoryDisk):
+    """A disk that shows the scratch file."""
+
+    seen: File
+
+    def scratch(self) -> File:  # type: ignore[override]
+        """The same, and it is remembered."""
+        self.seen = super().scratch()
+        return self.seen
+
+
+def test_what_is_put_aside_comes_back_in_any_order() -> None:
+    aside = Scratch(MemoryDisk())
+    kept = [aside.put([b"%d" % n, b"", b"x" * n]) for n in range(50)]
+    assert aside.bytes == sum(one.length for one in kept)
+    order = [*range(50)]
+    random.Random(3).shuffle(order)
+    for n in order:
+        assert aside.get(kept[n]) == b"%d" % n + b"x" * n
+    assert aside.get(aside.put([])) == b""
+
+
+def test_what_reads_back_differently_is_not_given_out() -> None:
+    """R5; kills: no checksum, none of the length."""
+    disk = Seen()
+    aside = Scratch(disk)
+    kept, other = aside.put([b"abc"]), aside.put([b"def"])
+    disk.seen.pwrite(1, b"B")
+    with pytest.raises(DiskFailed):
+        aside.get(kept)
+    assert aside.get(other) == b"def"
+    with pytest.raises(DiskFailed):
+        aside.get(other._replace(length=4))
+
+
+def test_a_full_disk_is_told_and_has_its_room_back() -> None:
+    disk = MemoryDisk(free_bytes=1000)
+    aside = Scratch(disk)
+    aside.put([bytes(900)])
+    with pytest.raises(StoreFull):
+        aside.put([bytes(900)])
+    aside.close()
+    assert disk.free_bytes() == 1000
+
+
+def test_a_crash_leaves_no_more_than_an_empty_temporary() -> None:
+    """By the step: before it has a name, before that goes, and later."""
+    for step, left in ((0, 0), (1, 1), (2, 0), (3, 0)):
+        disk, calls = MemoryDisk(), 0
+
+        def count(op: str, path: str, step: int = step, **info: int) -> None:
+            nonlocal calls
+            if calls == step:
+                raise Killed
+            calls += 1
+
+        disk.step = count
+        with pytest.raises(Killed):
+            aside = Scratch(disk)
+            for _ in range(3):
+                aside.put([b"abc"])
+        found = disk.fork_kill().files()
+        assert len(found) == left and set(found.values()) <= {b""}
+        assert all(path.startswith(TEMPORARY_PREFIX) for path in found)
+        for image in disk.images(random.Random(step), 50):
+            assert {path[:5] for path in image.files()} <= {TEMPORARY_PREFIX}
