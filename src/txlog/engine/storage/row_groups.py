@@ -2,7 +2,7 @@
 
 Rows that wait for their group are in memory, and so is what pyarrow's writer keeps of each group
 until the file ends: 16 KB for seventeen columns, 27 with a page index, and more when it ends. So
-the first 256 groups are of 8 MB, and those that a longer file has after them of 16.
+the first 256 groups are of 8 MB, and those that a longer file has after them of 12.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Final
 import pyarrow as pa
 
 ROWS_MAX: Final = 1 << 20
-BYTES_FIRST, BYTES_MAX = 8 << 20, 16 << 20
+BYTES_FIRST, BYTES_MAX = 8 << 20, 12 << 20
 GROUPS_OF_A_SIZE: Final = 256
 # Of a column with many values, a group of these bytes would be looked up in a dictionary for most
 # of its rows before the writer gives that up.
