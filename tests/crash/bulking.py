@@ -42,7 +42,9 @@ def bulk(
     def call() -> None:
         batch = work.client.bulk(TOPIC, key=KEY, batch=name)
         with ExitStack() as stack:
-            for limit in ("KEPT_BYTES_MAX", "TASK_BYTES_MAX") if is_spilled else ():
+            for limit in (
+                ("KEPT_BYTES_MAX", "TASK_BYTES_MAX", "GROUP_BYTES_MIN") if is_spilled else ()
+            ):
                 stack.enter_context(mock.patch.object(staging, limit, 0))
             staged = [
                 one

@@ -677,7 +677,7 @@ class TestLeftovers:
         ]
         bulk = client.bulk("u", key="in memory", batch=1)
         assert bulk.commit(bulk.stage(tables))["files"] == 5
-        for name in ("KEPT_BYTES_MAX", "TASK_BYTES_MAX"):
+        for name in ("KEPT_BYTES_MAX", "TASK_BYTES_MAX", "GROUP_BYTES_MIN"):
             monkeypatch.setattr(staging, name, 0)
         monkeypatch.setattr(staging, "MANY_BYTES_MAX", many)
         monkeypatch.setattr(staged, "GROUP_BYTES", 1)
@@ -718,7 +718,7 @@ class TestLeftovers:
     def test_a_task_that_fails_leaves_nothing_that_it_began(
         self, bench: Bench, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        for name in ("KEPT_BYTES_MAX", "TASK_BYTES_MAX"):
+        for name in ("KEPT_BYTES_MAX", "TASK_BYTES_MAX", "GROUP_BYTES_MIN"):
             monkeypatch.setattr(staging, name, 0)
 
         def failing() -> Iterator[pa.Table]:

@@ -29,7 +29,9 @@ STAGE_DIR = "_stage"
 # Encoded bytes that a task keeps in memory; beyond it those of the file that has most are written.
 KEPT_BYTES_MAX = 8 << 20
 # The same, and the rows that wait for their group; beyond it the most of them become one early.
-TASK_BYTES_MAX = 64 << 20
+TASK_BYTES_MAX = 24 << 20
+# Though so much of each file may wait: many small row groups are slow to read.
+GROUP_BYTES_MIN = 1 << 20
 # Files that are written before they are whole, a descriptor each; fewer where descriptors are few.
 DRAFTS_MAX = 64
 # What all others may take, where a task has more files; beyond it the largest is published: a file
@@ -173,7 +175,7 @@ class Stager:
             held = kept + sum(file.waiting_bytes for file in files.values())
             if kept > KEPT_BYTES_MAX and len(self._begun()) < most:
                 self._spill(max(files, key=lambda number: files[number].kept_bytes))
-            elif held > TASK_BYTES_MAX and len(files) <= most:
+            elif held > max(TASK_BYTES_MAX, GROUP_BYTES_MIN * len(files)) and len(files) <= most:
                 files[max(files, key=lambda number: files[number].waiting_bytes)].encode()
             elif held > MANY_BYTES_MAX:
                 self._publish(max(files, key=lambda number: files[number].held_bytes))
