@@ -550,6 +550,15 @@ def test_one_of_those_who_wait_on_polls_when_another_has_waited_enough(
         assert [one.result() for one in calm] == [True, True]
 
 
+def test_a_wait_that_is_told_nothing_any_more_is_short(path: str) -> None:
+    """Its caller knew for how long when another thread had not closed the store yet."""
+    with txlog.open(path) as mine:
+        woken = mine._store.wakeups
+        woken.begin()
+        woken.close()
+        assert not Thread(lambda: woken.wait(woken.count, LONG_S)).result()
+
+
 def test_where_appends_cannot_be_watched_it_looks_again_soon(
     path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

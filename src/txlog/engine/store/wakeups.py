@@ -53,6 +53,8 @@ HEED_SECONDS: Final = 1.0
 """How long appends are told after the last wait for one: the next wait often comes soon."""
 GONE_MAX: Final = 1000
 """Of so many that left it is known who they were; with more since a look, everybody looks."""
+UNTOLD_SECONDS_MAX: Final = 0.05
+"""Where nothing is told a wait is over so soon, whatever its caller had hoped for."""
 UNKNOWN: Final = ""
 _ANYBODY: Final = frozenset([UNKNOWN])
 GOING_SECONDS: Final = 10.0
@@ -269,8 +271,8 @@ class Wakeups:
         seen: taken before the caller looked
         """
         watch = self._watch
-        if watch is None or not self.is_told:
-            time.sleep(seconds)
+        if watch is None or not self.is_told:  # maybe only since the caller knew how long
+            time.sleep(min(seconds, UNTOLD_SECONDS_MAX))
             return self.count != seen
         bell: Any = Lock()
         bell.acquire()
