@@ -6,10 +6,13 @@ a wake-up that is missing shows as a thread that does not end, and not as one th
 
 from __future__ import annotations
 
+import dis
 import gc
+import itertools
 import os
 import re
 import shutil
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -490,6 +493,12 @@ def test_a_wait_that_begins_beside_another_one_keeps_its_time(
                 tried.release()
                 return bool(self._lock.acquire(*args, **named))
 
+            def __enter__(self) -> bool:
+                return self.acquire()
+
+            def __exit__(self, *_: object) -> None:
+                self._lock.release()
+
         def slow() -> Any:
             assert is_made.wait(60)
             return watch()
@@ -548,6 +557,146 @@ def test_one_of_those_who_wait_on_polls_when_another_has_waited_enough(
             one.result()
         other.producer("t").send(b"1")
         assert [one.result() for one in calm] == [True, True]
+
+
+@pytest.mark.parametrize("is_outer_polling", [True, False])
+def test_a_wait_inside_another_one_of_its_thread_keeps_nobody_from_being_told(
+    path: str,
+    rests: threading.Semaphore,
+    is_outer_polling: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of a signal handler, which runs while its thread polls, or waits for its bell."""
+    insides, answers = list[Callable[[], None]](), list[bool]()
+
+    class Bell:
+        def __init__(self) -> None:
+            self._lock = threading.Lock()
+            self.release = self._lock.release
+
+        def acquire(self, timeout: float = -1) -> bool:
+            if timeout >= 0 and insides:
+                insides.pop()()
+            return self._lock.acquire(timeout=timeout)
+
+    with txlog.open(path) as mine, txlog.open(path) as other:
+        woken = mine._store.wakeups
+        woken.begin()
+        watch, seen = woken._watch, woken.count
+        assert watch is not None
+        polled = watch.wait
+
+        def polls(seconds: float | None) -> frozenset[str]:
+            if is_outer_polling and insides:
+                insides.pop()()
+            return polled(seconds)
+
+        monkeypatch.setattr(type(watch), "wait", lambda self, seconds: polls(seconds))
+        monkeypatch.setattr(wakeups, "Lock", Bell)
+        threads = [] if is_outer_polling else [Thread(lambda: woken.wait(seen, LONG_S))]
+        if threads:
+            assert rests.acquire(timeout=60)
+            while not woken._bells or woken._gate.acquire(blocking=False):
+                while woken._gate._is_owned():
+                    woken._gate.release()
+        insides.append(lambda: answers.append(woken.wait(seen, LONG_S)))
+        for _ in range(2):
+            threads.append(Thread(lambda: woken.wait(seen, LONG_S)))
+            assert rests.acquire(timeout=60)
+            while insides:
+                threads[-1].join(0.001)
+        assert rests.acquire(timeout=60)
+        other.producer("t").send(b"1")
+        assert [one.result() for one in threads] == [True] * len(threads)
+        assert answers == [True] and not woken._bells
+
+
+def test_who_is_in_a_signal_handler_for_long_keeps_nobody_from_being_told(
+    path: str, rests: threading.Semaphore
+) -> None:
+    """Handlers run in the main thread: its bell was rung, and it does not come."""
+    with txlog.open(path) as mine, txlog.open(path) as other:
+        woken, main = mine._store.wakeups, threading.main_thread().ident
+        woken.begin()
+        seen, bell = woken.count, threading.Lock()
+        bell.acquire()
+        assert main is not None
+        woken._bells[main] = bell
+        calm = [Thread(lambda: woken.wait(seen, LONG_S)) for _ in range(3)]
+        for _ in calm:
+            assert rests.acquire(timeout=60)
+        other.producer("t").send(b"1")
+        assert [one.result() for one in calm] == [True] * 3
+        assert not bell.locked() and list(woken._bells) == [main]
+
+
+class Interrupt:
+    """A signal handler that raises, at one of the bytecodes of a module after which one may run."""
+
+    BEHIND = ("CALL", "CALL_FUNCTION_EX", "RESUME", "JUMP_BACKWARD")
+
+    def __init__(self, module: Any, at: int) -> None:
+        self._file, self._left, self.is_over = module.__file__, at, False
+        self._before: dict[Any, dict[int, str]] = {}
+
+    def run(self, act: Callable[[], object]) -> None:
+        before = sys.gettrace()
+        sys.settrace(self._call)
+        try:
+            act()
+        except KeyboardInterrupt:
+            self.is_over = True
+        finally:
+            sys.settrace(before)
+
+    def _call(self, frame: Any, event: str, arg: object) -> Any:
+        if frame.f_code.co_filename != self._file:
+            return None
+        frame.f_trace_opcodes, frame.f_trace_lines = True, False
+        return self._step
+
+    def _step(self, frame: Any, event: str, arg: object) -> Any:
+        code = frame.f_code
+        if code not in self._before:
+            steps = list(dis.get_instructions(code))
+            self._before[code] = {two.offset: one.opname for one, two in itertools.pairwise(steps)}
+        if event == "opcode" and self._before[code].get(frame.f_lasti) in self.BEHIND:
+            self._left -= 1
+            if self._left == -1:
+                raise KeyboardInterrupt
+        return self._step
+
+
+@pytest.mark.parametrize("call", ["begin", "drain", "wait"])
+def test_an_interrupt_keeps_nothing_from_the_others(path: str, call: str) -> None:
+    """Neither a lock, nor what was told, nor the next turn to poll; wherever it comes."""
+    is_cut, at = True, 0
+    while is_cut:
+        with txlog.open(path) as mine:
+            woken, bell, passed = mine._store.wakeups, threading.Lock(), list[int]()
+            acts: dict[str, Callable[[], object]] = {
+                "begin": woken.begin,
+                "drain": woken.drain,
+                "wait": partial(woken.wait, 0, LONG_S),
+            }
+            if call != "begin":
+                woken.begin()
+                woken.ring()
+            before = woken.tally.count = 0
+            woken.pass_on = partial(passed.append, 1)
+            bell.acquire()
+            woken._bells[0] = bell
+            interrupt = Interrupt(wakeups, at)
+            interrupt.run(acts[call])
+            is_cut, at = interrupt.is_over, at + 1
+            assert not woken._gate._is_owned() and not woken._making._is_owned()
+            assert list(woken._bells) == [0]
+            if woken.count == before or call == "begin":
+                acts[call]()  # it was cut short before it did anything
+            assert not bell.locked()
+            assert woken.count > before or call == "begin"
+            assert passed or call != "wait" or not is_cut
+    assert at > 20
 
 
 def test_a_wait_that_is_told_nothing_any_more_is_short(path: str) -> None:

@@ -7,8 +7,10 @@ serves all threads: whoever holds the gate polls it, and each of the others wait
 own, hung up before it tries the gate. Whoever leaves rings the bell of the one that has waited
 longest: if it was told of something it leaves as well, and else takes the gate, if that is free. So
 all who know less are rung for before one who knows as much. (If they waited for the gate itself,
-one that looks and waits again would be there before them, and keep it until more is told.) The
-watch is made by the first wait. There is never a thread.
+one that looks and waits again would be there before them, and keep it until more is told.) A signal
+handler may wait inside a wait of its thread, and so may `__del__`: the inner one polls if the outer
+one did, and has it look when it comes to. The watch is made by the first wait. There is never a
+thread.
 
 Of a consumer that has left or died the lock file is told, so its number is known, and what leaves
 something behind that is not flushed has written it before it tells. So whoever asks the journal and
@@ -30,11 +32,13 @@ keep it short. A clock that is moved by hand has no part in this: its users look
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from itertools import takewhile
-from threading import Lock, RLock
+from threading import Lock, RLock, get_ident, main_thread
+from types import FrameType
 from typing import Any, Final
 
 import msgspec
@@ -202,7 +206,7 @@ class Wakeups:
         self._witness = Witness(disk, salt, is_reader=True)
         self._watch: Watch | None = None
         self._gate: Any = RLock()  # as in store/mutex: freed by what is held, not by what was noted
-        self._bells: dict[Any, None] = {}  # of threads that wait, in the order they came
+        self._bells: dict[int, Any] = {}  # by thread, in the order in which they came
         self._making: Any = RLock()  # before the gate, which whoever polls keeps for long
         self._seen: Witnessed | None = None
         self._stalled = -1  # the record of a flush that took too long
@@ -221,18 +225,24 @@ class Wakeups:
         """Make the watch if there is none."""
         if self.is_told or self._is_closed or type(self._clock) is not SystemClock:
             return
-        making = self._making
-        try:
-            making.acquire()
+        if self._is_inside():  # another thread may be making it, and wait for what this one has
+            return
+        with self._making:
             if not self.is_told:  # else another thread was first, and may poll for hours
-                self._gate.acquire()
-                if self._watch is None:
-                    self._watch = self._disk.watch()
-                self._arm()
-        finally:
-            self._free()
-            if making._is_owned():
-                making.release()
+                self._make()
+
+    def _make(self) -> None:
+        try:
+            try:
+                with self._gate:
+                    if self._watch is None:
+                        self._watch = self._disk.watch()
+                    self._arm()
+            finally:
+                self._ring_next()
+        except BaseException:  # an interrupt, which may have kept it from ringing
+            self._ring_next()
+            raise
 
     def _arm(self) -> None:
         """Watch what there is, as the witness and the journal may be new files."""
@@ -270,7 +280,7 @@ class Wakeups:
 
         seen: taken before the caller looked
         """
-        watch = self._watch
+        watch, is_inside = self._watch, self._is_inside()
         if watch is None or not self.is_told:  # maybe only since the caller knew how long
             time.sleep(min(seconds, UNTOLD_SECONDS_MAX))
             return self.count != seen
@@ -278,48 +288,84 @@ class Wakeups:
         bell.acquire()
         try:
             try:
-                self._bells[bell] = None
-                self._wait(watch, seen, time.monotonic() + seconds, bell)
+                self._wait(watch, seen, time.monotonic() + seconds, bell, is_inside)
             finally:
-                self._leave(bell)
+                self._leave(is_inside)
+            if self._is_closed:
+                self._let_go()
+            pass_on = self.pass_on
+            if pass_on is not None and self.count != seen:
+                pass_on()
+            return self.count != seen
         except BaseException:  # an interrupt: what was told may be lost, and whoever was to ring
-            self.tally.add()
-            self._leave(bell)
+            self._cut_short(is_inside)
             raise
-        if self._is_closed:
-            self._let_go()
-        pass_on = self.pass_on
-        if self.count != seen and pass_on is not None:
-            pass_on()
-        return self.count != seen
 
-    def _wait(self, watch: Watch, seen: int, deadline: float, bell: Any) -> None:
+    def _wait(self, watch: Watch, seen: int, deadline: float, bell: Any, is_inside: bool) -> None:
+        me = get_ident()
+        if (outer := self._bells.pop(me, None)) is not None:  # its wait goes on after this one
+            with suppress(RuntimeError):
+                outer.release()
+        if outer is not None or is_inside:  # whom it may have been about to ring
+            self._ring_next()
         while self.count == seen and (left := deadline - time.monotonic()) > 0:
-            if not self._gate.acquire(blocking=False):
+            self._bells[me] = bell  # again, if a wait inside this one took it away
+            if not (is_inside or self._gate.acquire(blocking=False)):
                 bell.acquire(timeout=left)
                 continue
             while self.count == seen and (left := deadline - time.monotonic()) > 0:
                 patience = self._patience()
                 self._note(watch.wait(min(left, patience)), has_waited=patience <= left)
 
-    def _leave(self, bell: Any) -> None:
-        self._bells.pop(bell, None)
-        if self._gate._is_owned():
-            self._gate.release()
+    def _leave(self, is_inside: bool) -> None:
+        self._bells.pop(get_ident(), None)
+        if is_inside:
+            self.ring()  # the outer one polls what this one has read
+        else:
+            self._free()
         self._ring_next()
 
+    def _cut_short(self, is_inside: bool = False) -> None:
+        """After an interrupt: have everybody look, as what was told may be lost."""
+        self.tally.add()
+        self._leave(is_inside)
+        pass_on = self.pass_on
+        if pass_on is not None:
+            pass_on()
+
     def _free(self) -> None:
+        while self._gate._is_owned():
+            self._gate.release()
+
+    def _pass_gate(self) -> None:
         """Free the gate if this thread has it; one of those who wait may want it."""
         if self._gate._is_owned():
-            self._gate.release()
+            self._free()
             self._ring_next()
+
+    def _is_inside(self) -> bool:
+        """True inside a call of this thread that has the gate: in `__del__` or a signal handler."""
+        if not self._gate._is_owned():
+            return False
+        frame: FrameType | None = sys._getframe(2)
+        while frame is not None:
+            if frame.f_code in _HOLDERS and frame.f_locals.get("self") is self:
+                return True
+            frame = frame.f_back
+        self._free()  # left by two interrupts in a row
+        return False
 
     def _ring_next(self) -> None:
         if self._bells:
-            for bell in list(self._bells):
+            main = main_thread().ident
+            for thread in list(self._bells):
+                bell = self._bells.get(thread)
+                if bell is None:  # it came meanwhile, and rings as well
+                    return
                 with suppress(RuntimeError):  # it was rung, and its owner is about to come
                     bell.release()
-                return
+                if thread != main:  # which may be in a signal handler for long
+                    return
 
     def _patience(self) -> float:
         """How long to wait for the next event, in seconds."""
@@ -348,11 +394,17 @@ class Wakeups:
         has_waited: for the end of a flush, long enough
         """
         before, watch = self.count, self._watch
-        try:  # if another thread has the gate, it does it
-            if watch is not None and self._gate.acquire(blocking=False):
-                self._note(watch.take(), has_waited=has_waited)
-        finally:
-            self._free()
+        if watch is None or self._is_inside():
+            return False
+        try:
+            try:
+                if self._gate.acquire(blocking=False):  # else another thread does it
+                    self._note(watch.take(), has_waited=has_waited)
+            finally:
+                self._pass_gate()
+        except BaseException:  # an interrupt, as of wait
+            self._cut_short()
+            raise
         return self.count != before
 
     def _note(self, told: frozenset[str], *, has_waited: bool) -> None:
@@ -399,14 +451,25 @@ class Wakeups:
         self._let_go()
 
     def _let_go(self) -> None:
+        if self._is_inside():  # the outer call does this when it ends
+            return
         try:
-            if self._gate.acquire(blocking=False):  # else somebody polls it, and does this then
-                if self._watch is not None:
-                    self._watch.close()
-                self._watch, self.is_told, self._heard.path = None, False, None
-                self._witness.close()
-        finally:
-            self._free()
+            try:
+                if self._gate.acquire(blocking=False):  # else somebody polls it, and does this then
+                    if self._watch is not None:
+                        self._watch.close()
+                    self._watch, self.is_told, self._heard.path = None, False, None
+                    self._witness.close()
+            finally:
+                self._pass_gate()
+        except BaseException:  # an interrupt, as of wait
+            self._cut_short()
+            raise
+
+
+_HOLDERS: Final = frozenset(
+    one.__code__ for one in (Wakeups._make, Wakeups.wait, Wakeups.drain, Wakeups._let_go)
+)
 
 
 def _is_same(one: Witnessed | None, other: Witnessed | None) -> bool:
