@@ -273,6 +273,38 @@ def test_a_flush_that_does_not_end_ends_each_rest_once(
     run(path, main)
 
 
+@pytest.mark.parametrize("rests", [False, True])
+def test_a_flush_that_somebody_else_saw_begin_is_looked_after(
+    path: str, rests: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thread that had waited long enough; or a task that was the only one, before this rests."""
+    monkeypatch.setattr("txlog.aio.waits.STALL_SECONDS", 0.0)
+    monkeypatch.setattr(pause, "REST_SECONDS_MAX", 600.0)
+
+    async def main(client: txlog.aio.Client) -> None:
+        woken, seen = client._sync._store.wakeups, await client.wait_for_change(0)
+        woken.begin()
+        task = asyncio.ensure_future(client.wait_for_change(seen, None))
+        await at_rest(client, rests)
+        with txlog.open(path) as other:
+            witness = other._store._view.journal.witness
+            record = witness.read()
+            assert record is not None
+            record.flushing_lsn = record.durable_lsn + 1
+            witness.write(record)
+            if rests:
+                while not woken.flushing:
+                    woken.wait(woken.count, 0.01)
+            else:
+                woken.drain()
+            async with asyncio.timeout(30):
+                while woken._stalled != record.seq:
+                    await asyncio.sleep(0)
+        task.cancel()
+
+    run(path, main)
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_nobody_sleeps_through_a_message(path: str, seed: int) -> None:
     """Whenever it comes: before, while and after a task begins to rest; from here and elsewhere."""

@@ -135,6 +135,7 @@ class Waits:
         resting = loop.create_future()
         timer = loop.call_later(seconds, _end, resting)
         self._begin(resting, concern, waiting.departures.asked)
+        self._mind_flush()  # it may have begun before, when nobody rested
         try:
             if not self._is_news(seen, concern):  # else a thread was told before it could pass on
                 left = wakeups.tally.departures
@@ -208,10 +209,7 @@ class Waits:
                 _end(resting)
             if heard.news != before.news and self._concerned and self._loop is not None:
                 self._follow(self._loop)
-        flushing = wakeups.flushing
-        if flushing and self._stall is None and self._loop is not None:
-            # if its process dies in it, nothing more is told
-            self._stall = self._loop.call_later(STALL_SECONDS, self._look_after, flushing)
+        self._mind_flush()
 
     def _end_all(self) -> None:
         for resting in self._resting:
@@ -273,6 +271,12 @@ class Waits:
             return Found(view.lsn, tally.departures, changed, frozenset(bereft))
 
         return store.read(look)
+
+    def _mind_flush(self) -> None:
+        """Look after a flush that is under way: if its process dies in it, nothing more is told."""
+        flushing = self._store.wakeups.flushing
+        if flushing and self._stall is None and self._loop is not None:
+            self._stall = self._loop.call_later(STALL_SECONDS, self._look_after, flushing)
 
     def _look_after(self, flushing: int) -> None:
         self._stall = None

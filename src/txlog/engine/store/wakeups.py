@@ -293,8 +293,9 @@ class Wakeups:
                 self._leave(is_inside)
             if self._is_closed:
                 self._let_go()
+            # of a flush that has begun, too: the loop is to look after it
             pass_on = self.pass_on
-            if pass_on is not None and self.count != seen:
+            if pass_on is not None and (self.count != seen or self.flushing):
                 pass_on()
             return self.count != seen
         except BaseException:  # an interrupt: what was told may be lost, and whoever was to ring
