@@ -221,7 +221,7 @@ SPECIAL: Final[dict[str, str]] = {
     "consume --key": "messages with this key",
     "consume --prop": "messages with this property",
     "produce --partition": "write to this partition",
-    "produce --producer": "name of the producer; sequences are stored once",
+    "produce --producer": "name of the producer; stores a sequence once, in each transaction anew",
     "sub create --topic": "the topic",
     "sub list --topic": "only of this topic",
     "txn begin --coordinator": "begin it there",
