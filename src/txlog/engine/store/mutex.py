@@ -25,10 +25,10 @@ from __future__ import annotations
 
 import sys
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager, suppress
 from threading import Lock, RLock
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any, TypeVar, overload
 
 from txlog.errors import AlreadyClosed, NotAllowed
@@ -149,14 +149,7 @@ class Mutex:
 
     def is_inside(self) -> bool:
         """True inside a call of this thread: we are in `__del__` or a signal handler."""
-        if not self._lock._is_owned():
-            return False
-        frame: FrameType | None = sys._getframe(1)
-        while frame is not None:
-            if frame.f_code is _RUN and frame.f_locals.get("self") is self:
-                return True
-            frame = frame.f_back
-        return False
+        return self._lock._is_owned() and is_called(_RUN, self, sys._getframe(1))
 
     def put_off(self, act: Callable[[], object]) -> bool:
         """Inside a call: have an act run when it has ended, and return True; else False.
@@ -197,4 +190,13 @@ class Mutex:
                     self._report(f"an act put off until another call ended failed: {error}")
 
 
-_RUN = Mutex.run.__code__
+_RUN = frozenset([Mutex.run.__code__])
+
+
+def is_called(functions: Collection[CodeType], of: object, frame: FrameType | None) -> bool:
+    """True if a frame, or one that called it, is of one of these methods of an object."""
+    while frame is not None:
+        if frame.f_code in functions and frame.f_locals.get("self") is of:
+            return True
+        frame = frame.f_back
+    return False

@@ -38,7 +38,6 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from itertools import takewhile
 from threading import Lock, RLock, get_ident, main_thread
-from types import FrameType
 from typing import Any, Final
 
 import msgspec
@@ -48,6 +47,7 @@ from txlog.engine.storage.disk.protocol import Disk, Told, Watch
 from txlog.engine.storage.journal.file import JOURNAL_DIR, list_journals
 from txlog.engine.storage.journal.witness import WITNESS_PATH, Witness, Witnessed
 from txlog.engine.store.liveness import CONSUMERS_DIR
+from txlog.engine.store.mutex import is_called
 from txlog.errors import MissingFile, TxlogError
 
 STALL_SECONDS: Final = 0.25
@@ -348,11 +348,8 @@ class Wakeups:
         """True inside a call of this thread that has the gate: in `__del__` or a signal handler."""
         if not self._gate._is_owned():
             return False
-        frame: FrameType | None = sys._getframe(2)
-        while frame is not None:
-            if frame.f_code in _HOLDERS and frame.f_locals.get("self") is self:
-                return True
-            frame = frame.f_back
+        if is_called(_HOLDERS, self, sys._getframe(2)):  # not the one that asks
+            return True
         self._free()  # left by two interrupts in a row
         return False
 

@@ -350,7 +350,7 @@ class PosixDisk:
         if self.read_only:
             try:
                 with importlib.import_module("tempfile").TemporaryFile(buffering=0) as file:
-                    return PosixFile(os.dup(file.fileno()), file.name)
+                    return PosixFile(os.dup(file.fileno()), "a temporary file")
             except OSError as error:
                 raise failure(error, "make", "a temporary file") from error
         name = TEMPORARY_PREFIX + os.urandom(8).hex()
