@@ -89,4 +89,7 @@ class Secured(bed.Server):
             super().answer(wish)
 
     def _sign(self, name: str, claims: dict[str, object], key: bytes = SECRET) -> None:
-        (self.secrets / f"{name}.token").write_text(jwt.encode(claims, key))
+        # renamed, as a client may read the one before
+        made = self.secrets / f"{name}.token.new"
+        made.write_text(jwt.encode(claims, key))
+        made.replace(self.secrets / f"{name}.token")

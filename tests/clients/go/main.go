@@ -29,6 +29,7 @@ const (
 var (
 	scenarios = map[string]func(*bed){}
 	printing  sync.Mutex
+	pausing   sync.Mutex
 	input     = bufio.NewReader(os.Stdin)
 )
 
@@ -122,6 +123,8 @@ func killed() {
 
 // Asks whoever runs this for something, and waits until it is done.
 func pause(wish string) {
+	pausing.Lock()
+	defer pausing.Unlock()
 	say(map[string]string{"pause": wish})
 	_, _ = input.ReadString('\n')
 }

@@ -1,6 +1,7 @@
 package clients;
 
 import java.io.BufferedReader;
+import java.io.IOException;
 import java.io.InputStreamReader;
 import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
@@ -196,10 +197,14 @@ final class Bed implements AutoCloseable {
     }
 
     /** Asks whoever runs this for something, and waits until it is done. */
-    static synchronized void pause(String wish) throws Exception {
+    static synchronized void pause(String wish) {
         System.out.println("{\"pause\": \"" + wish + "\"}");
         System.out.flush();
-        INPUT.readLine();
+        try {
+            INPUT.readLine();
+        } catch (IOException thrown) {
+            throw new AssertionError(thrown);
+        }
     }
 
     @Override

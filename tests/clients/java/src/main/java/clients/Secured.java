@@ -12,7 +12,9 @@ import java.io.IOException;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.Map;
+import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.TimeUnit;
+import java.util.concurrent.atomic.AtomicBoolean;
 import java.util.function.Function;
 import org.apache.pulsar.client.api.Authentication;
 import org.apache.pulsar.client.api.AuthenticationFactory;
@@ -136,22 +138,26 @@ final class Secured {
     }
 
     private static void renewed(Bed bed) throws Exception {
-        String[] role = {"short", ""}; // which to give, which was given last
-        Bed.pause("token");
+        AtomicBoolean isLate = new AtomicBoolean();
+        CountDownLatch wasAsked = new CountDownLatch(1);
         Authentication supplied =
                 AuthenticationFactory.token(
                         () -> {
-                            role[1] = role[0];
-                            return token(role[0]);
+                            if (isLate.get()) {
+                                wasAsked.countDown();
+                                return token("sender");
+                            }
+                            Bed.pause("token"); // a new one: it may be asked before it has sent
+                            return token("short");
                         });
         try (Bed known = beside(bed, supplied);
                 Producer<String> producer = known.producer(bed.topic()).create()) {
             producer.send("m0");
-            role[0] = "sender";
-            for (int tries = 0; !role[1].equals("sender"); tries++) {
-                check(tries < 10 * Bed.PATIENCE_S, "it was not asked for another token");
-                Thread.sleep(100);
-            }
+            isLate.set(true);
+            // in half the time: its connection ends after 30 s, and then any client asks anew
+            check(
+                    wasAsked.await(Bed.PATIENCE_S / 2, TimeUnit.SECONDS),
+                    "it was not asked for another token");
             producer.send("m1");
         }
     }
