@@ -34,6 +34,7 @@ from txlog.errors import (
 from txlog.jobs.import_files import import_files
 from txlog.jobs.sources import rows
 from txlog.jobs.sources.loads import BLOCK_BYTES, OF_IMPORT, Columns, files_of
+from txlog.ranges import parse_instant
 from txlog.sql.client_query import Query
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
@@ -67,9 +68,9 @@ def test_columns_of_packed_lines_are_chosen(tmp_path: Path) -> None:
     bench.client.create_topic("t")
     files = [tmp_path / f"{name}.csv.gz" for name in "ab"]
     for file in files:
-        file.write_bytes(gzip.compress(f'id,n,at\n{file.name[0]},"",7\n'.encode()))
+        file.write_bytes(gzip.compress(f'id,n,at\n{file.name[0]},"",soon\n'.encode()))
     chosen = source(*files, key="id", values=("id", "n"), event_time="at")
-    with pytest.raises(BadRecord):  # a CSV has texts, and 7 is no time
+    with pytest.raises(BadRecord, match="soon"):
         import_files(bench.client, chosen, "t")
     import_files(bench.client, source(*files, key="id", values=("id", "n")), "t")
     assert [(row[1], row[2]) for row in shown(bench.client)] == [
@@ -106,6 +107,34 @@ def test_lines_are_read_wherever_a_piece_ends(tmp_path: Path, form: str, lengths
     pieces = {int(one) for one in re.findall(r"buffer_size = (\d+)", rows._scan(given))}
     assert pieces == {(4 << 20) if given.has_short_lines() else (32 << 20)}
     assert import_files(bench.client, given, "t", dry_run=True)["messages"] == len(made) + 2
+
+
+@pytest.mark.parametrize(
+    ("text", "instant"),
+    [
+        ("2026-11-20T09:12:04.117Z", 1_795_165_924_117),
+        ("2026-11-20", 1_795_132_800_000),
+        ("1795165924", 1_795_165_924_000),
+        ("1795165924117", 1_795_165_924_117),
+        ("7", 7),
+        ("-62135596800001", -62_135_596_800_001),
+    ],
+)
+def test_texts_and_numbers_are_instants_as_on_the_command_line(
+    tmp_path: Path, text: str, instant: int
+) -> None:
+    """spec/cli 3: in csv, and in lines of JSON as a text and, if it is one, as a number."""
+    assert parse_instant(text, 0) == instant
+    bench = Bench(tmp_path / "store", coordinators=1)
+    bench.client.create_topic("t")
+    (tmp_path / "a.csv").write_text(f"at\n{text}\n")
+    (tmp_path / "b.ndjson").write_text(f'{{"at":"{text}"}}\n')
+    (tmp_path / "c.ndjson").write_text(f'{{"at":{text}}}\n')
+    is_number = text.lstrip("-").isdecimal()
+    names = ["a.csv", "b.ndjson", *(["c.ndjson"] if is_number else [])]
+    for name in names:
+        import_files(bench.client, source(tmp_path / name, event_time="at"), "t", key=name)
+    assert [row[4] for row in shown(bench.client)] == [instant] * len(names)
 
 
 def test_lines_as_long_as_two_blocks_are_read(tmp_path: Path) -> None:

@@ -70,7 +70,7 @@ FORMS = [
     pytest.param("a.csv", Columns("k", None, "t"), marks=SLOW),
     pytest.param("a.csv", Columns("k", "v"), marks=SLOW),
     pytest.param("a.ndjson", Columns("k", None, "t"), marks=SLOW),
-    ("a.csv", Columns("k", None, None, ("v", "t"))),
+    ("a.csv", Columns("k", None, "t", ("v", "t"))),
 ]
 
 
@@ -90,8 +90,14 @@ def test_source_is_what_duckdb_makes_of_it(
     )
     (tmp_path / "a[b]").mkdir()
     pq.write_table(table, tmp_path / "a[b]" / "rows.parquet")
-    (tmp_path / "a.csv").write_text('k,t,v\none,2026-11-20T12:00:00.5Z,"x,\n""1"\n,,\n')
-    lines = ['{"k":"\\u00e9","t":"2026-11-20T12:00:00Z"}', '{ "k": "b" }', "{}"]
+    text = 'k,t,v\none,2026-11-20T12:00:00.5Z,"x,\n""1"\n,,\n2,1795165924117,x\n3,1795165924,x\n'
+    (tmp_path / "a.csv").write_text(text)
+    lines = [
+        '{"k":"\\u00e9","t":"2026-11-20T12:00:00Z"}',
+        '{ "k": "b" }',
+        "{}",
+        '{"t":1795165924117}',
+    ]
     (tmp_path / "a.ndjson").write_text("\n".join(lines))
     local = load(client, tmp_path / name, columns, "here", Local())
     spark = load(client, tmp_path / name, columns, "there", engine())

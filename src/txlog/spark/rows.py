@@ -11,7 +11,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import BinaryType, DataType, IntegralType, StringType
 
 from txlog.errors import InvalidArgument
-from txlog.jobs.sources.loads import BASE64, CsvRows, Files, encoded
+from txlog.jobs.sources.loads import BASE64, MILLISECONDS, SECONDS, CsvRows, Files, encoded
 
 _GLOB: Final = re.compile(r"([\\{}\[\]*?])")
 _ESCAPED: Final = r"\\\1"
@@ -66,7 +66,7 @@ def _decoded(name: str, text: Column, encoding: Column) -> Column:
         .when(encoding.isNull(), wrong(f"{name} without {name}_encoding"))
         .when(encoding == "utf8", text.cast("binary"))
         .when(encoding != "base64", wrong(f"{name}_encoding is utf8, base64 or nothing"))
-        .when(text.rlike(f"\\A(?:{BASE64})\\z"), F.unbase64(text))
+        .when(_is(BASE64, text), F.unbase64(text))
         .otherwise(wrong(f"{name} is not base64"))
     )
 
@@ -114,10 +114,20 @@ def _shaped(name: str, column: Column, kind: DataType) -> Column:
     if name in ("event_time", "deliver_at"):
         if isinstance(kind, IntegralType):
             return F.timestamp_millis(column.cast("bigint"))
+        if isinstance(kind, StringType):
+            return (
+                F.when(_is(SECONDS, column), F.timestamp_seconds(column.cast("bigint")))
+                .when(_is(MILLISECONDS, column), F.timestamp_millis(column.cast("bigint")))
+                .otherwise(column.cast("timestamp"))
+            )
         return column.cast("timestamp")
     if name in ("key", "value"):
         return column if isinstance(kind, BinaryType) else column.cast("string").cast("binary")
     return column
+
+
+def _is(pattern: str, text: Column) -> Column:
+    return text.rlike(f"\\A(?:{pattern})\\z")
 
 
 def _column(name: str) -> Column:

@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 import pyarrow as pa
 
 from txlog.ranges import INSTANT_MS_MIN, format_time
-from txlog.settings import INSTANT_MS_MAX
+from txlog.settings import INSTANT_MS_MAX, SECOND_MS
 from txlog.startup import compute as pc
 from txlog.startup import json as orjson
 
@@ -27,6 +27,12 @@ Part: TypeAlias = pa.Array | bytes
 
 _PIECE_BYTES: Final = 32 << 20
 _INSTANT: Final = "2026-11-20T09:12:04.117Z"
+# What `parse_time` takes of both that Arrow reads, too; of digits at most those of any instant.
+_RFC3339: Final = (
+    r"^[0-9]{4}-[0-9]{2}-[0-9]{2}[T ][0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]{1,6})?)?"
+    r"(Z|[+-][0-9]{2}:[0-9]{2})$"
+)
+_DIGITS: Final = "^[0-9]{1,15}$"
 _INSTANT_CHARS: Final = len(_INSTANT) - 1  # as Arrow writes it
 _CODE_BYTES: Final = 8
 _LARGE_BYTES: Final = 128 << 20  # escaped it may be six times as long
@@ -181,18 +187,40 @@ def _with_t(text: pa.Array) -> pa.Array:
 
 
 def from_instants(column: pa.Array) -> pa.Array | None:
-    """The milliseconds of text that `instants` may have made; None: some is written otherwise."""
+    """The milliseconds of text as `parse_time` reads it; None: it must be asked for some.
+
+    All are written as instants with an offset, or all as numbers of one size: what programs write.
+    """
+    read = _from_digits(column) if _are_like(_DIGITS, column) else _from_rfc3339(column)
+    return read if read is not None and pc.all(_within(read)).as_py() in (True, None) else None
+
+
+def _are_like(pattern: str, column: pa.Array) -> bool:
+    return pc.all(pc.match_substring_regex(column, pattern)).as_py() in (True, None)
+
+
+def _from_digits(column: pa.Array) -> pa.Array | None:
+    numbers = column.cast(pa.int64())
+    sizes = pc.binary_length(column)
+    are_seconds = pc.and_(pc.greater(sizes, 8), pc.less(sizes, 11))
+    return pc.if_else(are_seconds, pc.multiply(numbers, pa.scalar(SECOND_MS)), numbers)
+
+
+def _from_rfc3339(column: pa.Array) -> pa.Array | None:
+    are_ours = _are_instants(column)
+    if not are_ours and not _are_like(_RFC3339, column):
+        return None
     try:
-        ms = column.cast(pa.timestamp("ms", "UTC")).cast(pa.int64())
+        if are_ours:
+            return column.cast(pa.timestamp("ms", "UTC")).cast(pa.int64())
+        cut = pc.floor_temporal(column.cast(pa.timestamp("us", "UTC")), unit="millisecond")
     except pa.ArrowInvalid:
         return None
-    if _are_instants(column) and pc.all(_within(ms)).as_py():
-        return ms
-    return ms if _instants(ms).equals(column) else None
+    return cut.cast(pa.timestamp("ms", "UTC")).cast(pa.int64())
 
 
 def _are_instants(text: pa.Array) -> bool:
-    """Whether all that Arrow reads as times has the form of an instant, as most input has."""
+    """Whether all has the form of an instant as it is written here, if it is one."""
     sizes = pc.min_max(pc.binary_length(text)).as_py()
     if sizes["min"] != sizes["max"] or sizes["min"] != len(_INSTANT):
         return False

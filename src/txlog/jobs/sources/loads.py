@@ -24,6 +24,9 @@ OF_IMPORT: Final[tuple[Form, ...]] = (*OF_ENGINES, "arrow", "envelope")
 _PACKED: Final = (".gz", ".zst")
 # Of text that is base64; some decoders take more, and make something of it.
 BASE64: Final = "([A-Za-z0-9+/]{4})*([A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?"
+# Of text that is an instant as a number, as `parse_instant` takes it.
+SECONDS: Final = "[0-9]{9,10}"
+MILLISECONDS: Final = "[0-9]{1,19}|-[0-9]{14,19}"
 # The property of a replayed message that says where it came from: TOPIC:MESSAGE-ID.
 KEPT: Final = ("key", "value", "properties", "event_time", "deliver_at")
 PROPERTY: Final = "replay_of"

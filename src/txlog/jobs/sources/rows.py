@@ -10,7 +10,15 @@ import pyarrow as pa
 from txlog.engine.plan.route import COLUMNS
 from txlog.engine.storage.segment import RECORD
 from txlog.errors import InvalidArgument
-from txlog.jobs.sources.loads import BASE64, BLOCK_BYTES, CsvRows, Files, encoded
+from txlog.jobs.sources.loads import (
+    BASE64,
+    BLOCK_BYTES,
+    MILLISECONDS,
+    SECONDS,
+    CsvRows,
+    Files,
+    encoded,
+)
 from txlog.jobs.sources.refused import no_objects
 from txlog.sql.duck import Rows, Session
 from txlog.sql.messages import name as _name
@@ -242,6 +250,13 @@ def _shaped(name: str, column: str, kind: pa.DataType) -> str:
     if name in ("event_time", "deliver_at"):
         if pa.types.is_integer(kind):
             return _instant(column)
+        if pa.types.is_string(kind):
+            seconds = f"CAST({column} AS BIGINT) * 1000"
+            return (
+                f"CASE WHEN regexp_full_match({column}, '{SECONDS}') THEN {_instant(seconds)}"
+                f" WHEN regexp_full_match({column}, '{MILLISECONDS}') THEN {_instant(column)}"
+                f" ELSE CAST({column} AS TIMESTAMPTZ) END"
+            )
         return f"CAST({column} AS TIMESTAMPTZ)"
     if name in ("key", "value"):
         if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
