@@ -7,14 +7,17 @@ where; what is clean gives the same columns either way.
 
 from __future__ import annotations
 
+import csv
+import io
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
+import pyarrow.csv as pacsv
 
 from txlog.cli.input import rows
 from txlog.cli.output.output import tsv_text
-from txlog.errors import InvalidArgument
+from txlog.errors import BadRecord, InvalidArgument
 from txlog.ranges import parse_duration, parse_instant
 from txlog.startup import compute as pc
 from txlog.text import columns as text
@@ -23,11 +26,26 @@ from txlog.text.records import TYPES, maps, whole_table
 _BLOCK_BYTES_MAX: Final = 1 << 28  # of more, an offset of Arrow might not hold the text
 _BOM: Final = b"\xef\xbb\xbf"
 _UNESCAPED: Final = {"\\\\": "\0", "\\t": "\t", "\\n": "\n", "\\r": "\r", "\0": "\\"}
+_ROW_BYTES_MAX: Final = 16 << 20  # of longer rows a block is not looked at again and again
+_CELL: Final = r'(?:"(?:[^"]|"")*"|[^",\r\n]*)'
+_ROW: Final = rf"^{_CELL}(?:,{_CELL})*\r?\n$"
 # --- csv and tsv -----------------------------------------------------------------------------
 
 
+class _Cells(NamedTuple):
+    """The cells of whole records, column by column.
+
+    lines: where each record ends, from the first line on, which is 0
+    taken: bytes read
+    """
+
+    columns: list[pa.Array]
+    lines: pa.Array
+    taken: int
+
+
 class Delimited:
-    """Blocks of whole lines of tsv, or of csv without quotes.
+    """Blocks of tsv or csv.
 
     header: the names of the columns, once they were read
     line:   of the next record
@@ -40,41 +58,40 @@ class Delimited:
         self._form = form
         self._now_ms = now_ms
 
-    def messages(self, data: bytes) -> pa.Table | None:
-        """The messages of the next lines; None: nothing of them was read.
+    def messages(self, data: bytes) -> tuple[pa.Table, int] | None:
+        """The messages of the whole records in data, and where the next one begins.
 
-        raises: BadRecord (104) for the header
+        returns: None: nothing of them was read
         """
-        if self.header is None:
-            data = data.removeprefix(_BOM)
-        if len(data) > _BLOCK_BYTES_MAX or (self._form == "csv" and _is_quoted(data)):
+        begin = len(_BOM) if self.header is None and data.startswith(_BOM) else 0
+        stop = data.rfind(b"\n") + 1
+        if stop - begin > _BLOCK_BYTES_MAX:
             return None
-        records = _split(data, len(data) - 1, b"\n")
+        read = _tsv if self._form == "tsv" else _csv
         try:
-            records = text.as_text(records)
-        except pa.ArrowInvalid:
+            found = read(data[begin:stop], len(self.header or ()))
+        except (pa.ArrowInvalid, csv.Error, UnicodeDecodeError):
             return None
-        if self._form == "csv" and not pc.min(pc.binary_length(records)).as_py():
+        if found is None or not (found.taken or len(data) < _ROW_BYTES_MAX):
             return None
-        pieces = pc.split_pattern(records, "\t" if self._form == "tsv" else ",")
-        width = len(self.header or pieces[0])
-        if not pc.all(pc.equal(pc.list_value_length(pieces), width)).as_py():
-            return None
-        cells = [pc.list_element(pieces, at) for at in range(width)]
-        if self._form == "tsv":
-            cells = [_unescaped(column) for column in cells]
+        if not found.taken:
+            return pa.table({}), 0
+        cells, lines, taken = found
         header = self.header
         if header is None:
             header = [column[0].as_py() for column in cells]
-            rows.check_header(header, self.line)
-            cells = [column[1:] for column in cells]
-        first = self.line + (self.header is None)
+            try:
+                rows.check_header(header, self.line)
+            except BadRecord:
+                return None
+            cells, lines = [column[1:] for column in cells], lines[1:]
         named = dict(zip(header, cells, strict=True))
-        made = self._made(named, pa.arange(first, self.line + len(records)))
-        if made is not None:
-            self.header = header
-            self.line += len(records)
-        return made
+        made = self._made(named, pc.add(lines, self.line))
+        if made is None:
+            return None
+        self.header = header
+        self.line += data.count(b"\n", begin, begin + taken)
+        return made, begin + taken
 
     def _made(self, cells: dict[str, pa.Array], lines: pa.Array) -> pa.Table | None:
         made: dict[str, pa.Array] = {"line": lines}
@@ -108,8 +125,61 @@ def _split(data: bytes, stop: int, ends: bytes) -> pa.Array:
     return pc.split_pattern(pa.BinaryArray.from_buffers(pa.binary(), 1, buffers), ends).values
 
 
-def _is_quoted(data: bytes) -> bool:
-    return b'"' in data or b"\r" in data
+def _tsv(data: bytes, width: int) -> _Cells | None:
+    """Lines of tsv."""
+    records = text.as_text(_split(data, len(data) - 1, b"\n"))
+    pieces = pc.split_pattern(records, "\t")
+    width = width or len(pieces[0])
+    if not pc.all(pc.equal(pc.list_value_length(pieces), width)).as_py():
+        return None
+    cells = [_unescaped(pc.list_element(pieces, at)) for at in range(width)]
+    return _Cells(cells, pa.arange(0, len(records)), len(data))
+
+
+def _csv(data: bytes, width: int) -> _Cells | None:
+    """Rows of csv, also with quotes, and with cells of more lines than one; empty lines are none.
+
+    raises: pa.ArrowInvalid, csv.Error, UnicodeDecodeError: not all have as many cells, or no text
+    """
+    if data.startswith(_BOM):  # Arrow would leave it out
+        return None
+    numbers, stop = pa.arange(0, data.count(b"\n")), len(data)
+    is_plain = not (b'"' in data or b"\r" in data or b"\n\n" in data or data[:1] == b"\n")
+    first = data[: data.find(b"\n")]
+    if not is_plain:
+        sizes = pc.binary_length(_split(data, stop - 1, b"\n"))
+        ends = pc.cumulative_sum(pc.add(sizes, pa.scalar(1, sizes.type)))
+        marks = pc.cumulative_sum(pc.count_substring(_cut(data, ends), '"'))
+        is_end = pc.equal(pc.bit_wise_and(marks, 1), 0)
+        ends, numbers = ends.filter(is_end), numbers.filter(is_end)
+        stop = ends[-1].as_py() if len(ends) else 0
+        records = text.as_text(_cut(data, ends))
+        if not pc.all(pc.match_substring_regex(records, _ROW)).as_py():
+            return None if stop else _Cells([], numbers, 0)
+        is_row = pc.greater(pc.binary_length(pc.utf8_rtrim(records, "\r\n")), 0)
+        numbers, records = numbers.filter(is_row), records.filter(is_row)
+        if not len(records):
+            return None
+        first = records[0].as_py().encode()
+    width = width or len(next(csv.reader(io.StringIO(first.decode()), strict=True)))
+    names = [str(at) for at in range(width)]
+    table = pacsv.read_csv(
+        pa.BufferReader(pa.py_buffer(data).slice(0, stop)),
+        pacsv.ReadOptions(use_threads=False, block_size=stop + 1, column_names=names),
+        pacsv.ParseOptions(newlines_in_values=not is_plain),
+        pacsv.ConvertOptions(
+            column_types=dict.fromkeys(names, pa.string()), strings_can_be_null=False
+        ),
+    )
+    cells = [column.combine_chunks() for column in table.columns]
+    return _Cells(cells, numbers, stop) if len(table) == len(numbers) else None
+
+
+def _cut(data: bytes, ends: pa.Array) -> pa.Array:
+    """The bytes up to each end, from the one before."""
+    offsets = pa.concat_arrays([pa.array([0], ends.type), ends])
+    buffers = [None, offsets.buffers()[1], pa.py_buffer(data)]
+    return pa.Array.from_buffers(pa.binary(), len(ends), buffers)
 
 
 def _unescaped(column: pa.Array) -> pa.Array:

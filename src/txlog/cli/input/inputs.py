@@ -226,16 +226,16 @@ class Input:
                 yield None
                 continue
             data += block
-            stop = data.rfind(b"\n") + 1
-            if not stop:
+            if b"\n" not in block:
                 continue
-            table = clean.messages(data[:stop])
-            if table is None:
+            read = clean.messages(data)
+            if read is None:
                 break
+            table, stop = read
             data = data[stop:]
             self.header = clean.header
             if len(table):
-                self.line = clean.line
+                self.line = table["line"][-1].as_py() + 1
                 yield table
         yield from self._rows(chain([data] if data else [], source), clean)
 

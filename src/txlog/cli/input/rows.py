@@ -1,4 +1,4 @@
-"""Owns csv and tsv row by row: where one is bad, or has quotes."""
+"""Owns csv and tsv row by row: where one is bad, or not written as all others."""
 
 from __future__ import annotations
 
