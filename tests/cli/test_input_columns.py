@@ -21,7 +21,11 @@ from txlog.text import envelopes, records
 
 LOOK = Look(human=False, color=False, utc=True, width=0)
 NOW_MS = 1_795_165_924_117
-FORMATS = ("%k:%v\\n", "%v\\0", "%k|%t|%v\\n", "%P %v--\\n")
+FORMATS = (
+    "%k:%v\\n", "%v\\0", "%k|%t|%v\\n", "%P %v--\\n", "%k %v\\r\\n", "%d{event},%p %v\\r\\n",
+    "%v--", "%d{event}{rfc3339} %d{deliver}|%q:%k=%v\\n",
+    "%P,%t,%d{deliver}{rfc3339},%v\\x01\\n",
+)  # fmt: skip
 HEADERS = (
     ["value"], ["key", "value"], ["key", "value", "prop.a", "prop.b"], ["value", "event_time"],
     ["value", "deliver_at", "deliver_after", "prop.x"], ["a", "b"], ["a", "a"], ["value", "zzz"],
@@ -149,6 +153,25 @@ def test_clean_blocks_give_what_their_records_give(monkeypatch: pytest.MonkeyPat
     assert sum(check(seed, monkeypatch) for seed in range(900)) > 450
 
 
+@pytest.mark.parametrize(
+    ("form", "data"),
+    [
+        ("%p %v\\n", b"1 a\n-1 b\n"), ("%p %v\\n", b"1 a\n2147483648 b\n"),
+        ("%q %v\\n", b"9223372036854775807 a\n9223372036854775808 b\n"),
+        ("%q %v\\n", b" a\n+1 b\n"), ("%k\\n%v\\n", b"a\nb\nc\nd\n"), ("%k-%v--", b"a--b--c-d--"),
+        ("%k\\r%v\\r\\n", b"a\rb\r\nc\rd\r\r\n"),
+        ("%d{event} %v\\n", b"1795165924 a\n-9223372036854775808 b\n"),
+        ("%d{deliver}{rfc3339} %v\\n", b"1795165924 a\nnow b\n"),
+    ],
+)  # fmt: skip
+def test_a_format_means_the_same_by_columns(
+    form: str, data: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = read(form, [data], skip_bad=False)
+    monkeypatch.setattr(columns, "cut", lambda data, fields, line: None)
+    assert found == read(form, [data], skip_bad=False)
+
+
 @pytest.mark.slow
 def test_more_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """The same of some thousand others."""
@@ -180,7 +203,8 @@ def test_what_consume_writes_is_read_by_columns() -> None:
     made = envelopes.clean(pa.array(range(len(lines))), pa.array(lines, pa.binary()))
     assert made is not None
     assert made["value"].to_pylist() == table["value"].to_pylist()
-    found = columns.cut(b"a:b:c\nd:\ne", [("key", b":"), ("value", b"\n")], 7)
+    fields = [columns.Field("key", b":"), columns.Field("value", b"\n")]
+    found = columns.cut(b"a:b:c\nd:\ne", fields, 7)
     assert found is not None
     assert found[0].to_pylist() == [
         {"line": 7, "value": b"b:c", "key": b"a"},

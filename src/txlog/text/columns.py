@@ -169,7 +169,7 @@ def _within(ms: pa.Array) -> pa.Array:
 
 def _instants(ms: pa.Array) -> pa.Array:
     within = _within(ms)
-    is_near = pc.all(within).as_py() in (True, None)
+    is_near = are_all(within)
     known = ms if is_near else pc.if_else(within, ms, pa.scalar(0, pa.int64()))
     text = known.cast(pa.timestamp("ms")).cast(pa.string())
     text = pc.binary_join_element_wise(_with_t(text), "Z", "")
@@ -189,14 +189,16 @@ def _with_t(text: pa.Array) -> pa.Array:
 def from_instants(column: pa.Array) -> pa.Array | None:
     """The milliseconds of text as `parse_time` reads it; None: it must be asked for some.
 
-    All are written as instants with an offset, or all as numbers of one size: what programs write.
+    All are written as instants with an offset, or all as numbers: what programs write.
     """
-    read = _from_digits(column) if _are_like(_DIGITS, column) else _from_rfc3339(column)
-    return read if read is not None and pc.all(_within(read)).as_py() in (True, None) else None
+    are_digits = are_all(pc.match_substring_regex(column, _DIGITS))
+    read = _from_digits(column) if are_digits else _from_rfc3339(column)
+    return read if read is not None and are_all(_within(read)) else None
 
 
-def _are_like(pattern: str, column: pa.Array) -> bool:
-    return pc.all(pc.match_substring_regex(column, pattern)).as_py() in (True, None)
+def are_all(are_so: pa.Array) -> bool:
+    """Whether no row is false; null is not."""
+    return pc.all(are_so).as_py() in (True, None)
 
 
 def _from_digits(column: pa.Array) -> pa.Array | None:
@@ -208,7 +210,7 @@ def _from_digits(column: pa.Array) -> pa.Array | None:
 
 def _from_rfc3339(column: pa.Array) -> pa.Array | None:
     are_ours = _are_instants(column)
-    if not are_ours and not _are_like(_RFC3339, column):
+    if not are_ours and not are_all(pc.match_substring_regex(column, _RFC3339)):
         return None
     try:
         if are_ours:

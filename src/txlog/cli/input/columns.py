@@ -28,6 +28,7 @@ _BOM: Final = b"\xef\xbb\xbf"
 _UNESCAPED: Final = {"\\\\": "\0", "\\t": "\t", "\\n": "\n", "\\r": "\r", "\0": "\\"}
 _ROW_BYTES_MAX: Final = 16 << 20  # of longer rows a block is not looked at again and again
 _CELL: Final = r'(?:"(?:[^"]|"")*"|[^",\r\n]*)'
+_NUMBER: Final = "^-?[0-9]{1,18}$"  # what has more digits may not be one of 64 bits
 _ROW: Final = rf"^{_CELL}(?:,{_CELL})*\r?\n$"
 # --- csv and tsv -----------------------------------------------------------------------------
 
@@ -223,23 +224,58 @@ def _properties(names: Sequence[str], values: Sequence[pa.Array]) -> pa.Array:
 # --- %-formats -------------------------------------------------------------------------------
 
 
-def cut(data: bytes, fields: Sequence[tuple[str, bytes]], line: int) -> tuple[pa.Table, int] | None:
+class Field(NamedTuple):
+    """Where a field of a record goes, and the text that ends it; a time may be text, too."""
+
+    column: str
+    ends: bytes
+    is_text: bool = False
+
+
+def cut(data: bytes, fields: Sequence[Field], line: int) -> tuple[pa.Table, int] | None:
     """The whole records in data, and where the next one begins.
 
-    fields: the column of each, and the text that ends it; that of the last one is a byte that the
-            others do not have, so that it ends records as newlines end lines
+    fields: the text that ends the last one has no byte twice, so that it ends records as newlines
+            end lines
     """
-    stop = data.rfind(fields[-1][1])
+    ends = fields[-1].ends
+    stop = data.rfind(ends)
     if not 0 <= stop < _BLOCK_BYTES_MAX:
         return None
-    rest = _split(data, stop, fields[-1][1])
+    rest = _split(data, stop, ends)
     made: dict[str, Any] = {"line": pa.arange(line, line + len(rest))}
-    for name, ends in fields[:-1]:
-        pieces = pc.split_pattern(rest, ends, max_splits=1)
-        if not pc.all(pc.equal(pc.list_value_length(pieces), 2)).as_py():
+    for one in fields:
+        found = rest
+        if one is not fields[-1]:
+            pieces = pc.split_pattern(rest, one.ends, max_splits=1)
+            if not pc.all(pc.equal(pc.list_value_length(pieces), 2)).as_py():
+                return None
+            found, rest = pc.list_element(pieces, 0), pc.list_element(pieces, 1)
+        kind = TYPES.get(one.column)
+        if kind is None or pa.types.is_string(kind):  # it is read and ignored
+            continue
+        if not pa.types.is_binary(kind):
+            found = _numbers(one, _not_empty(found), kind)
+            if found is None:
+                return None
+        made[one.column] = found
+    table = whole_table(made)
+    return None if table is None else (table, stop + len(ends))
+
+
+def _numbers(field: Field, written: pa.Array, kind: pa.DataType) -> pa.Array | None:
+    """Integers or instants; None: some are none, or must be read one by one."""
+    try:
+        if field.is_text:
+            found = text.from_instants(text.as_text(written))
+        elif text.are_all(pc.match_substring_regex(written, _NUMBER)):
+            found = text.as_text(written).cast(pa.int64())
+        else:
             return None
-        made[name], rest = pc.list_element(pieces, 0), pc.list_element(pieces, 1)
-    made[fields[-1][0]] = rest
-    return pa.table(
-        {name: made[name] for name in ("line", "value", "key") if name in made}
-    ), stop + 1
+        if found is None or not (
+            pa.types.is_timestamp(kind) or text.are_all(pc.greater(found, -1))
+        ):
+            return None
+        return found.cast(kind)
+    except pa.ArrowInvalid:
+        return None

@@ -136,21 +136,22 @@ class InputFormat:
         return steps
 
 
-def _fields(parts: list[tuple[str, list[Any]]]) -> list[tuple[str, bytes]] | None:
-    """Columns of bytes and the text behind each, if there is nothing else in the format.
-
-    None: it says more, or records do not end as lines do, with a byte that stands nowhere else.
-    """
+def _fields(parts: list[tuple[str, list[Any]]]) -> list[columns.Field] | None:
+    """What `columns.cut` reads, if there is nothing else in the format; None: there is."""
     verbs, ends = parts[::2], parts[1::2]
-    if len(verbs) != len(ends) or any(kind not in _FIELDS or said for kind, said in verbs):
+    if len(verbs) != len(ends) or any(kind for kind, _ in ends):
         return None
-    names = [_FIELDS[kind] for kind, _ in verbs]
-    texts: list[bytes] = [said[0] if kind == "" else b"" for kind, said in ends]
-    if "value" not in names or len({*names}) < len(names) or not all(texts):
+    fields = []
+    for (kind, said), (_, [between]) in zip(verbs, ends, strict=True):
+        if kind in _SIZES or kind == "h" or (said and kind != "d"):
+            return None
+        fields.append(columns.Field(_meaning(kind, said)[0], between, "rfc3339" in said))
+    names, last = [one.column for one in fields], fields[-1].ends
+    if "value" not in names or len({*names}) < len(names):
         return None
-    if len(texts[-1]) != 1 or any(texts[-1] in one for one in texts[:-1]):
+    if len({*last}) < len(last) or any(last in one.ends for one in fields[:-1]):
         return None
-    return list(zip(names, texts, strict=True))
+    return fields
 
 
 def _parts(text: str) -> Iterator[tuple[str, list[Any]]]:
