@@ -6,5 +6,5 @@ Contents:
     columns   clean blocks of records, made columns of messages at once
     inputs    the input formats, and which one a call names
     percent   %-formats of input
-    rows      csv and tsv row by row: where one is bad, or has quotes
+    rows      csv and tsv row by row: where one is bad, or not written as all others
 """
