@@ -36,7 +36,7 @@ from txlog.engine.upkeep.space.sweep import free_gone, replaced, unlink_unnamed,
 from txlog.engine.upkeep.space.topic_compaction import TopicCompactReport
 from txlog.engine.upkeep.space.topic_compaction import compact_topic as compact_by_key
 from txlog.engine.view.view import View
-from txlog.errors import InvalidArgument, TxlogError
+from txlog.errors import InvalidArgument, MissingFile, TxlogError
 from txlog.ids import TopicName
 from txlog.ranges import Bound
 
@@ -263,7 +263,10 @@ def gc(store: Store, *, apply: bool, keep_ms: int) -> GarbageCollected:
         now_ms = store.read(lambda view: trusted(view, store.settings, now)).wall_ms
         found = [*unnamed(store), *far_unnamed(store), *replaced(store, keep_ms, now_ms)]
         for path, reason in found:
-            size = size_of(path) if is_far(path) else store.disk.size(path)
+            try:
+                size = size_of(path) if is_far(path) else store.disk.size(path)
+            except MissingFile:  # `replaced` does not ask of files outside whether they are there
+                continue
             if apply:
                 size = (
                     unlink_free(store, [path])
