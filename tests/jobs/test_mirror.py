@@ -7,9 +7,11 @@ import importlib.util
 import json
 import os
 import random
+import resource
 import signal
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -26,7 +28,14 @@ from tests.jobs.test_export_delta import plain
 from tests.jobs.test_export_files import bench_of, fill
 from tests.sql.test_querying import FIRST, STEPS, History
 from txlog import Client
-from txlog.errors import InvalidArgument, NotAllowed, TopicNotFound, TryAgain
+from txlog.errors import (
+    DiskFailed,
+    InvalidArgument,
+    NotAllowed,
+    StoreFull,
+    TopicNotFound,
+    TryAgain,
+)
 from txlog.jobs.export_files import exported
 from txlog.jobs.mirrors import hive
 from txlog.jobs.mirrors.hive import STATE
@@ -355,6 +364,43 @@ def test_directories_finish_what_a_killed_run_had_begun_to_show(
     mirror(bench.client, "t", str(out), "hive")
     assert in_mirror("hive", out) == in_topic(bench.client)
     assert all(one.stat().st_ino == inode for one, inode in before.items())
+
+
+@contextmanager
+def little_room(size: int) -> Iterator[None]:
+    """No file of this process grows beyond a size: to whoever writes it, its disk is full."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@pytest.mark.parametrize("size", [0, 1024, 60_000])
+@pytest.mark.parametrize("form", FORMS)
+def test_a_full_disk_is_told_in_one_line_and_leaves_nothing_half_made(
+    tmp_path: Path, form: str, size: int
+) -> None:
+    """Whatever part of a run meets it: kills an OSError of Arrow's, and what SQLite says."""
+    bench, out = bench_of(tmp_path), tmp_path / "out"
+    bench.client.producer("t").send(random.Random(1).randbytes(100_000))
+    pins = size == 0  # nor is there room for the name of a pinned file
+    for is_first in (True, False):
+        with (
+            little_room(size),
+            pytest.raises((DiskFailed, StoreFull) if pins else DiskFailed) as told,
+        ):
+            mirror(bench.client, "t", str(out), form)
+        assert str(out) in str(told.value) or pins
+        assert "\n" not in str(told.value) and "\x1b" not in str(told.value)
+        assert not [one for one in out.rglob(".*") if one.suffix == ".tmp"]
+        if is_first:
+            mirror(bench.client, "t", str(out), form)
+            assert in_mirror(form, out) == in_topic(bench.client)
+            bench.client.producer("t").send(random.Random(2).randbytes(100_000))
+    mirror(bench.client, "t", str(out), form)
+    assert in_mirror(form, out) == in_topic(bench.client)
 
 
 def test_one_run_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

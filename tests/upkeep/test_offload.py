@@ -273,7 +273,7 @@ def test_gc_leaves_what_is_named(client: Client, archive: Path) -> None:
 
 
 def test_gc_passes_over_what_is_gone(client: Client, archive: Path) -> None:
-    """A manifest still lists a file outside after it was removed; kills: a gc that never ends well."""
+    """A manifest lists a file outside for a while; kills: a gc that fails on what it removed."""
     client.admin.offload("orders", str(archive))
     client.admin.trim("orders", END, force_unacked=True)
     for _ in range(2):  # of which none makes far calls

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
 from typing import Final
@@ -41,8 +42,9 @@ from pyiceberg.types import (
     TimestamptzType,
     TimeType,
 )
+from sqlalchemy.exc import OperationalError
 
-from txlog.errors import InvalidArgument, NotAllowed, TryAgain
+from txlog.errors import DiskFailed, InvalidArgument, NotAllowed, TryAgain
 from txlog.ids import TopicName
 from txlog.jobs.mirrors.table import Added, Label, check_ours
 
@@ -78,8 +80,10 @@ class Table:
         self._label = label
         self._name = identifier(label.topic)
         self._folder = place.joinpath(*(_plain(one) for one in self._name))
-        self._catalog = SqlCatalog(CATALOG, uri=f"sqlite:///{known}", warehouse=f"file://{place}")
-        self._table = self._opened()
+        with _telling(known):
+            where = {"uri": f"sqlite:///{known}", "warehouse": f"file://{place}"}
+            self._catalog = SqlCatalog(CATALOG, **where)
+            self._table = self._opened()
 
     def lsn(self) -> int:
         """As Target."""
@@ -94,23 +98,24 @@ class Table:
         if self._table is None:
             schema = _schema(columns)
             visible = schema.find_field("visible_time").field_id
-            self._catalog.create_namespace_if_not_exists(self._name[:-1])
-            self._table = self._catalog.create_table(
-                self._name,
-                schema,
-                location=f"file://{self._folder}",
-                partition_spec=PartitionSpec(
-                    PartitionField(visible, 1000, DayTransform(), "day"), spec_id=0
-                ),
-                properties={_SOURCE: str(self._label), _LSN: "0", _RECORD: str(record)},
-            )
+            with _telling(self._place / FILE):
+                self._catalog.create_namespace_if_not_exists(self._name[:-1])
+                self._table = self._catalog.create_table(
+                    self._name,
+                    schema,
+                    location=f"file://{self._folder}",
+                    partition_spec=PartitionSpec(
+                        PartitionField(visible, 1000, DayTransform(), "day"), spec_id=0
+                    ),
+                    properties={_SOURCE: str(self._label), _LSN: "0", _RECORD: str(record)},
+                )
         return self._folder / "data"
 
     def commit(self, added: list[Added], lsn: int) -> None:
         """As Target."""
         assert self._table is not None
         try:
-            with self._table.transaction() as change:
+            with _telling(self._place / FILE), self._table.transaction() as change:
                 change.set_properties({_LSN: str(lsn)})
                 change.add_files(
                     [f"file://{one.path}" for one in added], check_duplicate_files=False
@@ -137,6 +142,15 @@ class Table:
                 path=str(self._place),
             )
         return table
+
+
+@contextmanager
+def _telling(path: Path) -> Iterator[None]:
+    """A failure of the catalog's file, as an error of ours."""
+    try:
+        yield
+    except OperationalError as error:
+        raise DiskFailed(f"{path}: {error.orig}", path=str(path)) from error
 
 
 def identifier(topic: TopicName) -> tuple[str, ...]:

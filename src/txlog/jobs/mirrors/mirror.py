@@ -20,7 +20,7 @@ from __future__ import annotations
 import importlib
 import re
 from collections.abc import Iterator
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
@@ -32,8 +32,9 @@ import pyarrow.parquet as pq
 from txlog.api.client import Client
 from txlog.engine.plan.records import schema_in
 from txlog.engine.storage.disk.posix import PosixDisk
+from txlog.engine.storage.disk.protocol import is_of_handler
 from txlog.engine.storage.user_files import make_directory, remove_files, replacing
-from txlog.errors import InvalidArgument, MissingExtra, NotAllowed, TryAgain
+from txlog.errors import DiskFailed, InvalidArgument, MissingExtra, NotAllowed, TryAgain
 from txlog.ids import TopicName
 from txlog.jobs.engine import Tell, silent
 from txlog.jobs.export_files import rows_after
@@ -55,6 +56,7 @@ _TEMPORARY: Final = re.compile(rf"\.(\.?{_NAME.pattern}(\.new)?)\.[0-9]+\.tmp")
 _FILE_ROWS: Final = 4_000_000
 _OPEN_MAX: Final = 32
 _DAY_MS: Final = 86_400_000
+_COLOUR: Final = re.compile(r"\x1b\[[0-9;]*m")
 
 
 def mirror(client: Client, topic: str, path: str, form: str, *, tell: Tell = silent) -> Exported:
@@ -63,7 +65,8 @@ def mirror(client: Client, topic: str, path: str, form: str, *, tell: Tell = sil
     form:    of FORMS
     returns: {topic, path, files, messages, size_bytes} of this run; size_bytes: of payload
     raises:  TopicNotFound, InvalidArgument, NotAllowed (the directory is not a mirror of this
-             topic, or is ahead of the store), TryAgain (another run), MissingExtra, Corruption
+             topic, or is ahead of the store), TryAgain (another run), MissingExtra, Corruption,
+             DiskFailed
     """
     if form not in FORMS or "://" in path or not path:
         raise InvalidArgument(f"a mirror is {', '.join(FORMS)}, in a local directory")
@@ -78,7 +81,7 @@ def mirror(client: Client, topic: str, path: str, form: str, *, tell: Tell = sil
     ):
         if not lock.try_acquire():
             raise TryAgain(f"another export is writing to {path}", path=path)
-        with closing(make(place, Label(client.uuid, name))) as target:
+        with _telling(path), closing(make(place, Label(client.uuid, name))) as target:
             since = target.lsn()
             found = client._ask(lambda view: content(view, name))
             lsn = found.relation.lsn
@@ -112,6 +115,18 @@ def mirror(client: Client, topic: str, path: str, form: str, *, tell: Tell = sil
         "messages": written.messages,
         "size_bytes": written.size_bytes,
     }
+
+
+@contextmanager
+def _telling(path: str) -> Iterator[None]:
+    """A failure of the disk in a library of tables, as an error of ours and in one line."""
+    try:
+        yield
+    except OSError as error:
+        if is_of_handler(error):
+            raise
+        text = " ".join(_COLOUR.sub("", error.strerror or str(error)).split())
+        raise DiskFailed(f"{path}: {text[:200]}", path=path) from error
 
 
 def _typed(found: Content, known: int | None, form: str) -> tuple[Content, pa.Schema, int]:
