@@ -406,6 +406,37 @@ def test_a_dry_run_says_the_same_and_writes_nothing(tmp_path: Path) -> None:
     assert {**client.admin.compact_topic("t"), "dry_run": True} == said
 
 
+def test_a_dry_run_that_is_overtaken_is_not_damage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It takes no lock; kills: telling of damage where a checkpoint removed what was replaced."""
+    bench = bench_of(tmp_path)
+    client, other = bench.client, bench.another()
+    put(client, (b"a", b"1"))
+    client.admin.compact_topic("t")
+    put(client, (b"b", b"2"))
+    scan, left = _Work._scan, 3
+
+    def overtaken(self: _Work, *given: Any) -> None:
+        nonlocal left
+        times, left = left, 0
+        for _ in range(times):  # two manifests keep files
+            put(other, (b"c", b"3"))
+            other.admin.compact_topic("t")
+            other.checkpoint()
+        scan(self, *given)
+
+    monkeypatch.setattr(_Work, "_scan", overtaken)
+    with pytest.raises(SnapshotExpired):
+        client.admin.compact_topic("t", dry_run=True)
+    put(client, (b"d", b"4"))
+    assert client.admin.compact_topic("t", dry_run=True)["keys_kept"] == 4
+    client.checkpoint()
+    files(bench)[-1].unlink()
+    with pytest.raises(Corruption):
+        bench.reopen().admin.compact_topic("t", dry_run=True)
+
+
 def test_everybody_knows_the_files(tmp_path: Path) -> None:
     """Segments, inspect, offload, verify and a copy of the store."""
     bench = bench_of(tmp_path)

@@ -5,7 +5,8 @@ It calls the engine's upkeep; the keys of the answers are the fields that the co
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING
 
 from txlog.engine.decide.topics.trim import TrimmedPartition as DecidedPartition
@@ -36,7 +37,7 @@ from txlog.engine.upkeep.space.sweep import free_gone, replaced, unlink_unnamed,
 from txlog.engine.upkeep.space.topic_compaction import TopicCompactReport
 from txlog.engine.upkeep.space.topic_compaction import compact_topic as compact_by_key
 from txlog.engine.view.view import View
-from txlog.errors import InvalidArgument, MissingFile, TxlogError
+from txlog.errors import InvalidArgument, MissingFile, SnapshotExpired, TxlogError
 from txlog.ids import TopicName
 from txlog.ranges import Bound
 
@@ -78,6 +79,24 @@ def _partitions(store: Store, topic: str, partition: int | None) -> tuple[TopicN
     return name, numbers
 
 
+@contextmanager
+def _dry(store: Store) -> Iterator[None]:
+    """A look that takes no lock: files that a checkpoint removed meanwhile are not lost.
+
+    raises: SnapshotExpired
+    """
+    before = store.read(lambda view: view.manifest.generation)
+    try:
+        yield
+    except MissingFile as error:
+        if store.read(lambda view: view.manifest.generation) == before:
+            raise
+        raise SnapshotExpired(
+            "files were removed before they were read",
+            hint="try again, or raise reader_grace_ms",
+        ) from error
+
+
 def compact(
     store: Store,
     topic: str,
@@ -90,8 +109,9 @@ def compact(
     name, numbers = _partitions(store, topic, partition)
     report = CompactReport()
     if dry_run:
-        for number in numbers:
-            plan_compaction(store, number, report)
+        with _dry(store):
+            for number in numbers:
+                plan_compaction(store, number, report)
     else:
         store.need_writable()
         with maintenance(store, wait=True):
@@ -135,7 +155,7 @@ def compact_topic(store: Store, topic: str, *, dry_run: bool) -> TopicCompacted:
     report = TopicCompactReport()
     if not dry_run:
         store.need_writable()
-    with nullcontext() if dry_run else maintenance(store, wait=True):
+    with _dry(store) if dry_run else maintenance(store, wait=True):
         compact_by_key(store, number, report, dry_run=dry_run)
     return {
         "topic": name.short,

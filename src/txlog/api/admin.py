@@ -562,7 +562,8 @@ class Admin:
         """Rewrite the sidecars of a topic in commit order, without dead rows.
 
         arrange: what reads and sorts the rows, if not this process; jobs pass Spark
-        raises: TopicNotFound, StoreLocked (another process runs maintenance), StoreFull
+        raises: TopicNotFound, StoreLocked (another process runs maintenance), StoreFull;
+                SnapshotExpired: a dry run was overtaken by checkpoints
         """
         return space.compact(self._store, topic, partition, dry_run=dry_run, arrange=arrange)
 
@@ -575,7 +576,8 @@ class Admin:
 
         returns: counts: messages that were looked at, keys that are left
         raises:  TopicNotFound, PartitionUnavailable, StoreLocked (another process runs
-                 maintenance), StoreFull, Corruption
+                 maintenance), StoreFull, Corruption; SnapshotExpired: a dry run was overtaken by
+                 checkpoints
         """
         return space.compact_topic(self._store, topic, dry_run=dry_run)
 
