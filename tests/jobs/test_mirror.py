@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import importlib
 import importlib.util
 import json
 import os
@@ -36,7 +37,7 @@ from txlog.errors import (
     TopicNotFound,
     TryAgain,
 )
-from txlog.jobs.export_files import exported
+from txlog.jobs.export_files import exported, rows_after
 from txlog.jobs.mirrors import hive
 from txlog.jobs.mirrors.hive import STATE
 from txlog.jobs.mirrors.mirror import mirror
@@ -364,6 +365,34 @@ def test_directories_finish_what_a_killed_run_had_begun_to_show(
     mirror(bench.client, "t", str(out), "hive")
     assert in_mirror("hive", out) == in_topic(bench.client)
     assert all(one.stat().st_ino == inode for one, inode in before.items())
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_run_keeps_the_files_that_it_reads(
+    tmp_path: Path, form: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sealed files and parts; kills: a run that checkpoints overtake before it reads a part."""
+    bench, out = Bench(tmp_path / "store", coordinators=1, reader_grace_ms=0), tmp_path / "out"
+    bench.client.create_topic("t")
+    send(bench.client, b"sealed")
+    bench.client.checkpoint(roll_all=True)
+    send(bench.client, b"in a part")
+    with bench.client.transaction() as txn:
+        bench.client.producer("t").send(b"in a part of a sidecar", txn=txn)
+    bench.client.checkpoint()
+    wanted, other = in_topic(bench.client), bench.another()
+
+    def overtaken(*given: Any) -> Iterator[pa.Table]:
+        for _ in range(3):  # two manifests keep files
+            send(other, b"more")
+            other.checkpoint(roll_all=True)
+        yield from rows_after(*given)
+
+    monkeypatch.setattr(
+        importlib.import_module("txlog.jobs.mirrors.mirror"), "rows_after", overtaken
+    )
+    assert mirror(bench.client, "t", str(out), form)["messages"] == len(wanted)
+    assert in_mirror(form, out) == wanted
 
 
 @contextmanager

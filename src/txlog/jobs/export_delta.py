@@ -105,7 +105,8 @@ def export_delta(
             "version": None if table is None else table.version(),
             "already": not messages,
         }
-    pin = client._pin([*rest.relation.direct, *rest.relation.unclean, *rest.relation.large_files])
+    of = rest.relation
+    pin = client._pin([*of.direct, *of.unclean, *of.open, *of.large_files])
     if table is None:  # first of all, so that what a killed export leaves belongs to a table
         place.mkdir(parents=True, exist_ok=True)
         table = DeltaTable.create(

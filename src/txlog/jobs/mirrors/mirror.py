@@ -174,7 +174,7 @@ def _loaded(form: str) -> _Making:
 
 def _files(found: Content) -> list[Source]:
     relation = found.relation
-    return [*relation.direct, *relation.unclean, *relation.large_files]
+    return [*relation.direct, *relation.unclean, *relation.open, *relation.large_files]
 
 
 def _left(folder: Path, since: int) -> Iterator[Path]:
