@@ -15,7 +15,7 @@ from txlog import Client, Message
 from txlog.engine.storage.disk import posix
 from txlog.engine.storage.disk.libc import inode_of
 from txlog.engine.storage.disk.posix import PosixDisk, PosixFile
-from txlog.errors import OutcomeUnknown, StoreNotFound, TxlogError
+from txlog.errors import Corruption, OutcomeUnknown, StoreNotFound, TxlogError
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 
@@ -189,6 +189,47 @@ def test_a_link_that_leads_to_another_store_now(tmp_path: Path, path: Path) -> N
         link.symlink_to(tmp_path / "other")
         with pytest.raises(StoreNotFound, match="replaced"):
             client.producer("t").send(b"lost")
+
+
+@pytest.mark.parametrize("has_checkpoint", [False, True])
+def test_a_store_that_is_removed_while_it_is_opened_is_said_to_be(
+    path: Path, monkeypatch: pytest.MonkeyPatch, has_checkpoint: bool
+) -> None:
+    """Kills: "the store moved on faster than it could be read", a file that cannot be opened."""
+    if has_checkpoint:
+        with txlog.open(str(path)) as client:
+            client.checkpoint()
+    kept = path.with_name("kept")
+    path.rename(kept)
+    at, calls = 0, 0
+
+    def removing(call: Callable[..., object]) -> Callable[..., object]:
+        def counted(*given: object, **options: object) -> object:
+            nonlocal calls
+            calls += 1
+            if calls == at:
+                removed(path)
+            return call(*given, **options)
+
+        return counted
+
+    for name in ("_open", "listdir", "exists", "read", "leads_to"):
+        monkeypatch.setattr(PosixDisk, name, removing(getattr(PosixDisk, name)))
+    while calls >= at:  # until nothing is asked of the disk any more
+        shutil.copytree(kept, path, dirs_exist_ok=True)
+        at, calls = at + 1, 0
+        with suppress(StoreNotFound):
+            txlog.open(str(path)).close()
+    assert at > 3
+
+
+def test_a_store_that_lost_its_journal_before_any_checkpoint_is_damaged(path: Path) -> None:
+    """Kills: TXL-504, that the store moved on faster than it could be read: it never will."""
+    for one in (path / "journal").iterdir():
+        one.unlink()
+    with pytest.raises(Corruption, match="no journal file") as caught:
+        txlog.open(str(path))
+    assert caught.value.code == 602
 
 
 def test_paths_that_become_others_when_made_absolute(tmp_path: Path, path: Path) -> None:

@@ -157,9 +157,13 @@ class Store:
         began_ms = clock.now().wall_ms
         self.tally = Tally()
         self._wakeups: dict[None, Wakeups] = {}  # one, once somebody waits
-        self._view = self._load()  # also of a damaged journal (spec/reliability 2.3)
-        self.recovered_ms = (began_ms, clock.now().wall_ms)  # when this process read the store
-        self._adopt_settings()
+        try:
+            self._view = self._load()  # also of a damaged journal (spec/reliability 2.3)
+            self.recovered_ms = (began_ms, clock.now().wall_ms)  # when this process read the store
+            self._adopt_settings()
+        except TxlogError:  # whatever it did not find, in a store that is not there any more
+            self.need_there()
+            raise
 
     @property
     def lock_timeout_ms(self) -> int:

@@ -54,7 +54,7 @@ from txlog.engine.model.tail import Tail
 from txlog.engine.storage import remote
 from txlog.engine.storage.checked import HINT
 from txlog.engine.storage.disk.protocol import Disk
-from txlog.engine.storage.journal.file import RawFrame
+from txlog.engine.storage.journal.file import RawFrame, list_journals
 from txlog.engine.storage.journal.journal import Journal, JournalMoved
 from txlog.engine.storage.manifest import (
     DumpRef,
@@ -296,6 +296,8 @@ class View:
             raise Corruption(
                 f"the journal after manifest {names[-1]} is missing", path="journal", code=602
             )
+        if generation is None and not list_journals(disk):
+            raise Corruption("there is no journal file", path="journal", code=602)
         raise SnapshotExpired("the store moved on faster than it could be read")
 
     def _stand(self, generation: int | None, *, up_to_damage: bool) -> None:
