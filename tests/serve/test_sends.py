@@ -303,6 +303,30 @@ def test_nothing_is_stored_behind_a_message_that_is_refused(
     assert sorted(one or b"" for one in stored) == [b"0", b"1", b"3", b"4", b"7"]
 
 
+def test_a_repeated_message_is_looked_for_behind_what_shares_its_frame(tmp_path: Path) -> None:
+    """Kills: a whole group refused, as rows of its own frame that is not written are not found."""
+    path = tmp_path / "s"
+    with served(path) as url, Raw(url) as raw:
+        opened(raw, "one", "till")
+        for number in range(3):
+            sent(raw, b"%d" % number, number)
+            raw.read("send_receipt")
+        for at in range(20):  # two new messages and an old one, in one group if they come at once
+            frames: list[bytes] = []
+            for number in (3 + 2 * at, 4 + 2 * at, 1):
+                head = MessageMetadata(producer_name="", publish_time=1, sequence_id=number)
+                head.num_messages_in_batch = 1
+                command = wire.made("send", producer_id=1, sequence_id=number)
+                frames += wire.message_frame(
+                    command.SerializeToString(), head.SerializeToString(), batch([b"x"])
+                )
+            raw.socket.sendall(b"".join(frames))
+            found = [raw.read("send_receipt") for _ in range(3)]
+            assert [one.sequence_id for one in found] == [3 + 2 * at, 4 + 2 * at, 1]
+            assert found[2].message_id.entryId == STEP
+    assert len(rows(path, "one")) == 43
+
+
 def test_messages_for_several_partitions_share_a_frame(place: tuple[Path, str]) -> None:
     path, url = place
     with txlog.open(str(path)) as client:

@@ -44,6 +44,7 @@ from txlog.engine.store.appender import (
     Appender,
     Call,
     Decide,
+    Encoded,
     NothingWritten,
     again,
     are_done,
@@ -751,15 +752,14 @@ class Store:
         try:
             for at, call in enumerate(calls):
                 try:
-                    decision = call.decide(view, now)
-                    encoded = appender.encoded(self.settings, decision)
-                except OutcomeUnknown:
-                    raise
-                except TxlogError as error:  # a refused decision fails alone (R12)
-                    if self._mutex.has_refused:
-                        raise NothingWritten(error) from error
-                    call.refuse(error)
+                    decided = self._decide_joined(call, now, is_final=not joined)
+                except Corruption:  # it may want rows of the frame that is not written yet
+                    self._close_frame(joined)
+                    joined, written = [], at
+                    decided = self._decide_joined(call, now, is_final=True)
+                if decided is None:
                     continue
+                decision, encoded = decided
                 if decision.batch is not None and not appender.fits(encoded[1]):
                     self._close_frame(joined)
                     joined, written = [], at
@@ -781,6 +781,26 @@ class Store:
                 raise
             self._give_up(calls[written:], error, now)
         return sync
+
+    def _decide_joined(
+        self, call: Call, now: Instant, *, is_final: bool
+    ) -> tuple[Decision, Encoded] | None:
+        """Decide a call that may share a frame; None: it was refused, which it is alone (R12).
+
+        raises: Corruption, unless is_final
+        """
+        try:
+            decision = call.decide(self._view, now)
+            return decision, self._appender.encoded(self.settings, decision)
+        except OutcomeUnknown:
+            raise
+        except TxlogError as error:
+            if self._mutex.has_refused:
+                raise NothingWritten(error) from error
+            if isinstance(error, Corruption) and not is_final:
+                raise
+            call.refuse(error)
+            return None
 
     def _close_frame(self, joined: list[Call]) -> None:
         for call in joined:
