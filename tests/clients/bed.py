@@ -6,6 +6,7 @@ and prints a JSON object for each; see its source. A scenario is a feature of `f
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import shutil
@@ -210,18 +211,20 @@ PROGRAMS: dict[str, Callable[[], list[str]]] = {
 
 
 def built(command: list[str], source: Path, out: Path) -> Path:
-    """Build a program unless it is newer than its source. Raises Unavailable."""
+    """Build a program unless it is newer than its source, one at a time. Raises Unavailable."""
     if shutil.which(command[0]) is None:
         raise Unavailable(f"there is no {command[0]} here")
-    done = out / "built"
-    newest = max(file.stat().st_mtime for file in source.rglob("*") if file.is_file())
-    if not done.exists() or done.stat().st_mtime < newest:
-        out.mkdir(parents=True, exist_ok=True)
-        made = subprocess.run(command, cwd=source, capture_output=True, text=True, check=False)
-        if made.returncode != 0:
-            said = (made.stdout + made.stderr).strip().splitlines()
-            raise Unavailable(f"{command[0]} did not build it: {' '.join(said[-3:])}")
-        done.touch()
+    out.mkdir(parents=True, exist_ok=True)
+    with (BUILD / "lock").open("w") as lock:  # also of Maven, which shares what it downloads
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        done = out / "built"
+        newest = max(file.stat().st_mtime for file in source.rglob("*") if file.is_file())
+        if not done.exists() or done.stat().st_mtime < newest:
+            made = subprocess.run(command, cwd=source, capture_output=True, text=True, check=False)
+            if made.returncode != 0:
+                said = (made.stdout + made.stderr).strip().splitlines()
+                raise Unavailable(f"{command[0]} did not build it: {' '.join(said[-3:])}")
+            done.touch()
     return out
 
 
