@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import resource
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import pyarrow as pa
@@ -144,6 +146,17 @@ def pending(client: Client, topic: str = "t", subscription: str = "s") -> list[M
     """What a new consumer of the subscription is given now."""
     with client.consumer(topic, subscription) as consumer:
         return rows([consumer.receive_batch(100_000)])
+
+
+@contextmanager
+def little_room(size: int) -> Iterator[None]:
+    """No file of this process grows beyond a size: to whoever writes it, its disk is full."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 def little_memory(patch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import txlog
+from tests.engine_kit import little_room
 from txlog import Client
 from txlog.engine.storage.disk.posix import PosixDisk
 from txlog.engine.storage.manifest import generations
@@ -169,6 +170,15 @@ def test_who_only_reads_leaves_no_pin(client: Client) -> None:
     with txlog.open(client.path, read_only=True) as looking, Query(looking, SQL) as asked:
         assert not Path(client.path, PINS_DIR).exists()
         assert asked.rows().read_all().to_pylist() == [{"n": 6, "bytes": 16}]
+
+
+def test_a_full_disk_is_read_without_a_pin(client: Client) -> None:
+    """Promise 8; kills: a store that nobody can look into when it is full."""
+    with little_room(0), Query(client, SQL) as asked:
+        assert asked.rows().read_all().to_pylist() == [{"n": 6, "bytes": 16}]
+    assert pins(PosixDisk(client.path)) == []
+    (told,) = client.reports()
+    assert "a checkpoint may remove files before they are read" in told
 
 
 def test_a_query_without_files_makes_no_pin(client: Client) -> None:

@@ -24,7 +24,7 @@ from txlog.engine.store import pins
 from txlog.engine.store.identity import read_identity
 from txlog.engine.store.store import Store
 from txlog.engine.view.view import View
-from txlog.errors import AlreadyClosed
+from txlog.errors import AlreadyClosed, StoreFull
 from txlog.ids import TopicName, TxnId
 from txlog.relation import build, checks, relation, remote_rows, scans
 
@@ -284,7 +284,8 @@ class RelationReader:
         """Keep the files of a relation on disk until the pin is closed or this process ends.
 
         Check for the files afterwards: what was gone before stays gone. None: the store is open
-        read-only, which leaves not even a lock file, and the grace period for readers applies.
+        read-only, which leaves not even a lock file, and the grace period for readers applies; or
+        the disk is full, and has no room for the names of the files. It is read all the same.
         """
         if self._disk.read_only:
             return None
@@ -292,6 +293,12 @@ class RelationReader:
         try:
             paths = [source.ref.path for source in sources]
             return pins.pin(own, self._store.identity.salt, paths, self._store.lock_timeout_ms)
+        except StoreFull:
+            own.close()
+            line = "the disk is full: a checkpoint may remove files before they are read"
+            if line not in self._store.reports:
+                self._store.note(line)
+            return None
         except BaseException:  # nobody else can close it yet
             own.close()
             raise
