@@ -97,6 +97,53 @@ def test_what_is_sent_again_is_stored_once(place: tuple[Path, str]) -> None:
     assert len(rows(path, "again")) == 2
 
 
+def grouped(raw: Raw, first: int, numbers: list[int]) -> None:
+    """A batch whose messages have numbers of their own."""
+    out = b""
+    for one in numbers:
+        text = SingleMessageMetadata(payload_size=2, sequence_id=one).SerializeToString()
+        out += pack(">I", len(text)) + text + b"%2d" % one
+    head = {"sequence_id": first, "num_messages_in_batch": len(numbers)}
+    raw.message("send", out, head, producer_id=1, sequence_id=first)
+
+
+@pytest.mark.parametrize("name", [None, "own"])
+def test_what_was_overtaken_by_later_messages_is_stored(
+    place: tuple[Path, str], name: str | None
+) -> None:
+    """As of clients that make a batch for each key, or send what is delayed ahead of a batch.
+
+    Kills: messages that are answered as if repeated, and stored nowhere.
+    """
+    path, url = place
+    topic = f"overtaken-{name}"
+    with Raw(url) as raw:
+        opened(raw, topic, name)
+        head = {"sequence_id": 2, "deliver_at_time": 1}
+        raw.message("send", b"2", head, producer_id=1, sequence_id=2)
+        for numbers in ([0, 1], [3, 6], [4, 7], [5], [9], [8], [8], [0, 1], [5, 10]):
+            grouped(raw, numbers[0], numbers)
+        found = [raw.read("send_receipt") for _ in range(10)]
+    assert [one.sequence_id for one in found] == [2, 0, 3, 4, 5, 9, 8, 8, 0, 5]
+    assert all(one.message_id.ledgerId > 0 for one in found[:7])
+    stored = [int(value or b"") for value, _ in rows(path, topic)]
+    assert stored == [2, 0, 1, 3, 6, 4, 7, 5, 9, 8, 10]
+
+
+def test_what_was_overtaken_is_stored_once(place: tuple[Path, str]) -> None:
+    """A client that lost its connection repeats all of it, in the order in which it was sent."""
+    path, url = place
+    for _ in range(2):
+        with Raw(url) as raw:
+            opened(raw, "overtaken", "till")
+            for numbers in ([0, 3], [1, 4], [2]):
+                grouped(raw, numbers[0], numbers)
+            for _ in range(3):
+                raw.read("send_receipt")
+            raw.ask("close_producer", "success", producer_id=1)
+    assert [int(value or b"") for value, _ in rows(path, "overtaken")] == [0, 3, 1, 4, 2]
+
+
 def test_a_client_that_comes_again_numbers_its_next_messages_apart(
     place: tuple[Path, str],
 ) -> None:

@@ -53,9 +53,20 @@ class Item:
 
     large: the value of a message that came in chunks, and what goes with it, instead of columns
     wrong: why it cannot be stored, instead of either: it is refused when it is its turn
+    is_new: it is no repetition, although its client has sent later numbers before it
     """
 
-    __slots__ = ("acting", "columns", "large", "partition", "size", "told", "txn", "wrong")
+    __slots__ = (
+        "acting",
+        "columns",
+        "is_new",
+        "large",
+        "partition",
+        "size",
+        "told",
+        "txn",
+        "wrong",
+    )
 
     def __init__(
         self,
@@ -66,8 +77,10 @@ class Item:
         txn: TxnId | None = None,
         large: dict[str, Any] | None = None,
         wrong: TxlogError | None = None,
+        is_new: bool = False,
     ) -> None:
         self.columns, self.partition, self.size, self.told = columns, partition, size, told
+        self.is_new = is_new
         self.txn, self.large, self.wrong = txn, large, wrong
         self.acting = ACTING.get()  # whose it is: the task that stores it is nobody's
 
@@ -80,7 +93,7 @@ class Item:
     def is_plain(self) -> bool:
         """It is a message without a batch, and may be one of many in a frame."""
         columns = self.columns
-        return columns is not None and columns.is_alone and not self.is_apart
+        return columns is not None and columns.is_alone and not (self.is_apart or self.is_new)
 
 
 class Lane:
@@ -299,7 +312,8 @@ class _Rows:
         if self.is_behind:
             raise ProducerBusy(BEHIND.message)
         producer = self.lane.producer
-        return produce.Outgoing(*producer._routed(view, self._routing), producer._named)
+        topic, routed = producer._routed(view, self._routing)
+        return produce.Outgoing(topic, routed, producer._named, self.items[0].is_new)
 
     def decided(self, answer: object) -> None:
         """What a frame does with them, as far as is known: those of later frames look at it."""

@@ -80,11 +80,16 @@ class SliceReceipt(msgspec.Struct, frozen=True, gc=False):
 
 
 class Outgoing(NamedTuple):
-    """Routed rows of one producer, and the topic they go to."""
+    """Routed rows of one producer, and the topic they go to.
+
+    is_new: none of them is a repetition, although later ones may be stored already. Where they
+            are, these are stored without the name: what it sent last says that they are there.
+    """
 
     topic: Topic
     routed: Routed
     named: Named | None
+    is_new: bool = False
 
 
 Batch: TypeAlias = Callable[[View], Outgoing]
@@ -162,7 +167,7 @@ class Sent(NamedTuple):
 
 def send_into(draft: Draft, now: Instant, outgoing: Outgoing, row_start: int) -> Sent | Decision:
     """Decide a plain send whose rows begin at a row of the frame; or the decision to refuse it."""
-    topic, routed, named = outgoing
+    topic, routed, named, is_new = outgoing
     view = draft.view
     producer = _checked(view, topic, named)
     delays = delays_of(view, draft.settings, topic, routed, now.wall_ms)
@@ -180,7 +185,10 @@ def send_into(draft: Draft, now: Instant, outgoing: Outgoing, row_start: int) ->
             last = -1 if known is None else known.sequence
             if known is None:
                 producers.make_room(draft, number, producer)
-        rows, duplicates, last_sequence = _fresh(routed, piece, producer, last)
+        rows, duplicates, last_sequence = _fresh(routed, piece, producer, -1 if is_new else last)
+        noted = producer
+        if is_new and last_sequence <= last:
+            noted, last_sequence = None, -1
         originals: list[MessageId | None] = []
         if duplicates:
             originals = [
@@ -196,7 +204,7 @@ def send_into(draft: Draft, now: Instant, outgoing: Outgoing, row_start: int) ->
             size = piece.payload_bytes if not duplicates else as_batch(rows).nbytes
             where = (number, ledger, first, row_start + at, kept, size)
             times = times_of(as_batch(rows)) if routed.has_times else None
-            draft.ops.append(Appended(*where, producer, last_sequence, times))
+            draft.ops.append(Appended(*where, noted, last_sequence, times))
             pieces.append(rows)
             at += kept
             beyond = None if delays is None else delays.check(number, as_batch(rows))
