@@ -12,6 +12,7 @@ import itertools
 import os
 import re
 import shutil
+import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -985,3 +986,53 @@ def test_a_child_of_a_fork_has_none_of_it(path: str) -> None:
         assert os.waitpid(pid, 0)[1] == 0
         assert client._store.wakeups.fileno() == fd
         os.fstat(fd)
+
+
+@pytest.mark.parametrize("has_other", [False, True])
+def test_a_child_forked_by_a_handler_within_a_wait_does_not_wait_on(
+    path: str, has_other: bool
+) -> None:
+    """Kills: a child that asks a closed descriptor over and over, or waits for a bell of nobody."""
+    me, main = os.getpid(), threading.get_ident()
+    forked: list[int] = []
+    with txlog.open(path) as client:
+        woken = client._store.wakeups
+        woken.begin()
+        passed: list[int] = []
+        woken.pass_on = lambda: passed.append(os.getpid())
+        wait = partial(woken.wait, woken.count, LONG_S)
+        other = threading.Thread(target=wait)
+        if has_other:
+            other.start()
+            while woken._gate.acquire(blocking=False):  # until it polls
+                woken._gate.release()
+                os.sched_yield()
+
+        def fork(*_: object) -> None:
+            forked.append(os.fork())
+            if os.getpid() != me:
+                signal.signal(signal.SIGALRM, signal.SIG_DFL)
+                signal.alarm(60)  # ends a child that waits
+            else:
+                client._store.wakeups.tally.add()
+                woken.ring()
+
+        def send_signal() -> None:
+            while main not in woken._bells:
+                os.sched_yield()
+            signal.pthread_kill(main, signal.SIGUSR1)
+
+        before = signal.signal(signal.SIGUSR1, fork)
+        sender = threading.Thread(target=send_signal)
+        try:
+            sender.start()
+            is_told = wait()
+            if os.getpid() != me:
+                os._exit(0 if is_told and os.getpid() not in passed else 1)
+        finally:
+            if os.getpid() == me:
+                signal.signal(signal.SIGUSR1, before)
+        sender.join()
+        if has_other:
+            other.join()
+    assert os.waitpid(forked[0], 0)[1] == 0

@@ -9,8 +9,8 @@ longest: if it was told of something it leaves as well, and else takes the gate,
 all who know less are rung for before one who knows as much. (If they waited for the gate itself,
 one that looks and waits again would be there before them, and keep it until more is told.) A signal
 handler may wait inside a wait of its thread, and so may `__del__`: the inner one polls if the outer
-one did, and has it look when it comes to. The watch is made by the first wait. There is never a
-thread.
+one did, and has it look when it comes to. If it forks, the wait of the child is over, where nothing
+is told and nobody rings. The watch is made by the first wait. There is never a thread.
 
 Of a consumer that has left or died the lock file is told, so its number is known, and what leaves
 something behind that is not flushed has written it before it tells. So whoever asks the journal and
@@ -39,10 +39,12 @@ from contextlib import suppress
 from itertools import takewhile
 from threading import Lock, RLock, get_ident, main_thread
 from typing import Any, Final
+from weakref import WeakSet
 
 import msgspec
 
 from txlog.clock import Clock, SystemClock
+from txlog.engine.storage.disk.handle import call_in_child
 from txlog.engine.storage.disk.protocol import Disk, Told, Watch
 from txlog.engine.storage.journal.file import JOURNAL_DIR, list_journals
 from txlog.engine.storage.journal.witness import WITNESS_PATH, Witness, Witnessed
@@ -136,10 +138,10 @@ class Tally:
 class Appends:
     """The journal file whose appends are told, while a call waits that heeds them."""
 
-    __slots__ = ("_disk", "_heeded_at", "_is_heeded", "_lock", "_tally", "path")
+    __slots__ = ("_heeded_at", "_is_heeded", "_lock", "_tally", "disk", "path")
 
     def __init__(self, disk: Disk, tally: Tally) -> None:
-        self._disk, self._tally = disk, tally
+        self.disk, self._tally = disk, tally
         self._lock: Any = RLock()  # its own: whoever polls may have the gate for long
         self._is_heeded = False  # somebody has asked for them since the last one
         self._heeded_at = 0.0
@@ -173,7 +175,7 @@ class Appends:
             return before != self.path
 
     def _hear(self, watch: Watch) -> None:
-        names = list_journals(self._disk)
+        names = list_journals(self.disk)
         newest = names[-1].path if names else None
         if self.path not in (None, newest):
             watch.drop(str(self.path))
@@ -184,9 +186,9 @@ class Wakeups:
     """The waits of one store handle; safe to call from many threads, and inside another call."""
 
     __slots__ = (
+        "__weakref__",
         "_bells",
         "_clock",
-        "_disk",
         "_gate",
         "_heard",
         "_is_closed",
@@ -201,7 +203,6 @@ class Wakeups:
     )
 
     def __init__(self, disk: Disk, clock: Clock, salt: bytes) -> None:
-        self._disk = disk
         self._clock = clock
         self._witness = Witness(disk, salt, is_reader=True)
         self._watch: Watch | None = None
@@ -215,6 +216,7 @@ class Wakeups:
         self._heard = Appends(disk, self.tally)
         self.is_told = False
         self.pass_on: Callable[[], object] | None = None
+        _made.add(self)
 
     @property
     def count(self) -> int:
@@ -236,7 +238,7 @@ class Wakeups:
             try:
                 with self._gate:
                     if self._watch is None:
-                        self._watch = self._disk.watch()
+                        self._watch = self._heard.disk.watch()
                     self._arm()
             finally:
                 self._ring_next()
@@ -448,6 +450,14 @@ class Wakeups:
         self.ring()
         self._let_go()
 
+    def end_in_child(self) -> None:
+        """In a forked child: the wait that its thread forked in, from a signal handler, is over."""
+        self._is_closed, self.pass_on = True, None  # the loop is the parent's, and so is its pipe
+        self.tally.add()
+        for bell in self._bells.values():
+            with suppress(RuntimeError):
+                bell.release()
+
     def _let_go(self) -> None:
         if self._is_inside():  # the outer call does this when it ends
             return
@@ -465,6 +475,15 @@ class Wakeups:
             raise
 
 
+_made: WeakSet[Wakeups] = WeakSet()
+
+
+def _end_all_in_child() -> None:
+    for one in list(_made):
+        one.end_in_child()
+
+
+call_in_child(_end_all_in_child)
 _HOLDERS: Final = frozenset(
     one.__code__ for one in (Wakeups._make, Wakeups.wait, Wakeups.drain, Wakeups._let_go)
 )
