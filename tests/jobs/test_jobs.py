@@ -16,11 +16,14 @@ import txlog
 from tests.sql.test_querying import FIRST, STEPS, History
 from txlog import Client
 from txlog.clock import ManualClock
+from txlog.engine.model import tail
+from txlog.engine.model.schema import decode_rows
 from txlog.errors import InvalidArgument, PartitionUnavailable, TopicNotFound
 from txlog.jobs import audit as auditing
 from txlog.jobs.audit import audit
 from txlog.jobs.lateness import DELAYS_MS, lateness
 from txlog.jobs.local import Local
+from txlog.relation import frames
 from txlog.relation import stored as stored_rows
 from txlog.relation.relation import Source
 from txlog.relation.stored import ACKS, ROWS, StoredFrames, StoredRows, part_rows
@@ -285,6 +288,30 @@ def test_rows_in_frames_are_read_a_piece_at_a_time(
         assert found.equals(whole.select(names))
         assert found.schema == pa.schema([ROWS.field(name) for name in names])
     assert checked(client, held) == []
+    held.frames.close()
+
+
+def test_an_audit_reads_each_frame_once(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kills: all frames again for each partition that has rows in them."""
+    producer = client.producer("orders")
+    of = pa.array([0, 1] * 5, pa.int32())
+    for _ in range(20):
+        producer.send_batch(pa.table({"value": [b"x"] * 10, "partition": of}))
+    [held] = auditing.stored_of(client, ["public/default/orders"])
+    decoded: list[int] = []
+
+    def counted(columns: int, rows: pa.Buffer) -> pa.RecordBatch:
+        decoded.append(columns)
+        return decode_rows(columns, rows)
+
+    monkeypatch.setattr(tail, "decode_rows", counted)
+    monkeypatch.setattr(frames, "WINDOW_FRAMES", 3)
+    rows = pa.concat_tables(held.frames.tables(["partition", "value"]))
+    assert rows.column("partition").value_counts().to_pylist() == [
+        {"values": 0, "counts": 100},
+        {"values": 1, "counts": 100},
+    ]
+    assert len(decoded) == 20
     held.frames.close()
 
 

@@ -6,19 +6,23 @@ changes. So a query holds a piece of them, however far the last checkpoint is be
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple, TypeAlias
 
 import pyarrow as pa
 
 from txlog.engine.folds.buffer import Marker
 from txlog.engine.model.schema import INSTANT, KIND_DATA, MESSAGE
-from txlog.engine.model.tail import Slice, Tail, repeat_runs
+from txlog.engine.model.tail import FrameRef, Slice, Tail, repeat_runs
 from txlog.engine.storage.disk.protocol import Disk
 from txlog.engine.storage.journal.file import JournalFile, JournalName
 from txlog.startup import compute as pc
 
 PIECE_ROWS = 10_240
+# Rows of a partition lie in frames with those of others: what is read at a time is of so many
+# frames, which a tail keeps until then.
+WINDOW_FRAMES = 256
+WINDOW_BYTES = 8 << 20
 _DATA = pa.scalar(KIND_DATA, pa.int8())
 
 
@@ -70,6 +74,28 @@ class Journals:
         self._files.clear()
 
 
+def windows(frames: Sequence[FrameRef]) -> Iterator[tuple[int, list[int]]]:
+    """What to read at a time so that each frame is read once.
+
+    frames: where each of some slices lies
+    yields: the LSN of the first frame, and the places of slices in these and the next ones
+    """
+    window: list[int] = []
+    first = last = count = size = 0
+    for at in sorted(range(len(frames)), key=lambda at: frames[at].lsn):
+        frame = frames[at]
+        if not window or frame.lsn != last:
+            if window and (count == WINDOW_FRAMES or size + frame.rows_bytes > WINDOW_BYTES):
+                yield first, sorted(window)
+                window, count, size = [], 0, 0
+            first, last = (first if window else frame.lsn), frame.lsn
+            count += 1
+            size += frame.rows_bytes
+        window.append(at)
+    if window:
+        yield first, sorted(window)
+
+
 class Frames:
     """Committed rows in frames, as those of a table with these columns.
 
@@ -99,33 +125,14 @@ class Frames:
         """
         # What it keeps decoded is of this scan: there may be others in other threads.
         tail = Tail(self._journals)
-        for piece in self._pieces():
-            tail.drop_through(piece[0].slice[0].frame.lsn - 1)
-            yield self._made(tail, piece, names)
+        for first, window in windows([run.slice[0].frame for run in self._runs]):
+            tail.drop_through(first - 1)
+            for piece in _pieces(self._runs[at] for at in window):
+                yield self._made(tail, piece, names)
 
     def close(self) -> None:
         """Close the journal files, also for those that share them; no row can be read any more."""
         self._journals.close()
-
-    def _pieces(self) -> Iterator[Piece]:
-        """The runs by so many rows: a piece is of one partition, and marked or not."""
-        piece: Piece = []
-        rows = 0
-        for partition, ledger, (run, start, stop), marked in self._runs:
-            for begin in range(start, stop, PIECE_ROWS):
-                some = (run, begin, min(begin + PIECE_ROWS, stop))
-                one = Run(partition, ledger, some, marked)
-                if piece and (
-                    rows + one.rows > PIECE_ROWS
-                    or piece[0].partition != partition
-                    or (piece[0].marked is None) != (marked is None)
-                ):
-                    yield piece
-                    piece, rows = [], 0
-                piece.append(one)
-                rows += one.rows
-        if piece:
-            yield piece
 
     def _made(self, tail: Tail, piece: Piece, names: Sequence[str]) -> pa.Table:
         is_marked = piece[0].marked is not None
@@ -151,6 +158,27 @@ class Frames:
             is_data = pc.equal(rows.column("kind"), _DATA)
             made = made if pc.all(is_data).as_py() else made.filter(is_data)
         return made
+
+
+def _pieces(runs: Iterable[Run]) -> Iterator[Piece]:
+    """Runs by so many rows: a piece is of one partition, and marked or not."""
+    piece: Piece = []
+    rows = 0
+    for partition, ledger, (run, start, stop), marked in runs:
+        for begin in range(start, stop, PIECE_ROWS):
+            some = (run, begin, min(begin + PIECE_ROWS, stop))
+            one = Run(partition, ledger, some, marked)
+            if piece and (
+                rows + one.rows > PIECE_ROWS
+                or piece[0].partition != partition
+                or (piece[0].marked is None) != (marked is None)
+            ):
+                yield piece
+                piece, rows = [], 0
+            piece.append(one)
+            rows += one.rows
+    if piece:
+        yield piece
 
 
 def _place(piece: Piece, rows: pa.Table, *, is_marked: bool) -> dict[str, pa.Array]:

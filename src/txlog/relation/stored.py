@@ -7,7 +7,7 @@ of it comes from one view, and its rows stay where they lie until they are asked
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -22,7 +22,7 @@ from txlog.engine.storage.segment import FileRef
 from txlog.engine.storage.segment_reader import SegmentReader
 from txlog.engine.view.view import View
 from txlog.ids import TopicName, txn_halves
-from txlog.relation.frames import PIECE_ROWS, Journals
+from txlog.relation.frames import PIECE_ROWS, Journals, windows
 from txlog.relation.relation import Source
 
 ROW_COLUMNS: Final = (
@@ -113,30 +113,34 @@ class StoredFrames:
         """
         tail = Tail(self._journals)  # of this scan alone: there may be others in other threads
         read = [name for name in ROW_COLUMNS if name in names] or ["kind"]
-        for known, piece in self._pieces():
-            tail.drop_through(piece[0][0].frame.lsn - 1)
-            yield placed(tail.message_table(piece, read), known, names)
+        for first, window in windows([one[0].frame for _, one in self._slices]):
+            tail.drop_through(first - 1)
+            for known, piece in _pieces(self._slices[at] for at in window):
+                yield placed(tail.message_table(piece, read), known, names)
 
     def close(self) -> None:
         """Close the journal files; no row can be read any more."""
         self._journals.close()
 
-    def _pieces(self) -> Iterator[tuple[Mapping[str, object], list[Slice]]]:
-        """The slices by so many rows, each piece of one ledger."""
-        piece: list[Slice] = []
-        rows, of = 0, None
-        for known, (run, start, stop) in self._slices:
-            for begin in range(start, stop, PIECE_ROWS):
-                one = (run, begin, min(begin + PIECE_ROWS, stop))
-                count = one[2] - one[1]
-                if of is not None and (rows + count > PIECE_ROWS or of is not known):
-                    yield of, piece
-                    piece, rows = [], 0
-                of = known
-                piece.append(one)
-                rows += count
-        if of is not None:
-            yield of, piece
+
+def _pieces(
+    slices: Iterable[tuple[Mapping[str, object], Slice]],
+) -> Iterator[tuple[Mapping[str, object], list[Slice]]]:
+    """Slices by so many rows, each piece of one ledger."""
+    piece: list[Slice] = []
+    rows, of = 0, None
+    for known, (run, start, stop) in slices:
+        for begin in range(start, stop, PIECE_ROWS):
+            one = (run, begin, min(begin + PIECE_ROWS, stop))
+            count = one[2] - one[1]
+            if of is not None and (rows + count > PIECE_ROWS or of is not known):
+                yield of, piece
+                piece, rows = [], 0
+            of = known
+            piece.append(one)
+            rows += count
+    if of is not None:
+        yield of, piece
 
 
 @dataclass(frozen=True, slots=True)
