@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import struct
 import zlib
+from collections.abc import Callable
 from pathlib import Path
 from types import MethodType
 from typing import Any, NamedTuple
@@ -18,7 +19,9 @@ import txlog
 from tests.serve.siege import Served, Wire, serving
 from txlog.aio import waits
 from txlog.clock import ManualClock
-from txlog.errors import InvalidMessage
+from txlog.engine.plan.consuming.choice import active_consumer
+from txlog.errors import InvalidMessage, SnapshotExpired
+from txlog.serve.core import census as census_of_serve
 from txlog.serve.core.census import Census
 from txlog.serve.core.limits import Limits
 from txlog.serve.pulsar import members
@@ -269,6 +272,46 @@ def test_who_came_after_a_census_is_not_gone(folder: Path) -> None:
         assert (await one.answer()).HasField("pong"), "and nothing before it"
         await run(lambda client: client.subscription("new", "s").delete(force=True))
         assert (await one.answer()).HasField("close_consumer")
+
+    serving(folder, program)
+
+
+def test_a_look_that_failed_is_repeated(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kills: one checkpoint too many, and nobody hears of a topic that is gone, or of its turn."""
+    monkeypatch.setattr(census_of_serve, "AGAIN_SECONDS", 0)
+    monkeypatch.setattr(members, "ACTIVE_SECONDS", 0)
+    looks: list[str] = []
+
+    def failing(name: str, look: Callable[..., Any]) -> Callable[..., Any]:
+        def first(*args: Any) -> Any:
+            looks.append(name)
+            if looks.count(name) < 3:
+                raise SnapshotExpired("the store moved on faster than it could be read")
+            return look(*args)
+
+        return first
+
+    monkeypatch.setattr(census_of_serve, "_stamp", failing("stamp", census_of_serve._stamp))
+    turn = failing("turn", active_consumer)
+
+    async def program(served: Served) -> None:
+        run = served.service.client.run
+        await run(lambda client: client.create_topic("new"))
+        one, two = await served.connected(), await served.connected()
+        failover = {"subscription": "s", "subType": 2, "topic": "new"}
+        for wire, is_active in ((one, True), (two, False)):
+            wire.send("subscribe", consumer_id=1, request_id=1, **failover)
+            told = [await wire.answer(), await wire.answer()]
+            [change] = [each for each in told if each.HasField("active_consumer_change")]
+            assert change.active_consumer_change.is_active is is_active
+        monkeypatch.setattr("txlog.serve.pulsar.members.active_consumer", turn)
+        one.send("close_consumer", consumer_id=1, request_id=2)
+        assert (await two.answer()).active_consumer_change.is_active
+        await run(lambda client: client.subscription("new", "s").delete(force=True))
+        while (answer := await two.answer()).HasField("active_consumer_change"):
+            pass
+        assert answer.HasField("close_consumer")
+        assert min(map(looks.count, ("stamp", "turn"))) > 2
 
     serving(folder, program)
 

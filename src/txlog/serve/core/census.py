@@ -18,6 +18,7 @@ from txlog.errors import TxlogError
 from txlog.serve.core.service import Service
 
 GAP_SECONDS: Final = 0.05  # between looks at a store that is written to all the time
+AGAIN_SECONDS: Final = 1.0  # after one that failed, and may be repeated
 
 
 class Census(NamedTuple):
@@ -54,7 +55,7 @@ def _stamp(view: View) -> tuple[int, ...]:
 
 
 async def follow(service: Service, told: Callable[[Census], Awaitable[None]]) -> None:
-    """Tell of each change, until it is cancelled."""
+    """Tell of each change, until it is cancelled, or the store cannot be read any more."""
     store, waits = service.store._store, service.client._waits
     seen: tuple[int, ...] = ()
     while True:
@@ -71,7 +72,10 @@ async def follow(service: Service, told: Callable[[Census], Awaitable[None]]) ->
             found = await waits.until(look, None, until_told)
         except TxlogError as error:
             service.failed(error)
-            return
+            if not error.retryable:
+                return
+            await asyncio.sleep(AGAIN_SECONDS)
+            continue
         if isinstance(found, Census):
             seen = found.stamp
             await told(found)

@@ -279,7 +279,11 @@ class Member:
     async def _watch(self) -> None:
         """Tell failover consumers whether it is their turn."""
         while True:
-            await self.tell_active()
+            try:
+                await self.tell_active()
+            except TxlogError as error:
+                if not error.retryable:  # the same ends the delivery, which tells its clients
+                    return
             await asyncio.sleep(ACTIVE_SECONDS)
 
     async def tell_active(self) -> None:
