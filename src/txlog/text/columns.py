@@ -191,9 +191,19 @@ def from_instants(column: pa.Array) -> pa.Array | None:
 
     All are written as instants with an offset, or all as numbers: what programs write.
     """
-    are_digits = are_all(pc.match_substring_regex(column, _DIGITS))
-    read = _from_digits(column) if are_digits else _from_rfc3339(column)
-    return read if read is not None and are_all(_within(read)) else None
+    try:
+        if _are_instants(column):
+            read = column.cast(pa.timestamp("ms", "UTC")).cast(pa.int64())
+        elif are_all(pc.match_substring_regex(column, _DIGITS)):
+            read = _from_digits(column)
+        elif are_all(pc.match_substring_regex(column, _RFC3339)):
+            cut = pc.floor_temporal(column.cast(pa.timestamp("us", "UTC")), unit="millisecond")
+            read = cut.cast(pa.timestamp("ms", "UTC")).cast(pa.int64())
+        else:
+            return None
+    except pa.ArrowInvalid:
+        return None
+    return read if are_all(_within(read)) else None
 
 
 def are_all(are_so: pa.Array) -> bool:
@@ -201,24 +211,11 @@ def are_all(are_so: pa.Array) -> bool:
     return pc.all(are_so).as_py() in (True, None)
 
 
-def _from_digits(column: pa.Array) -> pa.Array | None:
+def _from_digits(column: pa.Array) -> pa.Array:
     numbers = column.cast(pa.int64())
     sizes = pc.binary_length(column)
     are_seconds = pc.and_(pc.greater(sizes, 8), pc.less(sizes, 11))
     return pc.if_else(are_seconds, pc.multiply(numbers, pa.scalar(SECOND_MS)), numbers)
-
-
-def _from_rfc3339(column: pa.Array) -> pa.Array | None:
-    are_ours = _are_instants(column)
-    if not are_ours and not are_all(pc.match_substring_regex(column, _RFC3339)):
-        return None
-    try:
-        if are_ours:
-            return column.cast(pa.timestamp("ms", "UTC")).cast(pa.int64())
-        cut = pc.floor_temporal(column.cast(pa.timestamp("us", "UTC")), unit="millisecond")
-    except pa.ArrowInvalid:
-        return None
-    return cut.cast(pa.timestamp("ms", "UTC")).cast(pa.int64())
 
 
 def _are_instants(text: pa.Array) -> bool:

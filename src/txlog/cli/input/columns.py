@@ -36,12 +36,14 @@ _ROW: Final = rf"^{_CELL}(?:,{_CELL})*\r?\n$"
 class _Cells(NamedTuple):
     """The cells of whole records, column by column.
 
-    lines: where each record ends, from the first line on, which is 0
-    taken: bytes read
+    lines:  where each record ends, from the first line on, which is 0
+    passed: how many lines were read
+    taken:  bytes read
     """
 
     columns: list[pa.Array]
     lines: pa.Array
+    passed: int
     taken: int
 
 
@@ -71,13 +73,13 @@ class Delimited:
         read = _tsv if self._form == "tsv" else _csv
         try:
             found = read(data[begin:stop], len(self.header or ()))
-        except (pa.ArrowInvalid, csv.Error, UnicodeDecodeError):
+        except (pa.ArrowInvalid, csv.Error):
             return None
         if found is None or not (found.taken or len(data) < _ROW_BYTES_MAX):
             return None
         if not found.taken:
             return pa.table({}), 0
-        cells, lines, taken = found
+        cells, lines, passed, taken = found
         header = self.header
         if header is None:
             header = [column[0].as_py() for column in cells]
@@ -91,7 +93,7 @@ class Delimited:
         if made is None:
             return None
         self.header = header
-        self.line += data.count(b"\n", begin, begin + taken)
+        self.line += passed
         return made, begin + taken
 
     def _made(self, cells: dict[str, pa.Array], lines: pa.Array) -> pa.Table | None:
@@ -128,52 +130,64 @@ def _split(data: bytes, stop: int, ends: bytes) -> pa.Array:
 
 def _tsv(data: bytes, width: int) -> _Cells | None:
     """Lines of tsv."""
-    records = text.as_text(_split(data, len(data) - 1, b"\n"))
-    pieces = pc.split_pattern(records, "\t")
+    found = _plain(_lines(data), width, "\t", len(data))
+    if found is None:
+        return None
+    return found._replace(columns=[_unescaped(column) for column in found.columns])
+
+
+def _lines(data: bytes) -> pa.Array:
+    return text.as_text(_split(data, len(data) - 1, b"\n"))
+
+
+def _plain(lines: pa.Array, width: int, between: str, taken: int) -> _Cells | None:
+    """Lines of cells that nothing stands around; None: not all have as many."""
+    pieces = pc.split_pattern(lines, between)
     width = width or len(pieces[0])
     if not pc.all(pc.equal(pc.list_value_length(pieces), width)).as_py():
         return None
-    cells = [_unescaped(pc.list_element(pieces, at)) for at in range(width)]
-    return _Cells(cells, pa.arange(0, len(records)), len(data))
+    cells = [pc.list_element(pieces, at) for at in range(width)]
+    return _Cells(cells, pa.arange(0, len(lines)), len(lines), taken)
 
 
 def _csv(data: bytes, width: int) -> _Cells | None:
     """Rows of csv, also with quotes, and with cells of more lines than one; empty lines are none.
 
-    raises: pa.ArrowInvalid, csv.Error, UnicodeDecodeError: not all have as many cells, or no text
+    raises: pa.ArrowInvalid, csv.Error: not all have as many cells, or no text
     """
     if data.startswith(_BOM):  # Arrow would leave it out
         return None
-    numbers, stop = pa.arange(0, data.count(b"\n")), len(data)
-    is_plain = not (b'"' in data or b"\r" in data or b"\n\n" in data or data[:1] == b"\n")
-    first = data[: data.find(b"\n")]
-    if not is_plain:
-        sizes = pc.binary_length(_split(data, stop - 1, b"\n"))
-        ends = pc.cumulative_sum(pc.add(sizes, pa.scalar(1, sizes.type)))
-        marks = pc.cumulative_sum(pc.count_substring(_cut(data, ends), '"'))
-        is_end = pc.equal(pc.bit_wise_and(marks, 1), 0)
-        ends, numbers = ends.filter(is_end), numbers.filter(is_end)
-        stop = ends[-1].as_py() if len(ends) else 0
-        records = text.as_text(_cut(data, ends))
-        if not pc.all(pc.match_substring_regex(records, _ROW)).as_py():
-            return None if stop else _Cells([], numbers, 0)
-        is_row = pc.greater(pc.binary_length(pc.utf8_rtrim(records, "\r\n")), 0)
-        numbers, records = numbers.filter(is_row), records.filter(is_row)
-        if not len(records):
-            return None
-        first = records[0].as_py().encode()
-    width = width or len(next(csv.reader(io.StringIO(first.decode()), strict=True)))
+    lines = _lines(data)
+    sizes = pc.binary_length(lines)
+    if not (b'"' in data or b"\r" in data) and pc.min(sizes).as_py():
+        return _plain(lines, width, ",", len(data))
+    ends = pc.cumulative_sum(pc.add(sizes, pa.scalar(1, sizes.type)))
+    marks = pc.cumulative_sum(pc.count_substring(_cut(data, ends), '"'))
+    is_end = pc.equal(pc.bit_wise_and(marks, 1), 0)
+    ends, numbers = ends.filter(is_end), pa.arange(0, len(sizes)).filter(is_end)
+    if not len(ends):
+        return _Cells([], numbers, 0, 0)
+    passed, stop = numbers[-1].as_py() + 1, ends[-1].as_py()
+    records = text.as_text(_cut(data, ends))
+    if not text.are_all(pc.match_substring_regex(records, _ROW)):
+        return None
+    is_row = pc.greater(pc.binary_length(pc.utf8_rtrim(records, "\r\n")), 0)
+    numbers, records = numbers.filter(is_row), records.filter(is_row)
+    if not len(records):
+        return None
+    first = records[0].as_py()
+    width = width or len(next(csv.reader(io.StringIO(first), strict=True)))
     names = [str(at) for at in range(width)]
     table = pacsv.read_csv(
         pa.BufferReader(pa.py_buffer(data).slice(0, stop)),
         pacsv.ReadOptions(use_threads=False, block_size=stop + 1, column_names=names),
-        pacsv.ParseOptions(newlines_in_values=not is_plain),
+        pacsv.ParseOptions(newlines_in_values=True),
         pacsv.ConvertOptions(
             column_types=dict.fromkeys(names, pa.string()), strings_can_be_null=False
         ),
     )
     cells = [column.combine_chunks() for column in table.columns]
-    return _Cells(cells, numbers, stop) if len(table) == len(numbers) else None
+    return _Cells(cells, numbers, passed, stop) if len(table) == len(numbers) else None
 
 
 def _cut(data: bytes, ends: pa.Array) -> pa.Array:
