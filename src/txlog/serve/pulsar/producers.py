@@ -122,6 +122,9 @@ class WireProducer:
         opened, is that of a new message.
         """
         last, skipped = self._last, self._skipped
+        if numbers[0] == last + 1 and numbers[-1] == last + len(numbers):  # as most are
+            self._last = numbers[-1]
+            return False
         is_new = all(one > last or one in skipped for one in numbers)
         is_late = numbers[0] <= last
         for one in numbers:
