@@ -14,8 +14,16 @@ import pytest
 from tests.engine_kit import Bench, send, values
 from txlog import MessageId, TxnId
 from txlog.api.open import open_store
-from txlog.engine.model.codec import encode_readable, joined
-from txlog.engine.model.ops import Acked, IdsReserved, Op, TxnOpened, decode_ops, encode_ops
+from txlog.engine.model.ops import (
+    Acked,
+    IdsReserved,
+    Op,
+    TxnOpened,
+    decode_ops,
+    encode_ops,
+    encode_readable,
+    joined,
+)
 from txlog.errors import InvalidArgument
 
 pytestmark = pytest.mark.usefixtures("quick_disk")

@@ -154,7 +154,15 @@ def random_history(bench: Bench, seed: int, *, checkpoints: bool) -> None:
                     at = later.choice((None, None, bench.clock.now().wall_ms + 500))
                     after = later.choice((None, 400)) if at is None else None
                     key = b"%d" % chance.randrange(9)
-                    producer.send(value, key=key, deliver_at=at, deliver_after=after, txn=txn)
+                    number = later.choice((None, None, later.randrange(4 * STEPS)))
+                    producer.send(
+                        value,
+                        key=key,
+                        deliver_at=at,
+                        deliver_after=after,
+                        sequence_id=number,
+                        txn=txn,
+                    )
                 if later.random() < 0.3:
                     say(client, later.choice("AB"), later.choice((None, step)), txn=txn)
             elif act == 3:

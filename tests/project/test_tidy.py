@@ -16,6 +16,12 @@ from txlog.cli.line import catalogue
 from txlog.cli.line.command import Command
 
 LINES_MAX = 1000
+LINES_OF_STATE_MAX = 1500  # of the modules that hold state, which would be cut across an idea
+WITH_STATE = {
+    "src/txlog/engine/store/store.py", "src/txlog/engine/storage/journal/journal.py",
+    "src/txlog/engine/model/ops.py", "src/txlog/engine/storage/disk/posix.py",
+    "src/txlog/engine/view/view.py", "src/txlog/api/client.py",
+}  # fmt: skip
 FILE_BYTES_MAX = 1 << 20
 FUNCTION_LINES_MAX, PARAMETERS_MAX, SLOTS_MAX = 60, 8, 14
 LARGE: dict[str, set[str]] = {
@@ -100,7 +106,9 @@ def test_module_says_what_it_owns_and_is_short() -> None:
         assert ast.get_docstring(ast.parse(file.read_text(encoding="utf-8"))), f"{file} has none"
     for file in [m.file for m in MODULES] + SCRIPTS:
         text = file.read_text(encoding="utf-8")
-        assert text.count("\n") <= LINES_MAX, f"{file} has more than {LINES_MAX} lines"
+        name = file.relative_to(ROOT).as_posix()
+        most = LINES_OF_STATE_MAX if name in WITH_STATE else LINES_MAX
+        assert text.count("\n") <= most, f"{file} has more than {most} lines"
 
 
 def test_functions_are_typed_and_public_ones_name_their_types() -> None:

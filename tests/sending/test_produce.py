@@ -10,6 +10,7 @@ import pytest
 
 from tests.engine_kit import START_MS, Bench, begin, read, send, values
 from txlog import MessageId
+from txlog.engine.model import sequences
 from txlog.engine.plan import route
 from txlog.engine.storage.journal import journal
 from txlog.engine.store import appender
@@ -108,16 +109,19 @@ def test_everything_of_a_message_comes_back(bench: Bench) -> None:
 
 
 def test_a_repeated_sequence_is_stored_once(bench: Bench) -> None:
-    """7, I-13: success, `duplicate`, the original id; gaps are allowed."""
+    """7, I-13: success, `duplicate`, the id of the newest; what was left out is no repetition."""
     producer = bench.client.producer("t", "p")
     first = producer.send(b"a", sequence_id=5, partition=0)
     again = producer.send(b"other", sequence_id=5, partition=0)
     assert (again.duplicate, again.message_id) == (True, first.message_id)
-    below = producer.send(b"other", sequence_id=2, partition=0)
-    assert (below.duplicate, below.message_id) == (True, None)
+    late = producer.send(b"late", sequence_id=2, partition=0)
+    assert (late.duplicate, late.message_id is None) == (False, False)
+    older = producer.send(b"other", sequence_id=2, partition=0)
+    assert (older.duplicate, older.message_id) == (True, None)
+    assert producer.send(b"other", sequence_id=5, partition=0).message_id == first.message_id
     producer.send(b"b", sequence_id=9, partition=0)
     assert producer.send(b"c", partition=0).duplicate is False  # last + 1
-    assert values(bench.client) == [b"a", b"b", b"c"]
+    assert values(bench.client) == [b"a", b"late", b"b", b"c"]
     assert producer.last_sequence_id() == 10
     assert producer.send(b"d", sequence_id=5, partition=1).duplicate is False  # its own scope
     assert bench.client.producer("t", "q").send(b"e", sequence_id=5, partition=0).duplicate is False
@@ -141,34 +145,115 @@ def test_bytes_are_of_what_was_stored(bench: Bench) -> None:
     assert producer.send_batch(table).bytes == 0
 
 
-def test_older_sequences_answer_with_their_ids_for_ever(bench: Bench) -> None:
-    """7: an older one is looked up in the partition: journal, parts, sealed files, restarts."""
+def test_older_sequences_are_repetitions_for_ever(bench: Bench) -> None:
+    """7: after checkpoints and restarts; only of the newest one the id is known."""
     client = bench.client
-    known: dict[int, MessageId | None] = {}
     for number in range(12):
-        known[number] = (
-            client.producer("t", "p")
-            .send(b"%d" % number, sequence_id=number, partition=0)
-            .message_id
-        )
+        last = client.producer("t", "p").send(b"%d" % number, sequence_id=number, partition=0)
         send(client, b"noise")
         if number in (3, 7):
             client.checkpoint(roll_all=number == 3)
     for restart in (False, True):
         producer = (bench.reopen() if restart else client).producer("t", "p")
-        for number, original in known.items():
+        for number in range(12):
             receipt = producer.send(b"again", sequence_id=number, partition=0)
-            assert (receipt.duplicate, receipt.message_id) == (True, original)
+            is_newest = number == 11 and not restart
+            assert receipt.message_id == (last.message_id if is_newest else None)
+            assert receipt.duplicate
         batch = pa.table({"value": [b"x"] * 14, "partition": [0] * 14, "sequence_id": range(14)})
         answer = producer.send_batch(batch)
         if not restart:
             assert (answer.messages, answer.duplicates) == (2, 12)
-            assert answer.ids()[:12] == list(known.values())
+            assert answer.ids()[:12] == [None] * 11 + [last.message_id]
             assert [one.duplicate for one in answer.receipts()] == [True] * 12 + [False] * 2
-            known[12], known[13] = answer.ids()[12:]
+            newest = answer.ids()[13]
         else:
-            assert (answer.messages, answer.ids()) == (0, list(known.values()))
+            assert (answer.messages, answer.ids()) == (0, [None] * 13 + [newest])
     assert len(values(bench.client)) == 12 + 12 + 2
+
+
+def test_a_batch_stores_what_none_before_it_has_stored(bench: Bench) -> None:
+    """7: whatever came before or between; each row of the receipt says which."""
+    producer = bench.client.producer("t", "p")
+    where: dict[int, MessageId] = {}
+
+    def repeated(*numbers: int) -> list[int]:
+        """Send a batch; returns what of it is a repetition, and checks the ids."""
+        value = [b"%d" % number for number in numbers]
+        table = pa.table({"value": value, "partition": [0] * len(value), "sequence_id": numbers})
+        newest = max(where, default=-1)
+        out = []
+        for number, receipt in zip(numbers, producer.send_batch(table).receipts(), strict=True):
+            if receipt.duplicate:
+                out.append(number)
+                assert receipt.message_id == (where[number] if number == newest else None)
+            else:
+                assert receipt.message_id is not None
+                where[number] = receipt.message_id
+        return out
+
+    assert repeated(0, 2, 4, 6) == []
+    assert repeated(1, 2, 3, 6, 7) == [2, 6]
+    bench.client.checkpoint()
+    assert repeated(4, 5, 7, 9) == [4, 7]
+    producer = bench.reopen().producer("t", "p")
+    assert repeated(*range(10)) == [0, 1, 2, 3, 4, 5, 6, 7, 9]
+    stored = {one.message_id: int(one.value or b"") for one in read(bench.client)}
+    assert stored == {place: number for number, place in where.items()}
+
+
+def test_a_batch_over_partitions_leaves_no_gaps(bench: Bench) -> None:
+    """Kills: a gap for each row that went elsewhere, and rows stored twice in another partition."""
+    client = bench.client
+    producer = client.producer("t", "p")
+
+    def batch(first: int, stop: int) -> pa.Table:
+        numbers = range(first, stop)
+        keys = [b"%d" % (number % 7) for number in numbers]
+        return pa.table({"value": keys, "key": keys, "sequence_id": numbers})
+
+    for start in range(0, 500, 50):
+        assert producer.send_batch(batch(start, start + 50)).duplicates == 0
+    numbers = range(1, 4)
+    kept = client._store.read(lambda view: [view.topic(n).producers["p"].gaps for n in numbers])
+    assert kept == [[]] * 3
+    client.admin.update_topic("t", 5)  # keys move: what they sent is stored all the same
+    again = producer.send_batch(batch(450, 550))
+    assert (again.duplicates, again.messages) == (50, 50) or again.duplicates < 50
+    assert producer.send_batch(batch(450, 550)).messages == 0
+
+
+def test_partitions_that_rows_name_are_numbered_apart(bench: Bench) -> None:
+    """Kills: a message taken for stored as another partition has its number, as of offsets."""
+    producer = bench.client.producer("t", "p")
+
+    def batch(partitions: list[int], numbers: list[int]) -> pa.Table:
+        value = [b"x"] * len(numbers)
+        return pa.table({"value": value, "partition": partitions, "sequence_id": numbers})
+
+    assert producer.send_batch(batch([0, 1, 2], [0, 1, 2])).messages == 3
+    assert producer.send_batch(batch([0, 1, 1], [1, 0, 2])).messages == 3
+    assert producer.send_batch(batch([0, 1, 2], [2, 1, 2])).duplicates == 2
+
+
+def test_a_sequence_that_was_forgotten_is_refused(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A receipt for it could be a lie; what comes later goes on, also after a restart."""
+    monkeypatch.setattr(sequences, "GAPS_MAX", 8)
+    producer = bench.client.producer("t", "p")
+    for number in range(0, 200, 10):
+        assert not producer.send(b"x", sequence_id=number, partition=0).duplicate
+    for restart in (False, True):
+        if restart:
+            producer = bench.reopen().producer("t", "p")
+        for number in (0, 5, 100):
+            with pytest.raises(LimitExceeded, match=f"sequence {number} of producer p may be"):
+                producer.send(b"x", sequence_id=number, partition=0)
+        assert producer.send(b"x", sequence_id=190, partition=0).duplicate
+        assert not producer.send(b"x", sequence_id=185 + restart, partition=0).duplicate
+        assert producer.send(b"x", sequence_id=185, partition=0).duplicate
+    assert len(values(bench.client)) == 22
 
 
 def test_the_scope_in_a_transaction_is_its_own(bench: Bench) -> None:
@@ -182,14 +267,18 @@ def test_the_scope_in_a_transaction_is_its_own(bench: Bench) -> None:
             receipt = producer.send(b"%d" % sequence, sequence_id=sequence, partition=0, txn=txn)
             assert not receipt.duplicate
         client.checkpoint()
-        for sequence, index in ((7, 3), (5, 2), (2, 1), (3, None)):
+        for sequence, index in ((7, 3), (5, None), (2, None)):
             receipt = producer.send(b"no", sequence_id=sequence, partition=0, txn=txn)
             assert (receipt.duplicate, receipt.txn_index) == (True, index)
+        late = producer.send(b"3", sequence_id=3, partition=0, txn=txn)
+        assert (late.duplicate, late.txn_index) == (False, 4)
+        assert producer.send(b"no", sequence_id=3, partition=0, txn=txn).duplicate
         assert not producer.send(b"1", sequence_id=1, partition=1, txn=txn).duplicate
     client.commit(first)
     client.abort(second)
-    assert values(client, partitions=[0]) == [b"plain", b"2", b"5", b"7"]
-    assert producer.send(b"no", sequence_id=4, partition=0).duplicate
+    assert values(client, partitions=[0]) == [b"plain", b"2", b"5", b"7", b"3"]
+    assert producer.send(b"no", sequence_id=5, partition=0).duplicate
+    assert not producer.send(b"yes", sequence_id=4, partition=0).duplicate
     assert not producer.send(b"yes", sequence_id=6, partition=0).duplicate
 
 

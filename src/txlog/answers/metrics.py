@@ -559,7 +559,7 @@ def _partition_families(view: View) -> Iterator[Family]:
     yield Family(
         "txlog_dedup_original_missing_total",
         "counter",
-        "duplicate messages whose original was not found",
+        "duplicate messages answered without an id",
         [("", labels, state.dedup_missing) for labels, state, _ in places],
     )
     yield Family(

@@ -51,9 +51,9 @@ class BatchReceipt:
         self._stored = stored
         self._in_txn = in_txn
         repeated = [
-            bytes_between(routed, piece.row_start, piece.row_start + piece.duplicates)
+            bytes_between(routed, piece.row_start + start, piece.row_start + stop)
             for piece in stored
-            if piece.duplicates
+            for start, stop in piece.repeats
         ]
         self.bytes = routed.payload_bytes - sum(repeated)
         self.duplicates = sum([piece.duplicates for piece in stored])
@@ -80,7 +80,7 @@ class BatchReceipt:
         return receipts_of(self._stored, self._routed.order, in_txn=self._in_txn)
 
     def ids(self) -> list[MessageId | None]:
-        """The id of each row; None in a transaction, or when an original is gone."""
+        """The id of each row; None in a transaction, and for older repetitions."""
         return [receipt.message_id for receipt in self.receipts()]
 
 
@@ -106,17 +106,9 @@ def receipts_of(
     """One receipt a row, in the order the rows were given; order: as of Routed."""
     out: list[SendReceipt] = []
     for piece in stored:
-        for original in piece.originals:
-            out.append(_duplicate(piece.partition, original, in_txn=in_txn))
         beyond = None if piece.beyond_ttl is None else piece.beyond_ttl.to_pylist()
-        for step in range(piece.rows - piece.duplicates):
-            lost = beyond is not None and beyond[step]
-            if in_txn:
-                index = piece.first_index + step
-                out.append(SendReceipt(piece.partition, None, index, False, lost))
-            else:
-                where = MessageId(piece.ledger, piece.first_entry + step)
-                out.append(SendReceipt(piece.partition, where, None, False, lost))
+        for row, place in enumerate(piece.places()):
+            out.append(_receipt_of(piece, row, place, beyond, in_txn=in_txn))
     if order is None:
         return out
     ordered = list(out)
@@ -125,10 +117,22 @@ def receipts_of(
     return ordered
 
 
-def _duplicate(partition: int, original: MessageId | None, *, in_txn: bool) -> SendReceipt:
-    if in_txn and original is not None:
-        return SendReceipt(partition, None, original.index, True)
-    return SendReceipt(partition, original, None, True)
+def _receipt_of(
+    piece: SliceReceipt, row: int, place: int | None, beyond: list[bool] | None, *, in_txn: bool
+) -> SendReceipt:
+    """The receipt of a row; place: among those that were stored, None: it is a repetition."""
+    if place is None:
+        original = None
+        if piece.original is not None and piece.original[0] == row:
+            original = piece.original[1]
+        if in_txn and original is not None:
+            return SendReceipt(piece.partition, None, original.index, True)
+        return SendReceipt(piece.partition, original, None, True)
+    is_beyond = beyond is not None and beyond[place]
+    if in_txn:
+        return SendReceipt(piece.partition, None, piece.first_index + place, False, is_beyond)
+    where = MessageId(piece.ledger, piece.first_entry + place)
+    return SendReceipt(piece.partition, where, None, False, is_beyond)
 
 
 class LargeReceipt:
@@ -164,5 +168,5 @@ class LargeReceipt:
         ]
 
     def ids(self) -> list[MessageId | None]:
-        """Its id; None in a transaction, or when an original is gone."""
+        """Its id; None in a transaction, and for an older repetition."""
         return [self._placed.message_id]

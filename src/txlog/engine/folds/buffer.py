@@ -2,7 +2,8 @@
 
 Ledger: the partition's _txnlog. Ops
   LedgerRolled (role s; the first makes the sidecar), LedgerSealed, LedgerTrimmed, Compacted,
-  BufferAppended, ChunksAppended, BufferCommitted, BufferAborted, BufferWatermark.
+  BufferAppended, BufferSequencesStored, ChunksAppended, BufferCommitted, BufferAborted,
+  BufferWatermark.
 
 It holds the ranges of each open transaction, and for every marker of the partition the rows that it
 made visible: `markers[ledger]` rises by entry, so a marker is found by bisection.
@@ -26,13 +27,14 @@ from typing import Any, Final, NamedTuple, cast
 
 import msgspec
 
-from txlog.engine.model.codec import array_head
+from txlog.engine.model import sequences
 from txlog.engine.model.fold import Fold, broken, unexpected
 from txlog.engine.model.ops import (
     NO_TIME,
     BufferAborted,
     BufferAppended,
     BufferCommitted,
+    BufferSequencesStored,
     BufferWatermark,
     ChunksAppended,
     Compacted,
@@ -40,6 +42,7 @@ from txlog.engine.model.ops import (
     LedgerSealed,
     LedgerTrimmed,
     Op,
+    array_head,
 )
 from txlog.engine.model.ranges import Moves, Range, moved, moved_row
 from txlog.engine.model.schedule import times_from
@@ -47,8 +50,21 @@ from txlog.engine.model.schedule import times_from
 BLOCK: Final = 1024  # markers that are encoded together
 
 
+class LastSent(msgspec.Struct, array_like=True, gc=False):
+    """What a producer sent to a transaction here (model/sequences).
+
+    index: of the message with the sequence `row`; row -1: with the last one
+    """
+
+    sequence: int
+    index: int
+    gaps: list[int] = []
+    unknown: int = -1
+    row: int = -1
+
+
 class Held(msgspec.Struct, array_like=True, gc=False):
-    """What an open transaction has here; producers: name -> (last sequence, its index).
+    """What an open transaction has here.
 
     sizes: payload bytes by ledger, once it has rows in more than one; delayed: with a deliver_at;
     watermarks: rows of watermarks, which are no messages
@@ -57,7 +73,7 @@ class Held(msgspec.Struct, array_like=True, gc=False):
     ranges: list[Range] = []
     count: int = 0
     payload_bytes: int = 0
-    producers: dict[str, tuple[int, int]] = {}
+    producers: dict[str, LastSent] = {}
     first_ms: int = 0
     sizes: dict[int, int] | None = None
     delayed: int = 0
@@ -307,7 +323,8 @@ def _chunks_appended(state: Buffer, lsn: int, time_ms: int, op: ChunksAppended) 
     held.count += 1
     held.payload_bytes += op.payload_bytes
     if op.producer is not None and not op.plain:
-        held.producers[op.producer] = (op.last_sequence, held.count)
+        runs = [op.last_sequence, op.last_sequence]
+        _store_sequences(held, lsn, op.producer, runs, op.last_sequence)
     held.delayed += op.deliver_at is not None
     state.ledgers.insert(
         -1, SidecarLedger(ledger, 1, op.payload_bytes, time_ms, open_txns=1, sealed=True)
@@ -350,10 +367,29 @@ def _appended(state: Buffer, lsn: int, time_ms: int, op: BufferAppended) -> None
     held.payload_bytes += size
     if held.sizes is not None:
         held.sizes[ledger] = held.sizes.get(ledger, 0) + size
-    if op.producer is not None:
-        held.producers[op.producer] = (op.last_sequence, held.count)
+    if op.producer is not None and op.last_sequence >= 0:
+        sent = held.producers.get(op.producer)
+        if sent is None:
+            held.producers[op.producer] = LastSent(op.last_sequence, held.count)
+        else:
+            sent.sequence, sent.index, sent.row = op.last_sequence, held.count, -1
     if op.times:
         held.delayed += op.rows - times_from(op.times).count(NO_TIME)
+
+
+def _sequences_stored(state: Buffer, lsn: int, time_ms: int, op: BufferSequencesStored) -> None:
+    held = _known(state, time_ms, op.coordinator, op.sequence)
+    _store_sequences(held, lsn, op.producer, op.runs, op.row)
+
+
+def _store_sequences(held: Held, lsn: int, producer: str, runs: list[int], row: int) -> None:
+    """Store sequences of the messages that the transaction got last."""
+    sent = held.producers.setdefault(producer, LastSent(-1, 0))
+    last = sent.sequence
+    if not runs or not sequences.store(sent, runs):
+        raise broken("buffer", lsn, f"producer {producer} repeats a sequence")
+    if sent.sequence > last:
+        sent.index, sent.row = held.count, row
 
 
 def _take(state: Buffer, lsn: int, coordinator: int, sequence: int, last: SidecarLedger) -> Held:
@@ -547,6 +583,7 @@ def find_marker(state: Buffer, ledger: int, entry: int) -> Marker | None:
 # Looked up by the type of the op: a chain of isinstance would cost more than the ops do.
 _TAKES: dict[type, Callable[[Buffer, int, int, Any], None]] = {
     BufferAppended: _appended,
+    BufferSequencesStored: _sequences_stored,
     ChunksAppended: _chunks_appended,
     BufferWatermark: _watermark,
     BufferCommitted: _take_buffer_committed,

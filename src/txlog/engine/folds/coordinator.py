@@ -26,7 +26,6 @@ from typing import Any, Final
 
 import msgspec
 
-from txlog.engine.model.codec import map_head
 from txlog.engine.model.fold import Fold, broken, unexpected
 from txlog.engine.model.ops import (
     CounterRaised,
@@ -37,6 +36,7 @@ from txlog.engine.model.ops import (
     SubscriptionAdded,
     TxnOpened,
     TxnsForgotten,
+    map_head,
 )
 
 BLOCK: Final = 128  # ended transactions that are encoded together

@@ -2,12 +2,12 @@
 
 Ledger: the partition. Ops
   LedgerRolled (old 0: the first ledger), LedgerSealed, LedgerTrimmed, Appended, CommitMarker,
-  ProducerOpened, ProducersForgotten, Deduplicated, DelaysCounted, WatermarkSet,
+  SequencesStored, ProducerOpened, ProducersForgotten, Deduplicated, DelaysCounted, WatermarkSet,
   WatermarkIdled, WatermarkSnapshot, Adopted, PartitionCompacted, SchemaMismatched.
 
 Invariants
   1. Entries of a ledger are numbered from 0 without gaps; ledger ids of a partition rise.
-  2. A producer's last sequence never falls.
+  2. A producer's last sequence never falls; what lies below it is stored, but for its gaps.
   3. Only the oldest ledger goes, never the open one; counts are those of the ledgers that are left.
   4. A horizon never falls; what was compacted up to it outlives the ledgers it came from.
 Source: PIP-6 (deduplication by producer name and sequence), spec/transactions 7.
@@ -16,10 +16,11 @@ Source: PIP-6 (deduplication by producer name and sequence), spec/transactions 7
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
+from txlog.engine.model import sequences
 from txlog.engine.model.fold import Fold, broken, unexpected
 from txlog.engine.model.ops import (
     Adopted,
@@ -36,10 +37,13 @@ from txlog.engine.model.ops import (
     ProducerOpened,
     ProducersForgotten,
     SchemaMismatched,
+    SequencesStored,
     WatermarkIdled,
     WatermarkSet,
     WatermarkSnapshot,
 )
+
+GAPS_MAX: Final = 262_144  # of all producers of a partition
 
 
 class LedgerEnd(msgspec.Struct, array_like=True, gc=False):
@@ -58,8 +62,11 @@ class LedgerEnd(msgspec.Struct, array_like=True, gc=False):
 class LastSent(msgspec.Struct, array_like=True, gc=False):
     """What a producer sent last: its sequence and the position of that message.
 
-    sequence -1: opened, and nothing sent yet; epoch is kept in the first partition only
-    index:       1 when the entry is the marker of a large message
+    sequence -1:   opened, and nothing sent yet; epoch is kept in the first partition only
+    index:         1 when the entry is the marker of a large message
+    gaps, unknown: what is not stored below it, and up to where that is forgotten (model/sequences)
+    row:           the sequence of the message at the position, -1: `sequence`. It is lower where
+                   later ones of a batch went to other partitions
     """
 
     sequence: int
@@ -68,6 +75,9 @@ class LastSent(msgspec.Struct, array_like=True, gc=False):
     time_ms: int
     epoch: int = 0
     index: int = 0
+    gaps: list[int] = []
+    unknown: int = -1
+    row: int = -1
 
 
 class Compaction(msgspec.Struct, array_like=True, gc=False):
@@ -98,6 +108,7 @@ class Topic(msgspec.Struct, array_like=True):
     delays_beyond_ttl: int = 0
     compaction: Compaction | None = None
     mismatched: int = 0  # messages that do not fit the schema
+    gaps: int = 0  # of all producers, at most GAPS_MAX
 
 
 def apply(state: Topic, lsn: int, time_ms: int, op: Op) -> None:
@@ -143,7 +154,7 @@ def _appended(state: Topic, lsn: int, time_ms: int, op: Appended) -> None:
     _grow(state, lsn, time_ms, op.ledger, op.first_entry, op.rows, op.rows, op.payload_bytes)
     last = op.first_entry + op.rows - 1
     state.last_message = (op.ledger, last, 0)
-    if op.producer is not None:
+    if op.producer is not None and op.last_sequence >= 0:
         _sent(state, lsn, time_ms, op.producer, op.last_sequence, (op.ledger, last, 0))
 
 
@@ -164,11 +175,33 @@ def _adopted(state: Topic, lsn: int, time_ms: int, op: Adopted) -> None:
 
 
 def _sent(state: Topic, lsn: int, time_ms: int, producer: str, sequence: int, where: Mark) -> None:
-    known = state.producers.get(producer)
-    if known is not None and sequence <= known.sequence:
+    """Take the last of sequences that all follow the one before without a gap."""
+    sent = state.producers.get(producer)
+    if sent is None:
+        state.producers[producer] = LastSent(sequence, where[0], where[1], time_ms, 0, where[2])
+        return
+    if sequence <= sent.sequence:
         raise broken("topic", lsn, f"producer {producer} repeats a sequence")
-    epoch = 0 if known is None else known.epoch
-    state.producers[producer] = LastSent(sequence, where[0], where[1], time_ms, epoch, where[2])
+    sent.sequence, sent.time_ms, sent.row = sequence, time_ms, -1
+    sent.ledger, sent.entry, sent.index = where
+
+
+def _sequences_stored(state: Topic, lsn: int, time_ms: int, op: SequencesStored) -> None:
+    sent = state.producers.setdefault(op.producer, LastSent(-1, 0, -1, time_ms))
+    last, before = sent.sequence, len(sent.gaps)
+    if not op.runs or not sequences.store(sent, op.runs):
+        raise broken("topic", lsn, f"producer {op.producer} repeats a sequence")
+    sent.time_ms = time_ms
+    if sent.sequence > last:
+        assert state.last_message is not None  # the op before this one has appended it
+        ledger, entry, count = state.last_message
+        sent.ledger, sent.entry, sent.index, sent.row = ledger, entry, min(count, 1), op.row
+    state.gaps += (len(sent.gaps) - before) // 2
+    if state.gaps > GAPS_MAX:
+        most = max(state.producers.values(), key=lambda known: len(known.gaps))
+        dropped = len(most.gaps) // 4
+        sequences.forget(most, dropped)
+        state.gaps -= dropped
 
 
 def _named(
@@ -179,7 +212,8 @@ def _named(
         _opened(state, lsn, time_ms, op)
     elif isinstance(op, ProducersForgotten):
         for name in op.producers:
-            state.producers.pop(name, None)
+            gone = state.producers.pop(name, None)
+            state.gaps -= 0 if gone is None else len(gone.gaps) // 2
     else:
         state.dedup_dropped += op.dropped
         state.dedup_missing += op.missing
@@ -255,6 +289,7 @@ _TAKES: dict[type, Callable[[Topic, int, int, Any], None]] = {
     CommitMarker: _take_commit_marker,
     LedgerRolled: _take_ledger_rolled,
     LedgerSealed: _take_ledger_sealed,
+    SequencesStored: _sequences_stored,
     ProducerOpened: _named,
     ProducersForgotten: _named,
     Deduplicated: _named,

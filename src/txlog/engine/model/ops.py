@@ -17,6 +17,7 @@ apache/pulsar#12267, spec/watermarks 3, 7 and 8.
 
 # Without `from __future__ import annotations`: the decoder would evaluate the text of every
 # annotation of every op, which costs each command 2.4 ms.
+import re
 from typing import Final
 
 import msgspec
@@ -42,7 +43,7 @@ from txlog.engine.model.routes import (
     returns,
 )
 from txlog.engine.storage.segment import FileRef
-from txlog.errors import Corruption
+from txlog.errors import Corruption, InvalidArgument
 
 
 class Adopted(Routed, tag="adpt", frozen=True):
@@ -801,6 +802,8 @@ class TxnsForgotten(OfCoordinator, tag="forg", frozen=True):
 class Appended(OfTopic, tag="app", frozen=True):
     """Plain messages: rows row_start.. of the frame are entries first_entry.. of the ledger.
 
+    last_sequence: that of the last one; all below it that were not stored before are so now. -1: a
+                   SequencesStored behind this op says which
     times: int64 little endian, the deliver_at of each, NO_TIME for none; null: none has one
     """
 
@@ -819,6 +822,19 @@ class Appended(OfTopic, tag="app", frozen=True):
 
     def components(self) -> tuple[Component, ...]:
         return (self.home(), *self.others())
+
+
+class SequencesStored(OfTopic, tag="seqs", frozen=True):
+    """Sequences of the messages that the op before this one appended, where some were left out.
+
+    runs: first and last of each run, flat, rising; none of them was stored before
+    row:  of the last message, if later ones of its batch are in other partitions; -1: the last run
+    """
+
+    partition: int
+    producer: str
+    runs: list[int]
+    row: int = -1
 
 
 class ProducerOpened(OfTopic, tag="prod", frozen=True):
@@ -868,7 +884,7 @@ class CommitMarker(OfTopic, tag="mark", frozen=True):
 class BufferAppended(OfBuffer, tag="bapp", frozen=True):
     """Messages of an open transaction, in the sidecar; the first has index first_index (from 1).
 
-    times: as in Appended
+    last_sequence, times: as in Appended, with BufferSequencesStored
     """
 
     partition: int
@@ -889,6 +905,17 @@ class BufferAppended(OfBuffer, tag="bapp", frozen=True):
 
     def components(self) -> tuple[Component, ...]:
         return (self.home(), *self.others())
+
+
+class BufferSequencesStored(OfBuffer, tag="bseq", frozen=True):
+    """As SequencesStored, of messages that an open transaction got by the op before this one."""
+
+    partition: int
+    coordinator: int
+    sequence: int
+    producer: str
+    runs: list[int]
+    row: int = -1
 
 
 class ChunksAppended(Routed, tag="chnk", frozen=True):
@@ -955,7 +982,7 @@ class BufferAborted(OfBuffer, tag="babo", frozen=True):
 
 
 class Deduplicated(OfTopic, tag="dup", frozen=True):
-    """Messages existed already and were not stored; for `missing` the original was not found."""
+    """Messages existed already and were not stored; for `missing` the answer had no id."""
 
     partition: int
     dropped: int
@@ -976,6 +1003,7 @@ Op = (
     | DelaysCounted | WatermarkSet | WatermarkIdled | WatermarkSnapshot | BufferWatermark
     | WatermarkEmitted | Adopted | BatchRecorded | PlaceAdded | Offloaded | LossAccepted
     | ClockNoted | PartitionCompacted | SchemaAdded | SchemasDeleted | SchemaMismatched
+    | SequencesStored | BufferSequencesStored
 )  # fmt: skip
 
 _encoder = msgspec.msgpack.Encoder()
@@ -995,3 +1023,71 @@ def decode_ops(data: bytes, *, lsn: int) -> list[Op]:
         raise Corruption(
             f"frame {lsn} holds an op this version cannot read: {exc}", lsn=lsn, code=602
         ) from exc
+
+
+# --- ops to be written ---------------------------------------------------------------------------
+
+# An op takes what a caller gave, whatever its type. A float or a bool where a reader expects an
+# integer would be written like any other value, and nobody could open the store after that.
+
+# They hold nothing but what folds have, which was read back when it came.
+_OF_FOLDS = frozenset([
+    StatusUpdated, CommitMarker, BufferCommitted, BufferAborted, PendingCommitted, PendingAborted,
+])  # fmt: skip
+_HEADS = {0xDC: 3, 0xDD: 5}  # bytes before the items of an array in msgpack, by its first; else 1
+_PLACE = re.compile(r" - at `\$\[(\d+)\]\[(\d+)\](.*)`$")
+
+
+def encode_readable(ops: list[Op]) -> bytes:
+    """The bytes of a frame's ops, after checking that they can be read back.
+
+    cost:   0.5 us for a small op, 6 us for a whole transaction
+    raises: InvalidArgument, naming the field
+    """
+    try:
+        data = encode_ops(ops)
+        if not _OF_FOLDS.issuperset(map(type, ops)):
+            decode_ops(data, lsn=0)
+    except Corruption as error:
+        raise _refused(ops, str(error.__cause__)) from error
+    except (TypeError, ValueError, OverflowError) as error:  # a type msgpack does not know
+        raise _refused(ops, str(error)) from error
+    return data
+
+
+def joined(parts: list[bytes], count: int) -> bytes:
+    """Several encoded lists of ops as one, byte for byte as if it had been encoded at once.
+
+    count: the ops of all
+    """
+    if len(parts) == 1:
+        return parts[0]
+    return b"".join([array_head(count), *(part[_HEADS.get(part[0], 1) :] for part in parts)])
+
+
+def array_head(items: int) -> bytes:
+    """What msgpack writes before the items of an array; dumps join encoded items with it."""
+    if items < 1 << 4:
+        return bytes((0x90 | items,))
+    if items < 1 << 16:
+        return b"\xdc" + items.to_bytes(2, "big")
+    return b"\xdd" + items.to_bytes(4, "big")
+
+
+def map_head(items: int) -> bytes:
+    """What msgpack writes before the items of a map."""
+    if items < 1 << 4:
+        return bytes((0x80 | items,))
+    if items < 1 << 16:
+        return b"\xde" + items.to_bytes(2, "big")
+    return b"\xdf" + items.to_bytes(4, "big")
+
+
+def _refused(ops: list[Op], why: str) -> InvalidArgument:
+    place = _PLACE.search(why)
+    if place is None:
+        return InvalidArgument(f"an argument cannot be stored: {why}")
+    op = ops[int(place[1])]
+    name = op.__struct_fields__[int(place[2]) - 1]  # its tag is the first element
+    shown = "holds a value of another type" if place[3] else f"is {getattr(op, name)!r}"
+    return InvalidArgument(f"{name} {shown}: {why[:1].lower()}{why[1 : place.start()]}")

@@ -10,7 +10,6 @@ Contents:
     damage         damaged files: what of a partition can still be shown
     delayed/       which delayed messages are due, and which are to come
     lookup         finding what a call names, or refusing what does not exist
-    originals      where the original of a repeated message lies
     participants   what remains to be done to end a transaction, and where it can be done now
     policies       which policy holds: the topic's, else its namespace's, else the store's
     reading/       visible rows after a position

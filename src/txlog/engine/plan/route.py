@@ -54,6 +54,7 @@ class Routed(msgspec.Struct, frozen=True, gc=False):
 
     rows:      the batch, or a single message that need not be one
     has_times: it has a column of times of delivery, or of delays
+    is_spread: keys and the turn sent it to several partitions; its rows do not name them
     """
 
     rows: pa.RecordBatch | OneRow
@@ -61,6 +62,7 @@ class Routed(msgspec.Struct, frozen=True, gc=False):
     order: pa.Array | None
     payload_bytes: int
     has_times: bool = False
+    is_spread: bool = False
 
     @property
     def batch(self) -> pa.RecordBatch:
@@ -263,7 +265,7 @@ def route(
         size = _payload_bytes(offsets, at, end)
         slices.append(PartitionSlice(partition, at, end - at, size))
         at = end
-    return Routed(batch, slices, order, total, shape.has_times)
+    return Routed(batch, slices, order, total, shape.has_times, wanted is None)
 
 
 def _groups(target: pa.Array, partitions: int) -> list[tuple[int, int]] | None:

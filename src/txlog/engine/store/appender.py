@@ -16,9 +16,8 @@ import pyarrow as pa
 from txlog.clock import Instant
 from txlog.engine.decide.draft import Decision
 from txlog.engine.decide.transactions.sweep import Uses
-from txlog.engine.model.codec import encode_readable, joined
 from txlog.engine.model.one_row import OneRow
-from txlog.engine.model.ops import Op
+from txlog.engine.model.ops import Op, encode_readable, joined
 from txlog.engine.model.schema import encode_rows
 from txlog.engine.storage.disk.protocol import Disk
 from txlog.engine.storage.journal.file import RawFrame, frame_nowhere

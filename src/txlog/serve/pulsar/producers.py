@@ -69,7 +69,6 @@ ITEM_BYTES: Final = 1 << 10  # what a message that waits costs beside its payloa
 # that has its name from a server, which nobody continues by sequences, is told one far beyond. One
 # that was named has to be told the truth; it is fenced when it does that.
 APART: Final = 1 << 32
-SKIPPED_MAX: Final = 20_000  # numbers that a producer may leave out and still send, all told
 
 
 class Shared:
@@ -98,8 +97,6 @@ class WireProducer:
         self.chunks: Chunks | None = None
         self.restart: int | None = None
         self._highest = -1
-        self._last = -1  # number that is stored, or came since
-        self._skipped: set[int] = set()  # lower ones that are not, and have not come
 
     def has_begun_anew(self, body: Proto) -> bool:
         """Whether this SEND is another message under a number that came before."""
@@ -108,36 +105,6 @@ class WireProducer:
         found = bool(body.sequence_id == self.restart <= self._highest)
         self._highest = max(self._highest, body.sequence_id, body.highest_sequence_id)
         return found
-
-    def begin(self, last: int) -> None:
-        """The last number that its name has stored."""
-        self._last = last
-
-    def is_overtaken(self, numbers: list[int]) -> bool:
-        """Whether a SEND is new although one with later numbers came before it.
-
-        Clients that make batches send some messages ahead of those before them: what has a time of
-        delivery is in no batch, and a batch may have one key only. On a connection each SEND comes
-        once, so a number that was left out, of those that nobody had stored when the producer was
-        opened, is that of a new message.
-        """
-        last, skipped = self._last, self._skipped
-        if numbers[0] == last + 1 and numbers[-1] == last + len(numbers):  # as most are
-            self._last = numbers[-1]
-            return False
-        is_new = all(one > last or one in skipped for one in numbers)
-        is_late = numbers[0] <= last
-        for one in numbers:
-            if one > last:
-                if one - last + len(skipped) > SKIPPED_MAX:  # its application numbers them
-                    skipped.clear()
-                else:
-                    skipped.update(range(last + 1, one))
-                last = one
-            else:
-                skipped.discard(one)
-        self._last = last
-        return is_late and is_new
 
 
 class Chunks:
@@ -274,7 +241,6 @@ async def open_producer(connection: Connection, body: Proto, rest: memoryview) -
     made = WireProducer(body.producer_id, shared, partition, shown, mode, now_ms)
     room.producers[body.producer_id] = made
     last = await connection.client.run(partial(_last_sequence, topic, partition, shared.name))
-    made.begin(last)
     if body.epoch and body.producer_name:
         if not body.user_provided_producer_name:
             last += APART
@@ -455,9 +421,8 @@ def _send(connection: Connection, one: WireProducer, body: Proto, message: Check
         told = partial(_told, connection, one, body)
         columns = rows_of(head, data)
         one.messages += len(columns.values)
-        is_new = txn is None and one.is_overtaken(columns.sequences)
         size = len(data) + ITEM_BYTES
-        item = Item(columns, one.partition, size, told, txn, is_new=is_new)
+        item = Item(columns, one.partition, size, told, txn)
     one.payload_bytes += item.size - ITEM_BYTES
     connection.listener.sends.put(one.shared.lane, item)
 

@@ -6,9 +6,9 @@
    producer it has one batch, or messages that came without one and are marked as such, so that the
    rows of a SEND can be told from those of the next (ids). All frames of a group share the flush.
 2. A producer's messages are stored in the order they came. A receipt says that they are durable.
-3. After a SEND that is refused nothing more of its producer is stored, not even what is queued: the
-   client may send it again, and behind later ones it would count as a duplicate, with a receipt and
-   never stored. Its producer is closed, comes again, and goes on; other producers notice nothing.
+3. After a SEND that is refused nothing more of its producer is stored, not even what is queued:
+   messages would change their order when the client sends it again. The server closes the producer;
+   its client opens it again and goes on. Other producers notice nothing.
 4. When the store fails, all of the group fail with it.
 """
 
@@ -53,13 +53,11 @@ class Item:
 
     large: the value of a message that came in chunks, and what goes with it, instead of columns
     wrong: why it cannot be stored, instead of either: it is refused when it is its turn
-    is_new: it is no repetition, although its client has sent later numbers before it
     """
 
     __slots__ = (
         "acting",
         "columns",
-        "is_new",
         "large",
         "partition",
         "size",
@@ -77,10 +75,8 @@ class Item:
         txn: TxnId | None = None,
         large: dict[str, Any] | None = None,
         wrong: TxlogError | None = None,
-        is_new: bool = False,
     ) -> None:
         self.columns, self.partition, self.size, self.told = columns, partition, size, told
-        self.is_new = is_new
         self.txn, self.large, self.wrong = txn, large, wrong
         self.acting = ACTING.get()  # whose it is: the task that stores it is nobody's
 
@@ -93,7 +89,7 @@ class Item:
     def is_plain(self) -> bool:
         """It is a message without a batch, and may be one of many in a frame."""
         columns = self.columns
-        return columns is not None and columns.is_alone and not (self.is_apart or self.is_new)
+        return columns is not None and columns.is_alone and not self.is_apart
 
 
 class Lane:
@@ -313,7 +309,7 @@ class _Rows:
             raise ProducerBusy(BEHIND.message)
         producer = self.lane.producer
         topic, routed = producer._routed(view, self._routing)
-        return produce.Outgoing(topic, routed, producer._named, self.items[0].is_new)
+        return produce.Outgoing(topic, routed, producer._named)
 
     def decided(self, answer: object) -> None:
         """What a frame does with them, as far as is known: those of later frames look at it."""
@@ -331,12 +327,12 @@ class _Rows:
                 yield item, None, BEHIND if self.is_behind else answer
         elif len(items) == 1:
             [piece] = answer
-            yield items[0], _first(piece, 0), None
+            yield items[0], _id_of(piece, 0, piece.places()[0]), None
         else:
             for piece in answer:
-                mine = (one for one in items if one.partition == piece.partition)
-                for at, item in enumerate(mine):
-                    yield item, _first(piece, at), None
+                mine = [item for item in items if item.partition == piece.partition]
+                for row, (item, place) in enumerate(zip(mine, piece.places(), strict=True)):
+                    yield item, _id_of(piece, row, place), None
 
 
 def _rows_of(items: list[Item]) -> pa.RecordBatch:
@@ -344,11 +340,12 @@ def _rows_of(items: list[Item]) -> pa.RecordBatch:
     return rows_of_all([one for one in columns if one is not None], [it.partition for it in items])
 
 
-def _first(piece: produce.SliceReceipt, at: int) -> MessageId | None:
-    """The id of message `at` of a slice."""
-    if at < piece.duplicates:
-        return piece.originals[at]
-    return MessageId(piece.ledger, piece.first_entry + at - piece.duplicates)
+def _id_of(piece: produce.SliceReceipt, row: int, place: int | None) -> MessageId | None:
+    """The id of a row of a slice; None: of an older repetition nobody knows it."""
+    if place is not None:
+        return MessageId(piece.ledger, piece.first_entry + place)
+    original = piece.original
+    return original[1] if original is not None and original[0] == row else None
 
 
 class _Frame:
@@ -430,7 +427,8 @@ class _InTxn:
 def _placed(item: Item, stored: list[produce.SliceReceipt]) -> Stored:
     """The place in the sidecar: the message gets its id when the transaction is committed."""
     [piece] = stored
-    return item, MessageId(piece.ledger, piece.first_entry), None
+    is_stored = piece.duplicates < piece.rows
+    return item, MessageId(piece.ledger, piece.first_entry) if is_stored else None, None
 
 
 def _singly(lane: Lane, item: Item) -> Stored:

@@ -16,6 +16,7 @@ import msgspec
 
 from txlog.clock import Instant
 from txlog.engine.decide.draft import Decision, Draft
+from txlog.engine.decide.sending.dedup import check_known
 from txlog.engine.decide.sending.deliver_at import Delays
 from txlog.engine.decide.sending.producers import Named, check_producer, last_sent, make_room
 from txlog.engine.decide.sending.send import check_room, count_large
@@ -23,6 +24,7 @@ from txlog.engine.decide.transactions.enter import NewTxn, Use, enter, open_txn
 from txlog.engine.folds import buffer as buffers
 from txlog.engine.folds.catalog import Topic, numbers, topic_of
 from txlog.engine.folds.coordinator import COMMITTED, COMMITTING, OPEN, Txn
+from txlog.engine.model import sequences
 from txlog.engine.model.ops import (
     BufferCommitted,
     ChunksAppended,
@@ -30,10 +32,12 @@ from txlog.engine.model.ops import (
     Deduplicated,
     DelaysCounted,
     LedgerReserved,
+    Op,
     PartitionAdded,
+    SequencesStored,
     StatusUpdated,
 )
-from txlog.engine.plan.originals import find_in_txn, find_plain
+from txlog.engine.model.sequences import Sequences
 from txlog.engine.plan.participants import check_available
 from txlog.engine.storage.segment import FileRef
 from txlog.engine.view.view import View
@@ -126,6 +130,11 @@ def append(
     side_ledger, side_entry = draft.take_entries(number, "s", 1)
     ledger, entry = draft.take_entries(number, "p", 1)
     markers = [(number, ledger, entry, 1)]
+    runs = [sequence, sequence]
+    is_next = sequences.is_next(view.topic(number).producers.get(producer or ""), runs)
+    noted: list[Op] = []
+    if producer is not None and not is_next:
+        noted.append(SequencesStored(number, producer, runs))
     draft.ops += [
         StatusUpdated(*pair, OPEN, COMMITTING, None, 1, 0, markers),
         CommitMarker(
@@ -135,10 +144,11 @@ def append(
             *pair,
             1,
             made.payload_bytes,
-            producer,
-            -1 if producer is None else sequence,
+            None if noted else producer,
+            -1 if producer is None or noted else sequence,
             int(due.deliver_at is not None),
         ),
+        *noted,
         BufferCommitted(number, *pair, side_ledger, side_entry, ledger, entry),
         StatusUpdated(*pair, COMMITTING, COMMITTED),
         *due.warnings(),
@@ -157,12 +167,13 @@ def _plain(
     check_available(view, topic, number)
     if to.named is None:
         return number, -1 if to.sequence is None else to.sequence, None
-    known = last_sent(draft, now, number, to.named.name)
-    last = -1 if known is None else known.sequence
-    sequence = _sequence(to, last)
-    if sequence > last:
+    sent = last_sent(draft, now, number, to.named.name)
+    sequence = _sequence(to, sent)
+    if sent is None or sequences.fresh(sent, [sequence, sequence]):
         return number, sequence, None
-    original = find_plain(view, number, to.named.name, sequence)
+    original = None
+    if sequence == sequences.placed(sent):
+        original = MessageId(sent.ledger, sent.entry, sent.index)
     draft.ops.append(Deduplicated(number, 1, int(original is None)))
     return number, sequence, LargeOutcome(message_id=original, duplicate=True)
 
@@ -243,13 +254,11 @@ def _in_txn(
     if to.named is None:
         return number, -1 if to.sequence is None else to.sequence, None
     held = buffers.find_held(view.buffer(number), txn.coordinator, txn.sequence)
-    last, last_index = -1, 0
-    if held is not None:
-        last, last_index = held.producers.get(to.named.name, (-1, 0))
-    sequence = _sequence(to, last)
-    if sequence > last:
+    sent = None if held is None else held.producers.get(to.named.name)
+    sequence = _sequence(to, sent)
+    if sent is None or sequences.fresh(sent, [sequence, sequence]):
         return number, sequence, None
-    index = last_index if sequence == last else find_in_txn(view, held, to.named.name, sequence)
+    index = sent.index if sequence == sequences.placed(sent) else None
     draft.ops.append(Deduplicated(number, 1, int(index is None)))
     return number, sequence, LargeOutcome(index=index, duplicate=True)
 
@@ -257,11 +266,14 @@ def _in_txn(
 # --- both -------------------------------------------------------------------------------------
 
 
-def _sequence(to: Address, last: int) -> int:
+def _sequence(to: Address, sent: Sequences | None) -> int:
+    """The sequence of the message: its own, or the next; raises InvalidMessage, LimitExceeded."""
+    assert to.named is not None
     if to.sequence is None:
-        return last + 1
+        return 0 if sent is None else sent.sequence + 1
     if to.sequence < 0:
         raise InvalidMessage("a sequence id is missing or negative", hint="number every message")
+    check_known(to.named.name, sent, to.sequence)
     return to.sequence
 
 

@@ -3,9 +3,10 @@
     plain send                  scope (partition, producer name), as long as the settings keep it
     send in a transaction       scope (transaction, producer name, partition)
 
-A sequence at or below the last one of its scope is a duplicate: the call succeeds, nothing is
-stored, and the original id is returned. A batch is one frame and gets one answer a row; what
-several producers have to send can be one frame, too. Large messages are in `large`.
+A sequence that is stored in its scope is a repetition: the call succeeds, nothing is stored, and of
+the newest message of the producer the original id is returned (`dedup`). A batch is one frame and
+gets one answer a row; what several producers have to send can be one frame, too. Large messages are
+in `large`.
 Source: PIP-31 "Produce in a transaction", PIP-6.
 """
 
@@ -19,7 +20,7 @@ import pyarrow as pa
 
 from txlog.clock import Instant
 from txlog.engine.decide.draft import Decision, Draft
-from txlog.engine.decide.sending import producers
+from txlog.engine.decide.sending import dedup, producers
 from txlog.engine.decide.sending.deliver_at import Delays, delays_of
 from txlog.engine.decide.transactions import enter
 from txlog.engine.folds import buffer as buffers
@@ -29,11 +30,12 @@ from txlog.engine.model.ops import (
     NO_TIME,
     Appended,
     BufferAppended,
+    BufferSequencesStored,
     Deduplicated,
     PartitionAdded,
     SchemaMismatched,
+    SequencesStored,
 )
-from txlog.engine.plan import originals as flow_originals
 from txlog.engine.plan.participants import check_available
 from txlog.engine.plan.records import ENFORCE, typing_of, unchecked
 from txlog.engine.plan.route import PartitionSlice, Routed, as_batch
@@ -53,6 +55,7 @@ from txlog.settings import TXN_MESSAGES_MAX, Settings
 from txlog.startup import compute as pc
 
 if TYPE_CHECKING:
+    from txlog.engine.decide.sending.dedup import Fresh, Rows
     from txlog.engine.decide.sending.producers import Named
     from txlog.engine.decide.transactions.enter import Use
     from txlog.engine.folds.coordinator import Txn
@@ -63,33 +66,44 @@ _NO_TIME = pa.scalar(NO_TIME, pa.int64())
 class SliceReceipt(msgspec.Struct, frozen=True, gc=False):
     """What became of one slice of a routed batch.
 
-    The first `duplicates` rows of the slice were stored already; their ids are in `originals`, or
-    None where the original can no longer be found. In a transaction only the index counts.
+    repeats:    rows of the slice that were stored before; of `original` (row, id) the id is known.
+                In a transaction only its index counts
     beyond_ttl: of the rows that were stored, those that will expire before they are due
     """
 
     partition: int
     row_start: int
     rows: int
-    duplicates: int
-    originals: list[MessageId | None]
+    repeats: Sequence[Rows]
+    original: tuple[int, MessageId] | None
     ledger: int
     first_entry: int
     first_index: int
     beyond_ttl: pa.Array | None = None
 
+    @property
+    def duplicates(self) -> int:
+        """How many rows were stored before."""
+        return dedup.repeated(self.repeats)
+
+    def places(self) -> list[int | None]:
+        """Of each row its place among those that were stored; None: it is a repetition."""
+        out: list[int | None] = []
+        place = 0
+        for start, stop in [*self.repeats, (self.rows, self.rows)]:
+            kept = start - len(out)
+            out += range(place, place + kept)
+            out += [None] * (stop - start)
+            place += kept
+        return out
+
 
 class Outgoing(NamedTuple):
-    """Routed rows of one producer, and the topic they go to.
-
-    is_new: none of them is a repetition, although later ones may be stored already. Where they
-            are, these are stored without the name: what it sent last says that they are there.
-    """
+    """Routed rows of one producer, and the topic they go to."""
 
     topic: Topic
     routed: Routed
     named: Named | None
-    is_new: bool = False
 
 
 Batch: TypeAlias = Callable[[View], Outgoing]
@@ -167,54 +181,50 @@ class Sent(NamedTuple):
 
 def send_into(draft: Draft, now: Instant, outgoing: Outgoing, row_start: int) -> Sent | Decision:
     """Decide a plain send whose rows begin at a row of the frame; or the decision to refuse it."""
-    topic, routed, named, is_new = outgoing
+    topic, routed, named = outgoing
     view = draft.view
     producer = _checked(view, topic, named)
     delays = delays_of(view, draft.settings, topic, routed, now.wall_ms)
     if delays is not None:
         routed = delays.resolved(routed)
+    series = dedup.series_of(routed, producer)
     stored: list[SliceReceipt] = []
     pieces: list[pa.RecordBatch | OneRow] = []
     at = 0
     for piece in routed.slices:
         number = number_of(topic, piece.partition)
         check_available(view, topic, number)
-        last = -1
+        sent = None
         if producer is not None:
-            known = producers.last_sent(draft, now, number, producer)
-            last = -1 if known is None else known.sequence
-            if known is None:
+            sent = producers.last_sent(draft, now, number, producer)
+            if sent is None:
                 producers.make_room(draft, number, producer)
-        rows, duplicates, last_sequence = _fresh(routed, piece, producer, -1 if is_new else last)
-        noted = producer
-        if is_new and last_sequence <= last:
-            noted, last_sequence = None, -1
-        originals: list[MessageId | None] = []
-        if duplicates:
-            originals = [
-                flow_originals.find_plain(view, number, producer or "", sequence)
-                for sequence in _sequences(routed, piece, duplicates)
-            ]
-            _count_duplicates(draft, number, originals)
-        kept = piece.rows - duplicates
+        fresh = dedup.fresh_rows(routed, piece, producer, sent, series)
+        original = None
+        if fresh.original is not None and sent is not None:
+            where = MessageId(sent.ledger, sent.entry, sent.index)
+            original = (fresh.original, where)
+        kept = _count_repeats(draft, number, piece, fresh)
         ledger = first = 0
         beyond = None
         if kept:
             ledger, first = draft.take_entries(number, "p", kept)
-            size = piece.payload_bytes if not duplicates else as_batch(rows).nbytes
-            where = (number, ledger, first, row_start + at, kept, size)
+            rows = fresh.rows
+            size = piece.payload_bytes if not fresh.repeats else as_batch(rows).nbytes
+            place = (number, ledger, first, row_start + at, kept, size)
             times = times_of(as_batch(rows)) if routed.has_times else None
-            draft.ops.append(Appended(*where, noted, last_sequence, times))
+            draft.ops.append(Appended(*place, producer, fresh.last_sequence, times))
+            if fresh.runs:
+                assert producer is not None
+                draft.ops.append(SequencesStored(number, producer, fresh.runs, fresh.row))
             pieces.append(rows)
             at += kept
             beyond = None if delays is None else delays.check(number, as_batch(rows))
             if topic.schemas:
-                typed = as_batch(rows)
-                if typed.num_rows != kept:  # the whole batch
-                    typed = typed.slice(piece.row_start, kept)
+                typed = dedup.as_kept(rows, piece, kept)
                 count_mismatched(draft, topic, number, typed)
-        where_from = (piece.partition, piece.row_start, piece.rows)
-        stored.append(SliceReceipt(*where_from, duplicates, originals, ledger, first, 0, beyond))
+        where_from = (piece.partition, piece.row_start, piece.rows, fresh.repeats, original)
+        stored.append(SliceReceipt(*where_from, ledger, first, 0, beyond))
     refusal = _refused(draft, delays)
     if refusal is not None:
         return refusal
@@ -249,27 +259,19 @@ def send_in_txn(
         routed = delays.resolved(routed)
     check_room(view, txn, routed.rows.num_rows)
     pair = (txn.coordinator, txn.sequence)
+    series = dedup.series_of(routed, producer)
     stored: list[SliceReceipt] = []
     pieces: list[pa.RecordBatch | OneRow] = []
     at = 0
     for piece in routed.slices:
         number = number_of(topic, piece.partition)
         held = buffers.find_held(view.buffer(number), *pair)
-        last, last_index = -1, 0
-        if held is not None and producer is not None:
-            last, last_index = held.producers.get(producer, (-1, 0))
-        rows, duplicates, last_sequence = _fresh(routed, piece, producer, last)
-        originals: list[MessageId | None] = []
-        if duplicates:
-            indexes = [
-                last_index
-                if sequence == last
-                else flow_originals.find_in_txn(view, held, producer, sequence)
-                for sequence in _sequences(routed, piece, duplicates)
-            ]
-            originals = [None if index is None else MessageId(0, 0, index) for index in indexes]
-            _count_duplicates(draft, number, originals)
-        kept = piece.rows - duplicates
+        sent = None if held is None or producer is None else held.producers.get(producer)
+        fresh = dedup.fresh_rows(routed, piece, producer, sent, series)
+        original = None
+        if fresh.original is not None and sent is not None:
+            original = (fresh.original, MessageId(0, 0, sent.index))
+        kept = _count_repeats(draft, number, piece, fresh)
         index = 1 + (0 if held is None else held.count)
         ledger = first = 0
         beyond = None
@@ -277,43 +279,24 @@ def send_in_txn(
             if number not in txn.partitions:
                 draft.ops.append(PartitionAdded(*pair, number))
             ledger, first = draft.take_entries(number, "s", kept)
-            size = piece.payload_bytes if not duplicates else as_batch(rows).nbytes
-            draft.ops.append(
-                BufferAppended(
-                    number,
-                    ledger,
-                    first,
-                    at,
-                    kept,
-                    size,
-                    *pair,
-                    index,
-                    producer,
-                    last_sequence,
-                    times_of(as_batch(rows)) if routed.has_times else None,
-                )
-            )
+            rows = fresh.rows
+            size = piece.payload_bytes if not fresh.repeats else as_batch(rows).nbytes
+            place = (number, ledger, first, at, kept, size)
+            times = times_of(as_batch(rows)) if routed.has_times else None
+            last = fresh.last_sequence
+            draft.ops.append(BufferAppended(*place, *pair, index, producer, last, times))
+            if fresh.runs:
+                assert producer is not None
+                noted = (number, *pair, producer, fresh.runs, fresh.row)
+                draft.ops.append(BufferSequencesStored(*noted))
             pieces.append(rows)
             at += kept
             beyond = None if delays is None else delays.check(number, as_batch(rows))
             if topic.schemas:
-                typed = as_batch(rows)
-                if typed.num_rows != kept:  # the whole batch
-                    typed = typed.slice(piece.row_start, kept)
+                typed = dedup.as_kept(rows, piece, kept)
                 count_mismatched(draft, topic, number, typed)
-        stored.append(
-            SliceReceipt(
-                piece.partition,
-                piece.row_start,
-                piece.rows,
-                duplicates,
-                originals,
-                ledger,
-                first,
-                index,
-                beyond,
-            )
-        )
+        where_from = (piece.partition, piece.row_start, piece.rows, fresh.repeats, original)
+        stored.append(SliceReceipt(*where_from, ledger, first, index, beyond))
     refusal = _refused(draft, delays)
     if refusal is not None:
         return refusal
@@ -337,36 +320,6 @@ def _checked(view: View, topic: Topic, named: Named | None) -> str | None:
         return None
     producers.check_producer(view, topic, named)
     return named.name
-
-
-def _fresh(
-    routed: Routed, piece: PartitionSlice, producer: str | None, last: int
-) -> tuple[pa.RecordBatch | OneRow, int, int]:
-    """(rows to store, how many leading rows are duplicates, the last sequence).
-
-    Rows without a sequence or a time are all stored, and nobody looks at them: the whole batch.
-    """
-    if producer is None and not routed.has_times:
-        return routed.rows, 0, -1
-    rows = routed.batch.slice(piece.row_start, piece.rows)
-    if producer is None:
-        return rows, 0, -1
-    at = rows.schema.get_field_index("sequence_id")
-    if at < 0:
-        numbers = pa.arange(last + 1, last + 1 + piece.rows)
-        return rows.append_column("sequence_id", numbers), 0, last + piece.rows
-    given = rows.column(at)
-    if given.null_count or (pc.min(given).as_py() or 0) < 0:
-        raise InvalidMessage("a sequence id is missing or negative", hint="number every message")
-    if piece.rows > 1:
-        step = pc.subtract(given.slice(1), given.slice(0, piece.rows - 1))
-        if (pc.min(step).as_py() or 0) <= 0:
-            raise InvalidMessage(
-                f"the sequence ids for partition {piece.partition} do not rise within the batch"
-            )
-    duplicates = int(pc.sum(pc.less_equal(given, pa.scalar(last, pa.int64()))).as_py() or 0)
-    kept = rows.slice(duplicates)
-    return kept, duplicates, given[-1].as_py() if kept.num_rows else last
 
 
 def times_of(rows: pa.RecordBatch) -> bytes | None:
@@ -431,15 +384,13 @@ def count_large(draft: Draft, topic: Topic, partition: int | None) -> None:
         draft.ops.append(SchemaMismatched(partition, 1))
 
 
-def _count_duplicates(draft: Draft, partition: int, originals: list[MessageId | None]) -> None:
-    draft.ops.append(Deduplicated(partition, len(originals), originals.count(None)))
-
-
-def _sequences(routed: Routed, piece: PartitionSlice, duplicates: int) -> list[int]:
-    column: list[int] = (
-        routed.batch.column("sequence_id").slice(piece.row_start, duplicates).to_pylist()
-    )
-    return column
+def _count_repeats(draft: Draft, partition: int, piece: PartitionSlice, fresh: Fresh) -> int:
+    """Count the repetitions of a slice; returns how many of its rows are to be stored."""
+    duplicates = dedup.repeated(fresh.repeats)
+    if duplicates:
+        missing = duplicates - (fresh.original is not None)
+        draft.ops.append(Deduplicated(partition, duplicates, missing))
+    return piece.rows - duplicates
 
 
 def _joined(

@@ -261,7 +261,7 @@ def _is_repeated(states: States, op: Appended) -> bool:
     """True when the sequence of the messages, or a later one of their producer, is stored."""
     topic = states.topic(op.partition)
     known = None if topic is None or op.producer is None else topic.producers.get(op.producer)
-    return known is not None and op.last_sequence <= known.sequence
+    return known is not None and 0 <= op.last_sequence <= known.sequence
 
 
 def _span(op: Appended) -> str:
