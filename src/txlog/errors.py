@@ -64,7 +64,9 @@ transaction-key PIP's.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
+from typing import Final
 
 Codes = tuple[int, ...]
 
@@ -436,6 +438,27 @@ class MissingExtra(Failure):
     """An optional dependency or Java is not installed."""
 
     codes: Codes = (107,)
+
+
+IN_DOUBT: Final = (
+    "txlog was writing this call, so it may have been done: ask by id, or repeat the call with the "
+    "same producer and sequence"
+)
+"""The note on an exception that is not ours and ended a call while its frame was written."""
+
+
+def is_noted(error: BaseException) -> bool:
+    """Whether an exception has the note IN_DOUBT."""
+    return IN_DOUBT in getattr(error, "__notes__", ())
+
+
+def may_be_of_handler(error: BaseException) -> bool:
+    """Whether a signal handler may have raised an exception, which then belongs to the caller.
+
+    Python runs handlers in the main thread only.
+    """
+    is_ours = isinstance(error, TxlogError | MemoryError)
+    return not is_ours and threading.current_thread() is threading.main_thread()
 
 
 def error_classes(root: type[TxlogError] = TxlogError) -> Iterator[type[TxlogError]]:

@@ -6,6 +6,7 @@ a wake-up that is missing shows as a thread that does not end, and not as one th
 
 from __future__ import annotations
 
+import _thread
 import dis
 import gc
 import itertools
@@ -15,6 +16,7 @@ import shutil
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -1036,3 +1038,47 @@ def test_a_child_forked_by_a_handler_within_a_wait_does_not_wait_on(
         if has_other:
             other.join()
     assert os.waitpid(forked[0], 0)[1] == 0
+
+
+SIGNALS_OF_OTHERS: dict[str, Callable[[], object]] = {
+    "interrupt_main": _thread.interrupt_main,
+    "raise_signal": lambda: signal.raise_signal(signal.SIGINT),
+    "os.kill": lambda: os.kill(os.getpid(), signal.SIGINT),
+    "to itself": lambda: signal.pthread_kill(threading.get_ident(), signal.SIGINT),
+    "to the main thread": lambda: signal.pthread_kill(
+        threading.main_thread().ident or 0, signal.SIGINT
+    ),
+}
+
+
+@pytest.mark.parametrize("way", SIGNALS_OF_OTHERS)
+@pytest.mark.parametrize("has_other", [False, True])
+def test_a_signal_that_another_thread_raises_ends_a_wait_without_end(
+    path: str, way: str, has_other: bool
+) -> None:
+    """R29: handlers run in the main thread, which the kernel wakes for some of these ways only."""
+    main = threading.get_ident()
+    with txlog.open(path) as client:
+        woken = client._store.wakeups
+        woken.begin()
+        other = threading.Thread(target=partial(woken.wait, woken.count, LONG_S))
+        if has_other:  # it polls, and the main thread waits for its bell
+            other.start()
+            while woken._gate.acquire(blocking=False):
+                woken._gate.release()
+                os.sched_yield()
+
+        def raise_it() -> None:
+            while main not in woken._bells:
+                os.sched_yield()
+            SIGNALS_OF_OTHERS[way]()
+
+        sender = threading.Thread(target=raise_it)
+        sender.start()
+        began_s = time.monotonic()
+        with pytest.raises(KeyboardInterrupt), client.consumer("t", "s") as consumer:
+            consumer.receive(20_000)
+        assert time.monotonic() - began_s < 10
+        sender.join()
+    if has_other:
+        other.join()

@@ -28,6 +28,7 @@ from txlog.engine.store.mutex import Mutex
 from txlog.engine.store.store import Store
 from txlog.engine.view.view import View
 from txlog.errors import (
+    IN_DOUBT,
     AlreadyClosed,
     DiskFailed,
     MissingFile,
@@ -35,6 +36,7 @@ from txlog.errors import (
     OutcomeUnknown,
     StoreFull,
     TopicNotFound,
+    TxlogError,
 )
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
@@ -205,20 +207,29 @@ def fresh(bench: Bench) -> list[bytes]:
     return [m.value or b"" for m in read(other)]
 
 
-@pytest.mark.parametrize("error", [MemoryError, Alarm, RecursionError, NotAllowed])
+@pytest.mark.parametrize(
+    "error", [MemoryError, Alarm, RecursionError, TimeoutError, NotAllowed, KeyboardInterrupt]
+)
 def test_what_was_appended_is_never_a_refused_decision(
-    bench: Bench, error: type[Exception], monkeypatch: pytest.MonkeyPatch
+    bench: Bench, error: type[BaseException], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """R28: the frame is in the journal, the folds have not taken it; the view is thrown away."""
+    """R28: the frame is in the journal, the folds have not taken it; the view is thrown away.
+
+    What a handler raises reaches the caller as what it is, with a note.
+    """
 
     def note(tail: Tail, raw: Any, ops: Any) -> None:
         raise error("no room")
 
     with monkeypatch.context() as patched:
         patched.setattr(Tail, "note", note)
-        with pytest.raises(OutcomeUnknown, match="no room") as caught:
+        is_ours = issubclass(error, TxlogError)
+        with pytest.raises(OutcomeUnknown if is_ours else error, match="no room") as caught:
             send(bench.client, b"b")
-    assert isinstance(caught.value.__cause__, error)
+    if is_ours:
+        assert isinstance(caught.value.__cause__, error)
+    else:
+        assert caught.value.__notes__ == [IN_DOUBT]
     send(bench.client, b"c", b"d")
     assert fresh(bench) == [m.value for m in read(bench.client)] == [b"a", b"b", b"c", b"d"]
 
@@ -232,13 +243,13 @@ def test_a_commit_whose_frame_is_in_doubt_says_so(
     def note(tail: Tail, raw: Any, ops: Any) -> None:
         raise error("no room")
 
-    heard = OutcomeUnknown if issubclass(error, Exception) else error
     txn = bench.client.transaction()
     bench.client.producer("t").send_async(b"b", txn=txn)
     with monkeypatch.context() as patched:
         patched.setattr(Tail, "note", note)
-        with pytest.raises(heard):
+        with pytest.raises(error) as caught:
             txn.commit()
+    assert IN_DOUBT in caught.value.__notes__ and f"txn show {txn.id}" in caught.value.__notes__[1]
     send(bench.client, b"c")
     assert fresh(bench) == [m.value for m in read(bench.client)] == [b"a", b"b", b"c"]
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import importlib
 import io
 import re
+import struct
 from collections.abc import Iterable, Sequence
 from decimal import Decimal
 from functools import cache, lru_cache
@@ -35,6 +36,11 @@ _ELSE: Final = bytes(set(range(256)) - set(b"[]{}"))
 _EXPECTED: Final = re.compile(
     r"Expected `(?P<wanted>[^`]*)`(?P<limit>[^,]*?)(?:, got `(?P<got>\w+)`)?"
     r"(?: - at `\$\.?(?P<path>.*)`)?\Z"
+)
+# What fastavro raises for damaged bytes; anything else may come from a signal handler.
+_OF_DAMAGED_BYTES: Final = (
+    *(ArithmeticError, AssertionError, AttributeError, EOFError, LookupError, MemoryError),
+    *(RecursionError, TypeError, ValueError, struct.error),
 )
 _FOUND: Final = {
     **{"int": "an integer", "float": "a number with a point", "bool": "true or false"},
@@ -319,7 +325,7 @@ class AvroForm:
         file = io.BytesIO(data)
         try:
             found = _fastavro().schemaless_reader(file, self._one, None)
-        except Exception as error:  # damaged bytes make it raise about anything
+        except _OF_DAMAGED_BYTES as error:
             what = "it ends too early" if isinstance(error, EOFError) else _line(error)
             raise Misfit("", f"is not Avro of its schema: {what}") from error
         if file.tell() < len(data):

@@ -40,10 +40,14 @@ def end(store: Store, txn_id: TxnId, *, commit: bool) -> EndAnswer:
 
 def unknown_end(txn_id: TxnId, error: OutcomeUnknown) -> OutcomeUnknown:
     """The error for an end with unknown outcome: it says how to ask. It may be shared."""
-    hint = f"ask before anything else: txlog txn show {txn_id}"
-    ours = OutcomeUnknown(error.message, hint=hint)
+    ours = OutcomeUnknown(error.message, hint=how_to_ask(txn_id))
     ours.fields = {**error.fields, "txn": txn_id}
     return ours
+
+
+def how_to_ask(txn_id: TxnId) -> str:
+    """What to do first when an end may have been done."""
+    return f"ask before anything else: txlog txn show {txn_id}"
 
 
 def await_end(store: Store, txn_id: TxnId, wait_ms: int) -> None:

@@ -30,6 +30,7 @@ from txlog.errors import (
     OutcomeUnknown,
     TransactionConflict,
     TxlogError,
+    is_noted,
 )
 from txlog.ids import TxnId
 
@@ -430,6 +431,8 @@ class Transaction:
             self._settle(calls)
             if not in_doubt(calls):
                 self.use = use  # an id that it learned is of a frame that was never written
+            elif is_noted(error) and isinstance(self.use, TxnId):
+                error.add_note(end.how_to_ask(self.use))
             raise
 
     def _gathered(self, group: list[Call]) -> Call:

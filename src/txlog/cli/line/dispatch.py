@@ -77,6 +77,8 @@ def as_ours(error: Exception) -> errors.TxlogError:
     """Return any exception as an error of ours; an unexpected one is a bug (101)."""
     if isinstance(error, errors.TxlogError):
         return error
+    if errors.is_noted(error):
+        return errors.OutcomeUnknown(f"{type(error).__name__}: {error}; {errors.IN_DOUBT}")
     no_room = (
         "failed to map segment",
         "annot allocate memory",

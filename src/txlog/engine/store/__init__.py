@@ -91,8 +91,8 @@ Python. Four rules make that harmless:
 
  1. The view counts as void from the first step that changes it to the last. Whoever finds it void
     throws it away and loads it again from the files; nobody goes on with half of a change (R28).
- 2. Append and apply both happen, or the caller hears OutcomeUnknown (or the interrupt itself),
-    unless it is certain that nothing was written.
+ 2. Append and apply both happen, or the caller hears OutcomeUnknown, unless it is certain that
+    nothing was written. An exception that is not ours, as handlers raise, passes with a note.
  3. Mutex and locks are freed by whoever leaves, twice over, by what is really held and not by what
     was noted: an interrupt can come between taking a lock and noting that it was taken.
  4. A call that nobody has decided leaves the queue with its caller. One that a leader took and

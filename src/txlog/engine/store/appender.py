@@ -26,12 +26,14 @@ from txlog.engine.storage.journal.journal import Journal
 from txlog.engine.store.space import Space
 from txlog.engine.view.view import View
 from txlog.errors import (
+    IN_DOUBT,
     LimitExceeded,
     OutcomeUnknown,
     ReadOnlyStore,
     StoreFull,
     TryAgain,
     TxlogError,
+    is_noted,
 )
 from txlog.settings import Settings
 
@@ -303,6 +305,16 @@ def interrupted(error: BaseException) -> OutcomeUnknown:
     )
     unknown.__cause__ = error
     return unknown
+
+
+def note_doubt(error: BaseException) -> None:
+    """Add IN_DOUBT to an exception that is not ours and ended a call whose frame may be written.
+
+    A handler's exception has to reach the caller as what it is: `except SoftTimeLimitExceeded`
+    would miss an OutcomeUnknown, and code that repeats on our errors would go on past its limit.
+    """
+    if not is_noted(error):
+        error.add_note(IN_DOUBT)
 
 
 def again(error: TxlogError) -> TryAgain:

@@ -31,7 +31,7 @@ from threading import Lock, RLock
 from types import CodeType, FrameType
 from typing import Any, TypeVar, overload
 
-from txlog.errors import AlreadyClosed, NotAllowed
+from txlog.errors import AlreadyClosed, NotAllowed, may_be_of_handler
 
 T = TypeVar("T")
 LOOK_AGAIN_S = 0.1
@@ -186,6 +186,8 @@ class Mutex:
             try:
                 act()
             except Exception as error:
+                if may_be_of_handler(error):
+                    raise
                 if self._report is not None:
                     self._report(f"an act put off until another call ended failed: {error}")
 

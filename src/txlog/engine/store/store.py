@@ -50,6 +50,7 @@ from txlog.engine.store.appender import (
     are_done,
     in_doubt,
     interrupted,
+    note_doubt,
 )
 from txlog.engine.store.counters import BucketOps
 from txlog.engine.store.identity import FORMAT, Identity, raise_format
@@ -447,7 +448,8 @@ class Store:
         returns: the decision's answer, after the flush when the decision must be durable
         raises:  the decision's error; ReadOnlyStore, StoreLocked, StoreFull, DiskFailed, TryAgain:
                  nothing was done; NotAllowed inside another call of this thread; OutcomeUnknown;
-                 Corruption. An interrupt passes through: the call may have been done
+                 Corruption. What a signal handler raises passes through, with a note if the call
+                 may have been done
         """
         answer = self._submit(Call(decide, coordinators, uses))
         if tells:
@@ -499,9 +501,11 @@ class Store:
                     self._withdraw(calls)
             if self.upkeep is not None and self.length >= 1:
                 self.upkeep.look(self)
-        except Exception as error:
+        except BaseException as error:
             if in_doubt(calls):
-                raise interrupted(error) from error
+                if isinstance(error, TxlogError):
+                    raise interrupted(error) from error
+                note_doubt(error)
             raise
 
     def _withdraw(self, calls: list[Call]) -> None:

@@ -55,6 +55,11 @@ from txlog.errors import MissingFile, TxlogError
 STALL_SECONDS: Final = 0.25
 """A flush that takes longer may be one whose process has died: then whoever waits looks."""
 WAIT_SECONDS_MAX: Final = 3600.0
+SIGNAL_SECONDS: Final = STALL_SECONDS
+"""The main thread waits in turns of this length. Python runs signal handlers there between two of
+its steps, and a signal that reaches another thread, or `_thread.interrupt_main`, ends no wait. Not
+shorter than STALL_SECONDS, or no turn would notice that a flush stalls.
+"""
 HEED_SECONDS: Final = 1.0
 """How long appends are told after the last wait for one: the next wait often comes soon."""
 GONE_MAX: Final = 1000
@@ -306,6 +311,7 @@ class Wakeups:
 
     def _wait(self, watch: Watch, seen: int, deadline: float, bell: Any, is_inside: bool) -> None:
         me = get_ident()
+        turn = SIGNAL_SECONDS if me == main_thread().ident else WAIT_SECONDS_MAX
         if (outer := self._bells.pop(me, None)) is not None:  # its wait goes on after this one
             with suppress(RuntimeError):
                 outer.release()
@@ -314,10 +320,10 @@ class Wakeups:
         while self.count == seen and (left := deadline - time.monotonic()) > 0:
             self._bells[me] = bell  # again, if a wait inside this one took it away
             if not (is_inside or self._gate.acquire(blocking=False)):
-                bell.acquire(timeout=left)
+                bell.acquire(timeout=min(left, turn))
                 continue
             while self.count == seen and (left := deadline - time.monotonic()) > 0:
-                patience = self._patience()
+                patience, left = self._patience(), min(left, turn)
                 self._note(watch.wait(min(left, patience)), has_waited=patience <= left)
 
     def _leave(self, is_inside: bool) -> None:

@@ -38,7 +38,7 @@ from txlog.engine.upkeep.checkpoint import checkpoint, seal
 from txlog.engine.upkeep.delayed.buckets import tend_held
 from txlog.engine.upkeep.space import adopt, compact, notes, retention, sweep, topic_compaction
 from txlog.engine.view.view import View
-from txlog.errors import AlreadyClosed, StoreFull, TxlogError
+from txlog.errors import AlreadyClosed, StoreFull, TxlogError, may_be_of_handler
 
 if TYPE_CHECKING:
     from txlog.rows.space import CheckpointWritten
@@ -212,6 +212,8 @@ class Checkpoints:
         except AlreadyClosed:
             return
         except Exception as error:  # what earlier calls decided is decided
+            if may_be_of_handler(error):
+                raise
             self._failures += 1
             self._rest(store, min(REST_MS_MIN << min(self._failures - 1, 16), REST_MS_MAX))
             said = str(error) if isinstance(error, TxlogError) else repr(error)

@@ -697,8 +697,12 @@ class Journal:
         except Exception as exc:
             try:
                 self._flusher.run(partial(self._cut_back, offset, exc), is_written=True)
-            except StoreLocked as locked:
-                raise self._unknown("taking back what follows LSN", locked) from exc
+            except TxlogError as failure:
+                if not isinstance(exc, TxlogError):
+                    raise exc from failure  # a signal handler's: its caller waits for that class
+                if isinstance(failure, StoreLocked):
+                    raise self._unknown("taking back what follows LSN", failure) from exc
+                raise
             raise
 
     def _cut_back(self, offset: int, error: Exception) -> None:
