@@ -293,3 +293,70 @@ def test_a_table_view_that_is_cancelled_shows_what_it_showed(tmp_path: Path, lat
             break
     assert at > 4
     assert shown == {0, 2, 4}
+
+
+@pytest.mark.parametrize("kind", ["exclusive", "failover", "shared", "key-shared", "in memory"])
+@pytest.mark.parametrize("topics", ["in", ["in", "out"]])
+def test_what_no_task_received_is_not_counted_as_delivered(
+    tmp_path: Path, kind: str, topics: str | list[str]
+) -> None:
+    """`wait_for(receive(), t)` that runs out again and again makes no dead letters."""
+    if kind == "in memory" and topics != "in":
+        pytest.skip("such a consumer has one topic")
+    path = new_store(str(tmp_path / "store"))
+    options: dict[str, Any] = {"durable": False} if kind == "in memory" else {}
+
+    async def cancelled(consumer: txlog.aio.Consumer) -> None:
+        await Cancelled(consumer.receive(0), 1, late=True)  # type: ignore[arg-type]
+
+    async def main() -> list[tuple[bytes | None, int | None]]:
+        async with txlog.aio.open(path) as client:
+            for topic in ("in", "out"):
+                if kind != "in memory":
+                    await client.run(
+                        lambda c, topic=topic: c.create_subscription(topic, "u", type=kind)
+                    )
+                    await client.run(
+                        lambda c, topic=topic: c.subscription(topic, "u").set_policies(
+                            max_redeliver_count=1
+                        )
+                    )
+            async with client.consumer(topics, "u", **options) as consumer:
+                if kind == "in memory":
+                    await consumer.seek("earliest")
+                got = []
+                for _ in INPUTS:
+                    for _ in range(4):
+                        with pytest.raises(asyncio.CancelledError):
+                            await asyncio.create_task(cancelled(consumer))
+                    message = await consumer.receive(0)
+                    assert message is not None
+                    got.append((message.value, message.redelivery_count))
+                assert await consumer.receive(0) is None
+            names = [row["topic"] for row in await client.topics()]
+            assert not [name for name in names if name.endswith("-DLQ")]
+            return got
+
+    assert asyncio.run(main()) == [(value, 0) for value in INPUTS]
+
+
+def test_a_preview_for_a_cancelled_task_comes_with_the_next_call(tmp_path: Path) -> None:
+    """Nobody leases a preview, so it can only be kept."""
+    path = new_store(str(tmp_path / "store"))
+
+    async def main() -> list[bytes | None]:
+        async with txlog.aio.open(path) as client, client.transaction() as txn:
+            await client.run(lambda c: c.create_subscription("out", "u", isolation="uncommitted"))
+            async with client.producer("out") as producer:
+                await producer.send(b"open", txn=txn)
+            async with client.consumer("out", "u") as consumer:
+
+                async def cancelled() -> None:
+                    await Cancelled(consumer.receive(0), 1, late=True)  # type: ignore[arg-type]
+
+                with pytest.raises(asyncio.CancelledError):
+                    await asyncio.create_task(cancelled())
+                got = [await consumer.receive(0) for _ in range(2)]
+            return [None if one is None else one.value for one in got]
+
+    assert asyncio.run(main()) == [b"open", None]

@@ -356,3 +356,42 @@ def test_nobody_sleeps_through_a_message(path: str, seed: int) -> None:
                 assert sum(await asyncio.gather(*draining)) == 6 * sum(wanted.values())
 
     run(path, main)
+
+
+WAITS: dict[str, Callable[[txlog.aio.Client], Any]] = {
+    "receive": lambda client: (
+        client.consumer("t", "s", create=True),
+        lambda it: it.receive(None),
+    ),
+    "receive_batch": lambda client: (
+        client.consumer("t", "s", create=True),
+        lambda it: it.receive_batch(5, timeout_ms=None),
+    ),
+    "in memory": lambda client: (
+        client.consumer("t", "glance", durable=False),
+        lambda it: it.receive(None),
+    ),
+    "read_next": lambda client: (client.reader("t"), lambda it: it.read_next(None)),
+    "follow": lambda client: (client.reader("t"), lambda it: anext(it.follow())),
+    "table view": lambda client: (client.table_view("t"), lambda it: it.wait()),
+}
+
+
+@pytest.mark.parametrize("name", WAITS)
+@pytest.mark.parametrize("closes", ["client", "handle"])
+def test_closing_ends_the_tasks_that_wait(
+    path: str, name: str, closes: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`close` is final: what waits raises AlreadyClosed, as it does for threads."""
+    for one in ("POLL_SECONDS_MIN", "POLL_SECONDS_MAX", "REST_SECONDS_MAX"):
+        monkeypatch.setattr(pause, one, 600.0)
+
+    async def main(client: txlog.aio.Client) -> None:
+        opening, call = WAITS[name](client)
+        handle = await opening
+        task = await resting(client, call(handle))
+        await (client if closes == "client" else handle).close()
+        with pytest.raises(AlreadyClosed):
+            await asyncio.wait_for(task, 30)
+
+    run(path, main)

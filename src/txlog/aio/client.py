@@ -270,8 +270,11 @@ class Client(Handle[Synchronous]):
         return await self._worker.run(partial(act, txn=plain(txn)))
 
     async def close(self) -> None:
-        """Close it, after the calls that are under way; a second close does nothing."""
-        self._waits.stop()
+        """Close it, after the calls that are under way; a second close does nothing.
+
+        A task that waits in one of its handles gets AlreadyClosed.
+        """
+        self._waits.close()
         await self._worker.close(self._sync.close)
 
     async def __aexit__(

@@ -106,6 +106,7 @@ class Closable(Handle[S]):
     async def close(self) -> None:
         """Close it; a second close does nothing. If cancelled here, it continues in the thread."""
         await self._worker.run(cast(Any, self._sync).close, keeps=True)
+        self._waits.end_all()  # tasks that wait in it look, and get AlreadyClosed
 
     async def __aexit__(
         self,
@@ -256,12 +257,13 @@ class _Receives(Receives, Protocol):
     """What waiting needs of a consumer (api/consuming)."""
 
     def _next(self, is_thorough: bool) -> tuple[Message | None] | None: ...
+    def _unreceived(self, message: Message) -> None: ...
 
 
 class Consumer(Closable[Consumes]):
     """A consumer of one topic or several; see txlog.Consumer. `async for` receives for ever."""
 
-    __slots__ = ()
+    __slots__ = ("_kept",)
 
     acknowledge_cumulative = awaited(Consuming.acknowledge_cumulative)
     negative_acknowledge = awaited(Consuming.negative_acknowledge)
@@ -273,6 +275,11 @@ class Consumer(Closable[Consumes]):
     unsubscribe = awaited(Consuming.unsubscribe)
     get_last_watermark = awaited(Consuming.get_last_watermark)
 
+    def __init__(self, sync: Consumes, worker: Worker, waits: Waits) -> None:
+        super().__init__(sync, worker, waits)
+        # for tasks that were cancelled: previews, which nobody leases, and None for a watermark
+        self._kept: deque[Message | None] = deque()
+
     async def acknowledge(self, what: Acknowledgeable, *, txn: Txn = None) -> AckAnswer:
         """Acknowledge messages; in a transaction with its commit."""
         act = partial(cast(Consuming, self._sync).acknowledge, what, txn=plain(txn))
@@ -281,10 +288,15 @@ class Consumer(Closable[Consumes]):
     async def receive(self, timeout_ms: int | None = None) -> Message | None:
         """The next message; None if none came within timeout_ms (None: wait for ever).
 
-        If the task is cancelled, it comes again at once, to whoever receives next.
+        If the task is cancelled, as by `asyncio.wait_for`, it comes again at once, uncounted, to
+        whoever receives next.
         """
         sync = cast(_Receives, self._sync)
-        found = await self._waits.until(sync._next, timeout_ms, sync._rest, self._give_back)
+
+        def look(is_thorough: bool) -> tuple[Message | None] | None:
+            return (self._kept.popleft(),) if self._kept else sync._next(is_thorough)
+
+        found = await self._waits.until(look, timeout_ms, sync._rest, self._give_back)
         return None if found is None else found[0]
 
     async def receive_batch(
@@ -305,8 +317,12 @@ class Consumer(Closable[Consumes]):
         return batch.table() if found is None else found
 
     def _give_back(self, found: tuple[Message | None]) -> None:
-        if found[0] is not None:
-            self._sync.negative_acknowledge(found[0], 0)
+        """Runs in the worker, before any later look."""
+        message = found[0]
+        if message is None or message.message_id is None:
+            self._kept.append(message)
+        else:
+            cast(_Receives, self._sync)._unreceived(message)
 
     async def __aiter__(self) -> AsyncIterator[Message]:
         while True:
@@ -448,3 +464,4 @@ class TableView(Closable[Viewing]):
     async def close(self) -> None:
         """Let go of what it holds."""
         self._sync.close()
+        self._waits.end_all()

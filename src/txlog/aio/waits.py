@@ -31,6 +31,7 @@ from txlog.engine.store.liveness import consumer_of
 from txlog.engine.store.store import Store
 from txlog.engine.store.wakeups import STALL_SECONDS, UNKNOWN, Tally
 from txlog.engine.view.view import View
+from txlog.errors import AlreadyClosed
 
 T = TypeVar("T")
 NEVER: Final = 1 << 62
@@ -61,6 +62,7 @@ class Waits:
         "_following",
         "_heard",
         "_is_behind",
+        "_is_closed",
         "_loop",
         "_resting",
         "_stall",
@@ -80,6 +82,7 @@ class Waits:
         self._asked = NEVER  # so were so many departures
         self._following: asyncio.Task[None] | None = None
         self._is_behind = False  # there was more while it followed
+        self._is_closed = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._descriptor = -1
         self._stall: asyncio.TimerHandle | None = None
@@ -95,7 +98,8 @@ class Waits:
 
         look:   given whether to be thorough; see api/reading/pause
         undo:   as of Worker.run
-        raises: StoreNotFound if the store was removed meanwhile; what look raises
+        raises: StoreNotFound if the store was removed meanwhile; AlreadyClosed once the client is
+                closed; what look raises
         """
         deadline = None if timeout_ms is None else time.monotonic() + timeout_ms / 1000
         waiting = Waiting(self._store, rest, is_asked_for=True)
@@ -121,6 +125,8 @@ class Waits:
 
     async def _rest(self, waiting: Waiting, seconds: float) -> None:
         """Rest until something is told after what was seen, at most so many seconds."""
+        if self._is_closed:
+            raise AlreadyClosed("the client is closed")
         wakeups, loop = self._store.wakeups, asyncio.get_running_loop()
         seen, concern = waiting.seen, waiting.concern
         if self._is_news(seen, concern):
@@ -203,7 +209,7 @@ class Waits:
         wakeups.drain(has_waited=has_waited)
         heard = self._heard = wakeups.tally.copy()
         if heard.others != before.others:
-            self._end_all()
+            self.end_all()
         elif heard.count != before.count:
             for resting in [one for one, concern in self._resting.items() if concern is None]:
                 _end(resting)
@@ -211,7 +217,8 @@ class Waits:
                 self._follow(self._loop)
         self._mind_flush()
 
-    def _end_all(self) -> None:
+    def end_all(self) -> None:
+        """Have all tasks that rest look again."""
         for resting in self._resting:
             _end(resting)
 
@@ -232,7 +239,7 @@ class Waits:
                 self._followed = lsn if self._followed == since else min(self._followed, lsn)
                 self._asked = left if self._asked == asked else min(self._asked, left)
                 if found.changed is None:
-                    self._end_all()
+                    self.end_all()
                 for key in found.changed or ():
                     for resting in self._concerned.get(key, ()):
                         _end(resting)
@@ -240,7 +247,7 @@ class Waits:
                 if not self._is_behind:
                     return
         except Exception:  # whoever looks hears of it
-            self._end_all()
+            self.end_all()
         finally:
             self._following = None
 
@@ -282,6 +289,12 @@ class Waits:
         self._stall = None
         if self._loop is not None:
             self._told(has_waited=flushing == self._store.wakeups.flushing)
+
+    def close(self) -> None:
+        """End every wait, now and later, with AlreadyClosed; the worker takes no more calls."""
+        self._is_closed = True
+        self.end_all()
+        self.stop()
 
     def stop(self) -> None:
         """Have the loop watch nothing any more."""

@@ -229,6 +229,12 @@ class Consumer(Watermarked):
         with self._turns.held():
             self._receiving.give_back(table)
 
+    def _unreceived(self, message: Message) -> None:
+        """A message that `_next` returned goes back uncounted: no application got it."""
+        parts = [(self._receiving.number_of(message), runs_of(message))]
+        with self._turns.held():
+            self._ahead.returned(self._receiving.give_back_runs(parts))
+
     def _batch(self, limit: int, guard: Guard | None = None) -> pa.Table | None:
         """One turn; None when there is nothing, or when the guard refused it under the lock."""
         with self._turns.held():

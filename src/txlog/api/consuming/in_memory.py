@@ -164,9 +164,16 @@ class NonDurableConsumer(Watermarked):
 
     def _unread(self, table: pa.Table) -> None:
         """Rows that nobody has seen come again, uncounted."""
+        self._uncount(table)
+
+    def _unreceived(self, message: Message) -> None:
+        """The same for a message that `_next` returned."""
+        self._uncount(message)
+
+    def _uncount(self, what: Acknowledgeable) -> None:
         now_ms = self._store.clock.now().boot_ms
         with self._turns.held():
-            for number, run in self._store.read(lambda view: self._named(view, table)):
+            for number, run in self._store.read(lambda view: self._named(view, what)):
                 for one in self._hand.common(run):
                     self._hand.discard(one)
                     self._returned.append((now_ms, number, one))

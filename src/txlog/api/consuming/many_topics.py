@@ -225,6 +225,9 @@ class MultiTopicsConsumer(Watermarked):
             assert isinstance(part, pa.Table)
             consumer._unread(part)
 
+    def _unreceived(self, message: Message) -> None:
+        self._of(message)._unreceived(message)
+
     def receive(self, timeout_ms: int | None = 0) -> Message | None:
         """The next message of any topic; None if none came in time (None: wait forever).
 

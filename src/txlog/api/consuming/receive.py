@@ -36,7 +36,7 @@ from txlog.engine.folds.catalog import Subscription, Topic
 from txlog.engine.folds.cursor import BEFORE_ALL, covers
 from txlog.engine.model.idset import Id, before, each
 from txlog.engine.model.leases import Leases
-from txlog.engine.model.ops import Due, Mark, Run
+from txlog.engine.model.ops import Due, Mark, Op, Run
 from txlog.engine.model.routes import CATALOG, Component, members, peers, returns
 from txlog.engine.plan.ack_sets import is_trimmed
 from txlog.engine.plan.damage import find_damage
@@ -403,16 +403,27 @@ class Receiving:
 
     def give_back(self, table: pa.Table) -> None:
         """Return rows of a turn, uncounted: nobody has seen them."""
-        numbers, member, column = catalogs.numbers(self.topic), self._member, table["partition"]
-        parts = [
-            (numbers[index], runs_of_table(table.filter(pc.equal(column, index))))
-            for index in pc.unique(column).to_pylist()
-        ]
-        self._store.write(
-            lambda view, now: give_back_runs(view, member.subscription, member.number, parts),
-            tells=True,
+        numbers, column = catalogs.numbers(self.topic), table["partition"]
+        self.give_back_runs(
+            [
+                (numbers[index], runs_of_table(table.filter(pc.equal(column, index))))
+                for index in pc.unique(column).to_pylist()
+            ]
         )
+
+    def give_back_runs(self, parts: Sequence[tuple[int, list[Run]]]) -> Sequence[Op]:
+        """Return runs of messages by partition, uncounted; returns what was written of it."""
+        member = self._member
+        made = Decision([])
+
+        def decide(view: View, now: Instant) -> Decision:
+            nonlocal made
+            made = give_back_runs(view, member.subscription, member.number, parts)
+            return made
+
+        self._store.write(decide, tells=True)
         self.is_idle = False
+        return made.ops
 
     def number_of(self, message: Message) -> int:
         """The partition of a message that came from here."""
