@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
-from tests.engine_kit import START_MS, Bench, begin, pending, rows, send, send_txn
+from tests.engine_kit import START_MS, Bench, begin, pending, read, rows, send, send_txn
 from txlog import Bound, Client, Message, MessageId, Range, Reader, messages
 from txlog.errors import (
     InvalidArgument,
@@ -154,6 +155,39 @@ def test_seek_by_time_begins_with_the_first_message_from_then_on(bench: Bench) -
     reader = bench.client.reader("t")
     reader.seek(START_MS + 500)
     assert sorted(value or b"" for value in rest(reader)) == [b"2", b"x"]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_time_is_found_in_the_order_of_the_log_when_the_clock_was_set_back(
+    tmp_path: Path, seed: int
+) -> None:
+    """R32: the first message of that time or later, wherever it lies and whatever comes after."""
+    print(f"seed {seed}")
+    rng = random.Random(seed)
+    bench = Bench(tmp_path / "store", ledger_entries_max=7)
+    bench.client.create_topic("t")
+    sent: list[tuple[int, bytes]] = []
+    for number in range(40):
+        at = START_MS + rng.randrange(-20, 20) * 1000
+        bench.clock.set_wall(at)
+        value = b"%d" % number
+        if rng.random() < 0.3:
+            send_txn(bench.client, value)
+        else:
+            send(bench.client, value)
+        sent.append((at, value))
+        if rng.random() < 0.1:
+            bench.client.checkpoint(roll_all=rng.random() < 0.5)
+    for at in range(START_MS - 21_000, START_MS + 21_000, 500):
+        first = next((n for n, (time, _) in enumerate(sent) if time >= at), len(sent))
+        expected = [value for _, value in sent[first:]]
+        reader = bench.client.reader("t")
+        reader.seek(at)
+        assert rest(reader) == expected, at
+        assert [
+            m.value for m in read(bench.client, range=Range(start=Bound("time", at)))
+        ] == expected
+    bench.close()
 
 
 def test_seek_refuses_what_is_no_position(bench: Bench) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.engine_kit import Bench, begin, ids, pending, read, send, send_txn, values
+from tests.engine_kit import START_MS, Bench, begin, ids, pending, read, send, send_txn, values
 from txlog import Bound, Client, MessageId, Range
 from txlog.errors import (
     InvalidArgument,
@@ -388,3 +388,20 @@ def test_a_read_only_process_may_plan_and_not_trim(tmp_path: Path) -> None:
             call()
         assert caught.value.exit == 4
     assert len(read(reader)) == 8
+
+
+def test_a_clock_that_was_set_back_makes_nothing_old(tmp_path: Path) -> None:
+    """A ledger is as old as the newest message in it, wherever in it that lies."""
+    bench = bench_of(tmp_path)
+    send(bench.client, b"0", b"1")
+    bench.clock.set_wall(5_000)  # as on a board without a battery, before the network is up
+    send(bench.client, b"2", b"3")
+    bench.clock.set_wall(START_MS + DAY_MS // 2)
+    bench.client.admin.set_retention_policies("t", retention_ms=DAY_MS)
+    bench.client.subscription("t", "s").clear_backlog()
+    for _ in range(2):
+        assert bench.client.admin.trim("t", by_policy=True)["messages"] == 0
+        bench.client.checkpoint()
+    bench.clock.set_wall(START_MS + 2 * DAY_MS)
+    bench.client.admin.accept_clock()
+    assert bench.client.admin.trim("t", by_policy=True)["messages"] == 4

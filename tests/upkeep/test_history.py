@@ -148,6 +148,22 @@ def test_history_ends_with_the_retention_of_records(bench: Bench) -> None:
     assert second in parts(bench)
 
 
+def test_a_clock_that_was_set_back_costs_no_history(bench: Bench) -> None:
+    """A part with times of 1970 does not take those before it with it."""
+    client = bench.client
+    young = whole(client, bench)
+    client.checkpoint()
+    now_ms = bench.clock.now().wall_ms
+    bench.clock.set_wall(5_000)
+    whole(client, bench)
+    client.checkpoint()
+    bench.clock.set_wall(now_ms + 1000)
+    for _ in range(2):
+        send(client, b"a")
+        client.checkpoint()
+    assert told(client, young)
+
+
 def test_history_is_bounded_by_count(tmp_path: Path) -> None:
     """So that a busy hour does not fill the disk."""
     bench = Bench(tmp_path / "store", reader_grace_ms=0, txn_ended_retention_count=2)

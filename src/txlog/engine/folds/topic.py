@@ -47,7 +47,11 @@ GAPS_MAX: Final = 262_144  # of all producers of a partition
 
 
 class LedgerEnd(msgspec.Struct, array_like=True, gc=False):
-    """A ledger of the partition, open or closed."""
+    """A ledger of the partition, open or closed.
+
+    first_ms: the time of its first entry
+    last_ms:  the latest time of any: a clock that was set back makes times fall within a ledger
+    """
 
     ledger: int
     entries: int = 0
@@ -272,7 +276,7 @@ def _grow(
         raise broken("topic", lsn, f"entry {ledger}:{first} does not follow the last")
     if not first:
         end.first_ms = time_ms
-    end.last_ms = time_ms
+    end.last_ms = max(end.last_ms, time_ms)
     end.entries = first + rows
     end.payload_bytes += payload_bytes
     state.payload_bytes += payload_bytes

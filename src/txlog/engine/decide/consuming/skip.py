@@ -118,7 +118,7 @@ def _is_due(view: View, subscription: int, number: int, amount: Amount) -> bool:
     cursor = view.cursor(subscription, number)
     for end in view.topic(number).ledgers:
         if end.entries and end.ledger >= cursor.mark_delete[0]:
-            if min(end.first_ms, end.last_ms) >= before_ms:
+            if end.first_ms >= before_ms:  # `before_time` stops there
                 return False
             break
     left_alone = _left_alone(view, number, cursor, amount)

@@ -330,7 +330,10 @@ def stop_after(after: Mark) -> Mark:
 
 
 def before_time(view: View, number: int, time_ms: int) -> Mark:
-    """The position before the first entry of that time or later; cost: the times of a ledger."""
+    """The position before the first entry of that time or later; cost: the times of a ledger.
+
+    Times are looked through in the order of entries, as they need not rise with it (R32).
+    """
     after = start_of(view, number)
     for end in view.topic(number).ledgers:
         if end.entries and end.last_ms >= time_ms:

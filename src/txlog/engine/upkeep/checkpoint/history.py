@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import dropwhile
 from operator import attrgetter
 from typing import Any, NamedTuple, TypeVar
 
@@ -207,14 +208,17 @@ def publish(
 def _due(
     parts: Sequence[HistoryRef], new_rows: int, settings: Settings, now_ms: int
 ) -> list[HistoryRef]:
-    """The newest parts within the bounds on age and count; a negative bound is no bound."""
+    """The newest parts within the bounds on age and count; a negative bound is no bound.
+
+    Of the oldest parts those go that are too old; one whose rows have an old time because the
+    clock was set back takes none with it that comes before it.
+    """
     age, count = settings.txn_ended_retention_ms, settings.txn_ended_retention_count
+    young = dropwhile(lambda ref: age > 0 and now_ms - ref.time_last > age, parts)
     out: list[HistoryRef] = []
     behind = new_rows
-    for ref in reversed(parts):
-        if (age > 0 and now_ms - ref.time_last > age) or (
-            count > 0 and behind >= count * ROWS_PER_TXN
-        ):
+    for ref in reversed([*young]):
+        if count > 0 and behind >= count * ROWS_PER_TXN:
             break
         out.append(ref)
         behind += ref.rows
