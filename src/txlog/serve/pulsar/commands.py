@@ -28,7 +28,10 @@ def connect(connection: Connection, body: Proto, rest: memoryview) -> None:
         server_version=f"txlog-{__version__}",
         protocol_version=min(PROTOCOL_VERSION, body.protocol_version),
         max_message_size=connection.message_bytes_max,
-        feature_flags=FeatureFlags(supports_topic_watchers=True),
+        feature_flags=FeatureFlags(
+            supports_topic_watchers=True,
+            supports_get_partitioned_metadata_without_auto_creation=True,
+        ),
     )
 
 

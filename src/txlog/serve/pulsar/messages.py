@@ -91,7 +91,8 @@ CommandConnect: client_version 1 string!, auth_method 2 AuthMethod, auth_method_
     original_principal 7 string, original_auth_data 8 string, original_auth_method 9 string,
     feature_flags 10 FeatureFlags
 FeatureFlags: supports_auth_refresh 1 bool, supports_broker_entry_metadata 2 bool,
-    supports_partial_producer 3 bool, supports_topic_watchers 4 bool
+    supports_partial_producer 3 bool, supports_topic_watchers 4 bool,
+    supports_get_partitioned_metadata_without_auto_creation 5 bool
 CommandConnected: server_version 1 string!, protocol_version 2 int32, max_message_size 3 int32,
     feature_flags 4 FeatureFlags
 CommandAuthResponse: client_version 1 string, response 2 AuthData, protocol_version 3 int32
@@ -107,7 +108,8 @@ CommandSubscribe: topic 1 string!, subscription 2 string!, subType 3 SubType!, c
     start_message_rollback_duration_sec 16 uint64, keySharedMeta 17 KeySharedMeta,
     subscription_properties 18 KeyValue*, consumer_epoch 19 uint64
 CommandPartitionedTopicMetadata: topic 1 string!, request_id 2 uint64!, original_principal 3
-    string, original_auth_data 4 string, original_auth_method 5 string
+    string, original_auth_data 4 string, original_auth_method 5 string,
+    metadata_auto_creation_enabled 6 bool = true
 CommandPartitionedTopicMetadataResponse: partitions 1 uint32, request_id 2 uint64!, response 3
     LookupType, error 4 ServerError, message 5 string
 CommandLookupTopic: topic 1 string!, request_id 2 uint64!, authoritative 3 bool,

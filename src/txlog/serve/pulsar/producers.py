@@ -37,7 +37,7 @@ from txlog.errors import (
     TxlogError,
 )
 from txlog.ids import MessageId, TopicName, TxnId
-from txlog.serve.core.authority import PRODUCE
+from txlog.serve.core.authority import CONSUME, PRODUCE
 from txlog.serve.core.census import Census
 from txlog.serve.core.limits import too_many
 from txlog.serve.core.service import Publisher
@@ -226,6 +226,7 @@ async def open_producer(connection: Connection, body: Proto, rest: memoryview) -
     if name.partition is None and topic.partitions > 1:
         raise NotAllowed(f"{name} has {topic.partitions} partitions, name one of them")
     partition = topics.check_partition(topic, name)
+    await _subscribed(connection, body, topic)
     given = body.producer_name or connection.listener.new_name()
     seat = (topic.name, name_in_store(given), partition)
     if seat in connection.listener.fenced:
@@ -255,6 +256,19 @@ async def open_producer(connection: Connection, body: Proto, rest: memoryview) -
         topic_epoch=shared.handle._sync.access.epoch,
         producer_ready=True,
     )
+
+
+async def _subscribed(connection: Connection, body: Proto, topic: Topic) -> None:
+    """Create the subscription that a producer wants to be there before its first message.
+
+    Clients name one for a topic of dead letters, which nobody has subscribed to yet. It begins at
+    the first message, so a race with another producer loses none.
+    """
+    subscription = body.initial_subscription_name
+    if not subscription:
+        return
+    connection.may(CONSUME, TopicName.parse(topic.name))
+    await connection.client.create_subscription(topic.name, subscription, if_not_exists=True)
 
 
 def name_in_store(name: str) -> str:

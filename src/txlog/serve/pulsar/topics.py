@@ -13,6 +13,7 @@ server was told not to; the setting default_num_partitions says with how many pa
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from txlog.engine.folds.catalog import Topic
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
     from txlog.api.client import Client
 
-_COORDINATORS: Final = TopicName("pulsar", "system", "transaction_coordinator_assign")
+COORDINATOR_TOPIC: Final = TopicName("pulsar", "system", "transaction_coordinator_assign")
 COORDINATORS: Final = 1  # that clients are told of; see transactions
 _PATTERN: Final = frozenset("*?[(|^$\\")  # of regular expressions, and of no name
 _CONNECT, _FAILED = 1, 2  # of CommandLookupTopicResponse.LookupType
@@ -81,7 +82,7 @@ def check_partition(topic: Topic, name: TopicName) -> int:
 
 def may_any(connection: Connection, name: TopicName) -> None:
     """Raises NotAllowed unless the client may do something with a topic."""
-    if name == _COORDINATORS:  # what a transaction may do is asked for each of its topics
+    if name == COORDINATOR_TOPIC:  # what a transaction may do is asked for each of its topics
         return
     last: TxlogError | None = None
     for action in (PRODUCE, CONSUME, ADMIN):
@@ -95,25 +96,44 @@ def may_any(connection: Connection, name: TopicName) -> None:
     raise last
 
 
+def count_partitions(client: Client, name: TopicName, *, creates: bool, asks: bool) -> int:
+    """How many partitions clients see: 0 for a topic that is not partitioned, or for one of them.
+
+    creates: a missing topic with several partitions is made; one with a single partition is made
+             by the PRODUCER or SUBSCRIBE that follows
+    asks:    the client asks whether the topic exists, and nothing is made (PIP-344). Java 4 asks
+             so for SUBSCRIPTION-RETRY and -DLQ, the names of old clients: without TopicNotFound it
+             takes these, and topics with the same subscription name share retries
+    raises:  TopicNotFound, if it asks
+    """
+    if name.topic == COORDINATOR_TOPIC:
+        return COORDINATORS if name.partition is None else 0
+    try:
+        topic = found(client, name)
+    except TopicNotFound:
+        default = client.settings.default_num_partitions
+        if asks:
+            raise
+        if not creates or name.partition is not None or default == 1:
+            return 0
+        topic = in_use(client, name, creates=True)
+    if asks:
+        check_partition(topic, name)
+    return 0 if topic.partitions == 1 or name.partition is not None else topic.partitions
+
+
 async def partitions(connection: Connection, body: Proto, rest: memoryview) -> None:
     """PARTITIONED_METADATA: how many partitions a topic has; 0: it is not partitioned."""
-
-    def act(client: Client) -> int:
-        try:
-            count = found(client, name).partitions
-        except TopicNotFound:
-            count = client.settings.default_num_partitions
-            if name.partition is None and connection.service.options.creates_topics and count > 1:
-                count = in_use(client, name, creates=True).partitions
-            else:
-                count = 0  # who produces or subscribes is told, or makes it
-        return 0 if count == 1 or name.partition is not None else count
+    creates, asks = (
+        connection.service.options.creates_topics,
+        not body.metadata_auto_creation_enabled,
+    )
 
     try:
         name = name_of(body.topic)
         may_any(connection, name.topic)
-        is_topic = name.topic != _COORDINATORS
-        count = await connection.client.run(act) if is_topic else COORDINATORS
+        look = partial(count_partitions, name=name, creates=creates, asks=asks)
+        count = await connection.client.run(look)
     except TxlogError as error:
         connection.send(
             "partitionMetadataResponse",

@@ -1,0 +1,85 @@
+"""Topics as stock clients ask for them: whether one exists, and subscriptions of producers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import txlog
+from tests.serve.served import Raw, served
+from txlog.serve.pulsar.messages import ERRORS
+
+ANSWER = "partitionMetadataResponse"
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, str]]:
+    path = tmp_path_factory.mktemp("s") / "s"
+    with served(path) as url:
+        yield path, url
+
+
+def asked(raw: Raw, topic: str) -> tuple[int, int]:
+    """Ask whether a topic exists: (partitions, error)."""
+    found = raw.ask("partitionMetadata", ANSWER, topic=topic, metadata_auto_creation_enabled=False)
+    assert found.response == (0 if not found.HasField("error") else 1)
+    return found.partitions, found.error
+
+
+def test_a_client_that_asks_for_a_missing_topic_gets_topic_not_found(
+    place: tuple[Path, str],
+) -> None:
+    """PIP-344: with any other answer Java 4 takes the retry and dead letter topics of old clients,
+    `SUBSCRIPTION-RETRY`, which all topics with this subscription share."""
+    path, url = place
+    missing = (0, ERRORS["TopicNotFound"])
+    with txlog.open(str(path)) as client, Raw(url) as raw:
+        client.create_topic("plain")
+        client.create_topic("wide", 3)
+        assert asked(raw, "persistent://public/default/s-RETRY") == missing
+        assert asked(raw, "plain") == (0, 0)
+        assert asked(raw, "wide") == (3, 0)
+        assert asked(raw, "wide-partition-2") == (0, 0)
+        assert asked(raw, "wide-partition-3") == missing
+        assert asked(raw, "none-partition-0") == missing
+        assert sorted(row["topic"] for row in client.topics()) == ["plain", "wide"]
+
+
+def test_the_server_says_that_it_knows_questions_without_creation(place: tuple[Path, str]) -> None:
+    with Raw(place[1], connects=False) as raw:
+        raw.send("connect", client_version="raw", protocol_version=21)
+        flags = raw.read("connected").feature_flags
+    assert flags.supports_get_partitioned_metadata_without_auto_creation
+
+
+def test_a_question_that_may_create_makes_a_topic_with_partitions_only(tmp_path: Path) -> None:
+    with served(tmp_path / "s") as url, txlog.open(str(tmp_path / "s")) as client, Raw(url) as raw:
+        assert raw.ask("partitionMetadata", ANSWER, topic="one").partitions == 0
+        assert client.topics() == []
+        client.admin.set_setting("default_num_partitions", 3)
+        assert asked(raw, "t") == (0, ERRORS["TopicNotFound"])
+        assert raw.ask("partitionMetadata", ANSWER, topic="t").partitions == 3
+        assert asked(raw, "t") == (3, 0)
+
+
+def test_the_initial_subscription_of_a_producer_gets_its_first_message(
+    place: tuple[Path, str],
+) -> None:
+    """As dead letters need it: nobody consumes their topic yet when the first one is sent."""
+    path, url = place
+    with txlog.open(str(path)) as client, Raw(url) as raw, Raw(url) as other:
+        given = {"topic": "t-s-DLQ", "initial_subscription_name": "keeper"}
+        raw.ask("producer", "producer_success", producer_id=1, **given)
+        raw.message(
+            "send", b"dead", {"sequence_id": 0}, producer_id=1, sequence_id=0, num_messages=1
+        )
+        raw.read("send_receipt")
+        other.ask("producer", "producer_success", producer_id=1, **given)  # it is there
+        [row] = client.subscriptions("t-s-DLQ")
+        assert (row["subscription"], row["backlog"]) == ("keeper", 1)
+        refused = raw.ask(
+            "producer", "error", producer_id=2, topic="t", initial_subscription_name="a/../b"
+        )
+        assert refused.error == ERRORS["InvalidTopicName"]
