@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from decimal import Decimal
@@ -36,6 +37,25 @@ def test_stock_client_finds_every_feature(client: str, tmp_path: Path) -> None:
     not_yet = features.NOT_YET[client]
     assert {name: error for name, error in found.items() if error and name not in not_yet} == {}
     assert found.keys() == features.expected(client)
+
+
+# By HTTP a client asks for partitions, for the broker, and for where coordinators are.
+BY_HTTP = ("send", bed.PARTITIONED, "schema_json", "txn_commit")
+
+
+@pytest.mark.clients
+@pytest.mark.parametrize("client", clients[:3])
+def test_stock_client_looks_topics_up_by_http(client: str, tmp_path: Path) -> None:
+    try:
+        command = bed.PROGRAMS[client]()
+    except bed.Unavailable as error:
+        pytest.skip(str(error))
+    names = [name for name in BY_HTTP if name in features.expected(client)]
+    with bed.serving(tmp_path, "--http", "127.0.0.1:0") as server:
+        server.prepare("t")
+        lines = bed.said([*command, server.http, "t", *names], server)
+        found = [json.loads(line) for line in lines if line.startswith("{")]
+    assert {one["scenario"]: one["error"] for one in found} == dict.fromkeys(names, "")
 
 
 @pytest.mark.clients

@@ -25,14 +25,15 @@ def serving(
     *,
     gate: Gate = everybody,
     publishers: Callable[[], list[Publisher]] = list,
+    **options: Any,
 ) -> Any:
-    """Run a program that talks to a store at a path, which is made."""
+    """Run a program that talks to a store at a path, which is made; options: of Serving."""
     txlog.init(path, durability="os", free_bytes_min=0, if_not_exists=True)
 
     async def main() -> Any:
         async with txlog.aio.open(path) as client:
-            here = {"httpUrl": "http://here"}
-            app = application(Serving(client, gate, here, publishers=publishers))
+            given: dict[str, Any] = {"addresses": {"httpUrl": "http://here"}, **options}
+            app = application(Serving(client, gate, publishers=publishers, **given))
             transport = httpx.ASGITransport(app, raise_app_exceptions=False)
             async with httpx.AsyncClient(transport=transport, base_url="http://here") as http:
                 http.app = app  # type: ignore[attr-defined]

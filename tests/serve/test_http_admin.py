@@ -14,7 +14,7 @@ from txlog.errors import NotAllowed
 from txlog.ids import TxnId
 from txlog.serve.core.service import Publisher
 from txlog.serve.http.application import ENDPOINTS
-from txlog.serve.http.core.declared import Action, openapi
+from txlog.serve.http.core.declared import LOOK, Action, openapi
 from txlog.serve.pulsar.ids import STEP
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
@@ -53,6 +53,59 @@ def test_topics_are_made_listed_changed_and_deleted(path: str) -> None:
         assert (await http.delete("/admin/v2/namespaces/public/default")).status_code == 412
         gone = await http.delete("/admin/v2/namespaces/public/default?force=true")
         assert (gone.status_code, await client.topics()) == (204, [])
+
+    serving(path, program)
+
+
+ASSIGN = "pulsar/system/transaction_coordinator_assign"
+EVERYWHERE = {
+    "httpUrl": "http://0.0.0.0:81",
+    "brokerUrl": "pulsar://0.0.0.0:80",
+    "nativeUrl": "pulsar://0.0.0.0:80",
+}
+
+
+def test_clients_look_topics_up_by_http(path: str) -> None:
+    """Clients whose service URL begins with http:// ask these three questions."""
+
+    async def program(http: httpx.AsyncClient, client: txlog.aio.Client) -> None:
+        asks = {"checkAllowAutoCreation": "true"}
+        missing = await http.get(f"{BASE}/none/partitions")
+        assert (missing.status_code, missing.json()["code"]) == (404, "TXL-302")
+        assert (await http.get(f"{BASE}/none/partitions", params=asks)).json()["partitions"] == 0
+        assert await client.topics() == []
+        await client.run(lambda store: store.admin.set_setting("default_num_partitions", 3))
+        assert (await http.get(f"{BASE}/none/partitions")).status_code == 404
+        assert (await http.get(f"{BASE}/wide/partitions", params=asks)).json()["partitions"] == 3
+        assert [row["topic"] for row in await client.topics()] == ["wide"]
+        coordinators = await http.get(f"/admin/v2/persistent/{ASSIGN}/partitions", params=asks)
+        assert coordinators.json()["partitions"] == 1
+        for topic in ("persistent/public/default/none", f"persistent/{ASSIGN}-partition-0"):
+            found = (await http.get(f"/lookup/v2/topic/{topic}")).json()
+            # a client of C++ ends its process without brokerUrlTls
+            assert (found["brokerUrl"], found["brokerUrlTls"]) == ("pulsar://here:80", "")
+
+    serving(path, program, creates_topics=True, addresses=EVERYWHERE)
+
+
+def test_who_may_only_look_creates_no_topic_by_asking(path: str) -> None:
+    async def gate(connection: object, action: Action) -> None:
+        if action.operation != LOOK:
+            raise NotAllowed("look only")
+
+    async def program(http: httpx.AsyncClient, client: txlog.aio.Client) -> None:
+        await client.run(lambda store: store.admin.set_setting("default_num_partitions", 3))
+        asks = {"checkAllowAutoCreation": "true"}
+        assert (await http.get(f"{BASE}/wide/partitions", params=asks)).json()["partitions"] == 0
+        assert await client.topics() == []
+
+    serving(path, program, creates_topics=True, gate=gate)
+
+
+def test_a_server_without_the_protocol_of_pulsar_refuses_lookups(path: str) -> None:
+    async def program(http: httpx.AsyncClient, client: txlog.aio.Client) -> None:
+        found = await http.get("/lookup/v2/topic/persistent/public/default/t")
+        assert (found.status_code, found.json()["code"]) == (405, "TXL-406")
 
     serving(path, program)
 

@@ -223,6 +223,25 @@ def test_every_route_refuses_those_without_role_or_right(folder: Path) -> None:
     serving(folder, program, rules=RULES)
 
 
+def test_any_role_may_ask_by_http_where_coordinators_are(folder: Path) -> None:
+    """As by the binary protocol; of a topic the rules decide. A role that asks creates nothing."""
+    assign = "pulsar/system/transaction_coordinator_assign"
+
+    async def program(served: Served) -> None:
+        for path, role, expected in (
+            (f"/admin/v2/persistent/{assign}/partitions", "idle", 200),
+            (f"/lookup/v2/topic/persistent/{assign}-partition-0", "idle", 200),
+            (f"/admin/v2/persistent/{assign}/partitions", None, 401),
+            (f"/admin/v2/persistent/{assign}/stats", "idle", 403),
+            ("/lookup/v2/topic/persistent/acme/shop/orders", "idle", 403),
+            ("/lookup/v2/topic/persistent/acme/shop/orders", "sender", 200),
+            ("/admin/v2/persistent/acme/shop/orders/partitions", "reader", 404),
+        ):
+            assert await _status(served, "GET", path, role) == expected, (path, role)
+
+    serving(folder, program, rules=RULES)
+
+
 def test_what_is_somebodys_own_is_refused_to_others(folder: Path) -> None:
     """Kills: an endpoint that spares the gate, and asks nobody whose it is."""
     own = [one for one in ENDPOINTS if one.act.__name__ in OWN]

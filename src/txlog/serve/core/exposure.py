@@ -31,6 +31,14 @@ def is_loopback(name: object) -> bool:
     return (mapped or address).is_loopback
 
 
+def is_every_address(host: str) -> bool:
+    """True for the host of a listener at all addresses of its machine: 0.0.0.0 or ::."""
+    try:
+        return ipaddress.ip_address(host).is_unspecified
+    except ValueError:
+        return False
+
+
 def check_exposed(
     option: str, bound: socket.socket, *, has_tls: bool, has_auth: bool, is_insecure: bool
 ) -> None:

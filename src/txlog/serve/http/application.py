@@ -118,18 +118,22 @@ def route_of(endpoint: Endpoint, serving: Serving) -> Route:
     """The route of a declared endpoint."""
 
     async def handle(request: Request) -> Response:
-        await serving.gate(request, endpoint.action(request.path_params))
+        action = endpoint.action(request.path_params)
+        await serving.gate(request, action)
         given = endpoint.arguments(request.path_params, request.query_params)
         if endpoint.takes("body"):
             given["body"] = await body_of(request)
         for name, value in (
             ("now_ms", serving.now_ms),
             ("rates", lambda: serving.rates),
-            ("addresses", lambda: dict(serving.addresses)),
+            ("addresses", partial(serving.addresses_for, request.url.hostname)),
             ("publishers", serving.publishers),
         ):
             if endpoint.takes(name):
                 given[name] = value()
+        if endpoint.takes("creates"):
+            is_wanted = given.get("checkAllowAutoCreation", False)
+            given["creates"] = is_wanted and await serving.may_create(request, action)
         if endpoint.operation == PRODUCE and isinstance(given.get("topic"), TopicName):
             await serving.need(topic_in(request.path_params))
         act = partial(endpoint.act, **given)

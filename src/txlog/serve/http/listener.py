@@ -17,6 +17,7 @@ from txlog.serve.http.application import application
 from txlog.serve.http.core.bounds import Bounds, protocol_of
 from txlog.serve.http.core.declared import LOOK, STORE, Action
 from txlog.serve.http.core.gate import Gate, Right, Serving
+from txlog.serve.pulsar.topics import COORDINATOR_TOPIC
 
 
 class _Quiet(uvicorn.Server):
@@ -33,6 +34,8 @@ MESSAGE_MAX: Final = 12 << 20  # bytes of a message of a WebSocket: 8 MiB in bas
 
 # Of the store as a whole, and no secret: any role may see it.
 HARMLESS: Final = frozenset(["openapi", "clusters", "cluster", "brokers"])
+# What clients ask about the coordinators of transactions, which are of no topic.
+LOOKUPS: Final = frozenset(["partitions", "lookup"])
 # Whose it is decides, which the store knows.
 OWN: Final = frozenset(["abort_transaction", "transaction_key", "delete_transaction_key"])
 # For who looks after the process, and has no token.
@@ -58,7 +61,7 @@ def gate_of(service: Service) -> Gate:
         try:
             caller = authority.authenticate("token" if token else "", data, certificate)
             authority.become(caller)
-            if action.name in OWN or (action.operation == LOOK and action.name in HARMLESS):
+            if action.name in OWN or (action.operation == LOOK and _is_harmless(action)):
                 return None
             place = tuple(filter(None, action.resource.split("/")))
             authority.check(caller, action.operation, place)
@@ -77,6 +80,11 @@ def gate_of(service: Service) -> Gate:
         return Right(check, caller.left_ms)
 
     return gate
+
+
+def _is_harmless(action: Action) -> bool:
+    is_lookup = action.name in LOOKUPS and action.resource == COORDINATOR_TOPIC.full
+    return is_lookup or action.name in HARMLESS
 
 
 def _peer(connection: HTTPConnection) -> str | None:

@@ -18,6 +18,7 @@ from txlog.serve.http.admin.places import as_pulsar
 from txlog.serve.http.admin.store import full
 from txlog.serve.http.core.declared import ADMIN, CONSUME, LOOK, Declared, integer, members
 from txlog.serve.http.core.rates import Rates
+from txlog.serve.pulsar.topics import count_partitions
 from txlog.sql import segments
 
 TOPIC: Final = "/admin/v2/persistent/{tenant}/{namespace}/{topic}"
@@ -55,12 +56,16 @@ def update_partitioned_topic(client: Client, topic: TopicName, body: object) -> 
 
 @endpoint("GET", f"{TOPIC}/partitions", LOOK)
 def partitions(
-    client: Client, topic: TopicName, checkAllowAutoCreation: bool = False
+    client: Client, topic: TopicName, creates: bool, checkAllowAutoCreation: bool = False
 ) -> dict[str, object]:
-    """How many partitions a topic has; 0: it is not partitioned."""
-    found = client.describe_topic(topic.full)["partitions"]
-    is_part = topic.partition is not None
-    return {"partitions": 0 if found == 1 or is_part else found, "deleted": False}
+    """How many partitions a topic has; 0: it is not partitioned.
+
+    Clients that look topics up by HTTP set checkAllowAutoCreation where a missing topic may be
+    created; without it a missing topic is an error.
+    """
+    asks = not checkAllowAutoCreation
+    count = count_partitions(client, topic, creates=creates, asks=asks)
+    return {"partitions": count, "deleted": False}
 
 
 @endpoint("DELETE", TOPIC, ADMIN)
@@ -425,5 +430,11 @@ def offload_status(client: Client, topic: TopicName) -> dict[str, str]:
 
 @endpoint("GET", "/lookup/v2/topic/{domain}/{tenant}/{namespace}/{topic}", LOOK)
 def lookup(client: Client, topic: TopicName, addresses: dict[str, str]) -> dict[str, str]:
-    """Where clients connect for a topic: here, whether it exists or not."""
-    return addresses
+    """Where clients connect for a topic: here, whether it exists or not.
+
+    Clients of C++ and Python fail where brokerUrl or brokerUrlTls is missing, so both are given;
+    the empty one is not served.
+    """
+    if "nativeUrl" not in addresses:
+        raise NotAllowed("this server does not serve clients of Pulsar", hint="see --pulsar")
+    return {"brokerUrl": "", "brokerUrlTls": "", **addresses}

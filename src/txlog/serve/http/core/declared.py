@@ -8,7 +8,8 @@ OpenAPI are made.
 What stands in the path or the query is an argument by its name, converted by its annotation. A path
 with `{tenant}/{namespace}/{topic}` gives `topic: TopicName`, one with `{tenant}/{namespace}` the
 argument `namespace`, one with `{most}/{least}` gives `txn: TxnId`. `body` is the JSON of the
-request; `now_ms`, `rates`, `addresses` and `publishers` are of the application.
+request; `now_ms`, `rates`, `addresses` and `publishers` are of the application, and `creates` says
+whether this request may create a missing topic.
 """
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ PRODUCE, CONSUME, ADMIN, LOOK = "produce", "consume", "admin", "look"
 STORE: Final = ""  # the resource of what concerns the whole store
 
 _PLACE: Final = re.compile(r"{(\w+)(?::\w+)?}")
-_GIVEN: Final = frozenset(["client", "body", "now_ms", "rates", "addresses", "publishers"])
+_GIVEN: Final = frozenset(
+    ["client", "body", "now_ms", "rates", "addresses", "publishers", "creates"]
+)
 _TYPES: Final = {int: "integer", bool: "boolean", str: "string", float: "number"}
 F = TypeVar("F", bound=Callable[..., object])
 

@@ -19,8 +19,9 @@ from txlog.aio import Client
 from txlog.clock import Clock, SystemClock
 from txlog.errors import NotAllowed, TopicNotFound
 from txlog.ids import TopicName
+from txlog.serve.core.exposure import is_every_address
 from txlog.serve.core.service import Publisher
-from txlog.serve.http.core.declared import Action, topic_in
+from txlog.serve.http.core.declared import CONSUME, PRODUCE, Action, topic_in
 from txlog.serve.http.core.rates import Rates
 
 
@@ -92,6 +93,32 @@ class Serving:
     def now_ms(self) -> int:
         """The wall clock."""
         return self.clock.now().wall_ms
+
+    def addresses_for(self, host: str | None) -> dict[str, str]:
+        """The addresses as a client reaches them that names this host.
+
+        A server that listens at all addresses of its machine does not know by which name a client
+        reaches it; the request says it.
+        """
+        found = dict(self.addresses)
+        if not host:
+            return found
+        for name, url in self.addresses.items():
+            scheme, _, place = url.partition("://")
+            bound, _, port = place.rpartition(":")
+            if is_every_address(bound.strip("[]")):
+                found[name] = f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
+        return found
+
+    async def may_create(self, connection: HTTPConnection, action: Action) -> bool:
+        """Whether a client may create a missing topic by asking for it, as one that uses it may."""
+        for operation in (PRODUCE, CONSUME) if self.creates_topics else ():
+            try:
+                await self.gate(connection, action._replace(operation=operation))
+            except NotAllowed:
+                continue
+            return True
+        return False
 
     async def let_in(
         self, connection: HTTPConnection, operation: str, name: str
