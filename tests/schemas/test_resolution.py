@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import json
 from random import Random
 from typing import Any
 
+import fastavro
 import pyarrow as pa
 import pytest
 
@@ -103,6 +105,55 @@ def test_an_older_record_becomes_one_of_the_newest(
     found.validate(full=True)
     assert found.to_pylist(maps_as_pydicts="strict") == [{"a": after}, None, {"a": after}]
     assert values.decode_one(written, data, as_of=newest) == {"a": after}
+
+
+# What `resolution` reads, and readers of Avro elsewhere do not.
+ONLY_HERE: list[tuple[Any, Any, str]] = [
+    (record(field("int")), record(field("int"), field(["null", "int"], "b")), "a.b is new"),
+    (record(field("int")), record(field("int"), field(["int", "null"], "b")), "a.b is new"),
+    (
+        array(record(field("int"))),
+        array(record(field("int"), field(["null", "int"], "b"))),
+        "a[].b",
+    ),
+    (record(field("int")), record(field("int"), name="T"), "a was record S"),
+    (["null", record(field("int"))], ["null", record(field("int"), name="T")], "a was record S"),
+    (enum("A", "B"), enum("A", "B") | {"name": "F"}, "a was enum"),
+    (enum("A", "B"), "string", "a was enum, which does not become string in Avro"),
+]
+
+
+@pytest.mark.parametrize(("old", "new", "reason"), ONLY_HERE, ids=range(len(ONLY_HERE)))
+def test_a_schema_that_other_readers_of_avro_cannot_use_is_incompatible(
+    old: Any, new: Any, reason: str
+) -> None:
+    """JSON is read by member names, so there it fits."""
+    for strategy in ("BACKWARD", "FULL_TRANSITIVE"):
+        why = check(strategy, of(field(new), type="avro"), [of(field(old), type="avro")])
+        assert why is not None
+        assert reason in why
+    assert check("BACKWARD", of(field(new)), [of(field(old))]) is None
+
+
+@pytest.mark.parametrize("renamed", [{"name": "other.S"}, {"name": "T", "aliases": ["S"]}])
+def test_a_named_type_of_avro_may_have_another_namespace_or_an_alias(
+    renamed: dict[str, Any],
+) -> None:
+    old, new = record(field("int")), record(field("int")) | renamed
+    assert check("BACKWARD", of(field(new), type="avro"), [of(field(old), type="avro")]) is None
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [(old, new) for old, new, *_ in READABLE] + [(old, new) for old, new, _ in ONLY_HERE],
+)
+def test_fastavro_reads_what_a_compatible_schema_of_avro_has_before_it(old: Any, new: Any) -> None:
+    written, newest = of(field(old), type="avro"), of(field(new), type="avro")
+    if check("BACKWARD", newest, [written]) is not None:
+        return
+    value = random_value(Random(1), written.record)
+    data = io.BytesIO(values.encode_one(written, value))
+    fastavro.schemaless_reader(data, json.loads(written.definition), json.loads(newest.definition))
 
 
 @pytest.mark.parametrize(("old", "new", "reason"), UNREADABLE, ids=range(len(UNREADABLE)))

@@ -2,7 +2,8 @@
 
 BACKWARD: the new schema reads what the last one wrote, so readers change first. FORWARD: the last
 one reads what the new one writes, so writers may. FULL: both. With _TRANSITIVE, not only the last
-one but all before it. The rules of reading are those of `resolution`.
+one but all before it. The rules of reading are those of `resolution`, and for values of Avro those
+of Avro as well, by which stock clients and other programs read them.
 """
 
 from __future__ import annotations
@@ -11,8 +12,8 @@ from collections.abc import Sequence
 from typing import Final
 
 from txlog.errors import InvalidArgument
-from txlog.schemas.resolution import Unreadable, steps
-from txlog.schemas.schema import Schema
+from txlog.schemas.resolution import Unreadable, source_of, steps
+from txlog.schemas.schema import Schema, Type
 from txlog.suggest import suggestion
 
 NONE: Final = "NONE"
@@ -28,6 +29,7 @@ STRATEGIES: Final = (
     ALWAYS_INCOMPATIBLE,
 )
 _OTHER: Final = {"ALWAYS_COMPATIBLE": NONE}
+_NAMED: Final = ("record", "enum", "fixed")
 
 
 def strategy_of(word: str) -> str:
@@ -52,6 +54,50 @@ def can_read(reader: Schema, writer: Schema) -> str | None:
     return None
 
 
+def can_read_anywhere(reader: Schema, writer: Schema) -> str | None:
+    """The same, also for programs that read values of Avro without this library."""
+    reason = can_read(reader, writer)
+    if reason is not None or reader.type != "avro":
+        return reason
+    try:
+        _check_avro(writer.record, reader.record, "")
+    except Unreadable as error:
+        return str(error)
+    return None
+
+
+def _check_avro(old: Type, new: Type, path: str) -> None:
+    """Raise Unreadable where readers by Avro's rules fail, though `resolution` has an answer.
+
+    A field that is new needs a default, even if it may be null. Records, enums and fixed need the
+    same name, without namespace, or an alias. An enum is no string.
+    """
+    if new.kind in _NAMED and new.kind == old.kind:
+        names = {_short(new.name), *map(_short, new.aliases)}
+        if _short(old.name) not in names:
+            what = path or "the record"
+            raise Unreadable(
+                f"{what} was {new.kind} {_short(old.name)}, which Avro does not read as"
+                f" {_short(new.name)}: name it the same, or give it an alias"
+            )
+    if old.kind == "enum" and new.kind == "string":
+        raise Unreadable(f"{path} was enum, which does not become string in Avro")
+    if new.items is not None and old.items is not None:
+        _check_avro(old.items, new.items, f"{path}{'[]' if new.kind == 'array' else '{}'}")
+    for field in new.fields:
+        here = f"{path}.{field.name}" if path else field.name
+        source = source_of(old, field)
+        if source is not None:
+            _check_avro(source.type, field.type, here)
+        elif not field.has_default:
+            raise Unreadable(f"{here} is new and has no default")
+
+
+def _short(name: str) -> str:
+    """A name without its namespace."""
+    return name.rpartition(".")[2]
+
+
 def check(strategy: str, new: Schema, older: Sequence[Schema]) -> str | None:
     """None if a schema may follow the older ones, oldest first; otherwise why not.
 
@@ -65,11 +111,11 @@ def check(strategy: str, new: Schema, older: Sequence[Schema]) -> str | None:
         if one.type != new.type:
             return f"its type is {new.type}, before it was {one.type}"
         if not strategy.startswith(FORWARD):
-            reason = can_read(new, one)
+            reason = can_read_anywhere(new, one)
             if reason is not None:
                 return f"it cannot read what is there ({strategy}): {reason}"
         if not strategy.startswith(BACKWARD):
-            reason = can_read(one, new)
+            reason = can_read_anywhere(one, new)
             if reason is not None:
                 return f"readers of an older version cannot read it ({strategy}): {reason}"
     return None

@@ -124,7 +124,7 @@ def _steps(written: Type, newest: Type, path: str) -> tuple[Step, ...]:
     made = []
     for one in newest.fields:
         here = f"{path}.{one.name}" if path else one.name
-        source = _source(written, one)
+        source = source_of(written, one)
         if source is None:
             if one.is_needed:
                 raise Unreadable(f"{here} is new and has no default")
@@ -138,7 +138,8 @@ def _steps(written: Type, newest: Type, path: str) -> tuple[Step, ...]:
     return tuple(made)
 
 
-def _source(written: Type, field: Field) -> Field | None:
+def source_of(written: Type, field: Field) -> Field | None:
+    """The field of an older record that a field is made of, by its name or an alias; None: none."""
     for name in (field.name, *field.aliases):
         found = written.field(name)
         if found is not None:

@@ -108,6 +108,7 @@ class Type(msgspec.Struct, frozen=True, kw_only=True):
     nullable: a union with null; is_null_last: which is its second type, as bytes of avro tell
     items:    of an array, or the values of a map
     symbols:  of an enum; `symbol` is its default, if it has one
+    aliases:  names that a record, enum or fixed had before
     """
 
     kind: str
@@ -122,6 +123,7 @@ class Type(msgspec.Struct, frozen=True, kw_only=True):
     size: int = 0
     precision: int = 0
     scale: int = 0
+    aliases: tuple[str, ...] = ()
 
     @property
     def arrow(self) -> pa.DataType:
@@ -421,6 +423,10 @@ class _Reading:
             if not isinstance(size, int) or isinstance(size, bool) or not 0 < size <= INT32[1]:
                 raise _wrong(path, f"is fixed {full} without a size", 'write "size": 16')
             made = _logical(Type(kind=kind, name=full, size=size), node, path)
+        aliases = node.get("aliases", [])
+        if isinstance(aliases, list) and aliases:
+            texts = tuple(one for one in aliases if isinstance(one, str))
+            made = msgspec.structs.replace(made, aliases=texts)
         self.names[full] = made
         return made
 
