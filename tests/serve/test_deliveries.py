@@ -157,6 +157,92 @@ def test_no_more_comes_than_was_permitted_but_for_a_batch(place: tuple[Path, str
         assert messages(raw, 1, permits=3) == [(4 * STEP, 1, 0)]
 
 
+def parted(path: Path, topic: str, values: list[bytes], size: int) -> None:
+    """Three partitions, each with these messages in batches of a size; by key: k0, k1 and so on."""
+    with txlog.open(str(path)) as client:
+        client.create_topic(topic, 3)
+        client.create_subscription(topic, "s", type="shared", position="earliest")
+        for partition in range(3):
+            with client.producer(f"{topic}/{partition}", name="till") as producer:
+                for at in range(0, len(values), size):
+                    rows = values[at : at + size]
+                    keys = [b"k%d" % (at + row) for row in range(len(rows))]
+                    producer.send_batch(pa.table({"value": rows, "key": keys}))
+
+
+def counted(raw: Raw, count: int) -> list[tuple[int, int]]:
+    """(consumer, messages) of the next frames, in order of consumers."""
+    found = list[tuple[int, int]]()
+    while len(found) < count:
+        frame = raw.frame()
+        if frame.kind == wire.BY_FIELD["message"]:
+            head, _ = wire.checked(frame.rest)
+            found.append((frame.body.consumer_id, head.num_messages_in_batch))
+    return sorted(found)
+
+
+@pytest.mark.parametrize("kind", [0, 1, 2, 3], ids=consumers.KINDS)
+def test_permits_are_those_of_each_partition(tmp_path: Path, kind: int) -> None:
+    """Kills: permits of all partitions spent on whichever has messages, and a client overrun."""
+    with served(tmp_path / "s") as url, Raw(url) as raw:
+        parted(tmp_path / "s", "parted", [b"v"] * 20, 1)
+        for at in range(3):
+            subscribed(raw, f"parted-partition-{at}", consumer_id=at, subType=kind)
+            if kind in (0, 2):
+                raw.read("active_consumer_change")
+        for at in range(3):
+            raw.send("flow", consumer_id=at, messagePermits=4 + at)
+        first = counted(raw, 15)
+        for at in range(3):  # what was sent beyond its permits would come before these
+            raw.send("flow", consumer_id=at, messagePermits=1)
+            assert counted(raw, 1) == [(at, 1)]
+        assert first == [(at, 1) for at in range(3) for _ in range(4 + at)]
+
+
+def test_each_partition_gets_the_whole_of_its_last_batch(tmp_path: Path) -> None:
+    with served(tmp_path / "s") as url, Raw(url) as raw:
+        parted(tmp_path / "s", "parted", [b"v"] * 12, 4)
+        for at in range(3):
+            subscribed(raw, f"parted-partition-{at}", consumer_id=at)
+        flows = [wire.encoded("flow", consumer_id=at, messagePermits=5) for at in range(3)]
+        raw.socket.sendall(b"".join(flows))
+        assert counted(raw, 6) == [(at, 4) for at in range(3) for _ in range(2)]
+
+
+def test_messages_of_other_keys_do_not_come_without_permits(tmp_path: Path) -> None:
+    """Of a batch that several consumers share, each message is counted.
+
+    Kills: as many messages in place of those that others have as the batch lacks.
+    """
+    with served(tmp_path / "s") as url, Raw(url) as raw, Raw(url) as other:
+        parted(tmp_path / "s", "keys", [b"v"] * 60, 30)
+        for one in (raw, other):
+            subscribed(one, "keys-partition-0", subType=3)
+        for _ in range(3):
+            assert [size for _, size, _ in messages(raw, 2, permits=2)] == [1, 1]
+            raw.send("ping")
+            raw.read("pong")  # nothing more came before it
+
+
+def test_chunks_are_counted_one_by_one(tmp_path: Path) -> None:
+    """As clients do, which grant a permit for each chunk that came."""
+    size = 3 << 20
+    txlog.init(str(tmp_path / "s"), max_message_bytes=1 << 20)
+    with txlog.open(str(tmp_path / "s")) as client:
+        client.create_topic("large")
+        with client.producer("large", chunking=True) as producer:
+            producer.send(b"x" * size)
+            producer.send(b"y")
+            producer.send(b"z")
+    with served(tmp_path / "s") as url, Raw(url) as raw:
+        subscribed(raw, "large")
+        chunks = len(messages(raw, 4, permits=1))
+        raw.send("flow", consumer_id=1, messagePermits=chunks - 1)  # it owes these
+        raw.send("ping")
+        raw.read("pong")
+        assert messages(raw, 1, permits=1) == [(STEP, 1, 0)]
+
+
 def test_what_is_given_back_comes_again_and_is_counted(place: tuple[Path, str]) -> None:
     _, url = place
     ledger = filled(url, "again")

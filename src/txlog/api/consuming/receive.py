@@ -8,7 +8,7 @@ mutex. Rows are read after the frame that leased them; what turns out damaged is
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TypeAlias
 
@@ -256,6 +256,7 @@ class Receiving:
     batches:    of what the last turn took ahead: partition, number of its batch
     timeout_ms: the ack time-out at the last turn, 0 for none
     first:      partitions that go before the others at the next turn
+    limits:     the most messages that a turn may take of a partition, by its index in the topic
     """
 
     __slots__ = (
@@ -280,6 +281,7 @@ class Receiving:
         "is_idle",
         "is_refused",
         "is_thorough",
+        "limits",
         "partitions",
         "subscription",
         "timeout_ms",
@@ -300,6 +302,7 @@ class Receiving:
         self._member = member
         self.topic, self.subscription = found
         self.partitions = partitions
+        self.limits: Mapping[int, int] = {}
         self._ack_timeout_ms = ack_timeout_ms
         self.blocked: str | None = None
         self.is_idle = False
@@ -578,6 +581,7 @@ class Receiving:
         return me.kind == "key-shared"
 
     def _wants(self, order: Sequence[int], limit: int, ahead: Ahead) -> Wants:
+        numbers = catalogs.numbers(self.topic)
         return Wants(
             self.subscription.number,
             self._member.number,
@@ -587,6 +591,7 @@ class Receiving:
             self._ack_timeout_ms,
             False,
             *ahead,
+            limits={numbers[index]: most for index, most in self.limits.items()},
         )
 
     def _lease(self, wants: Wants, uses: Uses, guard: Guard | None) -> tuple[Delivery, int]:

@@ -52,25 +52,76 @@ class Piece(NamedTuple):
     is_alone: bool
 
 
-def missing(view: View, topic: Topic, table: pa.Table) -> tuple[int, int] | None:
-    """The batch at the end of a table lacks so many rows of a partition: (partition, rows)."""
-    last = table.slice(table.num_rows - 1)
-    [partition], [ledger], [entry], [index] = (
-        last.column(name).to_pylist() for name in ("partition", "ledger", "entry", "index")
+class Gap(NamedTuple):
+    """What a batch lacks at its end: so many rows of a partition, from this entry on.
+
+    inner: of a batch of a transaction, the first index that is lacking; else None
+    """
+
+    partition: int
+    ledger: int
+    entry: int
+    inner: int | None
+    rows: int
+
+    def mask(self, table: pa.Table) -> pa.Array:
+        """Which rows of a table belong to it."""
+        name, first = ("entry", self.entry) if self.inner is None else ("index", self.inner)
+        column = table.column(name)
+        bounds = [
+            pc.equal(table.column("ledger"), self.ledger),
+            pc.greater_equal(column, first),
+            pc.less(column, first + self.rows),
+        ]
+        if self.inner is not None:
+            bounds.append(pc.equal(table.column("entry"), self.entry))
+        mask = bounds[0]
+        for bound in bounds[1:]:
+            mask = pc.and_(mask, bound)
+        return pc.fill_null(mask, False)
+
+
+def gaps(view: View, topic: Topic, table: pa.Table, *, by_key: bool) -> list[Gap]:
+    """What the last batch of each partition of a table lacks.
+
+    by_key: other consumers may get the messages of other keys: no batch of several is completed
+    """
+    found = []
+    column = table.column("partition")
+    for partition in pc.unique(column).to_pylist():
+        rows = table.filter(pc.equal(column, partition))
+        last = rows.slice(rows.num_rows - 1)
+        gap = _gap(view, number_of(topic, partition), partition, last, by_key=by_key)
+        if gap is not None:
+            found.append(gap)
+    return found
+
+
+def _gap(view: View, number: int, partition: int, last: pa.Table, *, by_key: bool) -> Gap | None:
+    """What the batch of a row, the last one of its partition, lacks."""
+    [ledger], [entry], [index], [key] = (
+        last.column(name).to_pylist() for name in ("ledger", "entry", "index", "key")
     )
     if ledger is None:
         return None
-    number = number_of(topic, partition)
     if index is not None:
         marker = find_marker(view.buffer(number), ledger, entry)
-        if marker is None:
+        if marker is None or by_key:
             return None
         piece = in_txn(ledger, entry, marker.count, index)
-        lacks = piece.inner + piece.size - 1 - index
-    else:
-        found = spans(view, number, ledger, entry, entry)
-        lacks = found[0].entry + found[0].size - 1 - entry if found else 0
-    return (partition, lacks) if lacks > 0 else None
+        rows = piece.inner + piece.size - 1 - index
+        return Gap(partition, ledger, entry, index + 1, rows) if rows > 0 else None
+    batches = spans(view, number, ledger, entry, entry)
+    rows = batches[0].entry + batches[0].size - 1 - entry if batches else 0
+    if rows <= 0 or (by_key and not _has_key(view, ledger, entry + 1, key)):
+        return None
+    return Gap(partition, ledger, entry + 1, None, rows)
+
+
+def _has_key(view: View, ledger: int, entry: int, key: bytes | None) -> bool:
+    """Whether an entry has this key."""
+    tables = view.rows([(ledger, entry, entry + 1)], ("key",))
+    return any(table.column("key").to_pylist() == [key] for table in tables)
 
 
 def planned(view: View, topic: Topic, table: pa.Table, bytes_max: int) -> list[Delivery]:

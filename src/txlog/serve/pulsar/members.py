@@ -34,7 +34,7 @@ from txlog.ids import MessageId, TxnId
 from txlog.serve.core.census import Census
 from txlog.serve.pulsar import ids
 from txlog.serve.pulsar.connection import Connection
-from txlog.serve.pulsar.deliveries import Delivery, missing, planned
+from txlog.serve.pulsar.deliveries import Delivery, gaps, planned
 from txlog.serve.pulsar.ids import STEP, Span, wire_id
 from txlog.serve.pulsar.messages import MessageIdData, Proto
 from txlog.serve.pulsar.wire import made, message_frame
@@ -126,7 +126,7 @@ class Wire:
             consumer_epoch=self.epoch or None,
         ).SerializeToString()
         self.held[(span.ledger, delivery.entry_id)] = Held(span, at, (1 << size) - 1)
-        self.permits -= size
+        self.permits -= max(size, len(delivery.heads))  # clients count each chunk, too
         for head, payload in delivery.heads:
             self.connection.write(message_frame(command, head, payload))
 
@@ -216,8 +216,8 @@ class Member:
     async def _taken(self) -> list[Delivery] | None:
         """The next deliveries; None: who may take has changed."""
         connection = self.wires[self._ready[0]].connection
-        limit = min(TAKE_MAX, sum(self.wires[at].permits for at in self._ready))
-        look = partial(self._look, list(self._ready), limit, connection)
+        permits = {at: self.wires[at].permits for at in self._ready}
+        look = partial(self._look, permits, connection)
         sync = self._sync
         waiting = self.handle._waits.until(look, None, sync._rest, lambda found: found[0]())
         take = asyncio.ensure_future(waiting)
@@ -237,17 +237,19 @@ class Member:
         return None if found is None else found[1]
 
     def _look(
-        self, ready: list[int], limit: int, connection: Connection, is_thorough: bool
+        self, permits: dict[int, int], connection: Connection, is_thorough: bool
     ) -> tuple[Callable[[], None], list[Delivery]] | None:
-        """In the thread of the store: lease rows, and make what goes out of them."""
+        """In the thread of the store: lease rows, and make what goes out of them.
+
+        permits: the messages that the consumer of each partition takes
+        """
         if connection.is_full:  # by what others of its client got meanwhile
             return _nothing, []
         sync = self._sync
-        if isinstance(sync, Consumer):
-            sync._receiving.partitions = ready
         backlog = connection.service.backlog
         most = TAKE_BYTES_MIN if backlog.is_large else TAKE_BYTES
-        table = sync._some(max(1, min(limit, most // self._message_bytes)), is_thorough)
+        limit = min(TAKE_MAX, most // self._message_bytes)
+        table = self._leased(permits, limit, is_thorough)
         if table is None or not table.num_rows:
             return None
         if table.nbytes > 2 * most and (kept := _rows_within(table, most)) < table.num_rows:
@@ -255,16 +257,37 @@ class Member:
             table = table.slice(0, kept)
         self._message_bytes = table.nbytes // table.num_rows + 1
         store, topic = sync._store, self.topic
-        lacks = store.read(lambda view: missing(view, topic, table), fresh=False)
-        if lacks is not None:
-            if isinstance(sync, Consumer):
-                sync._receiving.partitions = [lacks[0]]
-            more = sync._some(lacks[1], True)
-            if more is not None and more.num_rows:
-                table = pa.concat_tables([table, more])
+        table = self._completed(table)
         bytes_max = store.settings.max_message_bytes
         found = store.read(lambda view: planned(view, topic, table, bytes_max), fresh=False)
         return partial(sync._unread, table), found
+
+    def _leased(self, limits: dict[int, int], most: int, is_thorough: bool) -> pa.Table | None:
+        """Rows that are leased now: of each partition, and of all, at most so many."""
+        sync = self._sync
+        if isinstance(sync, Consumer):
+            sync._receiving.partitions, sync._receiving.limits = list(limits), limits
+        limit = max(1, min(sum(limits.values()), most))
+        table: pa.Table | None = sync._some(limit, is_thorough)
+        return table
+
+    def _completed(self, table: pa.Table) -> pa.Table:
+        """Leased rows with what the last batch of each partition lacks, if that can be had."""
+        store, topic, by_key = self._sync._store, self.topic, self.kind == "key-shared"
+        found = store.read(lambda view: gaps(view, topic, table, by_key=by_key), fresh=False)
+        if not found:
+            return table
+        limits = {gap.partition: gap.rows for gap in found}
+        more = self._leased(limits, sum(limits.values()), True)
+        if more is None or not more.num_rows:
+            return table
+        mask = found[0].mask(more)
+        for gap in found[1:]:
+            mask = pc.or_(mask, gap.mask(more))
+        others = more.filter(pc.invert(mask))
+        if others.num_rows:  # nobody asked for these
+            self._sync._unread(others)
+        return pa.concat_tables([table, more.filter(mask)])
 
     def _is_laden(self, wire: Wire) -> bool:
         """True of a consumer that gets nothing more before it acknowledges."""

@@ -44,6 +44,7 @@ Find = Callable[[View], tuple[Topic, Subscription]]
 UNACKED_MAX = "unacked_max"
 ALL = Seen(batch=1 << 62)
 NOBODY: Mapping[int, Seen] = {}
+NO_LIMITS: Mapping[int, int] = {}
 
 
 class Wants(msgspec.Struct, frozen=True, gc=False):
@@ -55,6 +56,7 @@ class Wants(msgspec.Struct, frozen=True, gc=False):
     most:    the most that all consumers of a shared type together take ahead
     seen:    (partition, messages, when their time-out is over) of what the application got of the
              batches before; it is written with what is leased now
+    limits:  the most messages of a partition; of one that is not named, `limit` alone decides
     """
 
     subscription: int
@@ -67,6 +69,7 @@ class Wants(msgspec.Struct, frozen=True, gc=False):
     ahead: int = 0
     most: int = 1
     seen: Sequence[tuple[int, list[Run], Due]] = ()
+    limits: Mapping[int, int] = NO_LIMITS
 
     def making_do(self) -> Wants:
         """The same, without a missing index."""
@@ -134,8 +137,9 @@ def receive(view: View, settings: Settings, now: Instant, wants: Wants) -> Decis
     for number in numbers:
         if left <= 0 or room_bytes <= 0:
             break
+        place, most_here = wants.places.get(number), min(left, wants.limits.get(number, left))
         try:
-            part = choose(view, topic, me, number, wants.places.get(number), left, now, delays)
+            part = choose(view, topic, me, number, place, most_here, now, delays)
         except (Unindexed, BucketLost) as error:
             return Decision([], answer=Delivery([], wanting=error))
         if part is None:
