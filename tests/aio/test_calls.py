@@ -276,14 +276,14 @@ def test_tasks_of_one_client_act_for_several_owners(path: str) -> None:
 
     async def program(client: txlog.aio.Client) -> None:
         async def one(number: int, name: str) -> str:
-            ACTING.set((number, name))
+            ACTING.set(lambda: (number, name))
             txn = await client.transaction(key="nightly")
             producer = await client.producer("out")
             await producer.send(name.encode(), txn=txn)
             return str(await txn.get_id())
 
         async def other(number: int, txn: str) -> None:
-            ACTING.set((number, "other"))
+            ACTING.set(lambda: (number, "other"))
             txn_id = TxnId.parse(txn)
             producer = await client.producer("out")
             sent = (await (await client.producer("in")).send(b"x")).message_id
@@ -311,7 +311,7 @@ def test_tasks_of_one_client_act_for_several_owners(path: str) -> None:
         assert ACTING.get() is None
 
         async def end() -> None:
-            ACTING.set((first, "billing"))
+            ACTING.set(lambda: (first, "billing"))
             await client.commit(TxnId.parse(billing))
 
         await asyncio.create_task(end())

@@ -138,11 +138,13 @@ def test_connections_beyond_the_limit_are_refused_and_those_there_go_on(folder: 
         first = await served.connected()
         second = await served.connected()
         third = await served.client()
+        third.send("connect", client_version="test", protocol_version=19)
         answer = await third.answer()
         assert answer.error.error == ERRORS["TooManyRequests"]
         assert "TXL-509" in answer.error.message
         await third.is_ended()
-        assert (await served.request("GET /ready HTTP/1.1\nHost: localhost\n\n"))[0] == 429
+        assert (await served.request("GET /metrics HTTP/1.1\nHost: localhost\n\n"))[0] == 429
+        assert (await served.request("GET /ready HTTP/1.1\nHost: localhost\n\n"))[0] == 200
         assert await first.ask("ping") is not None
         second.close()
         while served.service.seats.count > 1:

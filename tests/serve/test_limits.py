@@ -13,8 +13,9 @@ import pytest
 
 from tests.serve.certificates import make_certificate
 from txlog.errors import InvalidArgument, LimitExceeded, TryAgain, Usage
+from txlog.serve.core.descriptors import fitted
 from txlog.serve.core.exposure import check_exposed, is_loopback
-from txlog.serve.core.limits import Budget, Limits, Pace, Seats, Share
+from txlog.serve.core.limits import Budget, Limits, Pace, Seat, Seats, Share, network_of
 from txlog.serve.core.systemd import handed_over, notify
 from txlog.serve.core.tls import Tls
 
@@ -43,22 +44,103 @@ def test_limits_are_given_by_name() -> None:
             Limits.parse("--limit", [text])
 
 
+def no_drop() -> None:
+    pytest.fail("a connection was dropped")
+
+
 def test_connections_are_counted_in_all_and_per_address() -> None:
     seats = Seats(Limits(connections=3, connections_per_address=2))
-    for address in ("a", "a", "b"):
-        seats.take(address)
+    taken = [seats.arrive(address, no_drop) for address in ("a", "a", "b")]
+    for seat in taken:
+        seat.take(None)
+    late = seats.arrive("c", no_drop)
     with pytest.raises(TryAgain, match="3 connections") as caught:
-        seats.take("c")
+        late.take(None)
     assert caught.value.code == 509
-    seats.leave("b")
+    taken.pop().leave()
     with pytest.raises(TryAgain, match="from this address"):
-        seats.take("a")
-    seats.leave("a")
-    seats.take("a")
-    seats.leave("a")
-    seats.leave("a")
+        seats.arrive("a", no_drop).take(None)
+    late.take(None)
+    for seat in (*taken, late, late):
+        seat.leave()
     assert seats.count == 0
-    assert not seats._of
+    assert not seats._by_network
+
+
+def test_a_role_leaves_connections_for_others() -> None:
+    """Kills: a role, with any right or none, that opens all connections there are."""
+    seats = Seats(Limits(connections=100, connections_per_address=100))
+
+    def taken(role: str, **more: bool) -> int:
+        count = 0
+        try:
+            while True:
+                seats.arrive(role, no_drop).take(role, **more)
+                count += 1
+        except TryAgain as error:
+            assert error.code == 509
+            return count
+
+    assert taken("first") == 50
+    assert taken("second") == 25
+    for at in range(3):
+        assert taken(f"other {at}") > 0
+    left = 100 - seats.count
+    assert left > 0
+    assert taken("boss", is_superuser=True) == left
+
+
+def test_who_has_not_said_who_it_is_keeps_nobody_out() -> None:
+    """Kills: connections without a byte that take the places of clients that would say more."""
+    seats, dropped = Seats(Limits(connecting=8, connections=2)), list[str]()
+
+    def arrive(address: str, name: str) -> Seat:
+        return seats.arrive(address, lambda: dropped.append(name))
+
+    for at in range(20):
+        arrive("10.0.0.1", f"first {at}")
+    assert dropped == [f"first {at}" for at in range(16)]  # the oldest of its own
+    dropped.clear()
+    for at in range(20):
+        arrive("10.0.0.2", f"second {at}")
+    assert all(name.startswith("second") for name in dropped)
+    dropped.clear()
+    good = [arrive(f"10.0.1.{at}", "good") for at in range(5)]
+    assert "good" not in dropped  # those of the address with most go for it
+    assert seats.waiting <= 8
+    good[0].take(None)
+    assert seats.count == 1
+    good[0].leave()
+    good[0].leave()
+    assert seats.count == 0
+
+
+@pytest.mark.parametrize(
+    ("address", "network"),
+    [
+        ("10.0.0.1", "10.0.0.1"),
+        ("::ffff:10.0.0.1", "10.0.0.1"),
+        ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64"),
+        ("2001:db8:1:2::1", "2001:db8:1:2::/64"),
+        ("fe80::1%eth0", "fe80::/64"),
+        ("", ""),
+    ],
+)
+def test_a_network_of_ipv6_is_one_address(address: str, network: str) -> None:
+    assert network_of(address) == network
+
+
+@pytest.mark.parametrize("descriptors", [16, 64, 256, 1_024, 4_096, 20_000, 1 << 20])
+def test_limits_fit_the_descriptors_of_the_process(descriptors: int) -> None:
+    """Kills: clients within their limits that leave the store no descriptor for its journal."""
+    told = list[str]()
+    fitting = fitted(Limits(), descriptors, lambda event, facts: told.append(str(facts["limit"])))
+    taken = fitting.connections + fitting.connecting + fitting.consumers_in_all
+    assert taken <= descriptors - min(512, descriptors // 3)
+    assert min(fitting.connections, fitting.connecting, fitting.consumers_in_all) > 0
+    assert (told == []) == (fitting == Limits())
+    assert (fitting == Limits()) == (descriptors > 100_000)
+    assert fitting.connections_per_address <= fitting.connections
 
 
 def test_who_waits_for_room_comes_in_order() -> None:

@@ -7,6 +7,7 @@ import json
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -15,7 +16,14 @@ from txlog.cli.line.command import command
 from txlog.cli.line.declared import Option
 from txlog.cli.terminal import say
 from txlog.engine.storage.user_files import replace_file
-from txlog.errors import AlreadyExists, InvalidArgument, MissingExtra, Usage, printable
+from txlog.errors import (
+    AlreadyExists,
+    InvalidArgument,
+    MissingExtra,
+    OutcomeUnknown,
+    Usage,
+    printable,
+)
 from txlog.ranges import format_time
 
 _PACKAGES = ("google", "starlette", "uvicorn", "websockets", "jwt", "cryptography", "h11")
@@ -80,9 +88,10 @@ def serve(
     """Serve the store to stock clients of Apache Pulsar, and by HTTP.
 
     It says on stderr what it serves where, once it listens; port 0 is any free one. SIGTERM and
-    SIGINT end it: what was begun is answered first, and a second one ends that. SIGHUP reads rules
-    and certificates again. It keeps nothing of its own, so it may also be killed, several may serve
-    one store, and commands and programs go on using it.
+    SIGINT end it within 10 s: what was begun is answered first, and a second one ends that. SIGHUP
+    reads rules, keys and certificates again, and ends connections that they do not allow. It keeps
+    nothing of its own, so it may also be killed, several may serve one store, and commands and
+    programs go on using it.
 
     Only this machine can connect, unless there are --tls-cert, --tls-key and --auth.
     """
@@ -118,8 +127,17 @@ def serve(
         notify(os.environ, f"READY=1\nMAINPID={os.getpid()}")
 
     with _pidfile(pidfile), _with_extra():
-        app.serve(call.client(write=True), options, told, authority)
+        app.serve(
+            call.client(write=True), options, told, authority, partial(_give_up, tell, pidfile)
+        )
         notify(os.environ, "STOPPING=1")
+
+
+def _give_up(tell: Callable[[str, Mapping[str, object]], None], pidfile: str | None) -> None:
+    """End the process although calls of clients go on; they learn nothing of their outcome."""
+    tell("failed", {"reason": "the server did not end in time: calls of clients are given up"})
+    _remove_own(pidfile)
+    os._exit(OutcomeUnknown.exit)
 
 
 @contextmanager
@@ -167,9 +185,14 @@ def _pidfile(path: str | None) -> Iterator[None]:
     try:
         yield
     finally:
-        with suppress(OSError, AlreadyExists):
-            if _number_in(path) == os.getpid():
-                os.unlink(path)
+        _remove_own(path)
+
+
+def _remove_own(path: str | None) -> None:
+    """Remove the file with the process id, if it has that of this process."""
+    with suppress(OSError, AlreadyExists, InvalidArgument):
+        if path is not None and _number_in(path) == os.getpid():
+            os.unlink(path)
 
 
 def _number_in(path: str) -> int | None:

@@ -3,6 +3,7 @@
 Contents:
 
     guard     the file of rules, callers, whom transactions belong to
+    issuers   which authority issued a certificate
     keys      what tokens are signed with
     pairs     new keys
     policy    which role may do what, and where

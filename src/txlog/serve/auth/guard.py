@@ -25,10 +25,11 @@ from __future__ import annotations
 
 import hashlib
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from txlog.clock import Clock
 from txlog.errors import InvalidArgument, NotAllowed, NotAuthenticated
@@ -59,6 +60,22 @@ _NAMES_OF_CERTIFICATE: Final = ("cn", "san")
 Certificate = Mapping[str, Any]
 
 
+class Login(NamedTuple):
+    """What a client shows to say who it is; kept, so that it can be judged again.
+
+    method:     as Pulsar's auth_method_name, such as token; empty without a proof
+    data:       the proof, such as a token
+    ssl_object: of its connection, which may have a verified certificate
+    """
+
+    method: str = ""
+    data: bytes = b""
+    ssl_object: object = None
+
+    def __repr__(self) -> str:
+        return f"<login by {self.method[:40] or 'nothing'}>"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
     """What one reading of the file says."""
@@ -71,11 +88,12 @@ class Rules:
 class Guard:
     """Judges callers by a file of rules."""
 
-    __slots__ = ("_clock", "_path", "_rules")
+    __slots__ = ("_clock", "_path", "_rules", "_told")
 
     def __init__(self, path: Path, clock: Clock) -> None:
         """Raises InvalidArgument: one line that names the place in the file."""
         self._path, self._clock = path, clock
+        self._told: Callable[[], object] = list
         self._rules = read_rules(path)
 
     @property
@@ -91,6 +109,16 @@ class Guard:
     def reload(self) -> None:
         """Read the file again; raises InvalidArgument, and then nothing has changed."""
         self._rules = read_rules(self._path)
+        self.on_change(self._told)
+
+    def on_change(self, told: Callable[[], object]) -> None:
+        """Call a function when keys changed without `reload`: a JWKS file is read when it changes.
+
+        told: runs in the thread that logs a client in
+        """
+        self._told = told
+        if self._rules.tokens is not None:
+            self._rules.tokens.keys.on_change(told)
 
     def connected(self, method: str, data: bytes, certificate: Certificate | None = None) -> Caller:
         """Who CONNECT or AUTH_RESPONSE says it is.
@@ -180,9 +208,18 @@ class Caller:
         """
         if self.role is None or self._guard is None:
             return None
-        if self._guard.is_superuser(self.role):
+        if self.is_superuser:
             return ROOT
         return number_of_role(self.role), self.role
+
+    @property
+    def is_superuser(self) -> bool:
+        """Whether it may do everything, by the rules of the moment."""
+        return (
+            self.role is not None
+            and self._guard is not None
+            and self._guard.is_superuser(self.role)
+        )
 
     @property
     def left_ms(self) -> int | None:
@@ -221,6 +258,7 @@ def _on(action: str) -> str:
 ANYONE: Final = Caller()  # of a server without rules
 
 
+@lru_cache(1024)
 def number_of_role(role: str) -> int:
     """The owner's number of what a role begins: above all users of Linux, the same for ever."""
     digest = hashlib.sha256(role.encode()).digest()[:8]

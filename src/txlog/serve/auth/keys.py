@@ -12,7 +12,7 @@ secret (RFC 8725, 3.1 and 3.2).
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -63,16 +63,24 @@ class Secret:
     def reload(self) -> None:
         """Nothing: another secret is another file of rules."""
 
+    def on_change(self, told: Callable[[], object]) -> None:
+        """Nothing: it never changes."""
+
 
 class KeySet:
     """The keys of a JWKS file (RFC 7517), read again when the file changes."""
 
-    __slots__ = ("_keys", "_path", "_seen")
+    __slots__ = ("_keys", "_path", "_seen", "_told")
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._seen = _stamp(path)
         self._keys = _read_jwks(path)
+        self._told: Callable[[], object] = list
+
+    def on_change(self, told: Callable[[], object]) -> None:
+        """Call a function whenever other keys were read, in the thread that read them."""
+        self._told = told
 
     def find(self, algorithm: str, name: str | None) -> Iterator[Key]:
         """The keys that a token of this algorithm and `kid` may be signed with."""
@@ -85,6 +93,7 @@ class KeySet:
     def reload(self) -> None:
         """Read the file; if it cannot be read the keys stay as they are. Raises InvalidArgument."""
         self._keys = _read_jwks(self._path)
+        self._told()
 
     def _look(self) -> None:
         """Read a file that has changed. A bad one is left alone until it changes again."""

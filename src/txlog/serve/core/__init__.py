@@ -2,9 +2,11 @@
 
 Contents:
 
+    acceptor    connections, from before TLS
     address     HOST:PORT as an option says it, and what was bound
     authority   who a client is and what it may do
     census      which topics there are, and who is told when that changes
+    descriptors   how many files may be open, and who gets how many
     exposure    who may be listened to, and how
     limits      what clients may use at most
     service     the store and the options, for all listeners

@@ -49,5 +49,9 @@ class Authority:
         caller.check(action, STORE if place is None else place)
 
     def become(self, caller: Caller) -> None:
-        """From now on the calls of this task, and of tasks that it makes, are for a client."""
-        ACTING.set(caller.owner)
+        """Make a client the owner of what this task, and tasks that it starts, begin from now on.
+
+        The store asks at each call who the owner is, so a superuser that is none any more loses its
+        power at once.
+        """
+        ACTING.set(lambda: caller.owner)

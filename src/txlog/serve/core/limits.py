@@ -8,6 +8,7 @@ consumers is refused with 509 (Pulsar's TooManyRequests, HTTP's 429).
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, fields
@@ -31,8 +32,10 @@ _TOO_MANY: Final = 509
 class Limits:
     """What clients may use at most; 0 lifts a rate.
 
-    connections, connections_per_address: open at once
+    connections, connections_per_address: open at once, of clients that have said who they are
+    connecting:               open at once, of clients that have not
     producers, consumers:     of one connection
+    consumers_in_all:         of all connections; each holds a lock file
     commands:                 of one connection that wait for an answer
     memory_bytes:             what all clients have sent and is not stored or answered yet
     connection_bytes:         the same of one client; also what it was sent and has not read
@@ -40,12 +43,15 @@ class Limits:
     connect_timeout_ms:       until a client has said who it is, or has sent the head of a request
     frame_timeout_ms:         until a frame or body that has begun is whole, if it is small
     idle_timeout_ms:          a client that is silent for so long is asked, and then dropped
+    stop_timeout_ms:          from the signal that stops the server to its end, whatever clients do
     """
 
     connections: int = 2_000
     connections_per_address: int = 1_000
+    connecting: int = 500
     producers: int = 5_000
     consumers: int = 5_000
+    consumers_in_all: int = 20_000
     commands: int = 10_000
     memory_bytes: int = 256 * MIB
     connection_bytes: int = 32 * MIB
@@ -54,6 +60,7 @@ class Limits:
     connect_timeout_ms: int = 10 * SECOND_MS
     frame_timeout_ms: int = 10 * SECOND_MS
     idle_timeout_ms: int = 30 * SECOND_MS
+    stop_timeout_ms: int = 10 * SECOND_MS
 
     @classmethod
     def parse(cls, option: str, given: Iterable[str]) -> Limits:
@@ -85,6 +92,7 @@ _BOUNDS: Final[dict[str, tuple[int, int]]] = {
     "connect_timeout_ms": (100, HOUR_MS),
     "frame_timeout_ms": (100, HOUR_MS),
     "idle_timeout_ms": (100, 60 * MINUTE_MS),
+    "stop_timeout_ms": (100, HOUR_MS),
 }
 
 
@@ -118,32 +126,158 @@ def host_of(peer: object) -> str:
     return str(peer[0]) if isinstance(peer, tuple) and peer else ""
 
 
-class Seats:
-    """Who is connected: how many in all, and from each address."""
+def network_of(address: str) -> str:
+    """What counts as one address: an address of IPv4, or the /64 network of one of IPv6.
 
-    __slots__ = ("_limits", "_of", "count")
+    Whoever has an address of IPv6 usually has all 2^64 of its network.
+    """
+    try:
+        parsed = ipaddress.ip_address(address.partition("%")[0])
+    except ValueError:
+        return address
+    if isinstance(parsed, ipaddress.IPv4Address):
+        return address
+    if parsed.ipv4_mapped is not None:
+        return str(parsed.ipv4_mapped)
+    return str(ipaddress.IPv6Network((int(parsed) >> 64 << 64, 64)))
+
+
+def has_share(own: int, used: int, limit: int) -> bool:
+    """Whether a holder may take one more of what all holders share.
+
+    It may have as many as are left: one holder alone gets half of them, the next one a quarter, and
+    whoever has nothing yet finds room. So nobody has to configure shares.
+
+    own: what the holder has; used: what all have; limit: what there is
+    """
+    return own < limit - used
+
+
+class Seat:
+    """The place of one connection among those that are open; `leave` may be called repeatedly.
+
+    network: where it comes from (network_of)
+    drop:    ends the connection
+    """
+
+    __slots__ = ("_seats", "drop", "holder", "is_taken", "network")
+
+    def __init__(self, seats: Seats, network: str, drop: Callable[[], object]) -> None:
+        self._seats, self.network, self.drop = seats, network, drop
+        self.holder: str | None = None
+        self.is_taken = False
+
+    def take(self, role: str | None, *, is_superuser: bool = False) -> None:
+        """The client has said who it is: count it among those that stay.
+
+        role: None without rules
+        raises: TryAgain (509): there are too many, in all, of its address or of its role
+        """
+        if not self.is_taken:
+            self._seats._take(self, role, is_bounded=role is not None and not is_superuser)
+
+    def leave(self) -> None:
+        """The connection has ended."""
+        self._seats._leave(self)
+
+
+class Seats:
+    """Which connections are open: those that have said who they are, and those that have not yet.
+
+    The latter are counted from their first moment, before TLS, and apart, so that they keep no
+    client out. Without room the oldest of them goes: a client says who it is within milliseconds.
+    The one that goes is of the same address, if that has its share; else of the address with most.
+
+    count: of the connections that have said who they are
+    """
+
+    __slots__ = ("_by_network", "_by_role", "_limits", "_waiting", "count", "waiting")
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
-        self._of = Counter[str]()
-        self.count = 0
+        self._by_network, self._by_role = Counter[str](), Counter[str]()
+        self._waiting: dict[str, dict[Seat, None]] = {}  # the oldest first
+        self.count = self.waiting = 0
 
-    def take(self, address: str) -> None:
-        """One more from an address; raises TryAgain (509)."""
-        if self.count >= self._limits.connections:
-            raise too_many("connections", self._limits.connections)
-        if self._of[address] >= self._limits.connections_per_address:
-            most = self._limits.connections_per_address
-            raise too_many("connections from this address", most)
+    def arrive(self, address: str, drop: Callable[[], object]) -> Seat:
+        """Count a connection that was accepted; another one may have to go for it.
+
+        drop: ends it
+        """
+        network, limit = network_of(address), self._limits.connecting
+        own = len(self._waiting.get(network, ()))
+        if own and not has_share(own, self.waiting, limit):
+            self._drop(network)
+        elif self.waiting >= limit:
+            self.make_room()
+        seat = Seat(self, network, drop)
+        self._waiting.setdefault(network, {})[seat] = None
+        self.waiting += 1
+        return seat
+
+    def make_room(self) -> bool:
+        """Drop the oldest that has not said who it is, of the address with most; False: none."""
+        if not self._waiting:
+            return False
+        self._drop(max(self._waiting, key=lambda network: len(self._waiting[network])))
+        return True
+
+    def _drop(self, network: str) -> None:
+        seat = next(iter(self._waiting[network]))
+        seat.leave()
+        seat.drop()
+
+    def _take(self, seat: Seat, role: str | None, *, is_bounded: bool) -> None:
+        limits, network = self._limits, seat.network
+        if self.count >= limits.connections:
+            raise too_many("connections", limits.connections)
+        if self._by_network[network] >= limits.connections_per_address:
+            raise too_many("connections from this address", limits.connections_per_address)
+        if is_bounded:
+            self._check_share(f"role {role}", network, str(role))
+        if seat in self._waiting.get(network, ()):
+            self._unwait(seat)
+        seat.is_taken, seat.holder = True, role
         self.count += 1
-        self._of[address] += 1
+        self._by_network[network] += 1
+        if role is not None:
+            self._by_role.update((role, f"{role} {network}"))
 
-    def leave(self, address: str) -> None:
-        """One less; an address without any is forgotten."""
+    def _check_share(self, named: str, network: str, role: str) -> None:
+        """Raises TryAgain if a role has its share, of all connections or of its address."""
+        limits = self._limits
+        for own, used, limit in (
+            (self._by_role[role], self.count, limits.connections),
+            (
+                self._by_role[f"{role} {network}"],
+                self._by_network[network],
+                limits.connections_per_address,
+            ),
+        ):
+            if not has_share(own, used, limit):
+                raise too_many(f"connections of {named}", own)
+
+    def _leave(self, seat: Seat) -> None:
+        network = seat.network
+        if seat in self._waiting.get(network, ()):
+            self._unwait(seat)
+        if not seat.is_taken:
+            return
+        seat.is_taken = False
         self.count -= 1
-        self._of[address] -= 1
-        if not self._of[address]:
-            del self._of[address]
+        holders = [] if seat.holder is None else [seat.holder, f"{seat.holder} {network}"]
+        for counter, names in ((self._by_network, [network]), (self._by_role, holders)):
+            for name in names:
+                counter[name] -= 1
+                if not counter[name]:
+                    del counter[name]
+
+    def _unwait(self, seat: Seat) -> None:
+        of_network = self._waiting[seat.network]
+        del of_network[seat]
+        self.waiting -= 1
+        if not of_network:
+            del self._waiting[seat.network]
 
 
 class Budget:

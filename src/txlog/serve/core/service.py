@@ -13,6 +13,9 @@ from typing import NamedTuple, Protocol
 from txlog.aio.client import Client
 from txlog.aio.worker import Worker
 from txlog.api.client import Client as Synchronous
+from txlog.errors import NotAllowed, NotAuthenticated
+from txlog.serve.auth import Caller
+from txlog.serve.auth.guard import Login
 from txlog.serve.core.address import Address
 from txlog.serve.core.authority import Authority
 from txlog.serve.core.exposure import listening
@@ -91,6 +94,24 @@ class Service:
         self.backlog = Backlog(options.limits.memory_bytes // 4)
         self._loop = asyncio.get_running_loop()
 
+    def log_in(self, login: Login) -> Caller:
+        """Who a client is, by the rules, keys and authorities of the moment.
+
+        raises: NotAuthenticated
+        """
+        tls, certificate = self.options.tls, None
+        if tls is not None:
+            now_ms = self.store._store.clock.now().wall_ms
+            certificate = tls.certificate_of(login.ssl_object, now_ms)
+            if certificate is None and tls.needs_certificate:
+                raise NotAuthenticated("no authority that is known here vouches for this client")
+        return self.authority.authenticate(login.method, login.data, certificate)
+
+    def judge_again(self, login: Login, caller: Caller) -> None:
+        """Raises NotAllowed unless the same login would let the same caller in now."""
+        if self.log_in(login).role != caller.role:
+            raise NotAllowed(f"its login is not that of role {caller.role} any more")
+
     def in_loop(self, act: Callable[[], object]) -> None:
         """Call something in the event loop, from any thread; nothing, once it has ended."""
         with suppress(RuntimeError):
@@ -125,7 +146,7 @@ class Listener(Protocol):
         """Listen; returns what is served where, as a URL. Raises OSError."""
 
     def judge_again(self) -> None:
-        """The rules have changed: end the connections that they do not allow."""
+        """Rules, keys or authorities have changed: end the connections that they do not allow."""
 
     async def drain(self) -> None:
         """Take no new connections, and wait until what was begun is answered."""

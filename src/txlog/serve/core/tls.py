@@ -6,13 +6,24 @@ import ssl
 from pathlib import Path
 
 from txlog.errors import InvalidArgument
+from txlog.serve.auth import issuers  # runs, with its library, when a connection outlives a reload
 from txlog.serve.auth.guard import Certificate
 
 
-class Tls:
-    """A context for all listeners; connections that are open keep what they began with."""
+class _Context(ssl.SSLContext):
+    """A context that remembers which authorities it believes, as the bytes of their file."""
 
-    __slots__ = ("_ca", "_certificate", "_key", "_needs_certificate", "context")
+    authorities = b""
+
+
+class Tls:
+    """What TLS connections begin with; those that are open keep the context of their handshake.
+
+    context:           for new connections
+    needs_certificate: a client without a verified certificate is let in nowhere
+    """
+
+    __slots__ = ("_ca", "_certificate", "_key", "context", "needs_certificate")
 
     def __init__(
         self,
@@ -22,36 +33,56 @@ class Tls:
         *,
         needs_certificate: bool = False,
     ) -> None:
-        """ca: who signs the certificates of clients. needs_certificate: a client must have one.
+        """ca: who signs the certificates of clients. needs_certificate: only where ca is given.
 
         raises: InvalidArgument
         """
         self._certificate, self._key, self._ca = certificate, key, ca
-        self._needs_certificate = needs_certificate
+        self.needs_certificate = needs_certificate and ca is not None
         self.context = self._made()
 
     def reload(self) -> None:
-        """Read certificate and key again, for new connections.
+        """Read certificate, key and authorities again, for new connections.
+
+        It is another context: OpenSSL only adds authorities to one, and never forgets any.
 
         raises: InvalidArgument: they stay as they are
         """
-        self._made()  # files that do not fit together leave a context half changed
-        self._load(self.context)
+        self.context = self._made()
 
-    def _made(self) -> ssl.SSLContext:
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    def certificate_of(self, ssl_object: object, now_ms: int) -> Certificate | None:
+        """The certificate of a client, if the authorities of the moment vouch for it.
+
+        ssl_object: what a transport calls so. A connection that began with other authorities keeps
+                    its certificate only if one of those of now has signed it.
+        """
+        if not isinstance(ssl_object, ssl.SSLObject | ssl.SSLSocket):
+            return None
+        certificate = ssl_object.getpeercert()
+        began_with, authorities = ssl_object.context, self.context.authorities
+        if not certificate or (
+            isinstance(began_with, _Context) and began_with.authorities == authorities
+        ):
+            return certificate or None
+        encoded = ssl_object.getpeercert(binary_form=True)
+        assert encoded is not None
+        return certificate if issuers.is_issued_by(encoded, authorities, now_ms) else None
+
+    def _made(self) -> _Context:
+        context = _Context(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         context.options |= ssl.OP_NO_COMPRESSION | ssl.OP_NO_RENEGOTIATION
         self._load(context)
         if self._ca is not None:
-            required = ssl.CERT_REQUIRED if self._needs_certificate else ssl.CERT_OPTIONAL
+            required = ssl.CERT_REQUIRED if self.needs_certificate else ssl.CERT_OPTIONAL
             context.verify_mode = required
         return context
 
-    def _load(self, context: ssl.SSLContext) -> None:
+    def _load(self, context: _Context) -> None:
         try:
             context.load_cert_chain(self._certificate, self._key, password=_no_password)
             if self._ca is not None:
+                context.authorities = self._ca.read_bytes()
                 context.load_verify_locations(self._ca)
         except ssl.SSLError as error:
             what = f"{self._certificate} and {self._key}"
@@ -78,10 +109,3 @@ class Tls:
 def _no_password() -> bytes:
     """A server is asked nothing while it starts."""
     raise ValueError
-
-
-def certificate_of(transport_info: object) -> Certificate | None:
-    """The verified certificate of a client, of what a transport calls `ssl_object`."""
-    if not isinstance(transport_info, ssl.SSLObject | ssl.SSLSocket):
-        return None
-    return transport_info.getpeercert() or None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 from contextlib import suppress
 from typing import Final
 
@@ -11,23 +12,34 @@ import uvicorn
 from starlette.requests import HTTPConnection
 
 from txlog.errors import NotAllowed
+from txlog.serve.auth.guard import Login
+from txlog.serve.core.acceptor import Acceptor
 from txlog.serve.core.address import Address
+from txlog.serve.core.limits import Seat
 from txlog.serve.core.service import Service
 from txlog.serve.http.application import application
-from txlog.serve.http.core.bounds import Bounds, protocol_of
+from txlog.serve.http.core.bounds import Bounded, Bounds
 from txlog.serve.http.core.declared import LOOK, STORE, Action
 from txlog.serve.http.core.gate import Gate, Right, Serving
 from txlog.serve.pulsar.topics import COORDINATOR_TOPIC
 
 
 class _Quiet(uvicorn.Server):
-    """uvicorn without its own signal handlers: the process has one way to stop."""
+    """uvicorn without listening sockets and signal handlers of its own.
+
+    The acceptor takes the connections, and the process has one way to stop.
+    """
 
     def install_signal_handlers(self) -> None:
         """None."""
 
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Listen nowhere."""
+        await self.lifespan.startup()
+        self.servers: list[asyncio.Server] = []
+        self.started = True
 
-BACKLOG: Final = 1_024
+
 GRACE_SECONDS: Final = 3  # for streams, which never end by themselves
 MESSAGE_MAX: Final = 12 << 20  # bytes of a message of a WebSocket: 8 MiB in base64
 
@@ -56,10 +68,12 @@ def gate_of(service: Service) -> Gate:
         scheme, _, token = connection.headers.get("authorization", "").partition(" ")
         if scheme.lower() != "bearer":
             token = connection.query_params.get("token", "")
-        certificate = getattr(connection.state, "certificate", None)
+        ssl_object = getattr(connection.state, "ssl_object", None)
         data = token.strip().encode(errors="replace")
+        login = Login("token" if token else "", data, ssl_object)
         try:
-            caller = authority.authenticate("token" if token else "", data, certificate)
+            caller = service.log_in(login)
+            connection.state.seat.take(caller.role, is_superuser=caller.is_superuser)
             authority.become(caller)
             if action.name in OWN or (action.operation == LOOK and _is_harmless(action)):
                 return None
@@ -71,6 +85,7 @@ def gate_of(service: Service) -> Gate:
 
         def check() -> None:
             try:
+                service.judge_again(login, caller)
                 authority.check(caller, action.operation, place)
             except NotAllowed as error:
                 told = {"peer": _peer(connection), "role": caller.role, "reason": error.message}
@@ -110,7 +125,7 @@ class HttpListener:
         tls = service.options.tls
         config = uvicorn.Config(
             Bounds(self.application, service, address.host),
-            http=protocol_of(service),
+            http=Bounded,
             reset_contextvars=True,  # what one request acts for is none of the next one's
             log_config=None,
             lifespan="off",
@@ -121,19 +136,19 @@ class HttpListener:
             timeout_graceful_shutdown=GRACE_SECONDS,
         )
         config.load()
-        config.ssl = None if tls is None else tls.context
         self._scheme = "http" if tls is None else "https"
         self._service = service
         self._uvicorn = _Quiet(config)
+        self._acceptor: Acceptor | None = None
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> str:
         """Listen; returns the URL. Raises OSError."""
         sockets = self._service.sockets("http", self._address)
-        for one in sockets:
-            one.listen(BACKLOG)
+        self._acceptor = Acceptor(self._service, sockets, self._protocol)
+        self._acceptor.start()
         bound = Address(self._address.host, sockets[0].getsockname()[1])
-        self._task = asyncio.create_task(self._uvicorn._serve(sockets))
+        self._task = asyncio.create_task(self._uvicorn._serve([]))
         url = f"{self._scheme}://{bound}"
         kind = "Url" if self._scheme == "http" else "UrlTls"
         self._addresses[f"http{kind}"] = url
@@ -142,12 +157,21 @@ class HttpListener:
             self._addresses |= {f"broker{kind}": pulsar, "nativeUrl": pulsar}
         return url
 
+    def _protocol(self, seat: Seat) -> Bounded:
+        """The protocol of one connection."""
+        state = self._uvicorn.server_state
+        made = Bounded(self._uvicorn.config, state, {})
+        made.service, made.seat = self._service, seat
+        return made
+
     def judge_again(self) -> None:
         """The rules have changed: what never ends by itself ends if they do not allow it."""
         self._serving.judge_again()
 
     async def drain(self) -> None:
         """Take no new connections; answer what was asked."""
+        if self._acceptor is not None:
+            self._acceptor.close()
         self._serving.stop()
         self._uvicorn.should_exit = True
         if self._task is not None:
@@ -155,6 +179,8 @@ class HttpListener:
 
     async def close(self) -> None:
         """End all connections."""
+        if self._acceptor is not None:
+            self._acceptor.close()
         self._uvicorn.force_exit = self._uvicorn.should_exit = True
         if self._task is not None:
             with suppress(asyncio.CancelledError):

@@ -23,18 +23,18 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 from txlog.errors import InvalidMessage, NotAllowed, TryAgain, TxlogError
 from txlog.ids import TopicName
 from txlog.ranges import Bound
-from txlog.serve.auth.guard import Certificate
+from txlog.serve.auth.guard import Login
 from txlog.serve.core.authority import Caller
 from txlog.serve.core.census import Census
 from txlog.serve.core.limits import (
     FIRST_FRAME_BYTES_MAX,
     FRAME_BYTES_PER_SECOND_MIN,
     Pace,
+    Seat,
     Share,
     too_many,
 )
 from txlog.serve.core.service import Service
-from txlog.serve.core.tls import certificate_of
 from txlog.serve.pulsar.failure import error_of, text_of
 from txlog.serve.pulsar.messages import COMMANDS, AuthData, Proto
 from txlog.serve.pulsar.sends import Sends
@@ -94,8 +94,8 @@ class Host(Protocol):
 class Connection:
     """One client.
 
+    seat:      its place among all connections
     caller:    who it is, once it has said so
-    uid:       who that is to the store
     rooms:     what the rooms keep of it, by their names
     farewells: what to do when it ends, the last first
     occupied:  what it has open, to be closed if its topic goes, or the server stops
@@ -106,14 +106,15 @@ class Connection:
     def __init__(
         self,
         listener: Host,
+        seat: Seat,
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
     ) -> None:
-        self.listener = listener
+        self.listener, self.seat = listener, seat
         self.service = listener.service
         self.client = listener.service.client
         self.caller: Caller | None = None
-        self.uid = -1
+        self._login = Login()
         self.refreshes = False  # it can be asked for another token
         self.version = ""  # of the client
         self.protocol = 0
@@ -160,9 +161,14 @@ class Connection:
         return None if self.caller is None else self.caller.role
 
     @property
-    def certificate(self) -> Certificate | None:
-        """Its certificate, if TLS has verified one."""
-        return certificate_of(self._writer.get_extra_info("ssl_object"))
+    def uid(self) -> int:
+        """Who it is to the store at this moment."""
+        owner = None if self.caller is None else self.caller.owner
+        return (owner or self.service.store._store.disk.owner())[0]
+
+    def login(self, method: str, data: bytes) -> Login:
+        """What it shows to say who it is."""
+        return Login(method, data, self._writer.get_extra_info("ssl_object"))
 
     # --- reading -----------------------------------------------------------------------------
 
@@ -247,8 +253,10 @@ class Connection:
 
     def _take(self, handlers: dict[int, Handler], frame: Frame) -> None:
         kind, body, rest = frame
-        if not self._is_connected and kind != COMMANDS["CONNECT"]:
-            raise InvalidMessage("the first command is not CONNECT")
+        if self._is_connected == (kind == COMMANDS["CONNECT"]):
+            raise InvalidMessage(
+                "CONNECT came twice" if self._is_connected else "the first command is not CONNECT"
+            )
         handler = handlers.get(kind)
         if handler is None:
             error = NotAllowed(f"commands of type {kind} are not known here")
@@ -287,20 +295,20 @@ class Connection:
 
     # --- for the rooms -----------------------------------------------------------------------
 
-    def connected(self, caller: Caller, version: str, protocol: int) -> None:
+    def connected(self, login: Login, caller: Caller, version: str, protocol: int) -> None:
         """It has said who it is; from now on its other commands are taken."""
-        self.caller, self.version, self.protocol = caller, version, protocol
+        self._login, self.caller = login, caller
+        self.version, self.protocol = version, protocol
         self.service.authority.become(caller)
-        self.uid = self.service.store._store.disk.owner()[0]
         self._frames.allow(self.frame_bytes_max)
         self._is_connected = True
         self._watch()
 
-    def renewed(self, caller: Caller) -> None:
+    def renewed(self, login: Login, caller: Caller) -> None:
         """It has said anew who it is; raises NotAllowed if that is somebody else."""
         if self.caller is None or caller.role != self.caller.role:
             raise NotAllowed("another role needs another connection")
-        self.caller = caller
+        self._login, self.caller = login, caller
         self._watch()
 
     def may(self, action: str, topic: TopicName | None = None) -> None:
@@ -310,8 +318,11 @@ class Connection:
             self._granted.add((action, topic))
 
     def judge_again(self) -> None:
-        """End it if other rules do not allow what it has been doing."""
+        """End it if it would not be let in again, or may not do what it has been doing."""
+        if self.caller is None:
+            return
         try:
+            self.service.judge_again(self._login, self.caller)
             for action, topic in self._granted:
                 self.service.authority.check(self.caller, action, topic)
         except NotAllowed as error:

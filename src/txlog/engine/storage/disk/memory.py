@@ -674,7 +674,8 @@ class MemoryDisk:
         return self._pid
 
     def owner(self) -> tuple[int, str]:
-        return ACTING.get() or (1000, "user")
+        acting = ACTING.get()
+        return (None if acting is None else acting()) or (1000, "user")
 
     def close(self) -> None:
         """Nothing is cached."""

@@ -548,8 +548,9 @@ class PosixDisk:
 
     def owner(self) -> tuple[int, str]:
         acting = ACTING.get()
-        if acting is not None:
-            return acting
+        owner = None if acting is None else acting()
+        if owner is not None:
+            return owner
         uid, known = os.geteuid(), self._owner
         if known is None or known[0] != uid:
             name = str(uid)

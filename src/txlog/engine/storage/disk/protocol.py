@@ -34,9 +34,10 @@ from txlog.startup.crc32c import crc32c
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-# Whom the calls of this thread or task are for, by number and name, where one process serves many:
-# what they begin is his. None: the user of the process.
-ACTING: ContextVar[tuple[int, str] | None] = ContextVar("ACTING", default=None)
+# Where one process serves many users: a function that returns the number and name of the user that
+# this thread or task calls for, who owns what the calls begin. Each call asks it anew, because a
+# user may lose a right while a connection is open. None: the user of the process.
+ACTING: ContextVar[Callable[[], tuple[int, str] | None] | None] = ContextVar("ACTING", default=None)
 
 TEMPORARY_PREFIX = ".tmp-"
 """Prefix of an unpublished name: readers of a directory ignore it, the sweeper removes it."""

@@ -15,49 +15,37 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from txlog.errors import NotAllowed, TryAgain
-from txlog.serve.core.limits import FRAME_BYTES_PER_SECOND_MIN
+from txlog.errors import NotAllowed
+from txlog.serve.core.limits import FRAME_BYTES_PER_SECOND_MIN, Seat
 from txlog.serve.core.service import Service
-from txlog.serve.core.tls import certificate_of
 from txlog.serve.http.core.answers import BODY_MAX, response_of
 
 READ_BYTES: Final = 1 << 15  # at once: a body is not counted before its head is here
-_REFUSED: Final = (
-    b"HTTP/1.1 429 Too Many Requests\r\nConnection: close\r\nRetry-After: 1\r\n"
-    b"Content-Length: 0\r\n\r\n"
-)
 
 
 class Bounded(H11Protocol):
     """A connection that has a seat, and a time for what it begins."""
 
     service: Service
-    _address: str | None = None
+    seat: Seat
+    _address = ""
+    _has_ended = False
     _timer: asyncio.TimerHandle | None = None
     _waits_for: object = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Take a seat, or be refused."""
+        """Begin to wait for the head of a request."""
         super().connection_made(transport)
         transport.max_size = READ_BYTES  # type: ignore[attr-defined]
-        certificate = certificate_of(transport.get_extra_info("ssl_object"))
-        self.app_state = {**self.app_state, "certificate": certificate}
-        address = "" if self.client is None else self.client[0]
-        try:
-            self.service.seats.take(address)
-        except TryAgain as error:
-            self.service.tell("refused", {"peer": address, "reason": error.message})
-            transport.write(_REFUSED)
-            transport.close()
-            return
-        self._address = address
+        ssl_object = transport.get_extra_info("ssl_object")
+        self.app_state = {**self.app_state, "ssl_object": ssl_object, "seat": self.seat}
+        self._address = "" if self.client is None else self.client[0]
         self._watch()
 
     def data_received(self, data: bytes) -> None:
         """Take what comes, and see whether it is the end of a head or a body."""
-        if self._address is not None:
-            super().data_received(data)
-            self._watch()
+        super().data_received(data)
+        self._watch()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Leave the seat."""
@@ -82,7 +70,8 @@ class Bounded(H11Protocol):
     def _watch(self) -> None:
         """Begin to wait for a head or a body, unless it is waited for already."""
         state = self.conn.their_state
-        if state is self._waits_for or self.transport.get_protocol() is not self:
+        is_over = self._has_ended or self.transport.get_protocol() is not self
+        if state is self._waits_for or is_over:
             return
         self._stop()
         self._waits_for = state
@@ -103,15 +92,9 @@ class Bounded(H11Protocol):
             self._timer = None
 
     def _leave(self) -> None:
+        self._has_ended = True
         self._stop()
-        if self._address is not None:
-            self.service.seats.leave(self._address)
-            self._address = None
-
-
-def protocol_of(service: Service) -> type[Bounded]:
-    """The protocol for the clients of a server."""
-    return type("Bounded", (Bounded,), {"service": service})
+        self.seat.leave()
 
 
 class Bounds:

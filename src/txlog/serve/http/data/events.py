@@ -60,7 +60,7 @@ async def tail(serving: Serving, request: Request) -> Response:
     except BaseException:  # nobody else can close those that are open
         await stack.aclose()
         raise
-    headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+    headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no", "Connection": "close"}
     return StreamingResponse(
         serving.until_ended(request, _events(readers, seen, stack)),
         media_type=EVENT_STREAM,

@@ -57,7 +57,7 @@ def routes(serving: Serving) -> list[Route]:
         await serving.let_in(request, LOOK, "stream")
         if live.is_full:
             raise TryAgain("too many watch this page", code=509)
-        headers = {"X-Accel-Buffering": "no"}
+        headers = {"X-Accel-Buffering": "no", "Connection": "close"}
         return StreamingResponse(
             serving.until_ended(request, live.watch()), media_type=EVENT_STREAM, headers=headers
         )

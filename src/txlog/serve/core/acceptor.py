@@ -1,0 +1,115 @@
+"""Owns Acceptor: it takes the connections of a listener, and counts each before its first byte.
+
+asyncio's own servers make the protocol of a TLS connection only when its handshake is over, so
+that a client which never begins one is counted by nobody.
+
+    accept      a seat among those that have not said who they are (limits.Seats)
+    TLS         within connect_timeout_ms, with the certificates of the moment
+    protocol    gets the seat, and takes it once the client has said who it is
+    drop        the kernel ends the connection; whatever reads it sees the end, as of any client
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+from txlog.serve.core.limits import Seat, host_of
+from txlog.serve.core.service import Service
+
+BACKLOG: Final = 1_024
+TOGETHER_MAX: Final = 64  # connections that are accepted in one turn of the loop
+PAUSE_SECONDS: Final = 0.1  # after the system had no descriptor or memory for one more
+CLOSE_SECONDS: Final = 5.0  # for the last words of TLS
+
+
+class Acceptor:
+    """Connections of some sockets."""
+
+    def __init__(
+        self,
+        service: Service,
+        sockets: list[socket.socket],
+        protocol: Callable[[Seat], asyncio.BaseProtocol],
+    ) -> None:
+        """protocol: makes the one of a connection"""
+        self._service, self._sockets, self._protocol = service, sockets, protocol
+        self._loop = asyncio.get_running_loop()
+        self._beginning: set[asyncio.Task[None]] = set()
+        self._is_closed = False
+
+    def start(self) -> None:
+        """Listen. Raises OSError."""
+        for listening in self._sockets:
+            listening.listen(BACKLOG)
+            listening.setblocking(False)
+            self._loop.add_reader(listening, self._accept, listening)
+
+    def close(self) -> None:
+        """Take no more connections, and give up those that have not finished TLS."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        for listening in self._sockets:
+            self._loop.remove_reader(listening)
+            listening.close()
+        for task in self._beginning:
+            task.cancel()
+
+    def _accept(self, listening: socket.socket) -> None:
+        for _ in range(TOGETHER_MAX):
+            try:
+                accepted, peer = listening.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as error:  # no descriptor, or no memory
+                self._pause(listening, error)
+                return
+            accepted.setblocking(False)
+            seat = self._service.seats.arrive(host_of(peer), partial(self._drop, accepted, peer))
+            task = self._loop.create_task(self._begin(accepted, seat))
+            self._beginning.add(task)
+            task.add_done_callback(self._beginning.discard)
+
+    def _pause(self, listening: socket.socket, error: OSError) -> None:
+        """Accept nothing for a moment, and let one go that has not said who it is."""
+        reason = f"a connection cannot be accepted: {error.strerror}"
+        self._service.tell("failed", {"class": type(error).__name__, "reason": reason})
+        self._service.seats.make_room()
+        self._loop.remove_reader(listening)
+        self._loop.call_later(PAUSE_SECONDS, self._resume, listening)
+
+    def _resume(self, listening: socket.socket) -> None:
+        if not self._is_closed:
+            self._loop.add_reader(listening, self._accept, listening)
+
+    def _drop(self, accepted: socket.socket, peer: object) -> None:
+        reason = "it has not said who it is, and others need the room"
+        self._service.tell("dropped", {"peer": host_of(peer), "reason": reason})
+        try:
+            accepted.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            return  # it has ended already
+
+    async def _begin(self, accepted: socket.socket, seat: Seat) -> None:
+        """Make the connection; whoever serves it leaves the seat, unless TLS fails."""
+        tls, limits = self._service.options.tls, self._service.limits
+        is_tls = tls is not None
+        try:
+            await self._loop.connect_accepted_socket(
+                lambda: self._protocol(seat),
+                accepted,
+                ssl=None if tls is None else tls.context,
+                ssl_handshake_timeout=limits.connect_timeout_ms / 1_000 if is_tls else None,
+                ssl_shutdown_timeout=CLOSE_SECONDS if is_tls else None,
+            )
+        except OSError:  # of the handshake
+            seat.leave()
+            accepted.close()
+        except asyncio.CancelledError:
+            seat.leave()
+            accepted.close()
+            raise
