@@ -145,6 +145,19 @@ def test_batches_are_read_as_the_runtime_writes_them_and_back(messages: list[dic
     assert back.event_times == columns.event_times
 
 
+def test_a_stored_row_with_negative_numbers_is_sent_without_them() -> None:
+    """Kills: one odd row, stored by an older program, that ends the delivery of its topic."""
+    odd = {"value": b"x", "sequence_id": -5, "event_time": -1, "publish_time": -1}
+    shown = pa.table(
+        {field.name: pa.array([odd.get(field.name)] * 2, field.type) for field in RECEIVED}
+    )
+    head, payload = Rows(shown).batch(0, 2)
+    alone, value = Rows(shown).alone(0)
+    assert (head.sequence_id, head.publish_time, alone.sequence_id, alone.event_time) == (0,) * 4
+    assert value == b"x"
+    assert rows_of(head, memoryview(payload)).sequences == [0, 1]
+
+
 NUMBER = st.integers(0, (1 << 63) - 1)
 
 

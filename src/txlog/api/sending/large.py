@@ -27,7 +27,13 @@ from txlog.engine.decide.sending.producers import Named
 from txlog.engine.decide.transactions.sweep import Uses
 from txlog.engine.folds.catalog import numbers
 from txlog.engine.plan.lookup import live_topic
-from txlog.engine.plan.route import COLUMNS, PartitionSlice, check_delays, partition_of_key
+from txlog.engine.plan.route import (
+    COLUMNS,
+    PartitionSlice,
+    check_delays,
+    check_number,
+    partition_of_key,
+)
 from txlog.engine.storage.chunks import ChunkFile, cut
 from txlog.engine.storage.disk.protocol import Stream, is_of_handler
 from txlog.engine.store.space import Space
@@ -215,8 +221,9 @@ def address(
 ) -> Address:
     """Where a message goes: the partition that it names, that of its key, or the next in turn.
 
-    raises: InvalidArgument (there is no such partition)
+    raises: InvalidArgument (there is no such partition), InvalidMessage (a negative sequence)
     """
+    check_number("sequence_id", sequence)
     if partition is None:
         partition = turn % partitions if key is None else partition_of_key(key, partitions)
     elif not 0 <= partition < partitions:
@@ -235,6 +242,7 @@ def _head(given: Mapping[str, object]) -> tuple[pa.RecordBatch, dict[str, int]]:
     delivery = {
         name: columns[name].cast(pa.int64())[0].as_py() for name in DELIVERY if name in columns
     }
+    check_number(AT, delivery.get(AT))
     if AFTER in columns:
         check_delays(pa.RecordBatch.from_arrays(list(columns.values()), list(columns)))
         del columns[AFTER]

@@ -34,7 +34,7 @@ from txlog.engine.folds.catalog import SchemaVersion, Topic, numbers, schema_of
 from txlog.engine.model.one_row import OneRow
 from txlog.engine.plan.lookup import live_topic
 from txlog.engine.plan.records import Typing, schema_in, stamped, typing_of
-from txlog.engine.plan.route import COLUMNS, Routed, route, with_ordering_key
+from txlog.engine.plan.route import COLUMNS, Routed, check_numbers, route, with_ordering_key
 from txlog.engine.store.store import Store
 from txlog.engine.upkeep.delayed.buckets import tend_due
 from txlog.engine.view.view import View
@@ -121,6 +121,13 @@ def beside(
             raise outbox.too_many(properties)
         given["properties"] = list(properties.items())
     return given
+
+
+def _check_sequences(rows: pa.RecordBatch) -> None:
+    """Refuse negative sequence ids, which no client of Pulsar could be sent."""
+    at = rows.schema.get_field_index("sequence_id")
+    if at >= 0:
+        check_numbers("sequence_id", rows.column(at))
 
 
 # --- the producer ----------------------------------------------------------------------------
@@ -504,8 +511,13 @@ class Producer:
         return self._leave(batch, txn, lambda answer: answer.receipts()[0], version)
 
     def _is_sound(self, value: object, key: object, *numbers: object) -> bool:
-        """True for a message that no routing refuses: it may be routed later, with others."""
+        """True for a message that no routing refuses: it may be routed later, with others.
+
+        numbers: event time, sequence id
+        """
         if type(value) is not bytes or self.topic.partition is not None:
+            return False
+        if self._named is None and any(type(one) is int and one < 0 for one in numbers[1:]):
             return False
         if self._shape.typing is not None:
             return False
@@ -677,12 +689,15 @@ class Producer:
             data = self._router.over(data, shape.partitions)
         most, turn = self._store.settings.max_message_bytes, self._router.next()
         try:
-            return _Routing(data, shape, turn, most)
+            routing = _Routing(data, shape, turn, most)
         except (InvalidArgument, InvalidMessage):  # a partition was added, or another schema
             before, shape = shape, self._seen(shape)
             if shape == before:
                 raise
-            return _Routing(data, shape, turn, most)
+            routing = _Routing(data, shape, turn, most)
+        if self._named is None and not isinstance(data, OneRow):  # else the decision looks at them
+            _check_sequences(routing.routed.batch)
+        return routing
 
     def _routed(self, view: View, routing: _Routing) -> tuple[Topic, Routed]:
         """The topic, and the rows over the partitions it has: under the lock a key has one place.

@@ -131,12 +131,14 @@ class _Shape(NamedTuple):
 
     partition:  where the partition column is, -1: nowhere; is_integer: whether it is of integers
     places:     where the values and keys are in the rows without that column
+    deliver_at: where the times of delivery are, -1: nowhere
     has_times:  some may have a time of delivery, or a delay (has_delays)
     """
 
     partition: int
     is_integer: bool
     places: tuple[int, ...]
+    deliver_at: int
     has_properties: bool
     has_delays: bool
     has_times: bool
@@ -178,6 +180,7 @@ def _shape(schema: pa.Schema) -> _Shape | None:
         at,
         is_integer,
         tuple(rest.index(name) for name in ("value", "key") if name in rest),
+        rest.index("deliver_at") if "deliver_at" in rest else -1,
         "properties" in rest,
         has_delays,
         has_delays or "deliver_at" in rest,
@@ -217,8 +220,8 @@ def route(
 ) -> Routed:
     """Route a batch over the partitions; turn: the partition for messages without a key.
 
-    raises: InvalidArgument (columns, partition out of range, delays), InvalidMessage (too large),
-            LimitExceeded (more messages than a transaction may hold)
+    raises: InvalidArgument (columns, partition out of range, delays), LimitExceeded (more messages
+            than a transaction may hold), InvalidMessage (too large, a negative number)
     """
     if isinstance(data, OneRow):
         size = data.payload_bytes
@@ -241,6 +244,8 @@ def route(
     total = _payload_bytes(offsets, 0, rows)
     if _is_above(batch, shape, total, min(message_bytes_max, KEY_BYTES_MAX)):
         _check_sizes(batch, message_bytes_max)  # else no message can be too large
+    if shape.deliver_at >= 0:
+        check_numbers("deliver_at", batch.column(shape.deliver_at))
     if shape.has_delays:
         check_delays(batch)
     if not rows:
@@ -359,6 +364,22 @@ def _check_sizes(batch: pa.RecordBatch, message_bytes_max: int) -> None:
             limit=message_bytes_max,
             value=largest,
         )
+
+
+def check_number(name: str, number: object) -> None:
+    """Refuse a negative number. Raises InvalidMessage."""
+    if isinstance(number, int) and number < 0:
+        raise InvalidMessage(f"{name} is {number}, it must not be negative", value=number)
+
+
+def check_numbers(name: str, column: pa.Array) -> None:
+    """Refuse a negative number in a column of integers or instants. Raises InvalidMessage."""
+    numbers = column.view(pa.int64())
+    if len(numbers) <= FEW_ROWS:
+        least = min((one for one in numbers.to_pylist() if one is not None), default=None)
+    else:
+        least = pc.min(numbers).as_py()
+    check_number(name, least)
 
 
 def check_delays(batch: pa.RecordBatch | pa.Table) -> None:

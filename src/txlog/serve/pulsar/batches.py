@@ -13,9 +13,11 @@ from struct import Struct
 from typing import Any, Final
 
 import pyarrow as pa
+from google.protobuf.message import DecodeError
 
 from txlog.engine.plan.route import COLUMNS, ORDERING_KEY, ordering_key_in
 from txlog.errors import InvalidMessage
+from txlog.serve.pulsar.fields import INT64_MAX, check
 from txlog.serve.pulsar.messages import MessageMetadata, Proto, SingleMessageMetadata
 from txlog.serve.pulsar.wire import varint
 
@@ -23,7 +25,6 @@ _SIZE = Struct(">I")
 VERSION: Final = Struct(">q")  # of a schema, as clients know it
 _NONE, _LZ4, _ZLIB, _ZSTD, _SNAPPY = range(5)
 _CODECS: Final = {_LZ4: "lz4_raw", _ZSTD: "zstd", _SNAPPY: "snappy"}
-_INT64: Final = range(1 << 63)
 
 
 def decompressed(kind: int, size: int, payload: memoryview, most: int) -> memoryview:
@@ -141,7 +142,7 @@ def rows_of(metadata: Proto, payload: memoryview) -> Columns:
         columns.is_alone = columns.deliver_at is None
     else:
         _read_batch(columns, metadata.sequence_id, metadata.num_messages_in_batch, payload)
-    if any(one not in _INT64 for one in (columns.sequences[0], columns.sequences[-1])):
+    if max(columns.sequences) > INT64_MAX:  # numbered on from that of the SEND
         raise InvalidMessage("a sequence id does not fit into 63 bits")
     return columns
 
@@ -166,8 +167,9 @@ def _read_batch(columns: Columns, first: int, count: int, payload: memoryview) -
             head = SingleMessageMetadata()
             try:
                 head.ParseFromString(data[start:at])
-            except Exception as error:  # the runtime has several
+            except DecodeError as error:
                 raise InvalidMessage("metadata of a batch that cannot be read") from error
+            check(head)
             length, sequence = head.payload_size, head.sequence_id
             if not head.HasField("sequence_id"):
                 sequence = first + number
@@ -212,6 +214,8 @@ def _plain(data: bytes, at: int, end: int) -> tuple[int, int] | None:
                 if byte < 128:
                     break
                 shift += 7
+            if number > INT64_MAX:  # `check` refuses it
+                return None
             if tag == 24:
                 length = number
             elif tag == 64:
@@ -235,9 +239,11 @@ class Rows:
         self.keys = _listed(table, "key")
         self.properties = _listed(table, "properties")
         self.event_times = _listed(table, "event_time", pa.int64())
-        self.publish_times: list[int] = table.column("publish_time").cast(pa.int64()).to_pylist()
+        self.publish_times: list[int | None] = (
+            table.column("publish_time").cast(pa.int64()).to_pylist()
+        )
         self.producers: list[str | None] = table.column("producer").to_pylist()
-        self.sequences: list[int | None] = table.column("sequence_id").to_pylist()
+        self.sequences = _unsigned(table.column("sequence_id").to_pylist())
         self.entries: list[int] = table.column("entry").to_pylist()
         self.ledgers: list[int] = table.column("ledger").to_pylist()
         self.indexes = _listed(table, "index")
@@ -249,7 +255,7 @@ class Rows:
         head = MessageMetadata(
             producer_name=self.producers[at] or "",
             sequence_id=self.sequences[at] or 0,
-            publish_time=self.publish_times[at],
+            publish_time=max(0, self.publish_times[at] or 0),
         )
         if self.versions is not None and self.versions[at] is not None:
             head.schema_version = VERSION.pack(self.versions[at])
@@ -313,6 +319,14 @@ class Rows:
                     head.ordering_key = ordering
         if self.event_times is not None and (time := self.event_times[at]) is not None and time > 0:
             head.event_time = time
+
+
+def _unsigned(numbers: list[int | None]) -> list[int | None]:
+    """Numbers of messages, without those that the protocol's unsigned field cannot hold.
+
+    Programs could store negative ones before the library refused them.
+    """
+    return [None if number is None or number < 0 else number for number in numbers]
 
 
 def _listed(table: pa.Table, name: str, kind: pa.DataType | None = None) -> list[Any] | None:

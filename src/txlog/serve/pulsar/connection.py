@@ -20,7 +20,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
-from txlog.errors import InvalidMessage, NotAllowed, TryAgain, TxlogError
+from txlog.errors import InvalidMessage, LimitExceeded, NotAllowed, TryAgain, TxlogError
 from txlog.ids import TopicName
 from txlog.ranges import Bound
 from txlog.serve.auth.guard import Login
@@ -36,6 +36,7 @@ from txlog.serve.core.limits import (
 )
 from txlog.serve.core.service import Service
 from txlog.serve.pulsar.failure import error_of, text_of
+from txlog.serve.pulsar.fields import check
 from txlog.serve.pulsar.messages import COMMANDS, AuthData, Proto
 from txlog.serve.pulsar.sends import Sends
 from txlog.serve.pulsar.wire import ROOM_BYTES, Frame, Frames, encoded
@@ -56,6 +57,7 @@ COMMAND_BYTES: Final = 256  # what a command costs beside its payload
 BEHIND_BYTES: Final = 128 << 10
 UNSENT_BYTES_MAX: Final = 2 << 20
 TOGETHER_BYTES_MAX: Final = 1 << 16  # answers that wait for others to be written with
+_SEND: Final = COMMANDS["SEND"]
 PROTOCOL_VERSION: Final = 19  # acknowledgements with receipts, transactions
 Handler: TypeAlias = Callable[["Connection", Proto, memoryview], Coroutine[Any, Any, None] | None]
 
@@ -180,7 +182,7 @@ class Connection:
             pass
         except TimeoutError as error:
             self._tell("dropped", str(error) or "it did not answer")
-        except (InvalidMessage, TryAgain) as error:
+        except (InvalidMessage, LimitExceeded, TryAgain) as error:
             self._tell("dropped", error.message)
             self.send("error", request_id=0, error=error_of(error), message=text_of(error))
         finally:
@@ -263,6 +265,8 @@ class Connection:
             self._refuse(body, error)
             return
         try:
+            if kind != _SEND:  # its producer answers in the order of what it sent
+                check(body)
             task = handler(self, body, rest)
         except TxlogError as error:
             self._refuse(body, error)
@@ -288,10 +292,12 @@ class Connection:
             self._refuse(body, error)
 
     def _refuse(self, body: Proto, error: Exception) -> None:
-        """Answer ERROR, if the command has a number to answer to."""
-        number = getattr(body, "request_id", None)
-        if number is not None:
+        """Answer ERROR; a command without a number ends the connection: no answer can name it."""
+        if _has_number(body):
+            number = body.request_id
             self.send("error", request_id=number, error=error_of(error), message=text_of(error))
+        elif isinstance(error, InvalidMessage | LimitExceeded):
+            raise error
 
     # --- for the rooms -----------------------------------------------------------------------
 
@@ -463,6 +469,12 @@ class Connection:
             async with asyncio.timeout(CLOSE_SECONDS):
                 await self._writer.wait_closed()
         self._writer.transport.abort()  # of one that does not read its last answers
+
+
+def _has_number(body: Proto) -> bool:
+    """Whether a command has a number to answer to; in an acknowledgement it may be missing."""
+    field = body.DESCRIPTOR.fields_by_name.get("request_id")
+    return field is not None and bool(body.HasField("request_id"))
 
 
 def _check_time(now: float, last: float) -> None:

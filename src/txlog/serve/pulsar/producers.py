@@ -45,6 +45,7 @@ from txlog.serve.pulsar import ids, schemas, topics
 from txlog.serve.pulsar.batches import decompressed, rows_of
 from txlog.serve.pulsar.connection import Connection, Handler
 from txlog.serve.pulsar.failure import refusal_of, text_of
+from txlog.serve.pulsar.fields import check
 from txlog.serve.pulsar.messages import ERRORS, Proto
 from txlog.serve.pulsar.sends import Item, Lane
 from txlog.serve.pulsar.wire import NO_REQUEST, ROOM_BYTES, Checked, checked, receipt_frame
@@ -406,6 +407,7 @@ def send(connection: Connection, body: Proto, rest: memoryview) -> None:
     if one.shared.is_over:
         return
     try:
+        check(body)
         _send(connection, one, body, checked(rest))
     except TxlogError as error:  # in its turn: what came before it is answered first
         told = partial(_told, connection, one, body)

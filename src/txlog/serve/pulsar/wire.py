@@ -18,6 +18,7 @@ from google.protobuf.message import DecodeError
 
 from txlog.errors import InvalidMessage
 from txlog.ids import TxnId
+from txlog.serve.pulsar.fields import check
 from txlog.serve.pulsar.messages import COMMANDS, FIELDS, BaseCommand, MessageMetadata, Proto
 from txlog.startup.crc32c import crc32c
 
@@ -136,7 +137,7 @@ def parsed(frame: memoryview) -> Frame:
 def checked(rest: memoryview) -> Checked:
     """The metadata and payload of a message.
 
-    raises: ChecksumMismatch, InvalidMessage; the connection can go on
+    raises: ChecksumMismatch, InvalidMessage, LimitExceeded; the connection can go on
     """
     if bytes(rest[:2]) == MAGIC:
         if len(rest) < 6:
@@ -154,6 +155,7 @@ def checked(rest: memoryview) -> Checked:
         metadata = MessageMetadata.FromString(rest[4 : 4 + size])
     except DecodeError as error:
         raise InvalidMessage("metadata that cannot be read") from error
+    check(metadata)
     return Checked(metadata, rest[4 + size :])
 
 

@@ -31,6 +31,9 @@ _GIVEN: Final = frozenset(
     ["client", "body", "now_ms", "rates", "addresses", "publishers", "creates"]
 )
 _TYPES: Final = {int: "integer", bool: "boolean", str: "string", float: "number"}
+_HALVES: Final = ("most", "least")  # of a transaction's id: unsigned numbers of 64 bits
+_INT64_MAX: Final = (1 << 63) - 1
+_UINT64_MAX: Final = (1 << 64) - 1
 F = TypeVar("F", bound=Callable[..., object])
 
 
@@ -194,6 +197,8 @@ def namespace_of(tenant: str, namespace: str) -> str:
 def integer(body: object) -> int:
     """A body that is a number. Raises InvalidArgument."""
     if isinstance(body, int) and not isinstance(body, bool):
+        if not -_INT64_MAX <= body <= _INT64_MAX:
+            raise InvalidArgument("the body is a number that does not fit into 64 bits", code=203)
         return body
     raise InvalidArgument(f"the body has to be a number, it is {_kind(body)}")
 
@@ -224,7 +229,7 @@ def _parameters(act: Callable[..., object]) -> Mapping[str, inspect.Parameter]:
 def _type_of(act: Callable[..., object], name: str) -> str:
     one = _parameters(act).get(name)
     kind = str if one is None else one.annotation
-    if name in ("most", "least"):
+    if name in _HALVES:
         return "integer"
     return next((word for type_, word in _TYPES.items() if kind in (type_, type_ | None)), "string")
 
@@ -240,9 +245,15 @@ def topic_in(path: Mapping[str, str]) -> TopicName:
 def _value(name: str, text: str, kind: Any) -> Any:
     if kind in (int, int | None):
         try:
-            return int(text)
+            number = int(text)
         except ValueError:
             raise InvalidArgument(f'{name} is "{text[:80]}", it has to be a number') from None
+        most = _UINT64_MAX if name in _HALVES else _INT64_MAX
+        if not 0 <= number <= most:
+            raise InvalidArgument(
+                f"{name} is {text[:80]}, it has to be a number from 0 to {most}", code=203
+            )
+        return number
     if kind in (bool, bool | None):
         if text.lower() not in ("true", "false"):
             raise InvalidArgument(f'{name} is "{text[:80]}", it has to be true or false')

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+from collections.abc import Mapping
 from typing import Any, Final
 
 from txlog.api.reading.message import Message
@@ -16,6 +17,8 @@ from txlog.ids import MessageId
 
 _FIELDS: Final = (1, 2, 3, 4)  # ledgerId, entryId, partition, batch_index
 _BITS: Final = 64
+_INT64: Final = range(1 << 63)
+_DIGITS_MAX: Final = 100
 
 
 def as_json(message: Message) -> dict[str, object]:
@@ -75,8 +78,27 @@ def unpacked(text: object) -> MessageId:
         found[field] = value
     if at != len(data) or not {1, 2} <= found.keys():
         raise InvalidArgument(f"not a message id: {str(text)[:80]!r}", code=203)
+    if found[1] not in _INT64 or found[2] not in _INT64:
+        raise InvalidArgument(f"not a message id: {str(text)[:80]!r}", code=203)
     index = found.get(4, 0)
     return MessageId(found[1], found[2], index if index < 1 << 31 else 0)
+
+
+def number_in(given: Mapping[str, object], name: str) -> int | None:
+    """A number of JSON or a query, 0 to 2^63 - 1, perhaps as text; None: there is none.
+
+    raises: InvalidArgument (203)
+    """
+    value = given.get(name)
+    if value is None or value == "":
+        return None
+    text = str(value)
+    is_number = text.isascii() and text.isdecimal() and len(text) < _DIGITS_MAX
+    if isinstance(value, bool) or not is_number or int(text) not in _INT64:
+        raise InvalidArgument(
+            f"{name} is {text[:80]!r}, it must be a number from 0 to 2^63 - 1", code=203
+        )
+    return int(text)
 
 
 def _put(data: bytearray, value: int) -> None:

@@ -13,7 +13,7 @@ from txlog.errors import InvalidArgument
 from txlog.ids import TopicName
 from txlog.ranges import Bound, Range
 from txlog.serve.http.core.declared import CONSUME, PRODUCE, Declared, members
-from txlog.serve.http.data.messages import as_json, value_of
+from txlog.serve.http.data.messages import as_json, number_in, value_of
 
 TOPICS: Final = "/topics/persistent/{tenant}/{namespace}/{topic}"
 LIMIT_MAX: Final = 10_000
@@ -68,10 +68,10 @@ def _options(row: dict[str, Any]) -> tuple[bytes | None, dict[str, Any]]:
     found = {
         "key": row.get("key"),
         "properties": row.get("properties"),
-        "event_time": row.get("eventTime") or None,
-        "sequence_id": row.get("sequenceId"),
-        "deliver_at": row.get("deliverAt") or None,
-        "deliver_after": row.get("deliverAfterMs") or None,
+        "event_time": number_in(row, "eventTime") or None,
+        "sequence_id": number_in(row, "sequenceId"),
+        "deliver_at": number_in(row, "deliverAt") or None,
+        "deliver_after": number_in(row, "deliverAfterMs") or None,
     }
     return value_of(row), {name: value for name, value in found.items() if value is not None}
 

@@ -10,7 +10,7 @@ import asyncio
 import base64
 import binascii
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -24,7 +24,7 @@ from txlog.ranges import END, START, Bound
 from txlog.serve.http.core.answers import status_of
 from txlog.serve.http.core.declared import CONSUME, PRODUCE
 from txlog.serve.http.core.gate import Serving
-from txlog.serve.http.data.messages import decoded, packed, unpacked
+from txlog.serve.http.data.messages import decoded, number_in, packed, unpacked
 
 QUEUE: Final = 1000  # messages sent and not acknowledged, unless the client says otherwise
 QUEUE_MAX: Final = 100_000
@@ -106,6 +106,7 @@ async def producing(serving: Serving, socket: WebSocket, topic: TopicName) -> No
                 given = await _words(socket)
                 sending = asyncio.create_task(_send(producer, given))
                 await waiting.put((given.get("context"), sending))
+            answering.result()  # what it failed with ends the connection
         finally:
             answering.cancel()
             await asyncio.gather(answering, return_exceptions=True)
@@ -119,10 +120,10 @@ async def _send(producer: aio.Producer, given: dict[str, Any]) -> dict[str, obje
         options = {
             "key": given.get("key"),
             "properties": given.get("properties"),
-            "deliver_at": given.get("deliverAt") or None,
-            "deliver_after": given.get("deliverAfterMs") or None,
-            "event_time": _instant(given.get("eventTime")),
-            "sequence_id": given.get("sequenceId"),
+            "deliver_at": number_in(given, "deliverAt") or None,
+            "deliver_after": number_in(given, "deliverAfterMs") or None,
+            "event_time": number_in(given, "eventTime") or None,
+            "sequence_id": number_in(given, "sequenceId"),
         }
         known: Any = {name: one for name, one in options.items() if one is not None}
         receipt = await producer.send(value, **known)
@@ -131,16 +132,6 @@ async def _send(producer: aio.Producer, given: dict[str, Any]) -> dict[str, obje
     place = receipt.message_id
     found = "" if place is None else packed(place, receipt.partition)
     return {"result": "ok", "messageId": found, "errorCode": 0, "schemaVersion": -1}
-
-
-def _instant(given: object) -> int | None:
-    """A time in ms; Pulsar's clients write it as text, too."""
-    if given is None or given == "":
-        return None
-    try:
-        return int(str(given))
-    except ValueError:
-        raise InvalidArgument(f"not an instant in ms: {str(given)[:80]!r}", code=203) from None
 
 
 # --- consuming and reading -------------------------------------------------------------------
@@ -155,7 +146,7 @@ class Permits:
 
     def add(self, count: int) -> None:
         """Allow more."""
-        self._left = min(self._left + max(count, 0), QUEUE_MAX)
+        self._left = min(self._left + count, QUEUE_MAX)
         self._more.set()
 
     async def take(self) -> None:
@@ -177,14 +168,14 @@ async def consuming(serving: Serving, socket: WebSocket, topic: TopicName) -> No
         "name": query.get("consumerName"),
         "create": True,
         "position": START if query.get("subscriptionInitialPosition") == "Earliest" else END,
-        "priority": _number(query.get("priorityLevel"), 0),
-        "ack_timeout_ms": _number(query.get("ackTimeoutMillis"), 0) or None,
-        "nack_delay_ms": _number(query.get("negativeAckRedeliveryDelay"), 0) or None,
+        "priority": number_in(query, "priorityLevel") or 0,
+        "ack_timeout_ms": number_in(query, "ackTimeoutMillis") or None,
+        "nack_delay_ms": number_in(query, "negativeAckRedeliveryDelay") or None,
         "durable": query.get("subscriptionMode", "Durable") == "Durable",
     }
     if not options["durable"]:
         options["start"], options["create"] = options.pop("position"), False
-    queue = min(_number(query.get("receiverQueueSize"), QUEUE), QUEUE_MAX)
+    queue = _queue_of(query)
     is_pull = query.get("pullMode") == "true"
     permits = Permits(0 if is_pull else max(queue, 1))
     name = socket.path_params["subscription"]
@@ -197,7 +188,7 @@ async def consuming(serving: Serving, socket: WebSocket, topic: TopicName) -> No
         async def hear(given: dict[str, Any]) -> None:
             kind = given.get("type")
             if kind == "permit":
-                permits.add(_number(given.get("permitMessages"), 0))
+                permits.add(number_in(given, "permitMessages") or 0)
             elif kind == "unsubscribe":
                 await consumer.unsubscribe()
             elif kind == "negativeAcknowledge":
@@ -216,7 +207,7 @@ async def reading(serving: Serving, socket: WebSocket, topic: TopicName) -> None
     """Send the messages of a topic from a place on."""
     query = socket.query_params
     start = _start(query.get("messageId", "latest"))
-    queue = min(_number(query.get("receiverQueueSize"), QUEUE), QUEUE_MAX)
+    queue = _queue_of(query)
     is_pull = query.get("pullMode") == "true"
     permits = Permits(0 if is_pull else max(queue, 1))
     only = None if topic.partition is None else [topic.partition]
@@ -228,7 +219,7 @@ async def reading(serving: Serving, socket: WebSocket, topic: TopicName) -> None
 
         async def hear(given: dict[str, Any]) -> None:
             if given.get("type") == "permit":
-                permits.add(_number(given.get("permitMessages"), 0))
+                permits.add(number_in(given, "permitMessages") or 0)
             elif given.get("type") == "isEndOfTopic":
                 await socket.send_json({"endOfTopic": False})
             elif not is_pull:
@@ -289,6 +280,12 @@ def _message(message: Message) -> dict[str, object]:
     return found
 
 
+def _queue_of(query: Mapping[str, str]) -> int:
+    """How many messages a client holds that it has not acknowledged. Raises InvalidArgument."""
+    size = number_in(query, "receiverQueueSize")
+    return QUEUE if size is None else min(size, QUEUE_MAX)
+
+
 def _start(text: str) -> Bound:
     if text in ("earliest", "latest"):
         return START if text == "earliest" else END
@@ -297,15 +294,6 @@ def _start(text: str) -> Bound:
     except (binascii.Error, ValueError):
         return Bound("after", MessageId.parse(text))
     return Bound("after", unpacked(text))
-
-
-def _number(given: object, otherwise: int) -> int:
-    if given is None:
-        return otherwise
-    try:
-        return int(str(given))
-    except ValueError:
-        raise InvalidArgument(f"not a number: {str(given)[:80]!r}") from None
 
 
 SESSIONS: Final[tuple[tuple[str, Session, str], ...]] = (

@@ -1,0 +1,174 @@
+"""Owns what a client may write into a field: the range of each number, and that texts are UTF-8.
+
+The server checks every command, metadata of messages included, once: after it is decoded and before
+a handler sees it. So no handler, and nothing behind it, meets a number that does not fit into 63
+bits, a negative one that means nothing, or bytes where it expects a text.
+
+A number is 0 to 2^63 - 1, and within its type, unless EXCEPTIONS says otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any, Final, NamedTuple, TypeAlias
+
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
+
+from txlog.errors import InvalidMessage, LimitExceeded
+from txlog.serve.pulsar.messages import Proto
+
+INT32_MAX: Final = (1 << 31) - 1
+INT64_MAX: Final = (1 << 63) - 1
+UINT64_MAX: Final = (1 << 64) - 1  # how the unsigned numbers of an id write -1
+# Ids in one command; a consumer never has more that it has not acknowledged (members.HELD_MAX).
+IDS_MAX: Final = 50_000
+ITEMS_MAX: Final = 1_000  # of any other list: topics of a transaction, properties
+
+_TYPES_OF_INTEGERS: Final = {
+    FieldDescriptor.TYPE_INT32: INT32_MAX,
+    FieldDescriptor.TYPE_UINT32: INT32_MAX,
+    FieldDescriptor.TYPE_INT64: INT64_MAX,
+    FieldDescriptor.TYPE_UINT64: INT64_MAX,
+}
+
+
+class Range(NamedTuple):
+    """The numbers low..high, and perhaps one beside them."""
+
+    low: int
+    high: int
+    beside: int | None = None
+
+    def __contains__(self, number: object) -> bool:
+        assert isinstance(number, int)
+        return self.low <= number <= self.high or number == self.beside
+
+
+# Fields whose range is another one, each with the reason.
+EXCEPTIONS: Final = {
+    # -1 stands for the first and, with its largest number, for the last message of a topic.
+    "MessageIdData.ledgerId": Range(0, INT64_MAX, UINT64_MAX),
+    "MessageIdData.entryId": Range(0, INT64_MAX, UINT64_MAX),
+    # -1: no partition, no message of a batch
+    "MessageIdData.partition": Range(-1, INT32_MAX),
+    "MessageIdData.batch_index": Range(-1, INT32_MAX),
+    "MessageIdData.batch_size": Range(-1, INT32_MAX),
+    # 64 messages of a batch, a bit each
+    "MessageIdData.ack_set": Range(-(1 << 63), INT64_MAX),
+    # An exclusive producer that has no epoch yet, and the holder of a transaction key, say -1.
+    "CommandTcClientConnectRequest.epoch": Range(-1, INT64_MAX),
+    # Its upper 16 bits are the number of a coordinator.
+    **{
+        f"{message}.txnid_most_bits": Range(0, UINT64_MAX)
+        for message in (
+            "CommandAck",
+            "CommandAddPartitionToTxn",
+            "CommandAddSubscriptionToTxn",
+            "CommandEndTxn",
+            "CommandSend",
+            "MessageMetadata",
+        )
+    },
+    # Hashes of keys have 16 bits.
+    "IntRange.start": Range(0, (1 << 16) - 1),
+    "IntRange.end": Range(0, (1 << 16) - 1),
+    # In milliseconds it is an instant.
+    "CommandSubscribe.start_message_rollback_duration_sec": Range(0, INT64_MAX // 1_000),
+}
+
+Check: TypeAlias = Callable[[Any], None]
+
+
+def check(message: Proto) -> None:
+    """Refuse a message with a value that its field may not have.
+
+    raises: InvalidMessage; LimitExceeded for a list that is too long
+    """
+    for field, value in message.ListFields():
+        judge = _judge(field)
+        if judge is not None:
+            judge(value)
+
+
+def range_of(field: FieldDescriptor) -> Range | None:
+    """The numbers that a field may have; None: it has none."""
+    most = _TYPES_OF_INTEGERS.get(field.type)
+    if most is None:
+        return None
+    owner = field.containing_type
+    assert owner is not None  # it is no extension
+    return EXCEPTIONS.get(f"{owner.name}.{field.name}", Range(0, most))
+
+
+@cache
+def _judge(field: FieldDescriptor) -> Check | None:
+    """What checks the value of a field; None: any value will do."""
+    if not field.is_repeated:
+        return _one(field)
+    name, most = _name_of(field), IDS_MAX if _is_ids(field) else ITEMS_MAX
+    if field.type == FieldDescriptor.TYPE_INT64:
+        return None  # bits: as many as are needed are read (ids.unacked)
+    one = _one(field)
+
+    def check_all(values: Any) -> None:
+        if len(values) > most:
+            raise LimitExceeded(
+                f"{name} has {len(values)} items, the most is {most}",
+                setting="items",
+                limit=most,
+                value=len(values),
+            )
+        if one is not None:
+            for value in values:
+                one(value)
+
+    return check_all
+
+
+def _one(field: FieldDescriptor) -> Check | None:
+    """What checks one value of a field."""
+    numbers = range_of(field)
+    if numbers is not None:
+        return _number(_name_of(field), numbers)
+    if field.type == FieldDescriptor.TYPE_STRING:
+        return _text(_name_of(field))
+    if field.message_type is None:
+        return None
+    return _id if field.message_type.name == "MessageIdData" else check
+
+
+def _number(name: str, numbers: Range) -> Check:
+    low, high, beside = numbers
+
+    def check_number(value: int) -> None:
+        if not low <= value <= high and value != beside:
+            raise InvalidMessage(f"{name} is {value}, it must be {low} to {high}")
+
+    return check_number
+
+
+def _text(name: str) -> Check:
+    def check_text(value: str | bytes) -> None:
+        if isinstance(value, bytes):  # the runtime gives what is not UTF-8 as it came
+            raise InvalidMessage(f"{name} is not UTF-8")
+
+    return check_text
+
+
+def _id(given: Proto) -> None:
+    """As `check`, of an id: there may be many of them."""
+    has_odd_place = given.ledgerId > INT64_MAX or given.entryId > INT64_MAX
+    has_odd_part = given.partition < -1 or given.batch_index < -1 or given.batch_size < -1
+    if has_odd_place or has_odd_part or given.HasField("first_chunk_message_id"):
+        check(given)
+
+
+def _is_ids(field: FieldDescriptor) -> bool:
+    kind: Descriptor | None = field.message_type
+    return kind is not None and kind.name == "MessageIdData"
+
+
+def _name_of(field: FieldDescriptor) -> str:
+    name: str = field.name
+    return name
