@@ -261,7 +261,7 @@ def said(
                 if line.startswith('{"pause"'):
                     server.answer(json.loads(line)["pause"])
                     with suppress(BrokenPipeError):  # it does not read that
-                        print(file=process.stdin, flush=True)
+                        os.write(process.stdin.fileno(), b"\n")
                 else:
                     yield line
         finally:

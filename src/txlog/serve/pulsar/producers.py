@@ -539,10 +539,14 @@ def _told(
 
 
 def _refuse(connection: Connection, body: Proto, error: int, text: str) -> None:
+    """Refuse a SEND. Java knows a batch by its highest number, the others by its lowest."""
+    number = body.sequence_id
+    if connection.version.startswith("Pulsar-Java"):
+        number = max(number, body.highest_sequence_id)
     connection.send(
         "send_error",
         producer_id=body.producer_id,
-        sequence_id=body.sequence_id,
+        sequence_id=number,
         error=error,
         message=text,
     )
