@@ -169,3 +169,36 @@ def test_a_file_of_narrow_rows_has_no_small_groups(tmp_path: Path) -> None:
         103 * 10_240,  # the first that are a million together
         7 * 10_240,
     ]
+
+
+FAR: dict[str, tuple[pa.Array, list[object]]] = {
+    "dates": (
+        pa.array([0, 2**31 - 1, -(2**31) + 1, 2_932_897, None], pa.int32()).cast(pa.date32()),
+        ["1970-01-01", "infinity", "-infinity", "253402300800000", None],
+    ),
+    "instants in a list": (
+        pa.array([[0, (1 << 63) - 1]]).cast(pa.list_(pa.timestamp("us"))),
+        [["1970-01-01T00:00:00.000", "infinity"]],
+    ),
+    "seconds": (pa.array([1 << 40]).cast(pa.timestamp("s")), ["1099511627776000"]),
+    "intervals": (
+        pa.array(
+            [(14, -3, 3_723_500_000_000), (-14, 0, 0), (0, 0, -(10**9)), (0, 0, 0), (0, 1, 1_000)],
+            pa.month_day_nano_interval(),
+        ),
+        [
+            *("1 year 2 months -3 days 01:02:03.5", "-1 year -2 months", "-00:00:01"),
+            *("00:00:00", "1 day 00:00:00.000001"),
+        ],
+    ),
+    "times": (pa.array([43_200_123_456_789]).cast(pa.time64("ns")), ["12:00:00.123456"]),
+}
+
+
+@pytest.mark.parametrize("name", FAR)
+def test_what_python_has_no_value_for_is_text(name: str) -> None:
+    """Dates and instants outside the years 1 to 9999, at any depth; intervals as in DuckDB."""
+    column, expected = FAR[name]
+    structs = pa.StructArray.from_arrays([column], ["x"])
+    batch = pa.record_batch([column, structs], ["v", "s"])
+    assert values(batch) == [[value, {"x": value}] for value in expected]

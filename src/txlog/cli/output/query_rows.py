@@ -11,7 +11,7 @@ import json
 import math
 import os
 from collections.abc import Iterator, Sequence
-from datetime import date, datetime, time
+from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from itertools import chain, islice
 from typing import Any, BinaryIO, Final, Protocol
@@ -36,6 +36,8 @@ _ZONES: Final = (None, "UTC", "Etc/UTC")
 _YEAR_1_S: Final = -62_135_596_800
 _YEAR_10000_S: Final = 253_402_300_800
 _ENDLESS: Final = (1 << 63) - 1  # DuckDB's infinity
+_ENDLESS_DAYS: Final = (1 << 31) - 1
+_DAY_MS: Final = 86_400_000
 _SUFFIXES: Final = (".parquet", ".csv", ".arrow")
 Batches = tuple[pa.Schema, Iterator[pa.RecordBatch]]
 
@@ -84,25 +86,42 @@ def values(batch: pa.RecordBatch) -> list[list[object]]:
 def _listed(column: pa.Array) -> list[object]:
     if pa.types.is_timestamp(column.type) and column.type.unit == "ns":
         column = column.cast(pa.timestamp("us", column.type.tz), safe=False)
+    if pa.types.is_time64(column.type) and column.type.unit == "ns":
+        column = column.cast(pa.time64("us"), safe=False)
     try:
         listed: list[object] = column.to_pylist()
     except (OverflowError, ValueError):
-        if not pa.types.is_timestamp(column.type):
-            raise
-        return [_far(value, column.type) for value in column.cast(pa.int64()).to_pylist()]
+        return [_far(value) for value in column]
     return listed
 
 
-def _far(number: int | None, kind: pa.TimestampType) -> object:
-    """An instant of a column where some are outside the years 1 to 9999: those as epoch ms."""
-    if number is None:
+def _far(value: pa.Scalar) -> object:
+    """A value of a column where some instants or dates are outside the years 1 to 9999.
+
+    Those are epoch ms as text, at any depth; `infinity` and `-infinity` as DuckDB has them.
+    """
+    if not value.is_valid:
         return None
-    if abs(number) == _ENDLESS and kind.unit == "us":
-        return "infinity" if number > 0 else "-infinity"
     try:
-        return pa.scalar(number, kind).as_py()
+        return value.as_py()
     except (OverflowError, ValueError):
-        return str(number // {"s": 1, "ms": 1, "us": 1000, "ns": 1_000_000}[kind.unit])
+        kind = value.type
+    if pa.types.is_map(kind):
+        return [(_far(item["key"]), _far(item["value"])) for item in value.values]
+    if pa.types.is_struct(kind):
+        return {name: _far(item) for name, item in value.items()}
+    if hasattr(value, "values"):
+        return [_far(item) for item in value.values]
+    number = value.value
+    if pa.types.is_time(kind):  # of nanoseconds
+        return (datetime(1, 1, 1) + timedelta(microseconds=number // 1000)).time()
+    if abs(number) == (_ENDLESS_DAYS if pa.types.is_date32(kind) else _ENDLESS):
+        return "infinity" if number > 0 else "-infinity"
+    if pa.types.is_date32(kind):
+        return str(number * _DAY_MS)
+    per_ms = {"s": (1000, 1), "ms": (1, 1), "us": (1, 1000), "ns": (1, 1_000_000)}
+    times, parts = per_ms[kind.unit]
+    return str(number * times // parts)
 
 
 def _plain(value: Any, kind: pa.DataType) -> object:
@@ -123,6 +142,8 @@ def _plain(value: Any, kind: pa.DataType) -> object:
         return value.replace(tzinfo=None).isoformat(timespec=digits) + "Z" * (kind.tz is not None)
     if isinstance(value, date | time):
         return value.isoformat()
+    if isinstance(value, pa.MonthDayNano):
+        return _interval(value)
     if pa.types.is_map(kind):
         return {
             str(_plain(key, kind.key_type)): _plain(item, kind.item_type) for key, item in value
@@ -268,7 +289,7 @@ def _moments(column: pa.Array) -> pa.Array:
     text = pc.binary_join_element_wise(text, "Z" if kind.tz else "", "")
     if pc.all(within).as_py() in (True, None):
         return text
-    far = [_far(value, kind) for value in pc.if_else(within, None, number).to_pylist()]
+    far = [_far(value) for value in pc.if_else(within, None, number).cast(kind)]
     return pc.if_else(within, text, pa.array(far, pa.string()))
 
 
@@ -327,3 +348,18 @@ def _distinct(schema: pa.Schema) -> list[str]:
 
 def _dump(value: object) -> str:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+def _interval(value: Any) -> str:
+    """An interval as DuckDB writes it: 1 year 2 months 3 days 04:05:06.000007."""
+    years, months = divmod(abs(value.months), 12)
+    sign = -1 if value.months < 0 else 1
+    counts = ((sign * years, "year"), (sign * months, "month"), (value.days, "day"))
+    words = [f"{n} {unit}{'' if abs(n) == 1 else 's'}" for n, unit in counts if n]
+    micros = abs(value.nanoseconds) // 1000
+    if micros or not words:
+        seconds, parts = divmod(micros, 1_000_000)
+        clock = f"{seconds // 3600:02d}:{seconds // 60 % 60:02d}:{seconds % 60:02d}"
+        fraction = f".{parts:06d}".rstrip("0") if parts else ""
+        words.append(f"{'-' * (value.nanoseconds < 0)}{clock}{fraction}")
+    return " ".join(words)
