@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import fcntl
 import json
+import re
+import shlex
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -240,3 +242,23 @@ def test_every_value_is_a_string(tmp_path: Path, capfd: pytest.CaptureFixture[st
     rows = json.loads(capfd.readouterr().out)
     assert [row for row in rows if not isinstance(row["value"], str)] == []
     assert [row for row in rows if not isinstance(row["origin"], str)] == []
+
+
+def test_what_undo_prints_is_a_command_that_does_it(
+    config: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also for a setting that was -1: no flag is a digit, so -1 is a value."""
+    monkeypatch.setenv("TXLOG_STORE", str(config.parents[2] / "shop"))
+    before = rows(capfd, "config", "show")
+    for name, row in before.items():
+        was = row["value"]
+        if name not in BOUNDS or name == "coordinators" or not isinstance(was, int):
+            continue
+        low, high = BOUNDS[name]
+        new = str(next(one for one in (was + 1, was - 1, low, high) if low <= one <= high))
+        assert main(["config", "set", name, new]) == 0, name
+        undo = re.search(r"undo: txlog (.*)", capfd.readouterr().err)
+        assert undo is not None and main(shlex.split(undo[1])) == 0, name
+    assert {name: row["value"] for name, row in rows(capfd, "config", "show").items()} == {
+        name: row["value"] for name, row in before.items()
+    }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import shlex
 from typing import Annotated, Any
 
 from txlog.cli.call import user_config
@@ -94,7 +95,7 @@ def set_(
     answer = admin.set_setting(key, _parsed(key, value, known[key]["value"]))
     now, was = _shown(key, answer["value"]), _shown(key, answer["before"])
     if answer["changed"]:
-        undo = f"; undo: txlog config set {key} {was}" if key != "coordinators" else ""
+        undo = f"; undo: txlog config set {key} {shlex.quote(was)}" if key != "coordinators" else ""
         call.summary(f"{key} is {now}, it was {was}{'' if call.dry_run else undo}")
     else:
         call.summary(f"{key} was {now} already")

@@ -137,7 +137,7 @@ def _flags(flags: dict[str, _Flag], args: list[str], found: dict[str, Any]) -> l
         at += 1
         if word == "--":
             return words + args[at:]
-        if word[:1] != "-" or word == "-":
+        if word[:1] != "-" or word == "-" or word[1].isdigit():  # no flag is a digit: -1 is a value
             words.append(word)
         elif word[:2] == "--":
             name, equals, text = word.partition("=")
