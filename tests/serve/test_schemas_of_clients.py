@@ -11,11 +11,13 @@ import pytest
 
 import txlog
 from tests.serve.raw import Place, Raw, told
-from txlog.serve.pulsar.messages import ERRORS, message_class
+from txlog.serve.pulsar import wire
+from txlog.serve.pulsar.messages import ERRORS, MessageMetadata, message_class
+from txlog.sql.client_query import Query
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 TOPIC = "persistent://public/default/orders"
-AVRO, STRING = 4, 1
+STRING, JSON, AVRO = 1, 2, 4
 
 
 def schema(*fields: dict[str, Any], kind: int = AVRO) -> Any:
@@ -64,13 +66,169 @@ def test_change_that_breaks_readers_is_refused(tmp_path: Path) -> None:
     told(tmp_path, story)
 
 
-def test_other_types_are_not_kept(tmp_path: Path) -> None:
+KEY_VALUE, BYTES = 15, 0
+NODE = b'{"type":"record","name":"Node","fields":[{"name":"next","type":["null","Node"]}]}'
+# What a client declares: type, bytes, properties.
+DECLARED = [
+    (STRING, b"", {}),
+    (9, b"", {}),  # Int64
+    (KEY_VALUE, b"\0\0\0\0\xff\0\0\0", {"kv.encoding.type": "INLINE", "key.schema.type": "STRING"}),
+    (AVRO, b'"string"', {"a": "b"}),
+    (AVRO, NODE, {}),
+    (AVRO, b'["null","int","string"]', {}),
+    (JSON, b'{"type":"array","items":"long"}', {}),
+    (3, NODE, {"x": "y"}),  # Protobuf
+    (20, b'{"fileDescriptorSet":"CgA="}', {}),  # ProtobufNative
+    (AVRO, b'{"type":"record","name":"Ping","fields":[]}', {}),
+]
+
+
+def declared(kind: int, data: bytes, properties: dict[str, str]) -> Any:
+    made = message_class("Schema")(name="x", schema_data=data, type=kind)
+    for key, value in properties.items():
+        made.properties.add(key=key, value=value)
+    return made
+
+
+@pytest.mark.parametrize(("kind", "data", "properties"), DECLARED)
+def test_a_schema_of_any_type_is_given_back_as_it_was_declared(
+    kind: int, data: bytes, properties: dict[str, str], tmp_path: Path
+) -> None:
+    """AUTO_CONSUME asks for it; values are none of the server's business."""
+
     async def story(place: Place) -> None:
         raw = await place.client()
-        assert await created(raw, schema(kind=STRING)) == (None, b"")
-        _, body = await raw.ask("getSchema", request_id=2, topic=TOPIC)
-        assert body.error_code == ERRORS["TopicNotFound"]
-        error, _ = await created(raw, message_class("Schema")(name="", schema_data=b"{", type=AVRO))
+        first = struct.pack(">q", 1)
+        given = declared(kind, data, properties)
+        _, made = await raw.ask("producer", request_id=1, topic=TOPIC, producer_id=1, schema=given)
+        assert made.schema_version == first
+        assert await created(raw, given) == (None, first)
+        for version in (first, None):
+            _, body = await raw.ask("getSchema", request_id=2, topic=TOPIC, schema_version=version)
+            found = {pair.key: pair.value for pair in body.schema.properties}
+            assert (body.schema.type, body.schema.schema_data, found) == (kind, data, properties)
+            assert body.schema_version == first
+        with txlog.open(place.store) as client:
+            client.producer("orders").send(b"anything")
+            [message] = client.reader("orders")
+            assert message.schema_version is None
+            [row] = client.topic("orders").schemas.list()
+            assert (row["version"], row["fields"]) == (1, [])
+            assert client.topic("orders").schemas.delete() == 1
+
+    told(tmp_path, story)
+
+
+def test_a_producer_of_another_type_is_refused_and_breaks_none_that_is_open(
+    tmp_path: Path,
+) -> None:
+    async def story(place: Place) -> None:
+        raw = await place.client()
+        kinds = [declared(*one) for one in DECLARED[:4]] + [schema(WHO), schema(WHO, kind=JSON)]
+        for number, first in enumerate(kinds):
+            topic = f"{TOPIC}-{number}"
+            given: dict[str, Any] = {"topic": topic, "request_id": 1}
+            name, _ = await raw.ask("producer", producer_id=number, schema=first, **given)
+            assert name == "producer_success"
+            for other in kinds:
+                name, body = await raw.ask("producer", producer_id=99, schema=other, **given)
+                if other is first:
+                    assert name == "producer_success"
+                    await raw.ask("close_producer", producer_id=99, request_id=2)
+                else:
+                    assert (name, body.error) == ("error", ERRORS["IncompatibleSchema"])
+            with txlog.open(place.store) as client:
+                assert len(client.topic(topic).schemas.list()) == 1
+
+    told(tmp_path, story)
+
+
+def test_a_schema_that_is_none_of_its_type_is_refused(tmp_path: Path) -> None:
+    async def story(place: Place) -> None:
+        raw = await place.client()
+        for kind, data in ((AVRO, b"{"), (AVRO, b'"strin"'), (JSON, b"\xff"), (AVRO, b"[" * 9_000)):
+            error, _ = await created(raw, declared(kind, data, {}))
+            assert error == ERRORS["NotAllowedError"], data
+        error, _ = await created(raw, declared(STRING, b"x" * 300_000, {}))
         assert error == ERRORS["NotAllowedError"]
+        assert await created(raw, declared(BYTES, b"", {})) == (None, b"")
+
+    told(tmp_path, story)
+
+
+def test_records_and_declared_values_may_follow_each_other_where_nothing_is_checked(
+    tmp_path: Path,
+) -> None:
+    """Records stay columns; those of a declared type have none."""
+
+    async def story(place: Place) -> None:
+        raw = await place.client()
+        with txlog.open(place.store) as client:
+            client.create_topic("orders")
+            client.admin.set_schema_policies("orders", compatibility="none")
+            assert await created(raw, schema(WHO, kind=JSON)) == (None, struct.pack(">q", 1))
+            client.producer("orders").send({"who": "ana"})
+            assert await created(raw, declared(STRING, b"", {})) == (None, struct.pack(">q", 2))
+            client.producer("orders").send(b"plain")
+            client.checkpoint()
+            found = [message.schema_version for message in client.reader("orders")]
+            assert found == [1, None]
+            with Query(client, "SELECT record.who FROM orders ORDER BY entry") as query:
+                assert query.rows().read_all().to_pydict() == {"who": ["ana", None]}
+            assert await created(raw, schema(WHO, NOTE, kind=JSON)) == (None, struct.pack(">q", 3))
+            client.producer("orders").send({"who": "bob", "note": "x"})
+            with Query(
+                client, "SELECT record.who, record.note FROM orders ORDER BY entry"
+            ) as query:
+                rows = query.rows().read_all().to_pydict()
+            assert rows == {"who": ["ana", None, "bob"], "note": [None, None, "x"]}
+
+    told(tmp_path, story)
+
+
+async def sent(raw: Raw, value: bytes, sequence: int) -> str:
+    """Send a message; the name of its answer."""
+    head = MessageMetadata(producer_name="p", sequence_id=sequence, publish_time=1)
+    command = wire.made("send", producer_id=1, sequence_id=sequence, num_messages=1)
+    raw.write(wire.message_frame(command.SerializeToString(), head.SerializeToString(), value))
+    return (await raw.next())[0]
+
+
+def test_values_of_clients_that_are_no_records_are_stored_and_counted(tmp_path: Path) -> None:
+    """Python writes an enum as its value, and Go a field by its tag. Kills: ChecksumError."""
+
+    async def story(place: Place) -> None:
+        raw = await place.client()
+        given = schema({"name": "ID", "type": "int"}, kind=JSON)
+        await raw.ask("producer", request_id=1, topic=TOPIC, producer_id=1, schema=given)
+        assert await sent(raw, b'{"ID":1}', 0) == "send_receipt"
+        assert await sent(raw, b'{"id":2}', 1) == "send_receipt"
+        with txlog.open(place.store) as client:
+            assert [m.schema_version for m in client.reader("orders")] == [1, None]
+            assert client.describe_topic("orders")["mismatched"] == 1
+            found = client.admin.get_schema_policies("orders")
+            assert found["policies"]["validation"] == "record"
+
+    told(tmp_path, story)
+
+
+@pytest.mark.parametrize("scope", ["topic", "namespace", "library"])
+def test_a_topic_stays_strict_where_somebody_wants_that(scope: str, tmp_path: Path) -> None:
+    async def story(place: Place) -> None:
+        raw = await place.client()
+        given = schema(WHO, kind=JSON)
+        with txlog.open(place.store) as client:
+            client.create_topic("orders")
+            if scope == "library":
+                client.topic("orders").schemas.add(
+                    txlog.Schema.parse("json", given.schema_data.decode())
+                )
+            else:
+                place_of = (
+                    {"topic": "orders"} if scope == "topic" else {"namespace": "public/default"}
+                )
+                client.admin.set_schema_policies(**place_of, validation="enforce")
+        await raw.ask("producer", request_id=1, topic=TOPIC, producer_id=1, schema=given)
+        assert await sent(raw, b"{}", 0) == "send_error"
 
     told(tmp_path, story)

@@ -42,7 +42,7 @@ def typed(client: Client, source: Files, topic: TopicName, *, create: bool, dry_
         if not dry_run:
             client.create_topic(topic.full, schema=schema, if_not_exists=True)
     if found and found[-1]["fingerprint"] != schema.fingerprint:
-        has = Schema.parse(found[-1]["type"], found[-1]["definition"])
+        has = Schema(found[-1]["type"], found[-1]["definition"])
         raise IncompatibleSchema(
             f"topic {topic.short} has another schema: {_difference(has, schema)}",
             hint="without --infer-schema the rows are written by the schema that the topic has",

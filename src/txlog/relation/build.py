@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 
 from txlog.engine.folds.buffer import Buffer, Marker
-from txlog.engine.folds.catalog import Topic, number_of
+from txlog.engine.folds.catalog import Topic, number_of, record_schemas
 from txlog.engine.model.schema import INSTANT, KIND_DATA, MESSAGE
 from txlog.engine.model.tail import repeat_runs
 from txlog.engine.plan.damage import damage_error
@@ -321,7 +321,7 @@ class _Making:
             spans=spans,
             hidden=_hidden(view, topic, wanted, there, isolation, everything=self._everything),
             everything=self._everything,
-            schemas=tuple(topic.schemas),
+            schemas=tuple(record_schemas(topic)),
             frames=self.frames,
         )
 

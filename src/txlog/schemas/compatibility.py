@@ -13,7 +13,7 @@ from typing import Final
 
 from txlog.errors import InvalidArgument
 from txlog.schemas.resolution import Unreadable, source_of, steps
-from txlog.schemas.schema import Schema, Type
+from txlog.schemas.schema import DECLARED, TYPES, Schema, Type
 from txlog.suggest import suggestion
 
 NONE: Final = "NONE"
@@ -66,6 +66,12 @@ def can_read_anywhere(reader: Schema, writer: Schema) -> str | None:
     return None
 
 
+def _shown(schema: Schema) -> str:
+    """The type of a schema, for people."""
+    kind = schema.type.removeprefix(DECLARED)
+    return kind if schema.is_record or kind not in TYPES else f"{kind} that is no record"
+
+
 def _check_avro(old: Type, new: Type, path: str) -> None:
     """Raise Unreadable where readers by Avro's rules fail, though `resolution` has an answer.
 
@@ -109,7 +115,9 @@ def check(strategy: str, new: Schema, older: Sequence[Schema]) -> str | None:
         return "the topic takes no other schema (ALWAYS_INCOMPATIBLE)"
     for one in reversed(older if strategy.endswith("_TRANSITIVE") else older[-1:]):
         if one.type != new.type:
-            return f"its type is {new.type}, before it was {one.type}"
+            return f"its type is {_shown(new)}, before it was {_shown(one)}"
+        if not new.is_record:
+            return f"definitions of type {_shown(new)} cannot be compared"
         if not strategy.startswith(FORWARD):
             reason = can_read_anywhere(new, one)
             if reason is not None:

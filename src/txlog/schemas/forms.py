@@ -399,6 +399,15 @@ class AvroForm:
         return decimal_of(whole, type.scale)
 
 
+def is_avro(definition: str) -> bool:
+    """True if a text is a schema of Avro, of a record or not."""
+    try:
+        _fastavro().parse_schema(msgspec.json.decode(definition))
+    except Exception:  # of msgspec or fastavro, which raises about anything
+        return False
+    return True
+
+
 @cache
 def _fastavro() -> ModuleType:
     return importlib.import_module("fastavro")

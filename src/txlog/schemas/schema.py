@@ -8,6 +8,8 @@ schemaless binary of the record) or `json` (a value is one object with the recor
 
 1. Only null and one other make a union, no record contains itself, no two fields of a record differ
    in case alone: each field is one column, for Arrow, DuckDB and Spark alike.
+   A schema that is declared has no record: stock clients read its values by themselves, and the
+   store gives its type, bytes and properties back as they came.
 2. Every field of the Arrow type is nullable, for a row without a record has null in all of them.
    Which ones a record may leave out is in `fields`.
 3. Instants and dates are within the years 1 to 9999, which all readers of columns can show.
@@ -18,8 +20,11 @@ from __future__ import annotations
 import hashlib
 import importlib
 import re
+from base64 import b64decode, b64encode
+from collections.abc import Mapping
 from decimal import Decimal
 from functools import lru_cache
+from itertools import chain
 from typing import Any, Final, TypeAlias
 
 import msgspec
@@ -30,6 +35,7 @@ from txlog.suggest import suggestion
 
 Node: TypeAlias = Any  # what JSON decodes to
 TYPES: Final = ("avro", "json")
+DECLARED: Final = "pulsar:"  # before the type of a schema that is declared
 DEFINITION_BYTES_MAX: Final = 256 << 10
 # A name used twice stands for its whole record: small texts could be trees without end.
 NODES_MAX: Final = 5_000
@@ -193,10 +199,7 @@ class Schema(msgspec.Struct, frozen=True):
             hint = suggestion(type, TYPES, "the types are avro and json")
             raise InvalidArgument(f"there is no type of schema {type}", hint=hint)
         if len(text.encode(errors="surrogatepass")) > DEFINITION_BYTES_MAX:
-            raise InvalidArgument(
-                f"the schema has more than {DEFINITION_BYTES_MAX // 1024} KiB",
-                hint="leave docs out, or make several topics",
-            )
+            raise _too_long()
         try:
             node = msgspec.json.decode(text)
         except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
@@ -204,10 +207,44 @@ class Schema(msgspec.Struct, frozen=True):
         _read(node)
         return cls(type, msgspec.json.encode(_ordered(node)).decode())
 
+    @classmethod
+    def declared(cls, type: str, data: bytes, properties: Mapping[str, str]) -> Schema:
+        """A schema that says how clients read values, and that nothing here looks into.
+
+        type:   as Pulsar names it, in lower case: string, int64, key_value; avro, json if the
+                definition is no record
+        data:   the definition, text or not
+        raises: InvalidArgument
+        """
+        if len(data) + sum(map(len, chain(*properties.items()))) > DEFINITION_BYTES_MAX:
+            raise _too_long()
+        try:
+            node: dict[str, object] = {"schema": data.decode()}
+        except UnicodeDecodeError:
+            node = {"schema_base64": b64encode(data).decode()}
+        if properties:
+            node["properties"] = dict(sorted(properties.items()))
+        return cls(DECLARED + type, msgspec.json.encode(node).decode())
+
+    @property
+    def is_record(self) -> bool:
+        """True if values are records; False if it is only declared."""
+        return self.type in TYPES
+
+    @property
+    def declaration(self) -> tuple[str, bytes, dict[str, str]]:
+        """The arguments of `declared`, or those that a record would have."""
+        if self.is_record:
+            return self.type, self.definition.encode(), {}
+        node = msgspec.json.decode(self.definition)
+        text = node.get("schema")
+        data = b64decode(node["schema_base64"]) if text is None else text.encode()
+        return self.type.removeprefix(DECLARED), data, node.get("properties", {})
+
     @property
     def record(self) -> Type:
-        """The whole record."""
-        return _record(self.definition)
+        """The whole record; of a declared schema one without fields."""
+        return _record(self.definition) if self.is_record else _NO_RECORD
 
     @property
     def fields(self) -> tuple[Field, ...]:
@@ -276,6 +313,16 @@ def _read_arrow(path: str) -> pa.Schema:
         return opened.schema
 
 
+def _too_long() -> InvalidArgument:
+    return InvalidArgument(
+        f"the schema has more than {DEFINITION_BYTES_MAX // 1024} KiB",
+        hint="leave docs out, or make several topics",
+    )
+
+
+_NO_RECORD: Final = Type(kind="record")
+
+
 @lru_cache(maxsize=256)
 def _record(definition: str) -> Type:
     return _read(msgspec.json.decode(definition))
@@ -283,7 +330,8 @@ def _record(definition: str) -> Type:
 
 @lru_cache(maxsize=256)
 def _fingerprint(schema: Schema) -> str:
-    text = msgspec.json.encode([schema.type, _essence(schema.record)])
+    essence = _essence(schema.record) if schema.is_record else schema.definition
+    text = msgspec.json.encode([schema.type, essence])
     return hashlib.sha256(text).hexdigest()
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
 
 import pyarrow as pa
 
+from txlog.engine.folds.catalog import record_schemas
 from txlog.engine.plan.lookup import live_topic
 from txlog.engine.plan.lookup import topic as find_topic
 from txlog.engine.plan.reading.dispatch import Place, Rows, place_of
@@ -154,7 +155,7 @@ class Decoder:
             )
         known = self._known.get((topic, version))
         if known is None:
-            found = self._store.ask(lambda view: self._topic(view, topic).schemas)
+            found = self._store.ask(lambda view: record_schemas(self._topic(view, topic)))
             if version > len(found):
                 raise InvalidArgument(f"topic {topic} has no schema {version}: it was made again")
             known = schema_in(found[version - 1]), schema_in(found[-1])

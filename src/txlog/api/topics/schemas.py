@@ -76,12 +76,15 @@ class TopicSchemas:
         type:   json or avro: how values are written, where the schema does not say
         raises: IncompatibleSchema, InvalidArgument, TopicNotFound, LimitExceeded
         """
-        wanted = classes.schema_of(schema, type)
+        return self._add(classes.schema_of(schema, type))
+
+    def _add(self, schema: Schema, *, marks: bool = False) -> int:
+        """Add a version; marks: as decide/topics/schemas has it."""
         number = self._store.read(lambda view: find_topic(view, self._name)).number
 
         def decide(view: View, now: object) -> Decision:
             topic = live_topic(view, number, self._name.topic.short)
-            return deciding.add_schema(view, self._store.settings, topic, wanted)
+            return deciding.add_schema(view, self._store.settings, topic, schema, marks=marks)
 
         version = self._store.write(decide)
         assert isinstance(version, int)

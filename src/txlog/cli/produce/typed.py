@@ -38,9 +38,12 @@ class Typed:
         if producer._shape.written is None:  # asked no further: it costs time to start
             return
         try:
-            self._schema = client.topic(topic).schemas.get()
+            schema = client.topic(topic).schemas.get()
         except NotFound:
             return
+        if not schema.is_record:
+            return
+        self._schema = schema
         policies = client.admin.get_schema_policies(topic)["policies"]
         self._is_strict = policies["validation"] == "enforce"
 

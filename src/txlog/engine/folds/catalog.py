@@ -56,6 +56,7 @@ from txlog.engine.model.ops import (
 )
 from txlog.engine.storage.late_values import Late
 from txlog.ids import TopicName
+from txlog.schemas.schema import DECLARED
 
 NO_TOPIC = 1 << 62  # above every number
 
@@ -63,7 +64,7 @@ K = TypeVar("K")
 
 
 class SchemaVersion(msgspec.Struct, array_like=True, frozen=True):
-    """A schema that a topic has or had: kind avro or json, definition an Avro record's text."""
+    """A schema that a topic has or had; kind and definition as in SchemaAdded."""
 
     version: int
     kind: str
@@ -416,9 +417,22 @@ def policies_of(state: Catalog, topic: Topic) -> dict[str, int]:
 
 
 def schema_of(topic: Topic) -> SchemaVersion | None:
-    """The newest schema of a topic; None: its values are bytes."""
+    """The newest schema of a topic whose values are records; None: its values are bytes."""
     newest = topic.schemas[-1] if topic.schemas else None
-    return None if newest is None or newest.deleted else newest
+    return None if newest is None or newest.deleted or not has_records(newest) else newest
+
+
+def has_records(schema: SchemaVersion) -> bool:
+    """True if values of a schema are records; False if clients only declared it."""
+    return not schema.kind.startswith(DECLARED)
+
+
+def record_schemas(topic: Topic) -> list[SchemaVersion]:
+    """The schemas up to the newest that has records; that of version N is the Nth."""
+    count = len(topic.schemas)
+    while count and not has_records(topic.schemas[count - 1]):
+        count -= 1
+    return topic.schemas[:count]
 
 
 def topic_of(state: Catalog, partition: int) -> Topic:

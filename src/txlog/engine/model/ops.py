@@ -219,7 +219,7 @@ class PolicySet(OfCatalog, tag="pol", frozen=True):
 
 
 class SchemaAdded(OfCatalog, tag="scha", frozen=True):
-    """A topic has a schema of this version; kind avro or json, definition an Avro record's text."""
+    """A topic has a schema of this version; kind and definition are those of `schemas.Schema`."""
 
     topic: int
     version: int

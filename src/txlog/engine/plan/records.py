@@ -16,7 +16,13 @@ from typing import Final, NamedTuple
 import msgspec
 import pyarrow as pa
 
-from txlog.engine.folds.catalog import SchemaVersion, Topic, policies_of, schema_of
+from txlog.engine.folds.catalog import (
+    SchemaVersion,
+    Topic,
+    policies_of,
+    record_schemas,
+    schema_of,
+)
 from txlog.engine.plan.route import Routed
 from txlog.engine.storage.segment import RECORD, Records
 from txlog.engine.view.view import View
@@ -188,10 +194,11 @@ def unchecked(rows: pa.RecordBatch | pa.Table) -> int:
 
 def records_for(topic: Topic) -> Records | None:
     """How the values of a topic become columns of its files; None: it never had a schema."""
-    if not topic.schemas:
+    schemas = record_schemas(topic)
+    if not schemas:
         return None
-    newest = schema_of(topic) or topic.schemas[-1]
-    kind, schemas = schema_in(newest).arrow, topic.schemas
+    newest = schema_of(topic) or schemas[-1]
+    kind = schema_in(newest).arrow
     return Records(newest.version, kind, lambda rows: records_as(schemas, newest.version, rows))
 
 

@@ -24,7 +24,7 @@ Proto: TypeAlias = Any
 ENUMS: Final = """
 Schema.Type: None 0, String 1, Json 2, Protobuf 3, Avro 4, Bool 5, Int8 6, Int16 7, Int32 8,
     Int64 9, Float 10, Double 11, Date 12, Time 13, Timestamp 14, KeyValue 15, Instant 16,
-    LocalDate 17, LocalTime 18, LocalDateTime 19, ProtobufNative 20
+    LocalDate 17, LocalTime 18, LocalDateTime 19, ProtobufNative 20, AutoConsume 21
 CompressionType: NONE 0, LZ4 1, ZLIB 2, ZSTD 3, SNAPPY 4
 ProducerAccessMode: Shared 0, Exclusive 1, WaitForExclusive 2, ExclusiveWithFencing 3
 ServerError: UnknownError 0, MetadataError 1, PersistenceError 2, AuthenticationError 3,

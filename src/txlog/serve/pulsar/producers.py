@@ -37,6 +37,7 @@ from txlog.errors import (
     TxlogError,
 )
 from txlog.ids import MessageId, TopicName, TxnId
+from txlog.schemas.schema import Schema
 from txlog.serve.core.authority import CONSUME, PRODUCE
 from txlog.serve.core.census import Census
 from txlog.serve.core.limits import too_many
@@ -75,8 +76,9 @@ APART: Final = 1 << 32
 class Shared:
     """A producer of the store, and the producers of one client that are it."""
 
-    def __init__(self, handle: Handle, topic: Topic, name: str) -> None:
-        self.handle, self.topic, self.name = handle, topic, name
+    def __init__(self, handle: Handle, topic: Topic, name: str, version: int | None) -> None:
+        """version: of its schema; None: it has none"""
+        self.handle, self.topic, self.name, self.version = handle, topic, name, version
         self.lane = Lane(handle._sync)
         self.users: dict[int, int] = {}  # partition -> producer id
         self.is_over = False  # it is being closed here: what still comes is not stored
@@ -253,7 +255,7 @@ async def open_producer(connection: Connection, body: Proto, rest: memoryview) -
         request_id=body.request_id,
         producer_name=given,
         last_sequence_id=last,
-        schema_version=schemas.version_bytes(shared.handle._sync._shape.version),
+        schema_version=schemas.version_bytes(shared.version),
         topic_epoch=shared.handle._sync.access.epoch,
         producer_ready=True,
     )
@@ -291,7 +293,7 @@ async def _shared(
     connection: Connection, room: Room, body: Proto, topic: Topic, name: str
 ) -> Shared:
     """The producer of the store for a name, opened by its first user; others wait for that one."""
-    key = (topic.name, name)
+    key, schema = (topic.name, name), schemas.schema_of(body)
     async with room.opening.setdefault(key, asyncio.Lock()):
         found = room.shared.get(key)
         if found is not None:
@@ -306,11 +308,12 @@ async def _shared(
             connection.listener.check_open()  # it may have waited for another one of its name
             opening = partial(_opened, connection, body, topic, name, is_known=is_known)
             handle = await (_waited(room, body, opening) if _waits(body) else opening())
+            version = await _typed(connection, handle, topic, schema)
         except BaseException:  # the name is free again, whatever came
             if not is_known:
                 names.discard(key)
             raise
-        found = room.shared[key] = Shared(handle, topic, name)
+        found = room.shared[key] = Shared(handle, topic, name, version)
         return found
 
 
@@ -348,9 +351,7 @@ async def _opened(
             producer_ready=False,
         )
     try:
-        handle = await connection.client.producer(
-            topic.name, name, access_mode=mode, chunking=True, schema=schemas.schema_of(body)
-        )
+        handle = await connection.client.producer(topic.name, name, access_mode=mode, chunking=True)
     except ProducerBusy as error:
         if not had or is_known:
             raise
@@ -359,6 +360,29 @@ async def _opened(
         await handle.close()
         raise _fenced(topic, had)
     return handle
+
+
+async def _typed(
+    connection: Connection, handle: Handle, topic: Topic, schema: Schema | None
+) -> int | None:
+    """Add the schema of a producer to its topic, which writes records by it; its version.
+
+    raises: IncompatibleSchema; the producer is closed then
+    """
+    if schema is None:
+        return None
+
+    def act(client: Client) -> int:
+        version = schemas.add(client, topic.name, schema)
+        if schema.is_record:
+            handle._sync._write(version)
+        return version
+
+    try:
+        return await connection.client.run(act)
+    except BaseException:  # nobody else has it
+        await handle.close()
+        raise
 
 
 def _epoch(topic: Topic, client: Client) -> int:

@@ -7,20 +7,24 @@ Source: spec/schemas 1; Pulsar's schema registry and its compatibility strategie
 from __future__ import annotations
 
 from txlog.engine.decide.draft import Decision
-from txlog.engine.folds.catalog import SchemaVersion, Topic, schema_of
-from txlog.engine.model.ops import SchemaAdded, SchemasDeleted
-from txlog.engine.plan.records import COMPATIBILITY, schema_in, word
+from txlog.engine.folds.catalog import SchemaVersion, Topic, policies_of
+from txlog.engine.model.ops import Op, PolicySet, SchemaAdded, SchemasDeleted
+from txlog.engine.plan.records import COMPATIBILITY, ENFORCE, MARK, VALIDATION, schema_in, word
 from txlog.engine.view.view import View
 from txlog.errors import IncompatibleSchema, LimitExceeded
 from txlog.ids import TopicName
 from txlog.schemas import compatibility
 from txlog.schemas.schema import Schema
-from txlog.settings import SCHEMAS_MAX, Settings
+from txlog.settings import CHOICES, SCHEMAS_MAX, Settings
 
 
-def add_schema(view: View, settings: Settings, topic: Topic, schema: Schema) -> Decision:
+def add_schema(
+    view: View, settings: Settings, topic: Topic, schema: Schema, *, marks: bool = False
+) -> Decision:
     """Decide a new version; answers its number, that of the same schema if there is one.
 
+    marks: values that do not fit shall be stored, too, and counted: the topic gets that as its
+           policy with its first schema, unless it or its namespace has another
     raises: IncompatibleSchema, LimitExceeded
     """
     known = find(topic, schema)
@@ -35,16 +39,32 @@ def add_schema(view: View, settings: Settings, topic: Topic, schema: Schema) -> 
             value=SCHEMAS_MAX + 1,
         )
     version = len(topic.schemas) + 1
-    op = SchemaAdded(topic.number, version, schema.type, schema.definition)
-    return Decision([op], None, True, version)
+    ops: list[Op] = [SchemaAdded(topic.number, version, schema.type, schema.definition)]
+    is_said = VALIDATION in policies_of(view.catalog, topic)
+    is_first = all(one.deleted for one in topic.schemas)
+    if (
+        marks
+        and schema.is_record
+        and is_first
+        and not is_said
+        and settings.schema_validation == ENFORCE
+    ):
+        ops.append(PolicySet(topic.number, VALIDATION, CHOICES[VALIDATION].index(MARK)))
+    return Decision(ops, None, True, version)
 
 
 def find(topic: Topic, schema: Schema) -> SchemaVersion | None:
     """The version of the topic that is this schema, if it is not deleted."""
     for one in reversed(topic.schemas):
-        if not one.deleted and (one.kind, one.definition) == (schema.type, schema.definition):
+        if not one.deleted and one.kind == schema.type and _is_same(schema_in(one), schema):
             return one
     return None
+
+
+def _is_same(known: Schema, schema: Schema) -> bool:
+    """Whether two schemas of one type are the same; a declared one without data is its type."""
+    has_data = schema.is_record or schema.declaration[1] or known.declaration[1]
+    return known.definition == schema.definition or not has_data
 
 
 def check(view: View, settings: Settings, topic: Topic, schema: Schema) -> None:
@@ -66,8 +86,7 @@ def check(view: View, settings: Settings, topic: Topic, schema: Schema) -> None:
 def delete_schemas(topic: Topic) -> Decision:
     """Decide that a topic takes bytes; answers how many schemas it had."""
     count = sum(not one.deleted for one in topic.schemas)
-    ops = [SchemasDeleted(topic.number)] if schema_of(topic) is not None else []
-    return Decision([*ops], None, True, count)
+    return Decision([SchemasDeleted(topic.number)] if count else [], None, True, count)
 
 
 def _short(topic: Topic) -> str:

@@ -13,6 +13,13 @@ from txlog.ids import TopicName
 from txlog.rows.topics import SchemaRow
 from txlog.schemas.schema import Schema
 from txlog.serve.http.core.declared import ADMIN, LOOK, PRODUCE, Declared, members
+from txlog.serve.pulsar.schemas import (
+    KEY_VALUE,
+    add,
+    key_value_as_text,
+    key_value_of,
+    named_schema,
+)
 
 SCHEMAS: Final = "/admin/v2/schemas/{tenant}/{namespace}/{topic}"
 endpoint = Declared()
@@ -56,7 +63,7 @@ def schema_metadata(client: Client, topic: TopicName) -> dict[str, object]:
 @endpoint("POST", f"{SCHEMAS}/schema", PRODUCE)
 def upload_schema(client: Client, topic: TopicName, body: object) -> dict[str, object]:
     """Add a version: {type, schema, properties}."""
-    version = client.topic(topic.full).schemas.add(_given(body))
+    version = add(client, topic.full, _given(body))
     return {"version": {"version": version}}
 
 
@@ -85,7 +92,7 @@ def version_of_schema(client: Client, topic: TopicName, body: object) -> dict[st
     """The version of a schema that the topic has."""
     wanted = _given(body)
     for row in _rows(client, topic):
-        if Schema.parse(row["type"], row["definition"]) == wanted:
+        if Schema(row["type"], row["definition"]) == wanted:
             return {"version": row["version"]}
     raise NotFound(f"topic {topic.short} has no such schema", topic=topic.short)
 
@@ -95,18 +102,29 @@ def _rows(client: Client, topic: TopicName) -> list[SchemaRow]:
 
 
 def _written(row: SchemaRow) -> dict[str, object]:
+    kind, data, properties = Schema(row["type"], row["definition"]).declaration
     return {
         "version": row["version"],
-        "type": row["type"].upper(),
+        "type": kind.upper(),
         "timestamp": row["created_time"],
-        "data": row["definition"],
-        "properties": {},
+        "data": key_value_as_text(data) if kind == KEY_VALUE else data.decode(errors="replace"),
+        "properties": properties,
     }
 
 
 def _given(body: object) -> Schema:
     given: dict[str, Any] = members(body)
-    kind, text = given.get("type"), given.get("schema")
+    kind, text = given.get("type"), given.get("schema", "")
+    properties = given.get("properties") or {}
     if not isinstance(kind, str) or not isinstance(text, str):
         raise InvalidArgument('a schema is written {"type": "AVRO", "schema": "..."}')
-    return Schema.parse(kind.lower(), text)
+    if not isinstance(properties, dict) or not all(
+        isinstance(one, str) for one in properties.values()
+    ):
+        raise InvalidArgument("the properties of a schema are texts")
+    kind = kind.lower()
+    data = key_value_of(text) if kind == KEY_VALUE else text.encode(errors="surrogatepass")
+    found = named_schema(kind, data, properties)
+    if found is None:
+        raise InvalidArgument(f"a schema of type {kind} needs a definition")
+    return found
