@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
 
 import txlog
 from tests.serve.served import served
@@ -225,3 +227,38 @@ def test_ordering_keys_go_with_their_messages_and_share_them_out(place: tuple[Pa
     assert not set(found[0]) & set(found[1])
     assert sorted([*found[0], *found[1]]) == sorted(keys)
     assert all(values == [b"0", b"1"] for seen in found for values in seen.values())
+
+
+def test_encrypted_batches_are_read_by_who_has_the_key(
+    place: tuple[Path, Any], tmp_path: Path
+) -> None:
+    """Python's batches are encrypted as a whole, after they are compressed."""
+    path, client = place
+    private = rsa.generate_private_key(public_exponent=65_537, key_size=2_048)
+    form = serialization.PrivateFormat.TraditionalOpenSSL
+    none = serialization.NoEncryption()
+    files = [tmp_path / "public.pem", tmp_path / "private.pem"]
+    public_form = serialization.PublicFormat.SubjectPublicKeyInfo
+    files[0].write_bytes(private.public_key().public_bytes(serialization.Encoding.PEM, public_form))
+    files[1].write_bytes(private.private_bytes(serialization.Encoding.PEM, form, none))
+    keys = pulsar.CryptoKeyReader(*map(str, files))
+    producer = client.create_producer(
+        "secret",
+        batching_enabled=True,
+        batching_max_publish_delay_ms=50,
+        compression_type=pulsar.CompressionType.ZSTD,
+        encryption_key="k",
+        crypto_key_reader=keys,
+    )
+    for number in range(20):
+        producer.send_async(b"clear %d" % number, None)
+    producer.flush()
+    consumer = first(client, "secret", crypto_key_reader=keys)
+    found = everything(consumer, 20)
+    assert [message.data() for message in found] == [b"clear %d" % one for one in range(20)]
+    consumer.close()
+    with txlog.open(str(path)) as store:
+        rows = list(store.reader("secret"))
+        assert 1 <= len(rows) < 20
+        assert not any(b"clear" in (row.value or b"") for row in rows)
+        assert store.subscriptions("secret")[0]["backlog"] == 0

@@ -20,6 +20,7 @@ Contents:
     connection   one client: its frames, its answers, its end
     consumers    SUBSCRIBE, FLOW, ACK, SEEK and the like
     deliveries   received rows as the messages that a consumer is sent
+    encrypted    messages that only their clients can read
     failure      errors of the store as errors of the protocol
     groups       what all clients want of the store in the moment, done together
     ids          the ids on the wire

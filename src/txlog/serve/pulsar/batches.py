@@ -17,6 +17,7 @@ from google.protobuf.message import DecodeError
 
 from txlog.engine.plan.route import COLUMNS, ORDERING_KEY, ordering_key_in
 from txlog.errors import InvalidMessage
+from txlog.serve.pulsar.encrypted import ENCRYPTED, kept_in, property_of
 from txlog.serve.pulsar.fields import INT64_MAX, check
 from txlog.serve.pulsar.messages import MessageMetadata, Proto, SingleMessageMetadata
 from txlog.serve.pulsar.wire import varint
@@ -137,7 +138,11 @@ def rows_of(metadata: Proto, payload: memoryview) -> Columns:
     columns = Columns()
     if metadata.HasField("deliver_at_time") and metadata.deliver_at_time > 0:
         columns.deliver_at = metadata.deliver_at_time
-    if not metadata.HasField("num_messages_in_batch"):
+    if metadata.encryption_keys:  # a batch of them is one row, with its last number
+        last = max(metadata.sequence_id, metadata.highest_sequence_id)
+        columns.add(metadata, bytes(payload), last)
+        columns.properties[0] = [*(columns.properties[0] or ()), property_of(metadata)]
+    elif not metadata.HasField("num_messages_in_batch"):
         columns.add(metadata, bytes(payload), metadata.sequence_id)
         columns.is_alone = columns.deliver_at is None
     else:
@@ -268,7 +273,18 @@ class Rows:
         if value is None:
             head.null_value = True
         self._describe(head, at)
+        kept = None if self.properties is None else kept_in(self.properties[at])
+        if kept is not None:
+            pairs = [pair for pair in head.properties if pair.key != ENCRYPTED]
+            del head.properties[:]
+            head.properties.extend(pairs)
+            head.MergeFrom(kept)
         return head, value or b""
+
+    def has_encrypted(self, at: int, count: int) -> bool:
+        """True if one of these rows goes out alone, since it is no message of a batch."""
+        listed = () if self.properties is None else self.properties[at : at + count]
+        return any(kept_in(one) is not None for one in listed)
 
     def batch(self, at: int, count: int) -> tuple[Proto, bytes]:
         """Rows as a batch: its metadata and payload."""

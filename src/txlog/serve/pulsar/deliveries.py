@@ -26,6 +26,7 @@ class Delivery(NamedTuple):
     """Messages that go out together: `size` of a batch from `at` on, or one alone.
 
     heads: (metadata, payload) of each frame: one, or a chunk each of a large message
+    inner: messages of an encrypted batch, which is one row; 0: it is none
     """
 
     partition: int
@@ -35,6 +36,7 @@ class Delivery(NamedTuple):
     is_alone: bool
     redelivered: int
     heads: list[tuple[bytes, bytes]]
+    inner: int = 0
 
     @property
     def entry_id(self) -> int:
@@ -198,7 +200,7 @@ def _delivered(rows: Rows, partition: int, piece: Piece, bytes_max: int) -> Iter
     if rows.redelivered is not None:
         count = max(one or 0 for one in rows.redelivered[row : row + size])
     is_batch = not is_alone and (size > 1 or span.inner > 0)
-    if is_batch:
+    if is_batch and not (span.inner and rows.has_encrypted(row, size)):
         head, payload = rows.batch(row, size)
         if len(payload) <= bytes_max:
             heads = [(head.SerializeToString(), payload)]
@@ -207,7 +209,8 @@ def _delivered(rows: Rows, partition: int, piece: Piece, bytes_max: int) -> Iter
     for step in range(size):
         head, payload = rows.alone(row + step)
         heads = list(_chunks(head, payload, bytes_max))
-        yield Delivery(partition, span, at + step, 1, is_alone or is_batch, count, heads)
+        inner = head.num_messages_in_batch if head.encryption_keys else 0
+        yield Delivery(partition, span, at + step, 1, is_alone or is_batch, count, heads, inner)
 
 
 def _chunks(head: Proto, payload: bytes, bytes_max: int) -> Iterator[tuple[bytes, bytes]]:

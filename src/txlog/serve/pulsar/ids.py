@@ -40,6 +40,7 @@ from txlog.engine.folds.buffer import find_marker
 from txlog.engine.model.ops import Run
 from txlog.engine.view.view import View
 from txlog.ids import MessageId
+from txlog.serve.pulsar.encrypted import message_count
 from txlog.serve.pulsar.messages import MessageIdData, Proto
 
 STEP: Final = 1_000_000_000
@@ -272,6 +273,23 @@ def reach(given: Proto) -> int:
     """How many messages a batch has at least of which an id names one, or some."""
     found: int = max(given.batch_index + 1, 64 * len(given.ack_set) - 63)
     return found
+
+
+def inner_count(view: View, span: Span) -> int:
+    """How many messages clients see in a row that is alone; more than 1: it is encrypted."""
+    if span.inner or span.size > 1:
+        return 1
+    [table] = view.rows([(span.ledger, span.entry, span.entry + 1)], ("properties",))
+    [properties] = table.column("properties").to_pylist()
+    return message_count(properties)
+
+
+def is_part(view: View, span: Span, given: Proto) -> bool:
+    """True if an id names some messages of a batch that is one row, and not all of it."""
+    if not given.ack_set and given.batch_index < 0:
+        return False
+    count = inner_count(view, span)
+    return count > 1 and (not given.ack_set or unacked(list(given.ack_set), count) > 0)
 
 
 def unacked(ack_set: list[int], count: int) -> int:

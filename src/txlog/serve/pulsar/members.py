@@ -53,11 +53,20 @@ BACK_STEPS_MAX: Final = 1_000
 
 
 class Held(NamedTuple):
-    """What an id stood for; left: a bit for each message that is not acknowledged."""
+    """What an id stood for; left: a bit for each message that is not acknowledged.
+
+    inner: messages of an encrypted batch, whose one row is acknowledged with the last; 0: of none
+    """
 
     span: Span
     at: int
     left: int
+    inner: int = 0
+
+    @property
+    def messages(self) -> int:
+        """How many messages the batch has to its client."""
+        return self.inner or self.span.size
 
 
 class Wire:
@@ -125,8 +134,10 @@ class Wire:
             redelivery_count=delivery.redelivered or None,
             consumer_epoch=self.epoch or None,
         ).SerializeToString()
-        self.held[(span.ledger, delivery.entry_id)] = Held(span, at, (1 << size) - 1)
-        self.permits -= max(size, len(delivery.heads))  # clients count each chunk, too
+        count = delivery.inner or size
+        held = Held(span, at, (1 << count) - 1, delivery.inner)
+        self.held[(span.ledger, delivery.entry_id)] = held
+        self.permits -= max(count, len(delivery.heads))  # clients count each chunk, too
         for head, payload in delivery.heads:
             self.connection.write(message_frame(command, head, payload))
 
@@ -465,6 +476,8 @@ def merged(runs: list[Run]) -> list[Run]:
 
 def _left(held: Held) -> list[Run]:
     """What of it is not acknowledged."""
+    if held.inner:
+        return [held.span.run(held.at, held.at)]
     return runs_of(held.span, held.at, held.left)
 
 
@@ -487,18 +500,20 @@ def taken(wire: Wire, given: Proto) -> list[Run] | None:
     """The messages of an acknowledgement that the consumer has; None: it has no such id."""
     key = (given.ledgerId, given.entryId)
     held = wire.held.get(key)
-    if held is None or ids.reach(given) > held.span.size:
+    if held is None or ids.reach(given) > held.messages:
         return None
     done = held.left
     if given.ack_set:
-        done &= ~ids.unacked(list(given.ack_set), held.span.size)
-    elif given.batch_index >= 0 and held.at == 0:
+        done &= ~ids.unacked(list(given.ack_set), held.messages)
+    elif given.batch_index >= 0 and (held.at == 0 or held.inner):
         done &= 1 << given.batch_index
     left = held.left & ~done
     if left:
         wire.held[key] = held._replace(left=left)
     else:
         del wire.held[key]
+    if held.inner:
+        return [] if left else [held.span.run(held.at, held.at)]
     return runs_of(held.span, held.at, done)
 
 
@@ -510,7 +525,7 @@ def taken_up_to(wire: Wire, given: Proto) -> None:
     for one in [one for one in wire.held if one <= key]:
         if one == key and given.ack_set:
             held = wire.held[one]
-            left = held.left & ids.unacked(list(given.ack_set), held.span.size)
+            left = held.left & ids.unacked(list(given.ack_set), held.messages)
             if left:
                 wire.held[one] = held._replace(left=left)
                 continue
@@ -531,6 +546,8 @@ def resolved(view: View, acks: Ack) -> list[Run]:
         if found is None:
             continue
         span, at, is_one, _ = found
+        if ids.is_part(view, span, given):
+            continue
         if given.ack_set:
             every = (1 << span.size) - 1
             out += runs_of(span, 0, every & ~ids.unacked(list(given.ack_set), span.size))
@@ -550,7 +567,9 @@ def _last_of(view: View, number: int, given: Proto) -> list[Run]:
     found = ids.place_of(view, number, given)
     if found is not None:
         span, at, is_one, _ = found
-        if given.ack_set and not is_one:
+        if ids.is_part(view, span, given):
+            at = -1
+        elif given.ack_set and not is_one:
             left = ids.unacked(list(given.ack_set), span.size)
             at = (left & -left).bit_length() - 2 if left else span.size - 1
         if at >= 0 or span.inner > 1:
@@ -571,7 +590,11 @@ def last_id(view: View, topic: Topic, wire: Wire, found: MessageId | None) -> Pr
     number = number_of(topic, wire.partition)
     span = ids.span_at(view, number, found.ledger, found.entry, found.index)
     assert span is not None
-    return wire_id(span, span.at(found), wire.shown, is_alone=False)
+    last = wire_id(span, span.at(found), wire.shown, is_alone=False)
+    inner = ids.inner_count(view, span)
+    if inner > 1:
+        last.batch_index, last.batch_size = inner - 1, inner
+    return last
 
 
 async def run(member: Member, act: Callable[[Any], T]) -> T:

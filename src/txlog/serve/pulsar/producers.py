@@ -441,8 +441,6 @@ def send(connection: Connection, body: Proto, rest: memoryview) -> None:
 
 def _send(connection: Connection, one: WireProducer, body: Proto, message: Checked) -> None:
     head, payload = message
-    if head.encryption_keys:
-        raise NotAllowed("encrypted messages cannot be split into rows")
     txn = None
     if body.HasField("txnid_most_bits") or body.HasField("txnid_least_bits"):
         txn = TxnId.from_halves(body.txnid_most_bits, body.txnid_least_bits)
@@ -457,7 +455,9 @@ def _send(connection: Connection, one: WireProducer, body: Proto, message: Check
             seat = (one.shared.topic.name, one.shared.name, one.partition)
             connection.listener.fenced.append(seat)
             raise ProducerFenced("another message had this number")
-        data = decompressed(head.compression, head.uncompressed_size, payload, most)
+        data = payload
+        if not head.encryption_keys:
+            data = decompressed(head.compression, head.uncompressed_size, payload, most)
         told = partial(_told, connection, one, body)
         columns = rows_of(head, data)
         one.messages += len(columns.values)
@@ -472,6 +472,8 @@ def _chunk(
 ) -> Item | None:
     """One chunk; the message when it is the last. Raises InvalidMessage, LimitExceeded."""
     head, payload = message
+    if head.encryption_keys:  # each by itself: nobody but their client can put them together
+        raise NotAllowed("encrypted messages in chunks are not known here")
     if head.chunk_id == 0:
         one.chunks = None
         if _held(connection) + head.total_chunk_msg_size > CHUNKS_BYTES_MAX:

@@ -1,0 +1,81 @@
+"""Owns messages that a client has encrypted end to end: how a row keeps one, and gives it back.
+
+The server cannot read such a SEND, so it stores the payload as it came, compressed or not, as one
+row. A batch is one row, too: only its client knows what is in it. What the receiver needs beside
+the payload (keys, algorithm, compression, how many messages) is the property ENCRYPTED, as the
+bytes of a MessageMetadata in base64. Whoever reads the row by another door finds a value that is
+not theirs to read, and this property.
+
+Acknowledgements of some messages of such a batch are kept in memory, and reach the store with the
+last one: after a restart the whole batch comes again, as its client sent it.
+"""
+
+from __future__ import annotations
+
+from base64 import b64decode, b64encode
+from binascii import Error as NotBase64
+from typing import TYPE_CHECKING, Final
+
+from google.protobuf.message import DecodeError
+
+from txlog.errors import InvalidMessage
+from txlog.serve.pulsar.messages import MessageMetadata, Proto
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+ENCRYPTED: Final = "pulsar.encrypted"
+COUNT_MAX: Final = 10_000  # messages of a batch
+# Of the metadata; key, properties and times are columns of the row.
+_KEPT: Final = (
+    "sequence_id",
+    "compression",
+    "uncompressed_size",
+    "num_messages_in_batch",
+    "highest_sequence_id",
+    "encryption_algo",
+    "encryption_param",
+    "schema_version",
+)
+
+
+def property_of(head: Proto) -> tuple[str, str]:
+    """The property that keeps what the metadata of an encrypted SEND says of its payload.
+
+    raises: InvalidMessage
+    """
+    if not 1 <= head.num_messages_in_batch <= COUNT_MAX:
+        raise InvalidMessage(
+            f"an encrypted batch of {head.num_messages_in_batch} messages, the most is {COUNT_MAX}"
+        )
+    kept = MessageMetadata()
+    kept.encryption_keys.MergeFrom(head.encryption_keys)
+    for name in _KEPT:
+        if head.HasField(name):
+            setattr(kept, name, getattr(head, name))
+    return ENCRYPTED, b64encode(kept.SerializePartialToString()).decode()
+
+
+def kept_in(properties: Iterable[tuple[str, str]] | None) -> Proto | None:
+    """The metadata that the properties of a row keep; None: it is not encrypted."""
+    for name, text in properties or ():
+        if name == ENCRYPTED:
+            return _read(text)
+    return None
+
+
+def _read(text: str) -> Proto | None:
+    kept = MessageMetadata()
+    try:
+        kept.MergeFromString(b64decode(text, validate=True))
+    except (NotBase64, ValueError, DecodeError):  # a property of this name that is not ours
+        return None
+    if not kept.encryption_keys or not 1 <= kept.num_messages_in_batch <= COUNT_MAX:
+        return None
+    return kept
+
+
+def message_count(properties: Iterable[tuple[str, str]] | None) -> int:
+    """How many messages a row stands for to clients: 1, but for an encrypted batch."""
+    kept = kept_in(properties)
+    return 1 if kept is None else int(kept.num_messages_in_batch)
