@@ -16,6 +16,7 @@ from txlog.api.client import Client
 from txlog.api.consuming.consumer import Consumer
 from txlog.engine.folds.catalog import Topic, number_of
 from txlog.engine.plan.lookup import topic as find_topic
+from txlog.engine.plan.reading.ranges import resolve_bound
 from txlog.engine.view.view import View
 from txlog.errors import (
     ConsumerBusy,
@@ -39,6 +40,7 @@ from txlog.serve.pulsar.members import (
     Member,
     Wire,
     last_id,
+    mark_id,
     run,
     taken,
     taken_up_to,
@@ -181,13 +183,18 @@ async def _in_memory(connection: Connection, topic: Topic, wire: Wire, body: Pro
     def start(client: Client) -> tuple[Bound, Proto]:
         def look(view: View) -> tuple[Bound, Proto]:
             found = find_topic(view, TopicName.parse(topic.name))
-            last = last_ids(view, found, [wire.partition])[wire.partition]
-            mark = last_id(view, found, wire, last)
             if sought is not None:
-                return sought, mark
-            if not body.HasField("start_message_id"):
-                return (START if body.initialPosition == 1 else END), mark
-            return start_of(view, found, wire, body.start_message_id), mark
+                bound = sought
+            elif body.HasField("start_message_id"):
+                bound = start_of(view, found, wire, body.start_message_id)
+            else:
+                bound = START if body.initialPosition == 1 else END
+            try:
+                mark = resolve_bound(view, found, wire.partition, bound)
+            except MessageNotFound:  # it was trimmed: what is left of the topic is what it can have
+                bound = START
+                mark = resolve_bound(view, found, wire.partition, bound)
+            return bound, mark_id(view, found, wire, mark)
 
         return client._store.read(look)
 
@@ -197,7 +204,7 @@ async def _in_memory(connection: Connection, topic: Topic, wire: Wire, body: Pro
         handle = await connection.client.consumer(
             full, body.subscription, durable=False, start=bound
         )
-    except MessageNotFound:  # it was trimmed: what is left of the topic is what it can have
+    except MessageNotFound:  # it was trimmed meanwhile
         handle = await connection.client.consumer(
             full, body.subscription, durable=False, start=START
         )
@@ -372,19 +379,27 @@ async def close_consumer(connection: Connection, body: Proto, rest: memoryview) 
 
 
 async def last_message(connection: Connection, body: Proto, rest: memoryview) -> None:
-    """GET_LAST_MESSAGE_ID: the last message of the partition, -1:-1 if there is none."""
+    """GET_LAST_MESSAGE_ID: the last message of the partition, -1:-1 if there is none.
+
+    The position up to which all is done comes with it: after a seek to a time clients have nothing
+    else to know by whether there is more.
+    """
     wire, member = Room.of(connection).find(body.consumer_id)
 
-    def look(view: View) -> Proto:
-        topic = find_topic(view, TopicName.parse(member.topic.name))
-        return last_id(view, topic, wire, last_ids(view, topic, [wire.partition])[wire.partition])
+    def look(sync: Any, view: View) -> tuple[Proto, Proto | None]:
+        topic, mark = find_topic(view, TopicName.parse(member.topic.name)), wire.mark
+        if isinstance(sync, Consumer):
+            held, number = sync._receiving.subscription.number, number_of(topic, wire.partition)
+            mark = mark_id(view, topic, wire, view.cursor(held, number).mark_delete)
+        last = last_ids(view, topic, [wire.partition])[wire.partition]
+        return last_id(view, topic, wire, last), mark
 
-    found = await run(member, lambda sync: sync._store.read(look))
+    last, mark = await run(member, lambda sync: sync._store.read(partial(look, sync)))
     connection.send(
         "getLastMessageIdResponse",
         request_id=body.request_id,
-        last_message_id=found,
-        consumer_mark_delete_position=wire.mark,
+        last_message_id=last,
+        consumer_mark_delete_position=mark,
     )
 
 

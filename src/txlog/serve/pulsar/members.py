@@ -25,6 +25,7 @@ from txlog.aio.handles import Consumer as Handle
 from txlog.api.consuming.acknowledge import acknowledge_runs
 from txlog.api.consuming.consumer import Consumer
 from txlog.engine.folds.catalog import Topic, number_of
+from txlog.engine.folds.cursor import Mark
 from txlog.engine.model.idset import IdSet, each
 from txlog.engine.model.ops import Run
 from txlog.engine.plan.consuming.choice import active_consumer
@@ -50,6 +51,7 @@ MESSAGE_BYTES: Final = 16 << 10  # what a message is taken to have before one wa
 HELD_MAX: Final = 50_000
 ACTIVE_SECONDS: Final = 1.0  # how often a failover consumer looks whether it is its turn
 BACK_STEPS_MAX: Final = 1_000
+_WHOLE: Final = 1 << 62  # an index behind all messages of a transaction
 
 
 class Held(NamedTuple):
@@ -74,7 +76,7 @@ class Wire:
 
     shown:   the partition in ids; -1: the topic is not partitioned
     permits: messages that it takes; may be negative after a batch that was larger
-    mark:    the last message when it began, for who asks whether there is more
+    mark:    of a reader, the id up to which all was done when it began
     """
 
     def __init__(
@@ -595,6 +597,27 @@ def last_id(view: View, topic: Topic, wire: Wire, found: MessageId | None) -> Pr
     if inner > 1:
         last.batch_index, last.batch_size = inner - 1, inner
     return last
+
+
+def mark_id(view: View, topic: Topic, wire: Wire, mark: Mark) -> Proto:
+    """A position as clients get it that ask whether there is more: all up to this id is done.
+
+    They compare ledger and entry with those of the last message, so a batch of which a part is left
+    counts as left, by an entry between its own and the one before.
+    """
+    ledger, entry, index = mark
+    found = MessageIdData(ledgerId=ledger, entryId=ids.NOWHERE, partition=wire.shown)
+    if entry < 0:
+        return found
+    span = ids.span_at(view, number_of(topic, wire.partition), ledger, entry, index or _WHOLE)
+    if span is None:  # no message is there, or it is gone
+        found.entryId = entry * STEP
+        return found
+    last = span.inner + span.size - 1 if span.inner else span.entry + span.size - 1
+    is_done = (index in (0, last)) if span.inner else entry == last
+    if span.wire_entry or is_done:
+        found.entryId = span.wire_entry - (not is_done)
+    return found
 
 
 async def run(member: Member, act: Callable[[Any], T]) -> T:
