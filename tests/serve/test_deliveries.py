@@ -224,6 +224,29 @@ def test_messages_of_other_keys_do_not_come_without_permits(tmp_path: Path) -> N
             raw.read("pong")  # nothing more came before it
 
 
+def test_a_message_in_chunks_has_the_id_of_its_receipts(tmp_path: Path) -> None:
+    """Kills: an id that a producer got, and that no consumer is given."""
+    with served(tmp_path / "s") as url, Raw(url) as raw:
+        opened(raw, "chunked")
+        for at in range(3):
+            head = {"sequence_id": 0, "uuid": "u", "chunk_id": at, "num_chunks_from_msg": 3}
+            head["total_chunk_msg_size"] = 6_000_000
+            raw.message("send", b"x" * 2_000_000, head, producer_id=1, sequence_id=0)
+        receipts = [raw.read("send_receipt").message_id for _ in range(3)]
+        subscribed(raw, "chunked")
+        raw.send("flow", consumer_id=1, messagePermits=10)
+        found = [raw.read("message").message_id for _ in range(2)]
+        assert {(one.ledgerId, one.entryId) for one in [*receipts, *found]} == {
+            (receipts[0].ledgerId, receipts[0].entryId)
+        }
+        last = raw.ask("getLastMessageId", "getLastMessageIdResponse", consumer_id=1)
+        assert last.last_message_id.entryId == receipts[0].entryId
+        raw.ask("ack", "ackResponse", consumer_id=1, ack_type=0, message_id=[receipts[0]])
+        raw.ask("close_consumer", "success", consumer_id=1)
+        with txlog.open(str(tmp_path / "s")) as client:
+            assert client.subscriptions("chunked")[0]["backlog"] == 0
+
+
 def test_chunks_are_counted_one_by_one(tmp_path: Path) -> None:
     """As clients do, which grant a permit for each chunk that came."""
     size = 3 << 20

@@ -210,7 +210,9 @@ def _delivered(rows: Rows, partition: int, piece: Piece, bytes_max: int) -> Iter
         head, payload = rows.alone(row + step)
         heads = list(_chunks(head, payload, bytes_max))
         inner = head.num_messages_in_batch if head.encryption_keys else 0
-        yield Delivery(partition, span, at + step, 1, is_alone or is_batch, count, heads, inner)
+        # one that is all of its span keeps the id of its receipt, as a message in chunks
+        alone = is_alone or size > 1
+        yield Delivery(partition, span, at + step, 1, alone, count, heads, inner)
 
 
 def _chunks(head: Proto, payload: bytes, bytes_max: int) -> Iterator[tuple[bytes, bytes]]:
