@@ -61,6 +61,19 @@ async def still_served(served: Served) -> None:
     other.close()
 
 
+REST = "/topics/persistent/public/default/large"
+
+
+async def stores(served: Served, payload: bytes) -> None:
+    """Another client stores a message."""
+    other = await served.connected()
+    opened = {"topic": "large", "producer_id": 1, "request_id": 1}
+    assert (await other.ask("producer", **opened)).producer_ready
+    other.message(payload, {}, {}, producer_id=1, sequence_id=0)
+    assert (await other.answer()).HasField("send_receipt")
+    other.close()
+
+
 def frame(size: int, data: bytes) -> bytes:
     return struct.pack(">I", size) + data
 
@@ -99,7 +112,7 @@ def test_who_does_not_say_who_it_is_is_dropped(folder: Path, data: bytes) -> Non
         slow.writer.write(data)
         await slow.is_ended()
         assert served.service.seats.count == 0
-        assert served.service.budget.used == 0
+        assert served.service.budget.held == 0
 
     serving(folder, program, limits=QUICK)
 
@@ -154,8 +167,8 @@ def test_connections_beyond_the_limit_are_refused_and_those_there_go_on(folder: 
     serving(folder, program, limits=Limits(connections=2))
 
 
-def test_frames_that_are_begun_wait_for_room(folder: Path) -> None:
-    """Kills: half frames of many clients, each as large as is allowed, in memory at once."""
+def test_what_is_announced_and_not_sent_takes_no_room(folder: Path) -> None:
+    """Kills: a few clients that begin large frames and bodies, and keep out all large messages."""
 
     async def program(served: Served) -> None:
         budget = served.service.budget
@@ -163,17 +176,46 @@ def test_frames_that_are_begun_wait_for_room(folder: Path) -> None:
         clients = [await served.connected() for _ in range(20)]
         for one in clients:
             one.writer.write(frame(size, bytes(1_000)))
-        while budget.used < size:
+        head = f"POST {REST} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {8 << 20}\r\n\r\n"
+        bodies = [await asyncio.open_connection("127.0.0.1", served.http) for _ in range(20)]
+        for _, writer in bodies:
+            writer.write(head.encode() + bytes(1_000))
+        while budget.held < 40 * 1_000:
             await asyncio.sleep(0)
-        await still_served(served)
-        assert budget.used <= budget.bytes_max
+        await stores(served, bytes(size - 1_000))
+        assert budget.peak <= budget.bytes_max
         for one in clients:
             one.writer.transport.abort()
-        while budget.used:
+        for _, writer in bodies:
+            writer.transport.abort()
+        while budget.held:
             await asyncio.sleep(0)
-        assert budget.peak <= budget.bytes_max
 
     serving(folder, program, limits=Limits(memory_bytes=12 << 20))
+
+
+def test_who_waits_for_room_is_not_dropped_for_it(folder: Path) -> None:
+    """Kills: honest senders that lose their connection because others have the memory."""
+
+    async def program(served: Served) -> None:
+        others = served.service.budget.share("others", 1 << 40)
+        others.take(11 << 20)
+        request = f"POST {REST} HTTP/1.1\nHost: localhost\nContent-Length: 150000\n\n"
+        storing = asyncio.create_task(stores(served, bytes(70_000)))
+        answer = asyncio.create_task(served.request(request, bytes(150_000)))
+        for _ in range(3):  # the time for such a frame is over when one that stalls is dropped
+            slow = await served.connected()
+            slow.writer.write(frame(65_000, bytes(100)))
+            await slow.is_ended()
+        assert not storing.done()
+        assert not answer.done()
+        others.close()
+        await storing
+        assert (await answer)[0] == 400  # it is no JSON, but it came
+        assert [event for event, _ in served.told] == ["dropped"] * 3
+
+    quick = Limits(memory_bytes=12 << 20, frame_timeout_ms=100)
+    serving(folder, program, limits=quick)
 
 
 def test_a_frame_that_has_room_keeps_it_until_it_is_whole(folder: Path) -> None:
@@ -244,11 +286,10 @@ def test_an_answer_without_end_has_no_room_of_what_was_sent(folder: Path) -> Non
 
     async def program(served: Served) -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", served.http)
-        writer.write(head + b"0\r\n\r\n")
+        writer.write(head + b"5\r\nhello\r\n0\r\n\r\n")
         assert (await reader.readline()).split()[1] == b"200"
         assert await reader.readuntil(b"data: ")
-        budget = served.service.budget
-        assert budget.peak > 0 == budget.used
+        assert served.service.budget.held == 0
         writer.close()
 
     serving(folder, program)

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import socket
 import ssl
-from collections.abc import Coroutine
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -15,15 +12,9 @@ from tests.serve.certificates import make_certificate
 from txlog.errors import InvalidArgument, LimitExceeded, TryAgain, Usage
 from txlog.serve.core.descriptors import fitted
 from txlog.serve.core.exposure import check_exposed, is_loopback
-from txlog.serve.core.limits import Budget, Limits, Pace, Seat, Seats, Share, network_of
+from txlog.serve.core.limits import Limits, Pace, Seat, Seats, network_of
 from txlog.serve.core.systemd import handed_over, notify
 from txlog.serve.core.tls import Tls
-
-UNIT = 1 << 17  # bytes: a large frame
-
-
-def run(program: Coroutine[Any, Any, None]) -> None:
-    asyncio.run(asyncio.wait_for(program, 20))
 
 
 def test_limits_are_given_by_name() -> None:
@@ -141,82 +132,6 @@ def test_limits_fit_the_descriptors_of_the_process(descriptors: int) -> None:
     assert (told == []) == (fitting == Limits())
     assert (fitting == Limits()) == (descriptors > 100_000)
     assert fitting.connections_per_address <= fitting.connections
-
-
-def test_who_waits_for_room_comes_in_order() -> None:
-    """Kills: a small frame that overtakes a large one for ever."""
-
-    async def program() -> None:
-        budget, done = Budget(100 * UNIT), list[int]()
-
-        async def want(size: int) -> None:
-            await budget.reserve(size * UNIT)
-            done.append(size)
-
-        await want(60)
-        tasks = [asyncio.create_task(want(size)) for size in (80, 2)]
-        await asyncio.sleep(0)
-        assert done == [60]
-        await budget.reserve(UNIT // 2)  # a small one finds room, whoever waits
-        budget.give(60 * UNIT)
-        await asyncio.gather(*tasks)
-        assert done == [60, 80, 2]
-        assert budget.used == budget.peak == 82 * UNIT + UNIT // 2
-
-    run(program())
-
-
-def test_a_frame_larger_than_the_budget_passes_alone() -> None:
-    async def program() -> None:
-        budget = Budget(100 * UNIT)
-        await budget.reserve(500 * UNIT)
-        late = asyncio.create_task(budget.reserve(1 * UNIT))
-        await asyncio.sleep(0)
-        assert not late.done()
-        budget.give(500 * UNIT)
-        await late
-
-    run(program())
-
-
-def test_who_gives_up_waiting_holds_nobody_up() -> None:
-    async def program() -> None:
-        budget = Budget(120 * UNIT)
-        await budget.reserve(60 * UNIT)
-        first, second = (asyncio.create_task(budget.reserve(size * UNIT)) for size in (90, 30))
-        await asyncio.sleep(0)
-        first.cancel()
-        await asyncio.wait([first])
-        await second
-        assert budget.used == 90 * UNIT
-        third = asyncio.create_task(budget.reserve(50 * UNIT))
-        await asyncio.sleep(0)
-        budget.give(90 * UNIT)
-        third.cancel()  # at the moment in which it has its turn
-        await asyncio.wait([third])
-        assert budget.used == 0
-
-    run(program())
-
-
-def test_a_client_waits_for_its_own_share_and_leaves_nothing_behind() -> None:
-    async def program() -> None:
-        budget = Budget(1_000 * UNIT)
-        share, other = Share(budget, 100 * UNIT), Share(budget, 100 * UNIT)
-        await share.reserve(80 * UNIT)
-        waiting = asyncio.create_task(share.reserve(30 * UNIT))
-        await asyncio.sleep(0)
-        assert not waiting.done()
-        await other.reserve(100 * UNIT)
-        share.give(80 * UNIT)
-        await waiting
-        share.take(500 * UNIT)
-        share.close()
-        share.give(30 * UNIT)  # a late task of a client that is gone
-        share.close()
-        assert budget.used == 100 * UNIT
-
-    run(program())
 
 
 def test_a_pace_is_held_and_a_burst_of_a_second_is_free() -> None:

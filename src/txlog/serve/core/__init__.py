@@ -5,6 +5,7 @@ Contents:
     acceptor    connections, from before TLS
     address     HOST:PORT as an option says it, and what was bound
     authority   who a client is and what it may do
+    budget      how much memory clients have, and who waits for room
     census      which topics there are, and who is told when that changes
     descriptors   how many files may be open, and who gets how many
     exposure    who may be listened to, and how

@@ -1,15 +1,13 @@
 """Owns the limits of a server: what clients may use at most, and the counters that see to it.
 
-A client that asks for more than its share of bytes is not refused: nothing more is read from it
-until there is room, so TCP holds it back. One that asks for more connections, producers or
-consumers is refused with 509 (Pulsar's TooManyRequests, HTTP's 429).
+A client that sends more bytes than there is room for waits (`budget`). One that asks for more
+connections, producers or consumers is refused with 509 (Pulsar's TooManyRequests, HTTP's 429).
 """
 
 from __future__ import annotations
 
-import asyncio
 import ipaddress
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, fields
 from typing import Final
@@ -23,7 +21,6 @@ from txlog.suggest import suggestion
 FIRST_FRAME_BYTES_MAX: Final = 64 * KIB
 # A frame may take this much longer for each byte: slower is no client but an attack.
 FRAME_BYTES_PER_SECOND_MIN: Final = 256 * KIB
-SMALL_BYTES_MAX: Final = 64 * KIB
 _COUNT_MAX: Final = 1_000_000
 _TOO_MANY: Final = 509
 
@@ -82,7 +79,6 @@ class Limits:
         return asdict(self)
 
 
-_Turn = tuple[int, "asyncio.Future[None]"]
 # name of a unit -> (smallest, largest)
 _BOUNDS: Final[dict[str, tuple[int, int]]] = {
     "memory_bytes": (8 * MIB, 1_024 * GIB),
@@ -278,141 +274,6 @@ class Seats:
         self.waiting -= 1
         if not of_network:
             del self._waiting[seat.network]
-
-
-class Budget:
-    """Bytes that all clients together may have in the process.
-
-    Large frames wait for one another in order, and never take the last eighth: small ones, nearly
-    all there are, find room there whatever others do. A quarter more is for what is read from those
-    who send much before it has room (`ahead`); from others only little is.
-    """
-
-    __slots__ = ("_large", "_small", "ahead", "bytes_max", "peak", "used")
-
-    def __init__(self, bytes_max: int) -> None:
-        self.bytes_max = bytes_max
-        self.used = self.peak = self.ahead = 0
-        self._small, self._large = deque[_Turn](), deque[_Turn]()
-
-    def read_ahead(self, size: int) -> bool:
-        """Count bytes that may be read before they have room; False: there are too many.
-
-        A size below 0 gives them back.
-        """
-        if size > 0 and self.ahead + size > self.bytes_max // 4:
-            return False
-        self.ahead += size
-        assert self.ahead >= 0
-        return True
-
-    def take(self, size: int) -> None:
-        """Count bytes that are here already."""
-        self.used += size
-        self.peak = max(self.peak, self.used)
-
-    def give(self, size: int) -> None:
-        """Count them no more; who waits first and now has room goes on."""
-        self.used -= size
-        assert self.used >= 0
-        for queue in (self._small, self._large):
-            while queue:
-                wanted, turn = queue[0]
-                if not turn.done() and not self._fits(wanted):
-                    break
-                queue.popleft()
-                if not turn.done():  # else it was given up
-                    self.take(wanted)
-                    turn.set_result(None)
-
-    async def reserve(self, size: int) -> None:
-        """Wait until there is room for bytes that will come, and count them."""
-        queue = self._small if size <= SMALL_BYTES_MAX else self._large
-        if not queue and self._fits(size):
-            self.take(size)
-            return
-        turn = asyncio.get_running_loop().create_future()
-        queue.append((size, turn))
-        try:
-            await turn
-        except asyncio.CancelledError:
-            if turn.done() and not turn.cancelled():  # it was its turn at that moment
-                self.give(size)
-            else:
-                turn.cancel()
-                self.give(0)
-            raise
-
-    def _fits(self, size: int) -> bool:
-        """With nothing else here anything fits: a frame may be larger than the budget."""
-        most = self.bytes_max if size <= SMALL_BYTES_MAX else self.bytes_max - self.bytes_max // 8
-        return self.used == 0 or self.used + size <= most
-
-
-class Backlog:
-    """Bytes that were sent to clients who do not take them, in the process."""
-
-    __slots__ = ("bytes_max", "peak", "used")
-
-    def __init__(self, bytes_max: int) -> None:
-        self.bytes_max = bytes_max
-        self.used = self.peak = 0
-
-    def add(self, size: int) -> None:
-        """Count more, or with a size below 0 less."""
-        self.used += size
-        self.peak = max(self.peak, self.used)
-        assert self.used >= 0
-
-    @property
-    def is_large(self) -> bool:
-        """True while whoever is behind gets nothing more."""
-        return self.used > self.bytes_max
-
-
-class Share:
-    """What one client has of the budget; it gives back all of it when it ends."""
-
-    __slots__ = ("_budget", "_is_closed", "_room", "bytes_max", "held")
-
-    def __init__(self, budget: Budget, bytes_max: int) -> None:
-        self._budget, self.bytes_max = budget, bytes_max
-        self.held = 0
-        self._room: asyncio.Future[None] | None = None
-        self._is_closed = False
-
-    def take(self, size: int) -> None:
-        """Count bytes that came or are to be sent."""
-        self.held += size
-        self._budget.take(size)
-
-    def give(self, size: int) -> None:
-        """Count them no more; after close they are counted no more anyway."""
-        if self._is_closed:
-            return
-        self.held -= size
-        assert self.held >= 0
-        self._budget.give(size)
-        if self._room is not None and not self._room.done():
-            self._room.set_result(None)
-
-    async def reserve(self, size: int = 0) -> None:
-        """Wait until this client and all together have room for so many bytes, and count them.
-
-        With 0 it only waits until there is any room. One task at a time.
-        """
-        while self.held and self.held + size > self.bytes_max:
-            self._room = asyncio.get_running_loop().create_future()
-            await self._room
-        await self._budget.reserve(size)
-        self.held += size
-
-    def close(self) -> None:
-        """Give back what is left."""
-        if not self._is_closed:
-            self._is_closed = True
-            self._budget.give(self.held)
-            self.held = 0
 
 
 class Pace:

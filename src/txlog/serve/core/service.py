@@ -18,8 +18,9 @@ from txlog.serve.auth import Caller
 from txlog.serve.auth.guard import Login
 from txlog.serve.core.address import Address
 from txlog.serve.core.authority import Authority
+from txlog.serve.core.budget import Backlog, MemoryBudget
 from txlog.serve.core.exposure import listening
-from txlog.serve.core.limits import Backlog, Budget, Limits, Seats
+from txlog.serve.core.limits import Limits, Seats
 from txlog.serve.core.tls import Tls
 
 Tell = Callable[[str, Mapping[str, object]], object]
@@ -90,7 +91,8 @@ class Service:
         self.limits, self.tell = options.limits, options.tell
         self.urls = dict[str, str]()
         self.publishers: Callable[[], list[Publisher]] = list
-        self.seats, self.budget = Seats(options.limits), Budget(options.limits.memory_bytes)
+        self.seats = Seats(options.limits)
+        self.budget = MemoryBudget(options.limits.memory_bytes)
         self.backlog = Backlog(options.limits.memory_bytes // 4)
         self._loop = asyncio.get_running_loop()
 

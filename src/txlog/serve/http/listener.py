@@ -75,6 +75,7 @@ def gate_of(service: Service) -> Gate:
             caller = service.log_in(login)
             connection.state.seat.take(caller.role, is_superuser=caller.is_superuser)
             authority.become(caller)
+            _join(connection, caller.role)
             if action.name in OWN or (action.operation == LOOK and _is_harmless(action)):
                 return None
             place = tuple(filter(None, action.resource.split("/")))
@@ -100,6 +101,13 @@ def gate_of(service: Service) -> Gate:
 def _is_harmless(action: Action) -> bool:
     is_lookup = action.name in LOOKUPS and action.resource == COORDINATOR_TOPIC.full
     return is_lookup or action.name in HARMLESS
+
+
+def _join(connection: HTTPConnection, role: str | None) -> None:
+    """What the connection has of the memory counts for its role from now on."""
+    if role is not None:
+        bounded: Bounded = connection.state.bounded
+        bounded.share.join(f"role {role}")
 
 
 def _peer(connection: HTTPConnection) -> str | None:

@@ -31,7 +31,6 @@ from txlog.serve.core.limits import (
     FRAME_BYTES_PER_SECOND_MIN,
     Pace,
     Seat,
-    Share,
     too_many,
 )
 from txlog.serve.core.service import Service
@@ -129,10 +128,11 @@ class Connection:
         self._owed = 0  # commands without an answer that are no tasks
         self._limits = limits = self.service.limits
         self._frames = Frames(FIRST_FRAME_BYTES_MAX)
-        self._share = Share(
-            self.service.budget, max(limits.connection_bytes, 2 * self.frame_bytes_max)
+        self._share = self.service.budget.share(
+            seat.network,
+            max(limits.connection_bytes, 2 * self.frame_bytes_max),
         )
-        self._begun = 0  # bytes counted for a frame that is not whole
+        self._incoming = self._share.hold()  # what has come of a frame that is not whole
         self._ahead = 0  # bytes counted for what may be read ahead
         writer.transport.max_size = READ_BYTES  # type: ignore[attr-defined]  # asyncio's own limit
         self._unsent: list[bytes] = []  # frames, written together
@@ -224,7 +224,10 @@ class Connection:
             _check_time(now(), last)  # one that sends a byte from time to time is never silent
             pause, came = max(paces[0].spend(len(data)), paces[1].spend(count)), len(data)
             del data  # it is not held while there is no room
+            begun = now()
             await self._rest(pause, wanted, is_same=not count)
+            waited = now() - begun  # for others: its own time stands still
+            connected_by, whole_by = connected_by + waited, whole_by + waited
             self._read_ahead(is_busy=came >= READ_BYTES)
 
     def _read_ahead(self, *, is_busy: bool) -> None:
@@ -239,19 +242,17 @@ class Connection:
     async def _rest(self, seconds: float, wanted: int, *, is_same: bool) -> None:
         """Read nothing while it is too fast, does not take its answers, or there is no room.
 
-        wanted: bytes of the frame that is not whole; is_same: the one of the last time
+        wanted:  bytes that the frame will have that is not whole
+        is_same: that frame had begun the last time
         """
         if seconds:
             await asyncio.sleep(seconds)
         await self.listener.room()
         async with asyncio.timeout(2 * self._limits.idle_timeout_ms / 1_000):
             await self._writer.drain()
-        if is_same and wanted == self._begun:
-            return  # given up for a moment, others would take it and begin as well
-        self._share.give(self._begun)
-        self._begun = 0
-        await self._share.reserve(wanted)
-        self._begun = wanted
+        if not is_same:
+            self._incoming.close()
+        await self._incoming.reserve(self._frames.pending - self._incoming.held, wanted)
 
     def _take(self, handlers: dict[int, Handler], frame: Frame) -> None:
         kind, body, rest = frame
@@ -305,6 +306,8 @@ class Connection:
         """It has said who it is; from now on its other commands are taken."""
         self._login, self.caller = login, caller
         self.version, self.protocol = version, protocol
+        if caller.role is not None:
+            self._share.join(f"role {caller.role}")
         self.service.authority.become(caller)
         self._frames.allow(self.frame_bytes_max)
         self._is_connected = True
@@ -351,7 +354,7 @@ class Connection:
 
     def release(self, size: int) -> None:
         """They are stored, or refused."""
-        self._share.give(size)
+        self._share.release(size)
 
     def _watch(self) -> None:
         """See to it that it is gone when its token ends, or has given another by then."""

@@ -1,7 +1,8 @@
 """Owns what holds HTTP clients to the limits: connections, time, memory, and the name they ask for.
 
-uvicorn's own protocol answers requests; this one counts connections, and ends those that do not get
-on: the head of a request within `connect_timeout_ms`, a body in the time for its bytes.
+uvicorn's own protocol answers requests; this one counts connections and their memory, and ends
+those that do not get on: the head of a request within `connect_timeout_ms`, a body in the time for
+its bytes. The time stands still while the server reads nothing, because others have the memory.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from txlog.errors import NotAllowed
+from txlog.serve.core.budget import Hold, Share
 from txlog.serve.core.limits import FRAME_BYTES_PER_SECOND_MIN, Seat
 from txlog.serve.core.service import Service
 from txlog.serve.http.core.answers import BODY_MAX, response_of
@@ -24,22 +26,33 @@ READ_BYTES: Final = 1 << 15  # at once: a body is not counted before its head is
 
 
 class Bounded(H11Protocol):
-    """A connection that has a seat, and a time for what it begins."""
+    """A connection that has a seat, a share of the memory, and a time for what it begins."""
 
     service: Service
     seat: Seat
+    share: Share
     _address = ""
     _has_ended = False
     _timer: asyncio.TimerHandle | None = None
     _waits_for: object = None
+    _waits_since: float | None = None
+    _waited = 0.0  # seconds for others, since the timer began
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begin to wait for the head of a request."""
         super().connection_made(transport)
         transport.max_size = READ_BYTES  # type: ignore[attr-defined]
         ssl_object = transport.get_extra_info("ssl_object")
-        self.app_state = {**self.app_state, "ssl_object": ssl_object, "seat": self.seat}
+        self.app_state = {
+            **self.app_state,
+            "ssl_object": ssl_object,
+            "seat": self.seat,
+            "bounded": self,
+        }
         self._address = "" if self.client is None else self.client[0]
+        self.share = self.service.budget.share(
+            self.seat.network, self.service.limits.connection_bytes
+        )
         self._watch()
 
     def data_received(self, data: bytes) -> None:
@@ -51,6 +64,15 @@ class Bounded(H11Protocol):
         """Leave the seat."""
         self._leave()
         super().connection_lost(exc)
+
+    async def reserve(self, hold: Hold, size: int, whole: int) -> None:
+        """Wait until there is room for bytes of a body that came; the timer stands still."""
+        self._waits_since = self.loop.time()
+        try:
+            await hold.reserve(size, whole)
+        finally:
+            self._waited += self.loop.time() - self._waits_since
+            self._waits_since = None
 
     def handle_websocket_upgrade(self, event: h11.Request) -> None:
         """From here on another protocol has the connection; the seat is left when that ends."""
@@ -79,10 +101,18 @@ class Bounded(H11Protocol):
         if state is h11.IDLE:
             self._timer = self.loop.call_later(limits.connect_timeout_ms / 1_000, self._late)
         elif state is h11.SEND_BODY:
-            seconds = limits.frame_timeout_ms / 1_000 + BODY_MAX / FRAME_BYTES_PER_SECOND_MIN
+            size = _size_of(Headers(raw=list(self.headers)))
+            seconds = limits.frame_timeout_ms / 1_000 + size / FRAME_BYTES_PER_SECOND_MIN
             self._timer = self.loop.call_later(seconds, self._late)
 
     def _late(self) -> None:
+        waited, self._waited = self._waited, 0.0
+        if self._waits_since is not None:
+            waited += self.loop.time() - self._waits_since
+            self._waits_since = self.loop.time()
+        if waited:  # for others: its own time stood still
+            self._timer = self.loop.call_later(waited, self._late)
+            return
         self.service.tell("dropped", {"peer": self._address, "reason": "a request did not come"})
         self.transport.abort()
 
@@ -90,15 +120,17 @@ class Bounded(H11Protocol):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        self._waited = 0.0
 
     def _leave(self) -> None:
         self._has_ended = True
         self._stop()
+        self.share.close()
         self.seat.leave()
 
 
 class Bounds:
-    """Around an application: bodies have room before they are read, and names are those of here.
+    """Around an application: bodies are read while there is room, and names are those of here.
 
     A page of another site can make its own name lead here (DNS rebinding); then the browser takes
     what it reads here for its own. Without authentication such names are refused.
@@ -125,27 +157,32 @@ class Bounds:
         if not size:
             await self._app(scope, receive, send)
             return
-        budget = self._service.budget
-        await budget.reserve(size)
+        bounded: Bounded = scope["state"]["bounded"]
+        body = bounded.share.hold()
+        is_answered = False
 
-        def let_go() -> None:
-            nonlocal size
-            budget.give(size)
-            size = 0
+        async def came() -> Message:
+            message = await receive()
+            if message["type"] == "http.request" and not is_answered:
+                try:
+                    await bounded.reserve(body, len(message["body"]), size)
+                except ConnectionResetError:
+                    return {"type": "http.disconnect"}
+            return message
 
         async def answered(message: Message) -> None:
+            nonlocal is_answered
             if message["type"] == "http.response.start":  # what is not read by now never will be
-                let_go()
+                is_answered = True
+                body.close()
             await send(message)
 
-        try:
-            await self._app(scope, receive, answered)
-        finally:
-            let_go()
+        with body:
+            await self._app(scope, came, answered)
 
 
 def _size_of(headers: Headers) -> int:
-    """How much of a body may have to be held."""
+    """The most that a body may have, in bytes."""
     length = headers.get("content-length", "")
     if length.isascii() and length.isdecimal() and len(length) < 16:
         return min(int(length), BODY_MAX)

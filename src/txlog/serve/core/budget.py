@@ -1,0 +1,363 @@
+"""Owns the budget of memory: what clients have in the process, and who waits for room.
+
+    MemoryBudget     all clients             `memory_bytes`
+      owner          a role or an address    three quarters of that
+        Share        one connection          `connection_bytes`
+          Hold       one frame, body or answer, from its first byte until nobody needs it
+
+A Hold counts bytes that exist, never bytes that a client only announced. When a pool is full,
+`reserve` waits, nobody reads from the client, and TCP holds it back. Waiters go on in order.
+
+Holds that each wait for the rest of their bytes could block one another for ever. So the eldest
+waiter that already has bytes becomes the *guest*: its bytes no longer count in any pool, and it
+goes on until it ends. There is one guest at a time. The process holds at most `memory_bytes` and
+one guest.
+
+The budget has no clock. Whoever reads or writes ends a client that stops while it has room.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from types import TracebackType
+from typing import Final, NamedTuple
+from weakref import WeakValueDictionary
+
+from txlog.settings import KIB
+
+SMALL_BYTES_MAX: Final = 64 * KIB
+
+
+def _gone() -> ConnectionResetError:
+    return ConnectionResetError("the client has gone")
+
+
+class _Turn(NamedTuple):
+    """A waiter of a pool: how many bytes it wants, and what wakes it."""
+
+    size: int
+    granted: asyncio.Future[None]
+
+
+class _Pool:
+    """Bytes that some clients may have together, as a part of a larger pool.
+
+    Large reservations wait for one another in order, and never take the last eighth. Small ones,
+    nearly all there are, find room there whatever the large ones do.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "_climbing",
+        "_large",
+        "_parent",
+        "_small",
+        "bytes_max",
+        "held",
+        "peak",
+    )
+
+    def __init__(self, bytes_max: int, parent: _Pool | None = None) -> None:
+        self.bytes_max = bytes_max
+        self.held = self.peak = 0
+        self._parent = parent
+        self._climbing = 0  # bytes that count here and wait for room in the parent
+        self._small, self._large = deque[_Turn](), deque[_Turn]()
+
+    def take(self, size: int) -> None:
+        """Count bytes that are here already, whether there is room or not."""
+        self._count(size)
+        if self._parent is not None:
+            self._parent.take(size)
+
+    def release(self, size: int) -> None:
+        """Stop counting bytes; the first waiters that now have room go on."""
+        if self._parent is not None:
+            self._parent.release(size)
+        self._uncount(size)
+
+    async def reserve(self, size: int, whole: int, hold: Hold) -> None:
+        """Wait until this pool and its parents have room, and count the bytes.
+
+        whole: bytes of what these are a part of
+        hold:  for which they are; a guest counts in no pool and waits for nobody
+        """
+        await self._enter(size, whole, hold)
+        if self._parent is None or hold.is_guest():
+            return
+        self._climbing += size
+        try:
+            await self._parent.reserve(size, whole, hold)
+        except BaseException:  # it gave up, or its client has gone
+            self._uncount(size)
+            raise
+        finally:
+            self._climbing -= size
+        if hold.is_guest():  # it became one while it waited above
+            self._uncount(size)
+
+    async def _enter(self, size: int, whole: int, hold: Hold) -> None:
+        is_large = whole > SMALL_BYTES_MAX
+        queue = self._large if is_large else self._small
+        if not queue and self._fits(size, is_large=is_large):
+            self._count(size)
+            return
+        turn = _Turn(size, asyncio.get_running_loop().create_future())
+        if not hold.waits(turn):
+            return
+        queue.append(turn)
+        try:
+            await turn.granted
+        except BaseException:  # the same
+            if not turn.granted.done() or turn.granted.cancelled() or turn.granted.exception():
+                turn.granted.cancel()
+                self._wake()
+            elif not hold.is_guest():  # it was its turn at that moment
+                self._uncount(size)
+            raise
+        finally:
+            hold.goes_on()
+
+    def _count(self, size: int) -> None:
+        self.held += size
+        self.peak = max(self.peak, self.held)
+
+    def _uncount(self, size: int) -> None:
+        self.held -= size
+        assert self.held >= 0
+        self._wake()
+
+    def _wake(self) -> None:
+        for queue, is_large in ((self._small, False), (self._large, True)):
+            while queue:
+                turn = queue[0]
+                if not turn.granted.done():
+                    if not self._fits(turn.size, is_large=is_large):
+                        break
+                    self._count(turn.size)
+                    turn.granted.set_result(None)
+                queue.popleft()
+
+    def _fits(self, size: int, *, is_large: bool) -> bool:
+        """In an empty pool anything fits: a frame may be larger than the budget."""
+        most = self.bytes_max
+        if is_large:
+            most -= most // 8
+        return self.held == 0 or self.held + size <= most
+
+
+class MemoryBudget(_Pool):
+    """Bytes that all clients together may have in the process.
+
+    guest: the Hold whose bytes count in no pool, if there is one
+
+    A quarter more (`ahead`) is for what the server reads from busy clients before it knows the
+    size; from others it reads only little at once.
+    """
+
+    __slots__ = ("_owners", "_waiting", "ahead", "guest")
+
+    def __init__(self, bytes_max: int) -> None:
+        super().__init__(bytes_max)
+        self.ahead = 0
+        self.guest: Hold | None = None
+        self._waiting: dict[Hold, _Turn] = {}
+        self._owners = WeakValueDictionary[str, _Pool]()
+
+    def share(self, owner: str, bytes_max: int) -> Share:
+        """The share of a new client; owner: its role, or its address while it has none."""
+        return Share(self, owner, bytes_max)
+
+    def read_ahead(self, size: int) -> bool:
+        """Count bytes that may be read before they have room; False: there are too many.
+
+        A size below 0 gives them back.
+        """
+        if size > 0 and self.ahead + size > self.bytes_max // 4:
+            return False
+        self.ahead += size
+        assert self.ahead >= 0
+        return True
+
+    def _of_owner(self, owner: str) -> _Pool:
+        pool = self._owners.get(owner)
+        if pool is None:
+            pool = self._owners[owner] = _Pool(self.bytes_max - self.bytes_max // 4, self)
+        return pool
+
+    def _invite(self) -> None:
+        """Make the eldest waiter that has bytes the guest, unless there is one."""
+        if self.guest is not None:
+            return
+        for hold, turn in self._waiting.items():
+            if hold.held and not turn.granted.done():
+                self.guest = hold
+                hold.step_out()
+                turn.granted.set_result(None)
+                hold.share.release(hold.held)
+                return
+
+    def _part(self) -> None:
+        """The guest has ended."""
+        self.guest = None
+        self._invite()
+
+    def _refuse(self, share: Share) -> None:
+        """Wake the waiters of a client that is gone, with an error."""
+        for hold, turn in self._waiting.items():
+            if hold.share is share and not turn.granted.done():
+                turn.granted.set_exception(_gone())
+
+
+class Share(_Pool):
+    """What one client has of the budget; it gives back all of it when it ends."""
+
+    __slots__ = ("budget", "is_closed")
+
+    def __init__(self, budget: MemoryBudget, owner: str, bytes_max: int) -> None:
+        super().__init__(bytes_max, budget._of_owner(owner))
+        self.budget = budget
+        self.is_closed = False
+
+    def join(self, owner: str) -> None:
+        """The client has said who it is: from now on that role has what it has."""
+        pool = self.budget._of_owner(owner)
+        if pool is not self._parent and self._parent is not None:
+            pool.take(self.held)
+            self._parent.release(self.held)
+            self._parent = pool
+
+    def check_open(self) -> None:
+        """Raises ConnectionResetError once it is closed."""
+        if self.is_closed:
+            raise _gone()
+
+    def hold(self) -> Hold:
+        """A place for one frame, body or answer."""
+        return Hold(self)
+
+    def release(self, size: int) -> None:
+        """Stop counting bytes; after `close` they are not counted anyway."""
+        if not self.is_closed:
+            super().release(size)
+
+    def close(self) -> None:
+        """Give back what is left; tasks that wait for room get ConnectionResetError."""
+        self.budget._refuse(self)
+        self.release(self.held - self._climbing)
+        self.is_closed = True
+        guest = self.budget.guest
+        if guest is not None and guest.share is self:
+            self.budget._part()
+
+
+class Hold:
+    """The bytes of one frame, body or answer; it may grow while they come.
+
+    held: bytes that it has
+    """
+
+    __slots__ = ("_is_guest", "held", "share")
+
+    def __init__(self, share: Share) -> None:
+        self.share = share
+        self.held = 0
+        self._is_guest = False
+
+    def __enter__(self) -> Hold:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def is_guest(self) -> bool:
+        """Whether its bytes count in no pool."""
+        return self._is_guest
+
+    async def reserve(self, size: int, whole: int = 0) -> None:
+        """Wait until there is room for so many bytes more, and count them; one task at a time.
+
+        whole:  bytes of all that the hold is for, if these are a part; it decides whether they
+                count as large
+        raises: ConnectionResetError, once the share is closed
+        """
+        share = self.share
+        share.check_open()
+        if not self.is_guest():
+            await share.reserve(size, max(size, whole), self)
+        if share.is_closed:  # it was closed in the moment in which it had room
+            if not self.is_guest():
+                _Pool.release(share, size)
+            raise _gone()
+        self.held += size
+
+    def take(self, size: int) -> None:
+        """Count bytes that are here already, whether there is room or not."""
+        self.held += size
+        if not self.is_guest():
+            self.share.take(size)
+
+    def release(self, size: int) -> None:
+        """Stop counting some of the bytes."""
+        self.held -= size
+        assert self.held >= 0
+        if not self.is_guest():
+            self.share.release(size)
+        elif not self.held:
+            self.close()
+
+    def close(self) -> None:
+        """Stop counting all of them; the hold can be used for something else then."""
+        held, self.held = self.held, 0
+        if self._is_guest:
+            self._is_guest = False
+            if self.share.budget.guest is self:
+                self.share.budget._part()
+        else:
+            self.share.release(held)
+
+    # --- for the pools ---------------------------------------------------------------------------
+
+    def step_out(self) -> None:
+        """Become the guest."""
+        self._is_guest = True
+
+    def waits(self, turn: _Turn) -> bool:
+        """Note that it waits; False: it need not, as it is the guest now."""
+        budget = self.share.budget
+        budget._waiting[self] = turn
+        budget._invite()
+        if self.is_guest():
+            del budget._waiting[self]
+        return not self.is_guest()
+
+    def goes_on(self) -> None:
+        """Note that it does not wait any more."""
+        self.share.budget._waiting.pop(self, None)
+
+
+class Backlog:
+    """Bytes in the process that the server has sent and clients have not taken."""
+
+    __slots__ = ("bytes_max", "peak", "used")
+
+    def __init__(self, bytes_max: int) -> None:
+        self.bytes_max = bytes_max
+        self.used = self.peak = 0
+
+    def add(self, size: int) -> None:
+        """Count more, or with a size below 0 less."""
+        self.used += size
+        self.peak = max(self.peak, self.used)
+        assert self.used >= 0
+
+    @property
+    def is_large(self) -> bool:
+        """True while the server delivers nothing more to clients that are behind."""
+        return self.used > self.bytes_max
