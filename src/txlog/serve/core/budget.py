@@ -119,6 +119,11 @@ class _Pool:
         finally:
             hold.goes_on()
 
+    def has_room(self) -> bool:
+        """Whether neither this pool nor a parent is full."""
+        is_full = self.held > self.bytes_max
+        return not is_full and (self._parent is None or self._parent.has_room())
+
     def _count(self, size: int) -> None:
         self.held += size
         self.peak = max(self.peak, self.held)
@@ -279,6 +284,10 @@ class Hold:
     def is_guest(self) -> bool:
         """Whether its bytes count in no pool."""
         return self._is_guest
+
+    def has_room(self) -> bool:
+        """Whether a reservation of nothing would not wait."""
+        return self._is_guest or self.share.has_room()
 
     async def reserve(self, size: int, whole: int = 0) -> None:
         """Wait until there is room for so many bytes more, and count them; one task at a time.

@@ -12,6 +12,7 @@ from functools import cache, partial
 from typing import Any, Final
 
 from starlette.applications import Starlette
+from starlette.background import BackgroundTask
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -137,15 +138,36 @@ def route_of(endpoint: Endpoint, serving: Serving) -> Route:
         if endpoint.operation == PRODUCE and isinstance(given.get("topic"), TopicName):
             await serving.need(topic_in(request.path_params))
         act = partial(endpoint.act, **given)
+
+        async def read() -> Response:
+            return answered(await serving.client.run(act, blocking=endpoint.is_slow))
+
         try:
-            found = await serving.client.run(act, blocking=endpoint.is_slow)
+            if endpoint.is_slow:  # it may take hours, and its answer is small
+                return await read()
+            return await _answer(serving, request, read)
         except TypeError as error:  # a value of a body is of another type than a call takes
             if "body" not in given or isinstance(error, TxlogError):
                 raise
             raise InvalidArgument(f"the body does not fit: {error}") from error
-        return answered(found)
 
     return Route(endpoint.path, handle, methods=[endpoint.method])
+
+
+async def _answer(
+    serving: Serving, request: Request, read: Callable[[], Awaitable[Response]]
+) -> Response:
+    """Read an answer when there is room, and hold its bytes until the client has taken them."""
+    hold = serving.hold(request)
+    try:
+        answer = await serving.read(hold, read, lambda answer: len(answer.body))
+    except ConnectionResetError:
+        raise InvalidArgument("the client has gone") from None
+    except BaseException:  # nothing is sent
+        hold.close()
+        raise
+    answer.background = BackgroundTask(hold.close)
+    return answer
 
 
 async def _failed(request: Request, error: Exception) -> Response:
@@ -223,8 +245,12 @@ _PLAIN: Final = "text/plain; charset=utf-8"
 def _text(serving: Serving, act: Text) -> Callable[[Request], Awaitable[Response]]:
     async def handle(request: Request) -> Response:
         await serving.gate(request, Action(LOOK, STORE, act.__name__.strip("_")))
-        text, status, kind = await serving.client.run(act)
-        return Response(text, status, media_type=kind)
+
+        async def read() -> Response:
+            text, status, kind = await serving.client.run(act)
+            return Response(text, status, media_type=kind)
+
+        return await _answer(serving, request, read)
 
     return handle
 

@@ -18,7 +18,7 @@ from txlog.serve.core.address import Address
 from txlog.serve.core.limits import Seat
 from txlog.serve.core.service import Service
 from txlog.serve.http.application import application
-from txlog.serve.http.core.bounds import Bounded, Bounds
+from txlog.serve.http.core.bounds import Bounded, BoundedSocket, Bounds
 from txlog.serve.http.core.declared import LOOK, STORE, Action
 from txlog.serve.http.core.gate import Gate, Right, Serving
 from txlog.serve.pulsar.topics import COORDINATOR_TOPIC
@@ -128,6 +128,7 @@ class HttpListener:
             creates_topics=service.options.creates_topics,
             publishers=lambda: service.publishers(),
             failed=service.failed,
+            budget=service.budget,
         )
         self.application = application(serving)
         tls = service.options.tls
@@ -139,8 +140,9 @@ class HttpListener:
             lifespan="off",
             access_log=False,
             server_header=False,
-            ws="websockets-sansio",
+            ws=BoundedSocket,
             ws_max_size=MESSAGE_MAX,
+            ws_per_message_deflate=False,  # a few bytes may become megabytes
             timeout_graceful_shutdown=GRACE_SECONDS,
         )
         config.load()

@@ -12,7 +12,7 @@ from txlog.ranges import END, START, Bound, Range
 from txlog.relation.positions import Where
 from txlog.serve.http.admin.places import message_of, wire_text
 from txlog.serve.http.admin.topics import TOPIC
-from txlog.serve.http.core.answers import Peeked
+from txlog.serve.http.core.answers import Peeked, check_size
 from txlog.serve.http.core.declared import CONSUME, LOOK, Declared, members
 
 SUBSCRIPTION: Final = f"{TOPIC}/subscription/{{subscription}}"
@@ -135,7 +135,9 @@ def _nth(client: Client, topic: TopicName, wanted: Range, number: int) -> Peeked
     seen = 0
     for table in client.read(topic.full, range=wanted, partitions=only, limit=number):
         if seen + table.num_rows >= number:
-            [found] = messages(table.slice(number - seen - 1, 1))
+            row = table.slice(number - seen - 1, 1)
+            check_size(row)
+            [found] = messages(row)
             assert found.message_id is not None
             return Peeked(found, wire_text(client, found.message_id))
         seen += table.num_rows

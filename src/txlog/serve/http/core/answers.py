@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 from urllib.parse import quote
 
 import orjson
+import pyarrow as pa
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
@@ -45,6 +46,7 @@ class Peeked(NamedTuple):
 
 
 BODY_MAX: Final = 8 << 20  # bytes of a request
+VALUE_BYTES_MAX: Final = 64 << 20  # of a message by HTTP
 # The first class that fits: what Pulsar answers, and `pulsar-admin` knows how to say.
 STATUSES: Final[tuple[tuple[type[TxlogError], int], ...]] = (
     (NotFound, 404),
@@ -138,6 +140,21 @@ def response_of(error: TxlogError, status: int | None = None) -> Response:
 
 
 # --- a message ---------------------------------------------------------------------------------
+
+
+def check_size(table: pa.Table) -> None:
+    """Raises LimitExceeded if a message has more bytes than HTTP hands out at once."""
+    if table.nbytes <= VALUE_BYTES_MAX:
+        return
+    for value in table["value"]:
+        size = value.as_buffer().size if value.is_valid else 0
+        if size > VALUE_BYTES_MAX:
+            raise LimitExceeded(
+                f"a message of {size} bytes, HTTP hands out at most {VALUE_BYTES_MAX}",
+                hint="txlog consume and clients of Pulsar's protocol get it",
+                limit=VALUE_BYTES_MAX,
+                value=size,
+            )
 
 
 def peeked(found: Peeked) -> Response:

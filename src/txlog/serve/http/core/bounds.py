@@ -1,36 +1,81 @@
 """Owns what holds HTTP clients to the limits: connections, time, memory, and the name they ask for.
 
-uvicorn's own protocol answers requests; this one counts connections and their memory, and ends
-those that do not get on: the head of a request within `connect_timeout_ms`, a body in the time for
-its bytes. The time stands still while the server reads nothing, because others have the memory.
+uvicorn's own protocols answer requests; these count connections and their memory, and end those
+that do not get on: the head of a request within `connect_timeout_ms`, a body or a message of a
+WebSocket in the time for its bytes. The time stands still while the server reads nothing, because
+others have the memory. An answer goes out in pieces; a client has `idle_timeout_ms`, and the time
+for its bytes, to take a piece.
 """
 
 from __future__ import annotations
 
 import asyncio
 import ipaddress
-from typing import Any, Final
+from collections.abc import Iterator
+from typing import Final
 
 import h11
 from starlette.datastructures import Headers
+from starlette.requests import HTTPConnection
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn._types import ASGIReceiveEvent
 from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
 from txlog.errors import NotAllowed
 from txlog.serve.core.budget import Hold, Share
-from txlog.serve.core.limits import FRAME_BYTES_PER_SECOND_MIN, Seat
+from txlog.serve.core.limits import FRAME_BYTES_PER_SECOND_MIN, Seat, host_of
 from txlog.serve.core.service import Service
 from txlog.serve.http.core.answers import BODY_MAX, response_of
 
+PIECE_BYTES: Final = 1 << 18  # of an answer, written at once
 READ_BYTES: Final = 1 << 15  # at once: a body is not counted before its head is here
+FRAGMENT_BYTES: Final = 64  # what a piece of a message costs beside its bytes
 
 
-class Bounded(H11Protocol):
-    """A connection that has a seat, a share of the memory, and a time for what it begins."""
+class Taking:
+    """A protocol whose client has to take what the server sends."""
 
     service: Service
+    loop: asyncio.AbstractEventLoop
+    transport: asyncio.Transport
+    _untaken: asyncio.TimerHandle | None = None
+
+    def begin_taking(self, transport: asyncio.Transport) -> None:
+        """Hear of every byte that the client has not taken."""
+        transport.set_write_buffer_limits(high=0)
+
+    def pause_writing(self) -> None:
+        """The client has not taken all: it has to, in time."""
+        super().pause_writing()  # type: ignore[misc]
+        size = self.transport.get_write_buffer_size()
+        seconds = self.service.limits.idle_timeout_ms / 1_000 + size / FRAME_BYTES_PER_SECOND_MIN
+        self._untaken = self.loop.call_later(seconds, self._not_taken)
+
+    def resume_writing(self) -> None:
+        """The client has taken all."""
+        self.end_taking()
+        super().resume_writing()  # type: ignore[misc]
+
+    def end_taking(self) -> None:
+        """Wait no more."""
+        if self._untaken is not None:
+            self._untaken.cancel()
+            self._untaken = None
+
+    def _not_taken(self) -> None:
+        peer = self.transport.get_extra_info("peername")
+        reason = "it did not take its answer"
+        self.service.tell("dropped", {"peer": host_of(peer), "reason": reason})
+        self.transport.abort()
+
+
+class Bounded(Taking, H11Protocol):
+    """A connection that has a seat, a share of the memory, and a time for what it begins."""
+
     seat: Seat
     share: Share
+    socket: BoundedSocket | None = None
     _address = ""
     _has_ended = False
     _timer: asyncio.TimerHandle | None = None
@@ -41,6 +86,7 @@ class Bounded(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begin to wait for the head of a request."""
         super().connection_made(transport)
+        self.begin_taking(transport)
         transport.max_size = READ_BYTES  # type: ignore[attr-defined]
         ssl_object = transport.get_extra_info("ssl_object")
         self.app_state = {
@@ -62,7 +108,7 @@ class Bounded(H11Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Leave the seat."""
-        self._leave()
+        self.leave()
         super().connection_lost(exc)
 
     async def reserve(self, hold: Hold, size: int, whole: int) -> None:
@@ -75,19 +121,10 @@ class Bounded(H11Protocol):
             self._waits_since = None
 
     def handle_websocket_upgrade(self, event: h11.Request) -> None:
-        """From here on another protocol has the connection; the seat is left when that ends."""
+        """From here on a BoundedSocket has the connection; it leaves the seat when it ends."""
         self._stop()
+        self.end_taking()
         super().handle_websocket_upgrade(event)
-        following: Any = self.transport.get_protocol()
-        if following is self:
-            return
-        lost = following.connection_lost
-
-        def connection_lost(exc: Exception | None) -> None:
-            self._leave()
-            lost(exc)
-
-        following.connection_lost = connection_lost
 
     def _watch(self) -> None:
         """Begin to wait for a head or a body, unless it is waited for already."""
@@ -122,11 +159,106 @@ class Bounded(H11Protocol):
             self._timer = None
         self._waited = 0.0
 
-    def _leave(self) -> None:
+    def leave(self) -> None:
+        """The connection has ended."""
         self._has_ended = True
         self._stop()
+        self.end_taking()
         self.share.close()
         self.seat.leave()
+
+
+class BoundedSocket(Taking, WebSocketsSansIOProtocol):
+    """A WebSocket whose messages count in the share of its connection while they come.
+
+    A message counts until the application asks for the next one.
+    """
+
+    incoming: Hold
+    _bounded: Bounded
+    _queued = 0  # bytes of the message that the application has or gets next
+    _timer: asyncio.TimerHandle | None = None
+    _resting: asyncio.Task[None] | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Take over a connection that asked for a WebSocket."""
+        super().connection_made(transport)
+        self._bounded = self.app_state["bounded"]
+        self._bounded.socket = self
+        self.service = self._bounded.service
+        self.incoming = self._bounded.share.hold()
+
+    def data_received(self, data: bytes) -> None:
+        """Count what comes; without room for more, read nothing until there is."""
+        super().data_received(data)
+        self._recount()
+        if self._resting is None and not self.incoming.has_room():
+            self.transport.pause_reading()
+            self._resting = self.loop.create_task(self._rest())
+
+    def send_receive_event_to_app(self) -> None:
+        """A message is whole."""
+        self._queued += sum(map(len, self.frames))
+        self._stop()
+        super().send_receive_event_to_app()
+
+    async def receive(self) -> ASGIReceiveEvent:
+        """The next message; the one before it is done with."""
+        self._queued = 0 if self.queue.empty() else self._queued
+        self._recount()
+        return await super().receive()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Leave the seat."""
+        self._stop()
+        self._bounded.leave()
+        self.end_taking()
+        super().connection_lost(exc)
+
+    def _recount(self) -> None:
+        begun = len(self.conn.reader.buffer) + sum(map(len, self.frames))
+        begun += len(self.frames) * FRAGMENT_BYTES
+        size = begun + self._queued
+        if size > self.incoming.held:
+            self.incoming.take(size - self.incoming.held)
+        else:
+            self.incoming.release(self.incoming.held - size)
+        if begun and self._timer is None:
+            seconds = self.service.limits.frame_timeout_ms / 1_000
+            seconds += self.config.ws_max_size / FRAME_BYTES_PER_SECOND_MIN
+            self._timer = self.loop.call_later(seconds, self._late)
+
+    async def _rest(self) -> None:
+        begun = self.loop.time()
+        try:
+            await self.incoming.reserve(0)
+        except ConnectionResetError:
+            return
+        self._resting = None
+        if self._timer is not None:  # it waited for others
+            seconds = self._timer.when() - begun
+            self._stop()
+            self._timer = self.loop.call_later(seconds, self._late)
+        if not self.read_paused:
+            self.transport.resume_reading()
+
+    def _late(self) -> None:
+        if self._resting is None:
+            reason = "a message did not come"
+            self.service.tell("dropped", {"peer": host_of(self.client), "reason": reason})
+            self.transport.abort()
+
+    def _stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+
+async def taken(connection: HTTPConnection) -> None:
+    """Wait until the client of a WebSocket has taken all that it was sent."""
+    bounded: Bounded | None = getattr(connection.state, "bounded", None)
+    if bounded is not None and bounded.socket is not None:
+        await bounded.socket.writable.wait()
 
 
 class Bounds:
@@ -153,17 +285,17 @@ class Bounds:
             refused = NotAllowed("this server is not known by the name that was asked for")
             await response_of(refused, 421)(scope, receive, send)
             return
-        size = _size_of(headers) if scope["type"] == "http" else 0
-        if not size:
+        if scope["type"] == "websocket":
             await self._app(scope, receive, send)
             return
+        size = _size_of(headers)
         bounded: Bounded = scope["state"]["bounded"]
         body = bounded.share.hold()
         is_answered = False
 
         async def came() -> Message:
             message = await receive()
-            if message["type"] == "http.request" and not is_answered:
+            if message["type"] == "http.request" and size and not is_answered:
                 try:
                     await bounded.reserve(body, len(message["body"]), size)
                 except ConnectionResetError:
@@ -175,10 +307,24 @@ class Bounds:
             if message["type"] == "http.response.start":  # what is not read by now never will be
                 is_answered = True
                 body.close()
-            await send(message)
+            for piece in _pieces(message):
+                await send(piece)
 
         with body:
             await self._app(scope, came, answered)
+
+
+def _pieces(message: Message) -> Iterator[Message]:
+    """A message, or the pieces of a large body: uvicorn waits before each until all is taken."""
+    body = message.get("body", b"")
+    if len(body) <= PIECE_BYTES:
+        yield message
+        return
+    view = memoryview(body)
+    for at in range(0, len(view), PIECE_BYTES):
+        is_last = at + PIECE_BYTES >= len(view)
+        more = message.get("more_body", False) or not is_last
+        yield {**message, "body": bytes(view[at : at + PIECE_BYTES]), "more_body": more}
 
 
 def _size_of(headers: Headers) -> int:

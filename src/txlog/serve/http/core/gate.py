@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 from starlette.requests import HTTPConnection
 
@@ -19,7 +19,9 @@ from txlog.aio import Client
 from txlog.clock import Clock, SystemClock
 from txlog.errors import NotAllowed, TopicNotFound
 from txlog.ids import TopicName
+from txlog.serve.core.budget import Hold, MemoryBudget, Share
 from txlog.serve.core.exposure import is_every_address
+from txlog.serve.core.limits import Limits
 from txlog.serve.core.service import Publisher
 from txlog.serve.http.core.declared import CONSUME, PRODUCE, Action, topic_in
 from txlog.serve.http.core.rates import Rates
@@ -36,6 +38,8 @@ class Right(NamedTuple):
     left_ms: int | None
 
 
+T = TypeVar("T")
+READING_MAX: Final = 4  # clients for which the server reads at a time
 Gate = Callable[[HTTPConnection, Action], Awaitable[Right | None]]
 
 
@@ -77,6 +81,7 @@ class Serving:
     failed:    told of an error that is a bug
     stopped:   set when the server stops
     stays:     what never ends by itself
+    budget:    how much memory clients have
     """
 
     client: Client
@@ -89,6 +94,8 @@ class Serving:
     stopped: asyncio.Event = field(default_factory=asyncio.Event)
     stays: set[Stay] = field(default_factory=set)
     failed: Callable[[Exception], object] = repr
+    budget: MemoryBudget = field(default_factory=lambda: MemoryBudget(Limits().memory_bytes))
+    _reading: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(READING_MAX))
 
     def now_ms(self) -> int:
         """The wall clock."""
@@ -132,6 +139,32 @@ class Serving:
         resource = "" if topic is None else topic.full
         connection.state.right = await self.gate(connection, Action(operation, resource, name))
         return topic
+
+    def hold(self, connection: HTTPConnection) -> Hold:
+        """A place in the memory for what a client is to be sent."""
+        bounded = getattr(connection.state, "bounded", None)
+        if bounded is None:  # it came by no listener
+            return self.budget.share("", self.budget.bytes_max).hold()
+        share: Share = bounded.share
+        return share.hold()
+
+    async def read(
+        self, hold: Hold, act: Callable[[], Awaitable[T]], size: Callable[[T], int]
+    ) -> T:
+        """Read something for a client once it has room, and count it.
+
+        Nobody knows the size before: so a few read at a time, and nobody without any room.
+
+        size:   bytes of what was read
+        raises: what `act` raises; ConnectionResetError: the client has gone
+        """
+        while True:
+            await hold.reserve(0)
+            async with self._reading:
+                if hold.has_room():  # others may have read meanwhile
+                    answer = await act()
+                    hold.take(size(answer))
+                    return answer
 
     def stop(self) -> None:
         """End what never ends by itself."""

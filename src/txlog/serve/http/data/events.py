@@ -15,7 +15,6 @@ from contextlib import AsyncExitStack
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
-from txlog.aio import Reader
 from txlog.api.reading.message import Message
 from txlog.errors import InvalidArgument, TxlogError
 from txlog.ids import MessageId
@@ -23,9 +22,8 @@ from txlog.ranges import Bound
 from txlog.serve.http.core.answers import dumped, error_of
 from txlog.serve.http.core.declared import CONSUME
 from txlog.serve.http.core.gate import Serving
-from txlog.serve.http.data.messages import as_json
+from txlog.serve.http.data.messages import as_json, followed
 
-QUEUE_MAX = 100  # messages read and not sent yet
 QUIET_SECONDS = 15.0  # then a comment says that the connection is there
 EVENT_STREAM = "text/event-stream"
 
@@ -61,26 +59,33 @@ async def tail(serving: Serving, request: Request) -> Response:
         await stack.aclose()
         raise
     headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no", "Connection": "close"}
+    holds = [stack.enter_context(serving.hold(request)) for _ in readers]
+    tails = [
+        followed(serving, hold, reader)
+        for hold, reader in zip(holds, readers.values(), strict=True)
+    ]
     return StreamingResponse(
-        serving.until_ended(request, _events(readers, seen, stack)),
+        serving.until_ended(request, _events(tails, seen, stack)),
         media_type=EVENT_STREAM,
         headers=headers,
     )
 
 
 async def _events(
-    readers: dict[int, Reader], seen: dict[int, MessageId], stack: AsyncExitStack
+    tails: list[AsyncGenerator[Message, None]], seen: dict[int, MessageId], stack: AsyncExitStack
 ) -> AsyncGenerator[bytes, None]:
-    queue: asyncio.Queue[Message | TxlogError] = asyncio.Queue(QUEUE_MAX)
+    queue: asyncio.Queue[Message | TxlogError] = asyncio.Queue(1)
 
-    async def follow(reader: Reader) -> None:
+    async def follow(tail: AsyncGenerator[Message, None]) -> None:
         try:
-            async for message in reader.follow():
+            async for message in tail:
                 await queue.put(message)
+        except ConnectionResetError:
+            return
         except TxlogError as error:
             await queue.put(error)
 
-    tasks = [asyncio.create_task(follow(reader)) for reader in readers.values()]
+    tasks = [asyncio.create_task(follow(tail)) for tail in tails]
     try:
         yield b": txlog\n\n"
         while True:

@@ -8,17 +8,23 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, Mapping
+from functools import partial
 from typing import Any, Final
 
-from txlog.api.reading.message import Message
+from txlog.aio import Reader
+from txlog.api.reading.message import Message, messages
 from txlog.errors import InvalidArgument
 from txlog.ids import MessageId
+from txlog.serve.core.budget import Hold
+from txlog.serve.http.core.answers import check_size
+from txlog.serve.http.core.gate import Serving
 
 _FIELDS: Final = (1, 2, 3, 4)  # ledgerId, entryId, partition, batch_index
 _BITS: Final = 64
 _INT64: Final = range(1 << 63)
 _DIGITS_MAX: Final = 100
+AHEAD_MAX, AHEAD_BYTES = 1_000, 1 << 20  # what a tail reads at once, about
 
 
 def as_json(message: Message) -> dict[str, object]:
@@ -42,6 +48,30 @@ def as_json(message: Message) -> dict[str, object]:
     return {
         name: value for name, value in found.items() if name in always or value not in (None, {})
     }
+
+
+async def followed(serving: Serving, hold: Hold, reader: Reader) -> AsyncGenerator[Message, None]:
+    """The messages of a reader for ever; those that nobody has taken count in the hold.
+
+    raises: LimitExceeded: a message is too large; ConnectionResetError: the client has gone
+    """
+    count, waits = 1, reader._waits
+    has_more = reader._sync.has_message_available
+    while True:
+        table = await serving.read(
+            hold, partial(reader.receive_batch, count), lambda table: int(table.nbytes)
+        )
+        if not table.num_rows:
+            hold.release(int(table.nbytes))
+            count = 1
+            await waits.until(lambda _: has_more() or None, None, reader._sync._rest)
+            continue
+        check_size(table)
+        for message in messages(table):
+            yield message
+        size = int(table.nbytes)
+        hold.release(size)
+        count = max(1, min(2 * count, AHEAD_MAX, AHEAD_BYTES * table.num_rows // max(size, 1)))
 
 
 def _text(name: str, value: bytes | None) -> dict[str, object]:

@@ -9,14 +9,17 @@ from typing import Any, Final
 
 from txlog.api.client import Client
 from txlog.api.reading.message import messages
-from txlog.errors import InvalidArgument
+from txlog.errors import InvalidArgument, LimitExceeded
 from txlog.ids import TopicName
 from txlog.ranges import Bound, Range
+from txlog.serve.http.core.answers import check_size
 from txlog.serve.http.core.declared import CONSUME, PRODUCE, Declared, members
 from txlog.serve.http.data.messages import as_json, number_in, value_of
 
 TOPICS: Final = "/topics/persistent/{tenant}/{namespace}/{topic}"
 LIMIT_MAX: Final = 10_000
+MESSAGE_BYTES: Final = 256  # what a message costs beside its value
+ANSWER_BYTES: Final = 8 << 20  # of messages; the message that passes it is the last one
 endpoint = Declared()
 
 
@@ -83,19 +86,28 @@ def read(
     """Read messages from a place on: {messages, next}.
 
     start: start, end, -N, an id, after=ID, or @TIME; next: the start of what follows, of a topic
-    with one partition, or of one partition
+    with one partition, or of one partition. An answer ends after 8 MiB of messages.
     """
     if not 0 < limit <= LIMIT_MAX:
         raise InvalidArgument(f"limit is {limit}, it must be between 1 and {LIMIT_MAX}", code=203)
     bound = Bound.parse(start, now_ms)
     only = None if topic.partition is None else [topic.partition]
-    found = [
-        one
-        for table in client.read(topic.full, range=Range(start=bound), partitions=only, limit=limit)
-        for one in messages(table)
-    ]
     is_one = only is not None or client.describe_topic(topic.full)["partitions"] == 1
-    follows = start if is_one else None
-    if is_one and found:
-        follows = f"after={found[-1].message_id}"
-    return {"messages": [as_json(one) for one in found], "next": follows}
+    rows, follows = list[dict[str, object]](), start if is_one else None
+    size = 0
+    for table in client.read(topic.full, range=Range(start=bound), partitions=only, limit=limit):
+        check_size(table)
+        for message in messages(table):
+            if size > ANSWER_BYTES:
+                if not is_one:
+                    raise LimitExceeded(
+                        "the messages have more than 8 MiB",
+                        hint="read one partition at a time, or with a smaller limit",
+                        limit=ANSWER_BYTES,
+                    )
+                return {"messages": rows, "next": follows}
+            rows.append(as_json(message))
+            size += len(message.value or b"") + MESSAGE_BYTES
+            if is_one:
+                follows = f"after={message.message_id}"
+    return {"messages": rows, "next": follows}

@@ -11,6 +11,7 @@ import base64
 import binascii
 import json
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -21,13 +22,17 @@ from txlog.api.reading.message import Message
 from txlog.errors import InvalidArgument, TxlogError
 from txlog.ids import MessageId, TopicName
 from txlog.ranges import END, START, Bound
+from txlog.serve.core.budget import Hold
 from txlog.serve.http.core.answers import status_of
+from txlog.serve.http.core.bounds import taken
 from txlog.serve.http.core.declared import CONSUME, PRODUCE
 from txlog.serve.http.core.gate import Serving
-from txlog.serve.http.data.messages import decoded, number_in, packed, unpacked
+from txlog.serve.http.data.messages import decoded, followed, number_in, packed, unpacked
 
 QUEUE: Final = 1000  # messages sent and not acknowledged, unless the client says otherwise
 QUEUE_MAX: Final = 100_000
+PARSED: Final = 2  # what a message of a client takes beside its text, as a multiple of that
+SENT: Final = 3  # what a value that is sent takes: base64, JSON, a frame
 _TYPES: Final = {
     "Exclusive": "exclusive",
     "Shared": "shared",
@@ -69,10 +74,18 @@ async def connected(
         await socket.close(1011 if status_of(error) >= 500 else 1008, error.message[:100])
 
 
-async def _words(socket: WebSocket) -> dict[str, Any]:
-    """The next message of a client. Raises InvalidArgument, WebSocketDisconnect."""
+async def _words(socket: WebSocket, hold: Hold) -> dict[str, Any]:
+    """The next message of a client, which the hold has room for.
+
+    raises: InvalidArgument, WebSocketDisconnect
+    """
+    text = await socket.receive_text()
     try:
-        found = json.loads(await socket.receive_text())
+        await hold.reserve(PARSED * len(text))
+    except ConnectionResetError:
+        raise WebSocketDisconnect from None
+    try:
+        found = json.loads(text)
     except (ValueError, RecursionError, KeyError) as error:
         raise InvalidArgument("a message has to be JSON") from error
     if not isinstance(found, dict):
@@ -96,6 +109,7 @@ async def producing(serving: Serving, socket: WebSocket, topic: TopicName) -> No
             while True:
                 context, sending = await waiting.get()
                 said = await sending
+                del sending
                 if context is not None:
                     said["context"] = context
                 await socket.send_json(said)
@@ -103,9 +117,13 @@ async def producing(serving: Serving, socket: WebSocket, topic: TopicName) -> No
         answering = asyncio.create_task(answer())
         try:
             while not answering.done():
-                given = await _words(socket)
+                hold = serving.hold(socket)
+                given = await _words(socket, hold)
+                context = given.get("context")
                 sending = asyncio.create_task(_send(producer, given))
-                await waiting.put((given.get("context"), sending))
+                sending.add_done_callback(lambda _, hold=hold: hold.close())  # type: ignore[misc]
+                del given
+                await waiting.put((context, sending))
             answering.result()  # what it failed with ends the connection
         finally:
             answering.cancel()
@@ -182,8 +200,11 @@ async def consuming(serving: Serving, socket: WebSocket, topic: TopicName) -> No
     async with serving.client.consumer(str(topic), name, **options) as consumer:
         await socket.accept()
 
-        async def take() -> Message | None:
-            return await consumer.receive(None)
+        async def take(hold: Hold) -> Message | None:
+            await hold.reserve(0)
+            message = await consumer.receive(None)
+            hold.take(0 if message is None else len(message.value or b""))
+            return message
 
         async def hear(given: dict[str, Any]) -> None:
             kind = given.get("type")
@@ -200,7 +221,7 @@ async def consuming(serving: Serving, socket: WebSocket, topic: TopicName) -> No
                 await consumer.acknowledge(unpacked(given.get("messageId")))
                 permits.add(0 if is_pull else 1)
 
-        await _both(socket, permits, take, hear)
+        await _both(serving, socket, permits, take, hear)
 
 
 async def reading(serving: Serving, socket: WebSocket, topic: TopicName) -> None:
@@ -214,8 +235,10 @@ async def reading(serving: Serving, socket: WebSocket, topic: TopicName) -> None
     async with serving.client.reader(topic.full, start, partitions=only) as reader:
         await socket.accept()
 
-        async def take() -> Message | None:
-            return await reader.read_next(None)
+        tail = followed(serving, serving.hold(socket), reader)
+
+        async def take(_: Hold) -> Message | None:
+            return await anext(tail)
 
         async def hear(given: dict[str, Any]) -> None:
             if given.get("type") == "permit":
@@ -225,13 +248,14 @@ async def reading(serving: Serving, socket: WebSocket, topic: TopicName) -> None
             elif not is_pull:
                 permits.add(1)
 
-        await _both(socket, permits, take, hear)
+        await _both(serving, socket, permits, take, hear)
 
 
 async def _both(
+    serving: Serving,
     socket: WebSocket,
     permits: Permits,
-    take: Callable[[], Awaitable[Message | None]],
+    take: Callable[[Hold], Awaitable[Message | None]],
     hear: Callable[[dict[str, Any]], Awaitable[None]],
 ) -> None:
     """Send messages and hear a client, until one of them fails or the client goes."""
@@ -239,19 +263,24 @@ async def _both(
     async def sending() -> None:
         while True:
             await permits.take()
-            message = await take()
-            if message is not None:
-                await socket.send_json(_message(message))
+            with serving.hold(socket) as hold:
+                message = await take(hold)
+                if message is not None:
+                    hold.take(SENT * len(message.value or b""))
+                    await socket.send_json(_message(message))
+                    await taken(socket)
 
     async def hearing() -> None:
         while True:
-            await hear(await _words(socket))
+            with serving.hold(socket) as hold:
+                await hear(await _words(socket, hold))
 
     tasks = [asyncio.create_task(sending()), asyncio.create_task(hearing())]
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         for one in done:
-            one.result()
+            with suppress(ConnectionResetError):  # the client has gone
+                one.result()
     finally:
         for one in tasks:
             one.cancel()
