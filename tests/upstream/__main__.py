@@ -1,0 +1,145 @@
+"""Run the suites of stock clients against `txlog serve`, and compare with the verdicts.
+
+usage: python -m tests.upstream [--client NAME] [--all | --part N/M] [--test NAME] [--update]
+
+Without --all each suite's part of today runs, and the tests that take long do not. The exit code
+is 1 if a verdict does not hold.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+
+from tests.upstream import crew, verdicts
+from tests.upstream.suite import Suite, Unavailable
+from tests.upstream.suites import CLIENTS, suite_of
+from tests.upstream.verdicts import DIFFERS, PASSES, UNSTEADY, Outcome, Verdict
+
+# Of a run of parts, in all; the test that is running when it ends has its limit.
+MINUTES = 5.0
+LIMIT_SECONDS = 60.0
+
+
+def main() -> int:
+    """Run what was asked for; 0 if all verdicts hold."""
+    options = _options()
+    limit_min = options.minutes or (600.0 if options.all else MINUTES)
+    ends_at = time.monotonic() + limit_min * 60
+    clients = options.client or list(CLIENTS)
+    failed, ran = [], 0
+    for number, client in enumerate(clients):
+        suite = suite_of(client, options.sources)
+        try:
+            crew.check()
+            suite.prepare()
+        except Unavailable as error:
+            print(f"{client}: skipped, {error}")
+            continue
+        left_s = (ends_at - time.monotonic()) / (len(clients) - number)
+        count, lines = _run(suite, options, time.monotonic() + left_s)
+        ran += count
+        failed += lines
+    for line in failed:
+        print(f"FAILED {line}")
+    if failed and not options.update:
+        print("to accept: python -m tests.upstream --client CLIENT --test NAME --update")
+    print(f"{ran - len(failed)} passed, {len(failed)} failed")
+    return 1 if failed else 0
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.upstream", description=(__doc__ or "").partition("\n")[0]
+    )
+    parser.add_argument("--client", action="append", choices=CLIENTS, help="all, if none is named")
+    parser.add_argument("--all", action="store_true", help="all tests, also those that take long")
+    parser.add_argument("--part", metavar="N/M", help="this part of all, in place of today's")
+    parser.add_argument("--test", action="append", metavar="NAME", help="this test or group alone")
+    parser.add_argument("--update", action="store_true", help="write the verdicts anew")
+    parser.add_argument("--sources", metavar="PATH", help="a checkout of the Python client")
+    parser.add_argument("--workers", type=int, default=2, metavar="N")
+    parser.add_argument("--limit", type=float, default=LIMIT_SECONDS, help="of a test, in seconds")
+    parser.add_argument("--minutes", type=float, help="when no more tests begin")
+    return parser.parse_args()
+
+
+def _run(suite: Suite, options: argparse.Namespace, ends_at: float) -> tuple[int, list[str]]:
+    """Run tests of a suite: how many ran, and which verdicts do not hold."""
+    known = verdicts.read(suite.name)
+    groups = _chosen(suite, options, known)
+    command = [suite.name, str(options.limit), *([options.sources] if options.sources else [])]
+    outcomes, left = crew.run(command, groups, options.workers, ends_at, _report)
+    asked = {test for group in groups for test in group} - {*left}
+    missing = {test for test in asked if "*" not in test} - {each.test for each in outcomes}
+    if options.update:
+        after = verdicts.updated(known, outcomes, suite.causes)
+        verdicts.write(suite.name, [each for each in after.values() if each.test not in missing])
+        lines = []
+    else:
+        lines = verdicts.broken(known, outcomes)
+        lines += [f"{test} did not run" for test in sorted(missing) if known[test].kind == PASSES]
+    _sum_up(suite.name, outcomes, known, left)
+    return len(outcomes), [f"{suite.name}: {line}" for line in lines]
+
+
+def _chosen(
+    suite: Suite, options: argparse.Namespace, known: Mapping[str, Verdict]
+) -> list[list[str]]:
+    """The groups of tests that run."""
+    groups: dict[str, list[str]] = {}
+    for test in sorted(suite.tests()):
+        groups.setdefault(suite.group(test), []).append(test)
+    if options.test:
+        wanted = {*options.test}
+        chosen = [
+            [test for test in group if wanted & {test, suite.group(test)}]
+            for group in groups.values()
+        ]
+        return [group for group in chosen if group]
+    if options.all:
+        return [*groups.values()]
+    number, parts = _part(options.part, suite.parts)
+    print(f"{suite.name}: part {number} of {parts}")
+    slow = {test.partition("#")[0] for test, verdict in known.items() if verdict.is_slow}
+    quick = [
+        [test for test in group if test.partition("#")[0] not in slow]
+        for group in list(groups.values())[number - 1 :: parts]
+    ]
+    return [group for group in quick if group]
+
+
+def _part(text: str | None, parts: int) -> tuple[int, int]:
+    """The part that was asked for, or that of today: each day another one."""
+    if text:
+        number, _, whole = text.partition("/")
+        return int(number), int(whole)
+    return datetime.now(UTC).toordinal() % parts + 1, parts
+
+
+def _report(outcome: Outcome) -> None:
+    mark = "passes" if outcome.is_passed else "FAILS "
+    print(f"  {mark} {outcome.test} ({outcome.seconds:.1f} s) {outcome.error}", flush=True)
+
+
+def _sum_up(
+    client: str,
+    outcomes: Sequence[Outcome],
+    known: Mapping[str, Verdict],
+    left: Iterable[str],
+) -> None:
+    passed = sum(outcome.is_passed for outcome in outcomes)
+    kinds = Counter(verdict.kind for verdict in known.values())
+    print(f"{client}: {passed} of {len(outcomes)} tests pass", end="; ")
+    print(f"verdicts: {kinds[PASSES]} pass, {kinds[DIFFERS]} differ", end="")
+    print(f", {kinds[UNSTEADY]} unsteady")
+    if tests := [*left]:
+        print(f"{client}: there was no time for {len(tests)}: {', '.join(tests[:5])}, …")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
