@@ -17,6 +17,8 @@ import pytest
 
 import txlog
 from tests.serve.served import Raw
+from txlog.engine.storage.disk.pid_file import PidFile
+from txlog.errors import AlreadyExists
 from txlog.serve.pulsar.wire import encoded
 
 pytestmark = pytest.mark.deep
@@ -202,6 +204,26 @@ def test_a_pid_file_is_there_while_it_serves_and_is_nobody_elses(
         code, said = server.failed()
     assert (code, "has no process id" in said) == (4, True), said
     assert file.read_text() == "my thesis"
+
+
+def test_the_lock_of_a_pid_file_tells_whether_its_server_runs(tmp_path: Path) -> None:
+    """In two containers that share a volume both are process 1, and see no other process."""
+    path = str(tmp_path / "txlog.pid")
+    first, second, third = PidFile(path), PidFile(path), PidFile(path)
+    first.begin()
+    second.begin()  # nobody has written it yet
+    first.write()
+    with pytest.raises(AlreadyExists, match="which serves"):
+        third.begin()
+    with pytest.raises(AlreadyExists, match="which serves"):
+        second.write()
+    second.end()
+    assert Path(path).read_text() == f"{os.getpid()}\n"
+    first.end()
+    assert not list(tmp_path.iterdir())
+    third.begin()
+    third.write()
+    third.end()
 
 
 def test_a_pid_file_of_another_is_left(store: str, tmp_path: Path) -> None:

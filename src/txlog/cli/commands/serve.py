@@ -6,7 +6,7 @@ import importlib
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -15,15 +15,8 @@ from txlog.cli.call.call import Call
 from txlog.cli.line.command import command
 from txlog.cli.line.declared import Option
 from txlog.cli.terminal import say
-from txlog.engine.storage.user_files import replace_file
-from txlog.errors import (
-    AlreadyExists,
-    InvalidArgument,
-    MissingExtra,
-    OutcomeUnknown,
-    Usage,
-    printable,
-)
+from txlog.engine.storage.disk.pid_file import PidFile
+from txlog.errors import InvalidArgument, MissingExtra, OutcomeUnknown, Usage, printable
 from txlog.ranges import format_time
 
 _PACKAGES = ("google", "starlette", "uvicorn", "websockets", "jwt", "cryptography", "h11")
@@ -118,25 +111,25 @@ def serve(
     notify = _module("core.systemd").notify
 
     def told(places: list[str]) -> None:
-        if pidfile is not None:
-            replace_file(pidfile, f"{os.getpid()}\n".encode())
+        if held is not None:
+            held.write()
         if call.flags.log_format == "json":
             tell("serving", {"store": call.store_path(), "urls": places})
         else:
             call.say(f"serving {call.store_path()} at {' and '.join(places)}")
         notify(os.environ, f"READY=1\nMAINPID={os.getpid()}")
 
-    with _pidfile(pidfile), _with_extra():
-        app.serve(
-            call.client(write=True), options, told, authority, partial(_give_up, tell, pidfile)
-        )
+    with _pidfile(pidfile) as held, _with_extra():
+        give_up = partial(_give_up, tell, held)
+        app.serve(call.client(write=True), options, told, authority, give_up)
         notify(os.environ, "STOPPING=1")
 
 
-def _give_up(tell: Callable[[str, Mapping[str, object]], None], pidfile: str | None) -> None:
+def _give_up(tell: Callable[[str, Mapping[str, object]], None], held: PidFile | None) -> None:
     """End the process although calls of clients go on; they learn nothing of their outcome."""
     tell("failed", {"reason": "the server did not end in time: calls of clients are given up"})
-    _remove_own(pidfile)
+    if held is not None:
+        held.end()
     os._exit(OutcomeUnknown.exit)
 
 
@@ -169,53 +162,20 @@ def _tls(cert: str | None, key: str | None, client_ca: str | None, *, has_auth: 
 
 
 @contextmanager
-def _pidfile(path: str | None) -> Iterator[None]:
-    """Keep a file with the process id from being another's, and remove it at the end if it is ours.
+def _pidfile(path: str | None) -> Iterator[PidFile | None]:
+    """Hold the file with the process id, and remove it at the end if it is ours.
 
-    raises: AlreadyExists: the server that it names runs, or it is no such file
+    raises: AlreadyExists: a server holds it, or it is no such file
     """
     if path is None:
-        yield
+        yield None
         return
-    number = _number_in(path)
-    if number not in (None, os.getpid()) and _serves(number):
-        raise AlreadyExists(
-            f"{path} is of process {number}, which serves", hint="stop it, or name another file"
-        )
+    held = PidFile(path)
     try:
-        yield
+        held.begin()
+        yield held
     finally:
-        _remove_own(path)
-
-
-def _remove_own(path: str | None) -> None:
-    """Remove the file with the process id, if it has that of this process."""
-    with suppress(OSError, AlreadyExists, InvalidArgument):
-        if path is not None and _number_in(path) == os.getpid():
-            os.unlink(path)
-
-
-def _number_in(path: str) -> int | None:
-    """The process that a file names; None without a file. Raises AlreadyExists for another file."""
-    try:
-        with open(path, "rb") as file:
-            data = file.read(32).strip()
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise InvalidArgument(f"--pidfile {path} cannot be read: {error.strerror}") from error
-    if not data.isdigit() or len(data) > 10:
-        raise AlreadyExists(f"{path} is there, and has no process id", path=path)
-    return int(data)
-
-
-def _serves(number: int | None) -> bool:
-    """Whether a process runs `serve`: after a reboot another may have its number."""
-    try:
-        words = Path(f"/proc/{number}/cmdline").read_bytes().split(b"\0")
-    except OSError:
-        return False
-    return b"serve" in words
+        held.end()
 
 
 def _log(call: Call) -> Callable[[str, Mapping[str, object]], None]:

@@ -8,6 +8,7 @@ Contents:
     libc         what the C library can do and Python's `os` cannot
     locks        how a lock is waited for, and who holds it
     memory       a disk in memory, with faults, kills and power cuts
+    pid_file     the file of a server outside any store, held while the server runs
     posix        every file effect: descriptors, flushes, publication, locks, free space
     power_loss   what a power cut may leave of files and directories
     protocol     what a disk is: its protocols, the rule for paths, OSError as our errors
