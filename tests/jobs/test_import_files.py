@@ -24,12 +24,15 @@ from tests.engine_kit import Bench
 from tests.jobs.test_export_files import fill, shown
 from tests.tiers import graded
 from txlog.api.open import open_store
+from txlog.api.topics.created import created
+from txlog.cli.input.inputs import Input
 from txlog.errors import (
     BadRecord,
     IncompatibleSchema,
     InvalidArgument,
     LimitExceeded,
     TopicNotFound,
+    TxlogError,
 )
 from txlog.jobs.import_files import import_files
 from txlog.jobs.sources import rows
@@ -299,3 +302,121 @@ def test_another_schema_is_left_alone(tmp_path: Path) -> None:
         import_files(bench.client, given, "two", create=True)
     with pytest.raises(TopicNotFound):
         bench.client.describe_topic("two")
+
+
+@pytest.mark.parametrize("form", ["csv", "ndjson", "envelope.ndjson"])
+@pytest.mark.parametrize("suffix", [".gz", ".zst"])
+def test_a_packed_file_that_was_cut_stores_nothing(tmp_path: Path, form: str, suffix: str) -> None:
+    """DuckDB takes the cut end of zstd for the end of the file."""
+    line = b"1,a\n" if form == "csv" else b'{"value":"a","value_encoding":"utf8"}\n'
+    data = (b"id,name\n" if form == "csv" else b"") + line * 5000
+    packed = (
+        gzip.compress(data) if suffix == ".gz" else pa.Codec("zstd").compress(data, asbytes=True)
+    )
+    bench = Bench(tmp_path / "store", coordinators=1)
+    before = {row["topic"] for row in bench.client.topics()}
+    file = tmp_path / f"rows.{form}{suffix}"
+    for cut in (1, 5, len(packed) // 2):
+        file.write_bytes(packed[:-cut])
+        given = source(file, form="envelope" if "envelope" in form else None)
+        for infer in (False, True):
+            with pytest.raises((BadRecord, InvalidArgument)):
+                import_files(bench.client, replace(given, infer=infer), "t", create=True)
+        assert {row["topic"] for row in bench.client.topics()} == before
+    file.write_bytes(packed)
+    assert import_files(bench.client, given, "t", create=True)["messages"] == 5000
+
+
+def test_a_failed_import_leaves_no_topic_and_no_schema(tmp_path: Path) -> None:
+    """spec/cli 5: 1 is that nothing was changed, so the corrected file can be imported."""
+    bench = Bench(tmp_path / "store", coordinators=1)
+    bench.client.create_topic("there")
+    before = [row["topic"] for row in bench.client.topics()]
+    file = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"id": [1, 2], "x": [1.5, float("nan")]}), file)
+    bad_csv = tmp_path / "b.csv"
+    bad_csv.write_text("id,name\n1\n")
+    inferred = replace(source(file), infer=True)
+    for given in (inferred, source(bad_csv), source(file, event_time="nope")):
+        with pytest.raises(TxlogError):
+            import_files(bench.client, given, "new", create=True)
+        assert [row["topic"] for row in bench.client.topics()] == before
+    with pytest.raises(TxlogError):
+        import_files(bench.client, inferred, "there")
+    assert bench.client.topic("there").schemas.list() == []
+    pq.write_table(pa.table({"id": [1, 2], "x": ["1.5", None]}), file)
+    for topic in ("new", "there"):
+        assert import_files(bench.client, inferred, topic, create=True)["messages"] == 2
+
+
+def test_a_topic_that_others_used_meanwhile_stays(tmp_path: Path) -> None:
+    bench = Bench(tmp_path / "store", coordinators=1)
+    other = bench.another()
+    uses = {
+        "sent": lambda topic: other.producer(topic).send(b"a"),
+        "subscribed": lambda topic: other.create_subscription(topic, "s"),
+        "policy": lambda topic: other.set_policies(topic, retention_ms=1000),
+    }
+    for topic, use in uses.items():
+        with pytest.raises(KeyError), created(bench.client, [topic, f"{topic}-unused"]):
+            use(topic)
+            raise KeyError
+    assert {row["topic"] for row in bench.client.topics()} == set(uses)
+
+
+LINES = {
+    '{"x":1e400}': True,
+    '{"x":-1e400,"y":"NaN, Infinity,]"}': True,
+    f'{{"x":{"1" * 400}}}': True,
+    '{"nan":"a \\" inf,}"}': True,
+    '{"x":NaN}': False,
+    '{"x":-Infinity}': False,
+    '{"x":nan}': False,
+    '{"x":1e400,"y":NaN}': False,
+    '{"x":1,}': False,
+    '{"x":[1, ]}': False,
+    "{'x':1}": False,
+    '{"x":1}{}': False,
+}
+
+
+@pytest.mark.parametrize("line", LINES)
+def test_import_and_produce_agree_on_what_is_json(tmp_path: Path, line: str) -> None:
+    bench = Bench(tmp_path / "store", coordinators=1)
+    file = tmp_path / "a.ndjson"
+    file.write_text(f'{{"a":1}}\n{line}\n')
+    reading = Input("ndjson", [str(file)])
+    if LINES[line]:
+        assert import_files(bench.client, source(file), "t", create=True)["messages"] == 2
+        assert sum(len(one) for one in reading.tables() if one is not None) == 2
+        return
+    with pytest.raises(BadRecord, match="line 2"):
+        import_files(bench.client, source(file), "t", create=True)
+    with pytest.raises(BadRecord, match="2"):
+        list(reading.tables())
+
+
+@pytest.mark.parametrize("form", ["csv", "csv.gz", "parquet", "arrow", "ndjson"])
+def test_files_with_odd_names_are_imported(tmp_path: Path, form: str) -> None:
+    """Names that are not UTF-8, and what DuckDB takes for a pattern."""
+    bench = Bench(tmp_path / "store", coordinators=1)
+    rows = pa.table({"id": [1]})
+    odd = ["caf\udce9", "it's [x]", "back\\slash", "a*b?", "{a,b}", "100%", "a\nb", "-x", "~"]
+    for number, name in enumerate(odd):
+        folder = tmp_path / f"[y]{name}"
+        folder.mkdir()
+        file = folder / f"{name}.{form}"
+        if form == "parquet":
+            with file.open("wb") as out:
+                pq.write_table(rows, out)
+        elif form == "arrow":
+            with file.open("wb") as out, pa.ipc.new_file(out, rows.schema) as writer:
+                writer.write_table(rows)
+        else:
+            text = b'{"id":1}\n' if form == "ndjson" else b"id\n1\n"
+            file.write_bytes(gzip.compress(text) if form.endswith(".gz") else text)
+        answer = import_files(bench.client, source(file), "t", create=True, key=f"k{number}")
+        assert answer["messages"] == 1, name
+        if form != "ndjson":
+            typed = replace(source(file), infer=True)
+            assert import_files(bench.client, typed, f"t{number}", create=True)["messages"] == 1

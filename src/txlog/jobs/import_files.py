@@ -8,13 +8,17 @@ Source: spec/cli 8.2.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from txlog.api.client import Client
+from txlog.api.topics.created import created
 from txlog.errors import BadRecord, LimitExceeded
 from txlog.ids import TopicName
 from txlog.jobs.engine import Engine, Tell, silent
@@ -47,6 +51,21 @@ def bulk_load(
     raises:  InvalidArgument, TopicNotFound, PartitionUnavailable, NotAllowed; BadRecord,
              CommandFailed when a file is not in the form stated: nothing was stored
     """
+    source.check_whole()
+    return _load(client, source, topic, key, engine, dry_run=dry_run, tell=tell)
+
+
+def _load(
+    client: Client,
+    source: Files,
+    topic: str,
+    key: str,
+    engine: Engine,
+    *,
+    dry_run: bool,
+    tell: Tell,
+) -> BulkLoaded:
+    """As bulk_load, for files that are known to be whole."""
     tell("reading the source for its digest")
     batch = source.name()
     already = client.has_batch(topic, key, batch)
@@ -131,10 +150,32 @@ def import_files(
     """
     name = TopicName.parse(topic)
     _check_decoded(source, decoded_bytes_max)
+    source.check_whole()
+    ready: AbstractContextManager[Files] = nullcontext(source)
     if source.infer:
-        source = typed(client, source, name, create=create, dry_run=dry_run)
+        ready = typed(client, source, name, create=create, dry_run=dry_run)
     elif create and not dry_run:
-        client.create_topic(name.full, if_not_exists=True)
+        ready = _made(client, source, name)
+    with ready as rows:
+        return _import(client, rows, name, key, resume=resume, dry_run=dry_run, tell=tell)
+
+
+@contextmanager
+def _made(client: Client, source: Files, topic: TopicName) -> Iterator[Files]:
+    with created(client, [topic.full]):
+        yield source
+
+
+def _import(
+    client: Client,
+    source: Files,
+    name: TopicName,
+    key: str | None,
+    *,
+    resume: bool,
+    dry_run: bool,
+    tell: Tell,
+) -> Imported:
     key = key or f"import-{name.short}"
     batches = [replace(source, paths=[path]) for path in source.paths] if resume else [source]
     answers: list[BulkLoaded] = []
@@ -145,7 +186,7 @@ def import_files(
         def say(text: str, where: str = where) -> None:
             tell(where + text)
 
-        answers.append(bulk_load(client, batch, name.full, key, engine, dry_run=dry_run, tell=say))
+        answers.append(_load(client, batch, name.full, key, engine, dry_run=dry_run, tell=say))
     new = [one for one in answers if not one["already"]]
     counted = new or answers
     return {
@@ -164,7 +205,8 @@ def _check_decoded(source: Files, most: int) -> None:
         return
     for path in source.paths:
         try:
-            found = pq.read_metadata(path)
+            with Path(path).open("rb") as file:
+                found = pq.read_metadata(file)
         except (pa.ArrowInvalid, OSError) as error:
             raise BadRecord(f"{path} is not a Parquet file: {error}", path=path) from error
         sizes = (found.row_group(at).total_byte_size for at in range(found.num_row_groups))

@@ -7,12 +7,15 @@ an instant there is a text, as the schema of a line says it.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
 
 import pyarrow as pa
 
 from txlog.api.client import Client
-from txlog.errors import IncompatibleSchema, InvalidArgument, TopicNotFound
+from txlog.api.topics.created import created
+from txlog.errors import IncompatibleSchema, InvalidArgument, TopicNotFound, TxlogError
 from txlog.ids import TopicName
 from txlog.jobs.local import opened
 from txlog.jobs.sources.loads import Files
@@ -21,26 +24,31 @@ from txlog.jobs.sources.rows import field_types, record_type
 from txlog.schemas.schema import Schema, of_arrow
 
 
-def typed(client: Client, source: Files, topic: TopicName, *, create: bool, dry_run: bool) -> Files:
+@contextmanager
+def typed(
+    client: Client, source: Files, topic: TopicName, *, create: bool, dry_run: bool
+) -> Iterator[Files]:
     """The source with its rows as records, and the topic with their schema.
 
+    If the block raises, the topic or the schema that was made for it goes again.
     create:  make the topic if it is missing
     raises:  IncompatibleSchema when the topic has another schema; InvalidArgument for columns that
              are no fields, or an envelope; TopicNotFound; BadRecord
     """
     if source.form == "envelope":
         raise InvalidArgument("an envelope has messages, not columns: it implies no schema")
-    with telling(source), opened(source) as session:
-        types = field_types(session, source)
-        schema = of_arrow(record_type(session, source, types))
+    with telling(source), opened(source) as (session, files):
+        types = field_types(session, files)
+        schema = of_arrow(record_type(session, files, types))
+    rows = source if source.form == "ndjson" else replace(source, record=types)
     try:
         found = client.topic(topic.full).schemas.list()
     except TopicNotFound:
         if not create:
             raise
-        found = []
-        if not dry_run:
-            client.create_topic(topic.full, schema=schema, if_not_exists=True)
+        with nullcontext() if dry_run else created(client, [topic.full], schema):
+            yield rows
+        return
     if found and found[-1]["fingerprint"] != schema.fingerprint:
         has = Schema(found[-1]["type"], found[-1]["definition"])
         raise IncompatibleSchema(
@@ -48,9 +56,18 @@ def typed(client: Client, source: Files, topic: TopicName, *, create: bool, dry_
             hint="without --infer-schema the rows are written by the schema that the topic has",
             topic=topic.short,
         )
-    if not dry_run:  # whoever made the topic or gave it a schema meanwhile
-        client.topic(topic.full).schemas.add(schema)
-    return source if source.form == "ndjson" else replace(source, record=types)
+    if dry_run or found:
+        yield rows
+        return
+    before = client.describe_topic(topic.full)["messages"]
+    client.topic(topic.full).schemas.add(schema)
+    try:
+        yield rows
+    except BaseException:
+        with suppress(TxlogError):  # the first error is the cause
+            if client.describe_topic(topic.full)["messages"] == before:
+                client.topic(topic.full).schemas.delete()
+        raise
 
 
 def _difference(has: Schema, wanted: Schema) -> str:

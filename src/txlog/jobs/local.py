@@ -12,6 +12,7 @@ import pyarrow.dataset as ds
 
 from txlog.api.client import Client
 from txlog.api.sending.bulk import Bulk, Rows
+from txlog.engine.storage.disk.protocol import is_of_handler
 from txlog.engine.upkeep.delayed.sources import Search
 from txlog.engine.upkeep.space.compact import Arrange
 from txlog.errors import BadRecord, SqlError, TopicNotFound, Usage
@@ -83,26 +84,26 @@ class Local:
         """How many messages the files have."""
         if source.form == "envelope":
             return sum(map(len, envelope_tables(source)))
-        with telling(source), opened(source) as session:
-            check_lines(session, source)
-            return count_rows(session, source)
+        with telling(source), opened(source) as (session, named):
+            check_lines(session, named, source)
+            return count_rows(session, named)
 
     def csv_rows(self, source: Files) -> CsvRows:
         """What csv files hold."""
-        with telling(source), opened(source) as session:
-            return csv_rows(session, source)
+        with telling(source), opened(source) as (session, named):
+            return csv_rows(session, named)
 
     def load(self, client: Client, source: Files, topic: str, key: str, batch: str) -> BulkStored:
         """Store the rows of files as one batch, in their order."""
         bulk = client.bulk(topic, key=key, batch=batch)
         if source.form == "envelope":
             return _stored(bulk, envelope_tables(source))
-        with telling(source), opened(source) as session:
+        with telling(source), opened(source) as (session, named):
             try:
-                return _stored(bulk, map(as_message, message_rows(session, source)))
+                return _stored(bulk, map(as_message, message_rows(session, named)))
             except (SqlError, Usage, pa.ArrowException):
-                with opened(source) as other:  # the rows of this one may not be read to the end
-                    check_lines(other, source)  # a line that is no object comes first
+                with opened(source) as (other, files):  # this one's rows may not be read to the end
+                    check_lines(other, files, source)  # a line that is no object comes first
                 raise
 
     def replay(
@@ -173,16 +174,21 @@ def _stored(bulk: Bulk, rows: Iterable[Rows]) -> BulkStored:
         raise
 
 
-def opened(source: Files) -> Session:
-    """A session that may read the files of a source."""
-    made = Session(paths=_both(source.paths), is_lean=True)
-    if source.form == "arrow":
-        try:
-            made.register(ARROW, ds.dataset(source.paths, format="ipc"))
-        except (pa.ArrowInvalid, OSError) as error:
-            made.close()
-            raise BadRecord(f"not Arrow files of one schema: {error}") from error
-    return made
+@contextmanager
+def opened(source: Files) -> Iterator[tuple[Session, Files]]:
+    """A session that may read the files of a source, and the source as the session names them."""
+    with (
+        source.with_plain_names() as named,
+        Session(paths=_both(named.paths), is_lean=True) as session,
+    ):
+        if source.form == "arrow":
+            try:
+                session.register(ARROW, ds.dataset(named.paths, format="ipc"))
+            except (pa.ArrowInvalid, OSError) as error:
+                if is_of_handler(error):
+                    raise
+                raise BadRecord(f"not Arrow files of one schema: {error}") from error
+        yield session, named
 
 
 def _scan(client: Client, sources: Sequence[Source]) -> str:

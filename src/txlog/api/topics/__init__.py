@@ -2,6 +2,7 @@
 
 Contents:
 
+    created         topics that a job makes for itself, and deletes again if it fails
     delayed_index   merging or rebuilding the index of a topic's delayed messages
     schemas         TopicSchemas: the versions of what a topic's values are
     subscription    SubscriptionHandle

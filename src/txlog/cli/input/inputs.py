@@ -21,8 +21,8 @@ from txlog.cli.input import blocks, columns, percent, rows
 from txlog.errors import BadRecord
 from txlog.settings import KEY_BYTES_MAX, MESSAGE_BYTES_MAX
 from txlog.startup import compute as pc
-from txlog.startup import json as orjson
 from txlog.text import envelopes, records
+from txlog.text.grammar import json_failure
 
 _SEPARATORS = {"null": b"\0"}
 
@@ -175,9 +175,7 @@ class Input:
         if self.form == "ndjson":
             bad = []
             for at, value in enumerate(table["value"].to_pylist()):
-                try:
-                    orjson.loads(value)
-                except orjson.JSONDecodeError as failure:
+                if (failure := json_failure(value)) is not None:
                     bad.append((at, json_reason(value, failure)))
                     if not self.skip_bad:
                         break

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from txlog.api.topics.created import created
 from txlog.cli.call import progress
 from txlog.cli.call.call import Call, is_terminal, split_key
 from txlog.cli.input import blocks
@@ -60,10 +61,12 @@ def run(call: Call, request: Request) -> None:
         call.note("--deliver-at has passed: the messages are delivered at once")
     blocks.check_files(request.files)
     client = call.client(write=True, durability=request.durability)
-    if request.create:
-        client.create_topic(request.topic, 1, if_not_exists=True)
-        if request.dead_letter_topic is not None:
-            client.create_topic(request.dead_letter_topic, 1, if_not_exists=True)
+    made = [one for one in (request.topic, request.dead_letter_topic) if one is not None]
+    with created(client, made if request.create else []):
+        _run(call, request, client)
+
+
+def _run(call: Call, request: Request, client: Client) -> None:
     if request.partition is not None:
         client.topic(f"{request.topic}/{request.partition}")  # there is one
     producer = client.producer(

@@ -6,12 +6,17 @@ A source is identified by its content: the same bytes again are the same source,
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Final, Literal
 
-from txlog.errors import InvalidArgument, NotFound
+import pyarrow as pa
+
+from txlog.engine.storage.disk.protocol import is_of_handler
+from txlog.errors import BadRecord, InvalidArgument, NotFound
 
 Form = Literal["parquet", "csv", "ndjson", "arrow", "envelope"]
 _SUFFIXES: Final[dict[str, Form]] = {
@@ -21,7 +26,7 @@ _SUFFIXES: Final[dict[str, Form]] = {
 # What every engine reads; in this process also what an export writes, and compressed files.
 OF_ENGINES: Final[tuple[Form, ...]] = ("parquet", "csv", "ndjson")
 OF_IMPORT: Final[tuple[Form, ...]] = (*OF_ENGINES, "arrow", "envelope")
-_PACKED: Final = (".gz", ".zst")
+_PACKED: Final = {".gz": "gzip", ".zst": "zstd"}
 # Of text that is base64; some decoders take more, and make something of it.
 BASE64: Final = "([A-Za-z0-9+/]{4})*([A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?"
 # Of text that is an instant as a number, as `parse_instant` takes it.
@@ -99,12 +104,40 @@ class Files:
             digest.update(of_file.digest())
         return f"source {digest.hexdigest()}"
 
+    def check_whole(self) -> None:
+        """Unpack what is compressed, as DuckDB takes a cut end of zstd for the end of the file.
+
+        raises: BadRecord: a file ends too early, is damaged, or is not compressed so
+        """
+        for path in self.paths:
+            if _is_packed(path):
+                for _ in unpacked(path):
+                    pass
+
+    @contextmanager
+    def with_plain_names(self) -> Iterator[Files]:
+        """The same files under names that DuckDB and Arrow take as they are.
+
+        They take paths of UTF-8 only, and DuckDB reads some characters of a path as a pattern,
+        where a backslash cannot be escaped. Such a file gets a link with a plain name meanwhile.
+        """
+        if all(map(_is_plain, self.paths)):
+            yield self
+            return
+        with TemporaryDirectory(prefix="txlog-") as folder:
+            paths = []
+            for number, path in enumerate(self.paths):
+                link = Path(folder, f"{number}{Path(path).suffix if _is_packed(path) else ''}")
+                link.symlink_to(path)
+                paths.append(str(link))
+            yield replace(self, paths=paths)
+
     def has_short_lines(self) -> bool:
         """Whether no line, or no row of csv, is longer than two blocks; False: perhaps not."""
         return all(map(self._has_short_lines, self.paths))
 
     def _has_short_lines(self, path: str) -> bool:
-        if path.endswith(_PACKED):
+        if _is_packed(path):
             return False
         with Path(path).open("rb") as file:
             while block := file.read(BLOCK_BYTES):
@@ -115,6 +148,19 @@ class Files:
         return True
 
 
+def _is_packed(path: str) -> bool:
+    return path.endswith(tuple(_PACKED))
+
+
+def _is_plain(path: str) -> bool:
+    """Whether a path is UTF-8 without what means something in a pattern of DuckDB."""
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        return False
+    return not set(path) & set("*?[]{}\\")
+
+
 @dataclass(frozen=True, slots=True)
 class CsvRows:
     """What an engine reads in csv files; digest: of all values, whatever the order of rows."""
@@ -122,6 +168,27 @@ class CsvRows:
     columns: list[str]
     rows: int
     digest: int
+
+
+def unpacked(path: str) -> Iterator[bytes]:
+    """The bytes of a file in blocks, unpacked as its suffix says.
+
+    raises: BadRecord: it ends too early, or cannot be unpacked
+    """
+    packed = _PACKED.get(Path(path).suffix)
+    with Path(path).open("rb") as file:
+        if packed is None:
+            while block := file.read(BLOCK_BYTES):
+                yield block
+            return
+        try:
+            with pa.CompressedInputStream(file, packed) as stream:
+                while block := stream.read(BLOCK_BYTES):
+                    yield block
+        except (OSError, pa.ArrowException) as error:
+            if is_of_handler(error):
+                raise
+            raise BadRecord(f"{path}: {error}", path=path) from error
 
 
 def files_of(

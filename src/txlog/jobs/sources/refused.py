@@ -7,17 +7,15 @@ read once more, by Python's csv module, up to the first line that is not a row.
 from __future__ import annotations
 
 import csv
-import gzip
 import io
-import json
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
-from typing import BinaryIO, Final, cast
+from typing import Any, BinaryIO, Final, cast
 
 from txlog.errors import BadRecord, SqlError
-from txlog.jobs.sources.loads import BASE64, Files, encoded
+from txlog.jobs.sources.loads import BASE64, Files, encoded, unpacked
+from txlog.text.grammar import json_failure
 
 _FIELD_BYTES_MAX: Final = 1 << 24  # as DuckDB is told: a line
 # Where the unhelpful part of a message begins: our statements, options, lines of the file.
@@ -58,10 +56,7 @@ def no_objects(source: Files, count: int) -> BadRecord:
 
 
 def _is_object(line: str) -> bool:
-    try:
-        return isinstance(json.loads(line), dict)
-    except ValueError:
-        return False
+    return json_failure(line.encode()) is None and line.lstrip(" \t\r\n").startswith("{")
 
 
 def _check_rows(source: Files, path: str, error: SqlError) -> None:
@@ -117,11 +112,26 @@ def _check_text(path: str, error: SqlError) -> None:
 
 
 def _opened(path: str) -> BinaryIO:
-    if path.endswith(".zst"):
-        return io.BytesIO()  # nothing here can decompress it
-    if path.endswith(".gz"):
-        return cast(BinaryIO, gzip.open(path, "rb"))
-    return Path(path).open("rb")
+    return cast(BinaryIO, io.BufferedReader(_Unpacked(path)))
+
+
+class _Unpacked(io.RawIOBase):
+    """The bytes of a file, unpacked; raises as `unpacked`."""
+
+    def __init__(self, path: str) -> None:
+        self._blocks = unpacked(path)
+        self._left = memoryview(b"")
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        if not self._left:
+            self._left = memoryview(next(self._blocks, b""))
+        wanted = memoryview(buffer)
+        size = min(len(wanted), len(self._left))
+        wanted[:size], self._left = self._left[:size], self._left[size:]
+        return size
 
 
 def _lines(path: str, file: BinaryIO) -> Iterator[str]:

@@ -130,6 +130,23 @@ def delete_topic(
     return draft.decision(answer, sync=True)
 
 
+def delete_unused(view: View, settings: Settings, now: Instant, number: int) -> Decision:
+    """Decide to delete a topic that nothing was stored in; nothing to do if it is gone.
+
+    raises: StillInUse (408): it has entries, a policy or a second schema, or as `delete_topic`
+    """
+    topic = view.catalog.topics.get(number)
+    if topic is None:
+        return Decision([])
+    states = [view.topic(one) for one in numbers(topic)]
+    is_used = any(
+        len(state.ledgers) > 1 or state.ledgers[0].entries or state.trimmed for state in states
+    )
+    if is_used or len(topic.schemas) > 1 or view.catalog.policies.get(number):
+        raise StillInUse(f"topic {TopicName.parse(topic.name).short} is used by others")
+    return delete_topic(view, settings, now, topic, force=False)
+
+
 def _complete(draft: Draft, partitions: list[int], gone: list[Participant]) -> None:
     """Add the end of every decided transaction that waits for nothing but what is deleted."""
     found = {

@@ -1,0 +1,53 @@
+"""Owns topics that a job makes for itself: if it fails, those that stayed unused go again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING
+
+from txlog.clock import Instant
+from txlog.engine.decide.draft import Decision
+from txlog.engine.decide.topics import deletion
+from txlog.engine.plan.lookup import topic as find_topic
+from txlog.engine.view.view import View
+from txlog.errors import TxlogError
+from txlog.ids import TopicName
+
+if TYPE_CHECKING:
+    from txlog.api.client import Client
+    from txlog.schemas.schema import Schema
+
+
+@contextmanager
+def created(client: Client, topics: Sequence[str], schema: Schema | None = None) -> Iterator[None]:
+    """Make topics that are missing, with one partition; if the block raises, delete those it made.
+
+    A topic stays if anything was stored in it, or if somebody has a subscription, an open
+    transaction or another schema there: it is no longer this job's alone.
+    raises: InvalidArgument, LimitExceeded, ReadOnlyStore; what the block raises
+    """
+    numbers: list[int] = []
+    try:
+        for name in topics:
+            if client.create_topic(name, 1, if_not_exists=True, schema=schema):
+                numbers.append(_number_of(client, TopicName.parse(name)))
+        yield
+    except BaseException:
+        for number in numbers:
+            with suppress(TxlogError):  # the first error is the cause
+                _delete_unused(client, number)
+        raise
+
+
+def _number_of(client: Client, name: TopicName) -> int:
+    return client._store.read(lambda view: find_topic(view, name).number)
+
+
+def _delete_unused(client: Client, number: int) -> None:
+    store = client._store
+
+    def decide(view: View, now: Instant) -> Decision:
+        return deletion.delete_unused(view, store.settings, now, number)
+
+    store.write(decide)
