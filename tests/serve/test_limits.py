@@ -35,7 +35,7 @@ def test_limits_are_given_by_name() -> None:
             Limits.parse("--limit", [text])
 
 
-def no_drop() -> None:
+def no_drop() -> bool:
     pytest.fail("a connection was dropped")
 
 
@@ -86,7 +86,11 @@ def test_who_has_not_said_who_it_is_keeps_nobody_out() -> None:
     seats, dropped = Seats(Limits(connecting=8, connections=2)), list[str]()
 
     def arrive(address: str, name: str) -> Seat:
-        return seats.arrive(address, lambda: dropped.append(name))
+        def drop() -> bool:
+            dropped.append(name)
+            return True
+
+        return seats.arrive(address, drop)
 
     for at in range(20):
         arrive("10.0.0.1", f"first {at}")
@@ -99,11 +103,23 @@ def test_who_has_not_said_who_it_is_keeps_nobody_out() -> None:
     good = [arrive(f"10.0.1.{at}", "good") for at in range(5)]
     assert "good" not in dropped  # those of the address with most go for it
     assert seats.waiting <= 8
+    assert not seats.is_full
     good[0].take(None)
     assert seats.count == 1
     good[0].leave()
     good[0].leave()
     assert seats.count == 0
+
+
+def test_a_client_is_not_dropped_while_the_server_is_late() -> None:
+    """Kills: a thousand clients that come again at once, of which most are dropped unread."""
+    seats = Seats(Limits(connecting=4))
+    for _ in range(4):
+        seats.arrive("10.0.0.1", lambda: False)
+    assert seats.is_full  # the listener takes no more for a moment
+    seats.arrive("10.0.0.2", no_drop)
+    assert seats.is_full
+    assert seats.waiting == 5
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import http.client
 import json
 import os
@@ -269,6 +270,22 @@ def test_sigterm_answers_what_came_and_stores_what_it_answered(store: str) -> No
     assert values == list(range(len(values)))
     assert receipts == list(range(len(receipts)))
     assert len(receipts) <= len(values)
+
+
+@pytest.mark.parametrize(("seconds", "code"), [(2, 10), (60, 0)])
+def test_a_call_that_waits_does_not_keep_the_server(store: str, seconds: int, code: int) -> None:
+    """Kills: SIGTERM that waits as long as a call of the store does, here for another process."""
+    options = ("--pulsar", "127.0.0.1:0", "--http", "off", "--limit", f"stop_timeout_ms={seconds}s")
+    with running(command(store, *options)) as server:
+        (pulsar,) = server.urls()
+        with Raw(pulsar) as raw, open(f"{store}/lock", "rb") as lock:
+            raw.ask("producer", "producer_success", topic="t", producer_id=1, producer_name="p")
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            raw.message("send", b"x", {"sequence_id": 0}, producer_id=1, sequence_id=0)
+            server.process.send_signal(signal.SIGTERM)
+            if code == 0:
+                fcntl.flock(lock, fcntl.LOCK_UN)
+            assert server.ended() == code
 
 
 def test_the_log_is_an_object_a_line(store: str, tmp_path: Path) -> None:

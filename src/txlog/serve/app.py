@@ -146,6 +146,8 @@ def _begin_to_end(seconds: float, give_up: Callable[[], object]) -> None:
 def _crashed(server: Server, what: dict[str, Any]) -> None:
     """What asyncio says of a task or callback that failed, without the data it failed at."""
     error = what.get("exception")
+    if isinstance(error, asyncio.CancelledError):  # a connection that was given up at the end
+        return
     name = type(error).__name__ if error is not None else ""
     server.service.tell("failed", {"class": name, "reason": str(what.get("message"))[:200]})
 

@@ -157,6 +157,10 @@ class Guard:
         """Whether the rules of the moment let a role do it."""
         return self._rules.policy.may(role, action, place)
 
+    def acts(self, role: str) -> bool:
+        """Whether a role may do more than look, anywhere."""
+        return self._rules.policy.acts(role)
+
     def is_superuser(self, role: str) -> bool:
         """Whether a role may do everything."""
         return role in self._rules.policy.superusers
@@ -242,6 +246,14 @@ class Caller:
         at = place_of(place) if isinstance(place, TopicName) else place
         return not self.has_expired and self._guard.may(self.role, action, at)
 
+    def check_any(self) -> None:
+        """Raises NotAllowed if it may neither produce nor consume anywhere."""
+        if self.has_expired:
+            raise NotAuthenticated("the token has expired", hint=_HINT)
+        if self.role is not None and self._guard is not None and not self._guard.acts(self.role):
+            reason = f"role {self.role} may neither produce nor consume anywhere"
+            raise NotAllowed(reason, role=self.role)
+
     def check(self, action: str, place: Place | TopicName) -> None:
         """Raises NotAllowed if it may not, NotAuthenticated if its token has expired."""
         if self.has_expired:
@@ -264,6 +276,11 @@ def number_of_role(role: str) -> int:
     digest = hashlib.sha256(role.encode()).digest()[:8]
     number = int.from_bytes(digest, "big") & ((1 << _ROLE_NUMBER_BITS) - 1)
     return _FIRST_ROLE_NUMBER + number
+
+
+def is_number_of_role(uid: int) -> bool:
+    """Whether an owner's number is that of a role, and of no user of Linux."""
+    return uid >= _FIRST_ROLE_NUMBER
 
 
 def role_of_certificate(certificate: Certificate, wanted: str) -> str | None:

@@ -94,6 +94,11 @@ class Policy:
             return any(one.reaches(place) if place else one.covers(place) for one in every)
         return any(one.covers(place) for of_action in {action, ADMIN} for one in of[of_action])
 
+    def acts(self, role: str) -> bool:
+        """True if a role may produce, consume or administer anything."""
+        of = self.rules.get(role, {})
+        return role in self.superusers or any(of.get(name) for name in (PRODUCE, CONSUME, ADMIN))
+
 
 def place_of(topic: TopicName) -> Place:
     """A topic as a place; its partitions are the same one."""

@@ -11,6 +11,7 @@ Contents:
     exposure    who may be listened to, and how
     limits      what clients may use at most
     service     the store and the options, for all listeners
+    shares      what a role may have of transactions, keys and topics
     systemd     sockets that are handed over, and READY
     tls         certificates
 """

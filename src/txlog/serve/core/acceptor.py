@@ -6,7 +6,8 @@ that a client which never begins one is counted by nobody.
     accept      a seat among those that have not said who they are (limits.Seats)
     TLS         within connect_timeout_ms, with the certificates of the moment
     protocol    gets the seat, and takes it once the client has said who it is
-    drop        the kernel ends the connection; whatever reads it sees the end, as of any client
+    drop        the kernel ends the connection; whatever reads it sees the end, as of any client.
+                Not while bytes of the client wait to be read: then it is the server that is late
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import Final
 
@@ -23,6 +25,8 @@ from txlog.serve.core.service import Service
 BACKLOG: Final = 1_024
 TOGETHER_MAX: Final = 64  # connections that are accepted in one turn of the loop
 PAUSE_SECONDS: Final = 0.1  # after the system had no descriptor or memory for one more
+FULL_SECONDS: Final = 0.005  # until those that came at once have been read
+GRACE_SECONDS: Final = 0.05  # for the answers of a client in a handshake
 CLOSE_SECONDS: Final = 5.0  # for the last words of TLS
 
 
@@ -66,33 +70,42 @@ class Acceptor:
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
             except OSError as error:  # no descriptor, or no memory
-                self._pause(listening, error)
+                self._lack(error)
+                self._pause(listening, PAUSE_SECONDS)
                 return
             accepted.setblocking(False)
-            seat = self._service.seats.arrive(host_of(peer), partial(self._drop, accepted, peer))
+            drop = partial(self._drop, accepted, peer, self._loop.time())
+            seat = self._service.seats.arrive(host_of(peer), drop)
             task = self._loop.create_task(self._begin(accepted, seat))
             self._beginning.add(task)
             task.add_done_callback(self._beginning.discard)
+            if self._service.seats.is_full:
+                self._pause(listening, FULL_SECONDS)
+                return
 
-    def _pause(self, listening: socket.socket, error: OSError) -> None:
-        """Accept nothing for a moment, and let one go that has not said who it is."""
+    def _lack(self, error: OSError) -> None:
+        """Let one go that has not said who it is, for its descriptor."""
         reason = f"a connection cannot be accepted: {error.strerror}"
         self._service.tell("failed", {"class": type(error).__name__, "reason": reason})
         self._service.seats.make_room()
+
+    def _pause(self, listening: socket.socket, seconds: float) -> None:
+        """Accept nothing for a moment; the kernel keeps those who come."""
         self._loop.remove_reader(listening)
-        self._loop.call_later(PAUSE_SECONDS, self._resume, listening)
+        self._loop.call_later(seconds, self._resume, listening)
 
     def _resume(self, listening: socket.socket) -> None:
         if not self._is_closed:
             self._loop.add_reader(listening, self._accept, listening)
 
-    def _drop(self, accepted: socket.socket, peer: object) -> None:
+    def _drop(self, accepted: socket.socket, peer: object, since: float) -> bool:
+        if self._loop.time() - since < GRACE_SECONDS or _has_bytes(accepted):
+            return False
         reason = "it has not said who it is, and others need the room"
         self._service.tell("dropped", {"peer": host_of(peer), "reason": reason})
-        try:
+        with suppress(OSError):  # it has ended already
             accepted.shutdown(socket.SHUT_RDWR)
-        except OSError:
-            return  # it has ended already
+        return True
 
     async def _begin(self, accepted: socket.socket, seat: Seat) -> None:
         """Make the connection; whoever serves it leaves the seat, unless TLS fails."""
@@ -113,3 +126,11 @@ class Acceptor:
             seat.leave()
             accepted.close()
             raise
+
+
+def _has_bytes(accepted: socket.socket) -> bool:
+    """Whether a client has sent bytes that nobody has read yet."""
+    try:
+        return bool(accepted.recv(1, socket.MSG_PEEK))
+    except OSError:  # nothing has come, or it has ended
+        return False

@@ -10,7 +10,8 @@ import ipaddress
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, fields
-from typing import Final
+from itertools import islice
+from typing import Final, NamedTuple
 
 from txlog.errors import InvalidArgument, LimitExceeded, TryAgain
 from txlog.ranges import parse_duration, parse_size
@@ -21,6 +22,7 @@ from txlog.suggest import suggestion
 FIRST_FRAME_BYTES_MAX: Final = 64 * KIB
 # A frame may take this much longer for each byte: slower is no client but an attack.
 FRAME_BYTES_PER_SECOND_MIN: Final = 256 * KIB
+DROPS_TRIED_MAX: Final = 8
 _COUNT_MAX: Final = 1_000_000
 _TOO_MANY: Final = 509
 
@@ -79,6 +81,29 @@ class Limits:
         return asdict(self)
 
 
+class Resource(NamedTuple):
+    """Something that all clients share.
+
+    name:    of its limit, or in words where the store has the bound
+    bound:   how much there is
+    counted: whose share is counted
+    answer:  what a client is told that has its share
+    """
+
+    name: str
+    bound: str
+    counted: str
+    answer: str
+
+
+RESOURCES: Final = (
+    Resource("connections", "2,000", "role", "509, HTTP 429; the connection ends"),
+    Resource("connecting", "500", "address", "nothing: the oldest connection ends"),
+    Resource("consumers_in_all", "20,000", "role, or connection without rules", "509"),
+    Resource("open transactions", "`txn_active_max` of the store", "role", "509"),
+    Resource("transaction keys", "100,000", "role", "509"),
+    Resource("topics", "100,000", "all roles together: seven eighths", "509, HTTP 429"),
+)
 # name of a unit -> (smallest, largest)
 _BOUNDS: Final[dict[str, tuple[int, int]]] = {
     "memory_bytes": (8 * MIB, 1_024 * GIB),
@@ -153,12 +178,12 @@ class Seat:
     """The place of one connection among those that are open; `leave` may be called repeatedly.
 
     network: where it comes from (network_of)
-    drop:    ends the connection
+    drop:    ends the connection; False: not yet, as it may just be about to say who it is
     """
 
     __slots__ = ("_seats", "drop", "holder", "is_taken", "network")
 
-    def __init__(self, seats: Seats, network: str, drop: Callable[[], object]) -> None:
+    def __init__(self, seats: Seats, network: str, drop: Callable[[], bool]) -> None:
         self._seats, self.network, self.drop = seats, network, drop
         self.holder: str | None = None
         self.is_taken = False
@@ -184,28 +209,32 @@ class Seats:
     client out. Without room the oldest of them goes: a client says who it is within milliseconds.
     The one that goes is of the same address, if that has its share; else of the address with most.
 
-    count: of the connections that have said who they are
+    count:   of the connections that have said who they are
+    waiting: of the others
+    is_full: nothing could be dropped for the last one that came: take no more for a moment
     """
 
-    __slots__ = ("_by_network", "_by_role", "_limits", "_waiting", "count", "waiting")
+    __slots__ = ("_by_network", "_by_role", "_limits", "_waiting", "count", "is_full", "waiting")
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
         self._by_network, self._by_role = Counter[str](), Counter[str]()
         self._waiting: dict[str, dict[Seat, None]] = {}  # the oldest first
         self.count = self.waiting = 0
+        self.is_full = False
 
-    def arrive(self, address: str, drop: Callable[[], object]) -> Seat:
+    def arrive(self, address: str, drop: Callable[[], bool]) -> Seat:
         """Count a connection that was accepted; another one may have to go for it.
 
-        drop: ends it
+        drop: see Seat
         """
         network, limit = network_of(address), self._limits.connecting
         own = len(self._waiting.get(network, ()))
-        if own and not has_share(own, self.waiting, limit):
-            self._drop(network)
-        elif self.waiting >= limit:
-            self.make_room()
+        self.is_full = own > 0 and not has_share(own, self.waiting, limit)
+        if self.is_full:
+            self.is_full = not self._drop(network)
+        while self.waiting >= limit and not self.is_full:
+            self.is_full = not self.make_room()
         seat = Seat(self, network, drop)
         self._waiting.setdefault(network, {})[seat] = None
         self.waiting += 1
@@ -215,13 +244,15 @@ class Seats:
         """Drop the oldest that has not said who it is, of the address with most; False: none."""
         if not self._waiting:
             return False
-        self._drop(max(self._waiting, key=lambda network: len(self._waiting[network])))
-        return True
+        return self._drop(max(self._waiting, key=lambda network: len(self._waiting[network])))
 
-    def _drop(self, network: str) -> None:
-        seat = next(iter(self._waiting[network]))
-        seat.leave()
-        seat.drop()
+    def _drop(self, network: str) -> bool:
+        """Drop one of the oldest of an address; False: none of them is to be dropped yet."""
+        for seat in list(islice(self._waiting[network], DROPS_TRIED_MAX)):
+            if seat.drop():
+                seat.leave()
+                return True
+        return False
 
     def _take(self, seat: Seat, role: str | None, *, is_bounded: bool) -> None:
         limits, network = self._limits, seat.network
@@ -276,6 +307,37 @@ class Seats:
             del self._waiting[seat.network]
 
 
+class Pool:
+    """How many of one thing all clients have, and how many each holder has."""
+
+    __slots__ = ("_of", "_what", "limit", "used")
+
+    def __init__(self, what: str, limit: int) -> None:
+        """what: the thing, in the plural"""
+        self._what, self.limit = what, limit
+        self._of = Counter[str]()
+        self.used = 0
+
+    def take(self, holder: str, *, is_bounded: bool = True) -> None:
+        """One more.
+
+        is_bounded: the holder has only its share
+        raises:     TryAgain (509)
+        """
+        own = self._of[holder]
+        if self.used >= self.limit:
+            raise too_many(self._what, self.limit)
+        if is_bounded and not has_share(own, self.used, self.limit):
+            raise too_many(f"{self._what} of {holder}", own)
+        self._of[holder] += 1
+        self.used += 1
+
+    def give(self, holder: str) -> None:
+        """One less; a holder without any is forgotten."""
+        self.used -= 1
+        self._of[holder] -= 1
+        if not self._of[holder]:
+            del self._of[holder]
 class Pace:
     """How much may be read in a second: a bucket that fills with time, and holds one second."""
 

@@ -20,7 +20,7 @@ from txlog.serve.core.address import Address
 from txlog.serve.core.authority import Authority
 from txlog.serve.core.budget import Backlog, MemoryBudget
 from txlog.serve.core.exposure import listening
-from txlog.serve.core.limits import Limits, Seats
+from txlog.serve.core.limits import Limits, Pool, Seats
 from txlog.serve.core.tls import Tls
 
 Tell = Callable[[str, Mapping[str, object]], object]
@@ -78,6 +78,7 @@ class Service:
     store:     the same for calls within `client.run`, and for what is in memory
     authority: who may do what
     seats, budget: what clients have of the limits, all listeners together
+    consumers: of all clients of Pulsar's protocol; each holds a lock file
     backlog:   what was sent to clients who do not take it: at most a quarter of the budget
     urls:      where each listener listens, by its name, once it does
     publishers: those of stock clients, in the moment
@@ -93,6 +94,7 @@ class Service:
         self.publishers: Callable[[], list[Publisher]] = list
         self.seats = Seats(options.limits)
         self.budget = MemoryBudget(options.limits.memory_bytes)
+        self.consumers = Pool("consumers", options.limits.consumers_in_all)
         self.backlog = Backlog(options.limits.memory_bytes // 4)
         self._loop = asyncio.get_running_loop()
 

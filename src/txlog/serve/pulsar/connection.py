@@ -168,6 +168,11 @@ class Connection:
         owner = None if self.caller is None else self.caller.owner
         return (owner or self.service.store._store.disk.owner())[0]
 
+    @property
+    def holder(self) -> str:
+        """Whose share it takes: that of its role, or its own without rules."""
+        return f"this connection from {self.peer}" if self.role is None else f"role {self.role}"
+
     def login(self, method: str, data: bytes) -> Login:
         """What it shows to say who it is."""
         return Login(method, data, self._writer.get_extra_info("ssl_object"))
@@ -325,6 +330,11 @@ class Connection:
         self.service.authority.check(self.caller, action, topic)
         if self.service.authority.guard is not None:
             self._granted.add((action, topic))
+
+    def may_any(self) -> None:
+        """Raises NotAllowed unless this client may produce or consume somewhere."""
+        if self.caller is not None:
+            self.caller.check_any()
 
     def judge_again(self) -> None:
         """End it if it would not be let in again, or may not do what it has been doing."""

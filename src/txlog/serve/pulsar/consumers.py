@@ -91,6 +91,7 @@ class Room:
         found = self.consumers.pop(number, None)
         if found is None:
             return
+        self.connection.service.consumers.give(self.connection.holder)
         wire, member = found
         if set(member.wires) <= {wire.partition}:
             for key in [key for key, one in self.members.items() if one is member]:
@@ -143,19 +144,30 @@ async def subscribe(connection: Connection, body: Proto, rest: memoryview) -> No
     async with room.joining:  # so that those who come at once are counted, too
         if len(room.consumers) >= most:
             raise too_many("consumers on this connection", most)
-        if body.durable:
-            key = (topic.name, body.subscription, kind, body.consumer_name)
-            member = room.members.get(key)
-            if member is None or partition in member.wires:
-                member = await _durable(connection, topic, body, kind)
-                room.members[key] = member
-        else:
-            member = await _in_memory(connection, topic, wire, body)
+        pool, caller = connection.service.consumers, connection.caller
+        pool.take(connection.holder, is_bounded=caller is None or not caller.is_superuser)
+        try:
+            member = await _joined(room, topic, wire, body)
+        except BaseException:  # cancelled, too: nobody else gives it back
+            pool.give(connection.holder)
+            raise
         room.consumers[body.consumer_id] = (wire, member)
         member.begin(wire)
     connection.send("success", request_id=body.request_id)
     if kind in ("exclusive", "failover"):
         await member.tell_active()
+
+
+async def _joined(room: Room, topic: Topic, wire: Wire, body: Proto) -> Member:
+    """The member that a new consumer gets its messages from."""
+    if not body.durable:
+        return await _in_memory(room.connection, topic, wire, body)
+    kind = KINDS[body.subType]
+    key = (topic.name, body.subscription, kind, body.consumer_name)
+    member = room.members.get(key)
+    if member is None or wire.partition in member.wires:
+        member = room.members[key] = await _durable(room.connection, topic, body, kind)
+    return member
 
 
 async def _durable(connection: Connection, topic: Topic, body: Proto, kind: str) -> Member:

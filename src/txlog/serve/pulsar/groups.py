@@ -29,8 +29,9 @@ from txlog.engine.plan.lookup import topic as find_topic
 from txlog.engine.store.appender import Call
 from txlog.engine.store.sweeper import is_sweep_due
 from txlog.engine.upkeep.delayed.buckets import tend_due
-from txlog.errors import OutcomeUnknown, TxlogError
+from txlog.errors import OutcomeUnknown, TryAgain, TxlogError
 from txlog.ids import TopicName, TxnId
+from txlog.serve.core.shares import OpenTxns
 from txlog.serve.pulsar.sends import Sends, Stored, Turn, written
 
 if TYPE_CHECKING:
@@ -214,12 +215,13 @@ def _taken(waiting: list[T]) -> list[T]:
 def _done(group: _Group, client: Client) -> _Outcome:
     """Do a group; what is not in an open transaction is durable when it returns."""
     store = client._store
-    begins = [(one, one.call(store)) for one, _ in group.begins]
+    begins = _allowed(store, [one for one, _ in group.begins])
     ends = [(one, one.call(store)) for one, _ in group.ends]
     in_order = sorted(ends, key=_id_of)
     sends: list[Stored] | Exception
     try:
-        first, last = [call for _, call in begins], [call for _, call in in_order]
+        first = [call for _, call in begins if not call.done]
+        last = [call for _, call in in_order]
         sends = written(store, group.turns, first, last)
         tend_due(store)
     except Exception as error:
@@ -233,6 +235,19 @@ def _done(group: _Group, client: Client) -> _Outcome:
         [one.answer(call) for one, call in ends],
         _answers(store, [one for one, _ in group.questions]),
     )
+
+
+def _allowed(store: Store, begins: list[Begin]) -> list[tuple[Begin, Call]]:
+    """The calls of begins; those beyond the share of their role have ended with the refusal."""
+    calls = [(begin, begin.call(store)) for begin in begins]
+    open_txns = OpenTxns(store, COORDINATOR, len(begins)) if begins else None
+    for begin, call in calls:
+        assert open_txns is not None
+        try:
+            open_txns.take(begin.new.owner)
+        except TryAgain as error:
+            call.end(error)
+    return calls
 
 
 def _id_of(end: tuple[End, Call]) -> TxnId:

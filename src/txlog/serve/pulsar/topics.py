@@ -21,6 +21,7 @@ from txlog.engine.plan.lookup import topic as find_topic
 from txlog.errors import TopicNotFound, TxlogError
 from txlog.ids import TopicName
 from txlog.serve.core.authority import ADMIN, CONSUME, PRODUCE
+from txlog.serve.core.shares import check_topic
 from txlog.serve.pulsar.connection import Connection, Handler
 from txlog.serve.pulsar.failure import error_of, text_of
 from txlog.serve.pulsar.messages import Proto
@@ -64,6 +65,7 @@ def in_use(client: Client, name: TopicName, creates: bool) -> Topic:
     except TopicNotFound:
         if not creates or name.partition is not None:
             raise
+    check_topic(client)
     count = client.settings.default_num_partitions
     client.create_topic(name.full, count, if_not_exists=True)
     return found(client, name)

@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, Any, Final
 from txlog.errors import CoordinatorNotFound, InvalidArgument, TxlogError
 from txlog.ids import TxnId
 from txlog.serve.core.authority import CONSUME, PRODUCE
+from txlog.serve.core.shares import OpenTxns, check_key
 from txlog.serve.pulsar.connection import Connection, Handler
 from txlog.serve.pulsar.failure import error_of, text_of
 from txlog.serve.pulsar.groups import COORDINATOR, Answer, Begin, End, Question, Told
@@ -39,6 +40,9 @@ from txlog.serve.pulsar.wire import txn_frame
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from txlog.api.client import Client
+    from txlog.rows.transactions import KeyConnected, TransactionBegun
 
 _COMMIT: Final = 0  # of TxnAction
 _ROOM: Final = "transactions"
@@ -88,8 +92,14 @@ async def connect(connection: Connection, body: Proto, rest: memoryview) -> None
     try:
         _check(body.tc_id)
         if body.HasField("transaction_key"):
+            connection.may_any()
             key = body.transaction_key
-            taken = await connection.client.run(lambda client: client.connect(key, body.epoch))
+
+            def take(client: Client) -> KeyConnected:
+                check_key(client, key)
+                return client.connect(key, body.epoch)
+
+            taken = await connection.client.run(take)
             epoch = taken["epoch"]
             connection.rooms[_ROOM] = (key, epoch)
     except TxlogError as error:
@@ -105,6 +115,7 @@ def new(connection: Connection, body: Proto, rest: memoryview) -> Coroutine[Any,
 
     def want(told: Told) -> None:
         _check(body.tc_id)
+        connection.may_any()
         made = connection.service.store._new(body.txn_ttl_seconds or None, COORDINATOR)
         connection.listener.wanted.begin(Begin(made), told)
 
@@ -116,10 +127,14 @@ async def _new_of_key(connection: Connection, body: Proto) -> None:
     name, (key, epoch) = "newTxnResponse", connection.rooms[_ROOM]
     try:
         _check(body.tc_id)
+        connection.may_any()
         timeout_ms = body.txn_ttl_seconds or None
-        begun = await connection.client.run(
-            lambda client: client.begin(timeout_ms, key=key, epoch=epoch)
-        )
+
+        def begin(client: Client) -> TransactionBegun:
+            OpenTxns(client._store, check_key(client, key), 1).take(client._disk.owner())
+            return client.begin(timeout_ms, key=key, epoch=epoch)
+
+        begun = await connection.client.run(begin)
     except TxlogError as error:
         _refused(connection, name, body, error)
     else:

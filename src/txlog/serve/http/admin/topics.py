@@ -14,6 +14,7 @@ from txlog.ids import TopicName
 from txlog.ranges import Bound, Range
 from txlog.rows.topics import TopicDescription
 from txlog.serve.core.service import Publisher
+from txlog.serve.core.shares import check_topic
 from txlog.serve.http.admin.places import as_pulsar
 from txlog.serve.http.admin.store import full
 from txlog.serve.http.core.declared import ADMIN, CONSUME, LOOK, Declared, integer, members
@@ -39,12 +40,14 @@ endpoint = Declared()
 def create_topic(client: Client, topic: TopicName, body: object = None) -> None:
     """Create a topic that is not partitioned; properties are refused, a shadow's source, too."""
     _bare(members(body))
+    check_topic(client)
     client.create_topic(topic.full)
 
 
 @endpoint("PUT", f"{TOPIC}/partitions", ADMIN)
 def create_partitioned_topic(client: Client, topic: TopicName, body: object) -> None:
     """Create a topic with partitions; the body is their number, or {partitions, properties}."""
+    check_topic(client)
     client.create_topic(topic.full, _partitions(body))
 
 

@@ -23,6 +23,7 @@ from txlog.serve.core.budget import Hold, MemoryBudget, Share
 from txlog.serve.core.exposure import is_every_address
 from txlog.serve.core.limits import Limits
 from txlog.serve.core.service import Publisher
+from txlog.serve.core.shares import check_topic
 from txlog.serve.http.core.declared import CONSUME, PRODUCE, Action, topic_in
 from txlog.serve.http.core.rates import Rates
 
@@ -197,6 +198,7 @@ class Serving:
             try:
                 await self.client.describe_topic(topic.full)
             except TopicNotFound:
+                await self.client.run(check_topic)
                 await self.client.create_topic(topic.full, if_not_exists=True)
 
     async def until_ended(

@@ -1,0 +1,269 @@
+"""Shares: whoever takes all that is to be had of something leaves some of it for others."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import jwt
+import pytest
+
+import txlog
+from tests.serve.siege import Served, Wire, serving
+from txlog.errors import TryAgain
+from txlog.serve.auth.guard import number_of_role
+from txlog.serve.core import acceptor, shares
+from txlog.serve.core.limits import RESOURCES, Limits, Pool
+from txlog.serve.pulsar.messages import ERRORS
+
+pytestmark = pytest.mark.usefixtures("quick_disk")
+SECRET = bytes(range(32))
+TOPIC = "persistent://acme/shop/orders"
+RULES = """
+superusers = ["boss"]
+[tokens]
+secret_key = "secret.key"
+[roles.nothing]
+look = ["*"]
+[roles.hog]
+produce = ["acme/shop/*"]
+consume = ["acme/shop/*"]
+[roles.other]
+produce = ["acme/shop/*"]
+consume = ["acme/shop/*"]
+"""
+SMALL = Limits(
+    connections=8, connections_per_address=8, connecting=4, consumers=9, consumers_in_all=8
+)
+
+
+def token(role: str) -> dict[str, Any]:
+    return {"auth_method_name": "token", "auth_data": jwt.encode({"sub": role}, SECRET).encode()}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "secret.key").write_bytes(SECRET)
+    return tmp_path
+
+
+async def begun(client: Wire) -> str:
+    """Begin a transaction; returns why not, or nothing."""
+    answer = await client.ask("newTxn", request_id=1, tc_id=0, txn_ttl_seconds=60_000)
+    return str(answer.message)
+
+
+async def keyed(client: Wire, key: str) -> str:
+    """Take a transaction key; returns why not, or nothing."""
+    name = "tcClientConnectRequest"
+    answer = await client.ask(name, request_id=1, tc_id=0, transaction_key=key, epoch=-1)
+    return str(answer.message)
+
+
+async def subscribed(client: Wire, number: int) -> str:
+    """Open a consumer; returns why not, or nothing."""
+    name = f"s{number}"
+    kind = {"subType": 1, "consumer_id": number}
+    answer = await client.ask("subscribe", topic=TOPIC, subscription=name, request_id=1, **kind)
+    return str(getattr(answer, "message", ""))
+
+
+def test_a_role_without_a_right_begins_nothing(folder: Path) -> None:
+    """Kills: a token that may do nothing, and opens all transactions that the store allows."""
+
+    async def program(served: Served) -> None:
+        client = await served.connected(**token("nothing"))
+        for answer in (await begun(client), await keyed(client, "k")):
+            assert "role nothing may neither produce nor consume anywhere (TXL-406)" in answer
+
+    serving(folder, program, rules=RULES)
+
+
+def test_a_role_leaves_transactions_for_others(folder: Path) -> None:
+    txlog.init(str(folder / "store"), durability="os", free_bytes_min=0, txn_active_max=8)
+
+    async def program(served: Served) -> None:
+        hog, other, boss = [
+            await served.connected(**token(role)) for role in ("hog", "other", "boss")
+        ]
+        answers = [await begun(hog) for _ in range(6)]
+        assert answers[:4] == [""] * 4
+        assert all("4 open transactions of role hog" in one for one in answers[4:])
+        assert [await begun(other) for _ in range(2)] == [""] * 2
+        assert [await begun(boss) for _ in range(2)] == [""] * 2
+        assert "txn_active_max" in await begun(boss)
+
+    serving(folder, program, rules=RULES)
+
+
+def test_begins_that_come_together_are_counted_one_by_one(folder: Path) -> None:
+    """Kills: a share that is looked at once for a group of begins."""
+    txlog.init(str(folder / "store"), durability="os", free_bytes_min=0, txn_active_max=100)
+
+    async def program(served: Served) -> None:
+        hog = await served.connected(**token("hog"))
+        for number in range(80):
+            hog.send("newTxn", request_id=number, tc_id=0, txn_ttl_seconds=60_000)
+        answers = [(await hog.answer()).newTxnResponse for _ in range(80)]
+        assert sum(not one.HasField("error") for one in answers) == 50
+
+    serving(folder, program, rules=RULES)
+
+
+def test_a_role_leaves_keys_for_others(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shares, "KEYS_MAX", 8)
+
+    async def program(served: Served) -> None:
+        hog, other = [await served.connected(**token(role)) for role in ("hog", "other")]
+        answers = [await keyed(hog, f"k{number}") for number in range(6)]
+        assert answers[:4] == [""] * 4
+        assert all("4 transaction keys of role hog" in one for one in answers[4:])
+        assert await keyed(hog, "k0") == ""  # one that it has
+        assert await keyed(other, "k0") == ""
+
+    serving(folder, program, rules=RULES)
+
+
+def test_a_role_leaves_topics_for_others(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shares, "TOPICS_MAX", 4)
+    monkeypatch.setattr(shares, "TOPICS_KEPT", 2)
+
+    async def program(served: Served) -> None:
+        hog, boss = [await served.connected(**token(role)) for role in ("hog", "boss")]
+
+        async def produced(client: Wire, at: int) -> str:
+            answer = await client.ask(
+                "producer", topic=f"{TOPIC}{at}", producer_id=at, request_id=1
+            )
+            return str(getattr(answer, "message", ""))
+
+        assert [await produced(hog, at) for at in range(2)] == [""] * 2
+        assert "roles may make no more (TXL-509)" in await produced(hog, 3)
+        assert await produced(boss, 4) == ""
+        assert await produced(hog, 4) == ""  # it is there
+
+    serving(folder, program, rules=RULES)
+
+
+def test_a_pool_gives_back_what_was_taken() -> None:
+    pool = Pool("things", 8)
+    for _ in range(4):
+        pool.take("a")
+    with pytest.raises(TryAgain, match="4 things of a"):
+        pool.take("a")
+    for _ in range(4):
+        pool.take("boss", is_bounded=False)
+    with pytest.raises(TryAgain, match="8 things"):
+        pool.take("b")
+    for name in ("a", "boss"):
+        for _ in range(4):
+            pool.give(name)
+    assert (pool.used, len(pool._of)) == (0, 0)
+
+
+# --- the table of what all share -------------------------------------------------------------
+
+Exceed = Callable[[Served], Awaitable[None]]
+
+
+async def _connections(served: Served) -> None:
+    for _ in range(4):
+        await served.connected(**token("hog"))
+    refused = await served.client()
+    refused.send("connect", client_version="x", protocol_version=19, **token("hog"))
+    answer = await refused.answer()
+    assert answer.error.error == ERRORS["TooManyRequests"]
+    assert await refused.is_ended()
+    by = token("hog")["auth_data"].decode()
+    head = f"GET /topics/persistent/acme/shop/x HTTP/1.1\nHost: a\nAuthorization: Bearer {by}\n\n"
+    assert (await served.request(head))[0] == 429
+    assert await (await served.connected(**token("other"))).ask("ping") is not None
+
+
+async def _connecting(served: Served) -> None:
+    silent = [await served.client() for _ in range(9)]
+    other = await served.connected(**token("other"))
+    assert await other.ask("ping") is not None
+    assert await silent[0].is_ended()
+    assert "others need the room" in str(served.told)
+
+
+async def _consumers(served: Served) -> None:
+    hog, other = [await served.connected(**token(role)) for role in ("hog", "other")]
+    answers = [await subscribed(hog, number) for number in range(5)]
+    assert answers[:4] == [""] * 4
+    assert "4 consumers of role hog" in answers[4]
+    assert await subscribed(other, 9) == ""
+    assert (await hog.ask("close_consumer", consumer_id=0, request_id=1)).request_id == 1
+    assert await subscribed(hog, 0) == ""
+    hog.close()
+    while served.service.consumers.used > 1:
+        assert await other.ask("ping") is not None
+
+
+async def _transactions(served: Served) -> None:
+    hog, other = [await served.connected(**token(role)) for role in ("hog", "other")]
+    while not (answer := await begun(hog)):
+        pass
+    assert "TXL-509" in answer
+    assert await begun(other) == ""
+
+
+async def _keys(served: Served) -> None:
+    hog, other = [await served.connected(**token(role)) for role in ("hog", "other")]
+    number = 0
+    while not (answer := await keyed(hog, f"k{number}")):
+        number += 1
+    assert "TXL-509" in answer
+    assert await keyed(other, "k") == ""
+
+
+async def _topics(served: Served) -> None:
+    hog, boss = [await served.connected(**token(role)) for role in ("hog", "boss")]
+    answers = []
+    for client, at in ((hog, 0), (hog, 1), (hog, 2), (boss, 3)):
+        made = await client.ask("producer", topic=f"{TOPIC}{at}", producer_id=at, request_id=1)
+        answers.append(str(getattr(made, "message", "")))
+    assert answers[0] == answers[1] == answers[3] == ""
+    assert "TXL-509" in answers[2]
+
+
+EXCEED: dict[str, Exceed] = {
+    "connections": _connections,
+    "connecting": _connecting,
+    "consumers_in_all": _consumers,
+    "open transactions": _transactions,
+    "transaction keys": _keys,
+    "topics": _topics,
+}
+
+
+def test_every_resource_of_the_table_is_exceeded_here() -> None:
+    assert {one.name for one in RESOURCES} == set(EXCEED)
+
+
+@pytest.mark.parametrize("name", EXCEED)
+def test_who_exceeds_a_limit_is_told_and_others_go_on(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """Each is told as the table says, and another role still gets what it asks for."""
+    txlog.init(str(folder / "store"), durability="os", free_bytes_min=0, txn_active_max=8)
+    monkeypatch.setattr(shares, "KEYS_MAX", 8)
+    monkeypatch.setattr(shares, "TOPICS_MAX", 4)
+    monkeypatch.setattr(shares, "TOPICS_KEPT", 2)
+    monkeypatch.setattr(acceptor, "GRACE_SECONDS", 0.0)
+    serving(folder, EXCEED[name], rules=RULES, limits=SMALL)
+
+
+def test_the_guide_has_the_table() -> None:
+    """docs/serve.md says what all share as the program has it."""
+    text = (Path(__file__).parents[2] / "docs" / "serve.md").read_text()
+    rows = re.findall(r"^\| `?([a-z_ ]+)`? \| ([^|]+) \| ([^|]+) \| ([^|]+) \|$", text, re.M)
+    listed = {(one.name, one.bound, one.counted, one.answer) for one in RESOURCES}
+    assert listed <= {tuple(cell.strip() for cell in row) for row in rows}
+
+
+def test_numbers_of_roles_are_told_from_users() -> None:
+    assert number_of_role("hog") >= 1 << 32
