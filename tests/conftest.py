@@ -37,6 +37,9 @@ if os.environ.pop("PYTHONDONTWRITEBYTECODE", ""):
         tempfile.gettempdir(), f"txlog-bytecode-{os.getuid()}"
     )
 
+# Confirmed places are recorded there, and a test must not add to those of whoever runs it.
+os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="txlog-state-")
+
 # What .ci/run has installed: a test that does not find it says so, and is not skipped.
 PROMISED = frozenset(os.environ.pop("TESTS_NEED", "").split())
 

@@ -25,6 +25,7 @@ VARIABLES: Final[dict[str, str]] = {
     "COLUMNS": "width of tables on a terminal; also TERMINAL_WIDTH",
     "XDG_CONFIG_HOME": "where txlog/config.toml is (~/.config)",
     "XDG_CACHE_HOME": "where txlog/ keeps what Spark starts with and can be recreated (~/.cache)",
+    "XDG_STATE_HOME": "where txlog/places records where files were offloaded (~/.local/state)",
     "XDG_DATA_HOME": "where completions and man pages are installed (~/.local/share)",
     "PAGER": "shows help topics and man pages on a terminal (less)",
     "JAVA_HOME": "the Java of Spark jobs; PYSPARK_PYTHON: their Python",

@@ -223,8 +223,22 @@ def size_of(far: str) -> int:
         file.close()
 
 
-def delete(far: str) -> None:
-    """Remove a file; harmless when it is gone. Raises DiskFailed."""
+def delete(place: str, far: str) -> None:
+    """Remove a file of a place; harmless when it is gone. No link is followed below the place.
+
+    raises: DiskFailed, Corruption
+    """
+    if place.startswith("file://"):
+        base, _, uuid = place[len("file://") :].rpartition("/")
+        try:
+            disk = PosixDisk(base or "/")
+        except StoreNotFound:  # of a mount that is not there, nothing is
+            return
+        try:
+            disk.unlink(f"{uuid}{far[len(place) :]}")
+        finally:
+            disk.close()
+        return
     filesystem, path = located(far)
     try:
         with _mapped("remove", far):

@@ -72,6 +72,41 @@ def _flush_directory(directory: Path) -> None:
         os.close(number)
 
 
+def state_home() -> str | None:
+    """Where a user's programs keep their state: $XDG_STATE_HOME, or ~/.local/state; None: nowhere.
+
+    The standard says to ignore a relative path.
+    """
+    named = os.environ.get("XDG_STATE_HOME", "")
+    home = os.path.expanduser("~")
+    if os.path.isabs(named):
+        return named
+    return f"{home}/.local/state" if os.path.isabs(home) else None
+
+
+def real_path(path: str) -> str:
+    """A path without links."""
+    return os.path.realpath(path)
+
+
+def read_file(path: str, bytes_max: int) -> bytes | None:
+    """The bytes of a file of this user; None without one, or for one that is larger or another's.
+
+    raises: DiskFailed
+    """
+    try:
+        number = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+        with os.fdopen(number, "rb") as file:
+            if os.fstat(file.fileno()).st_uid not in (os.geteuid(), 0):
+                return None
+            data = file.read(bytes_max + 1)
+    except (FileNotFoundError, NotADirectoryError, PermissionError):
+        return None
+    except OSError as error:
+        raise _failure(error, path) from error
+    return data if len(data) <= bytes_max else None
+
+
 def remove_files(paths: Iterable[str]) -> None:
     """Remove those files that exist, and flush their directories.
 

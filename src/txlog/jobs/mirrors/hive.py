@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Final
 
@@ -13,6 +14,7 @@ from txlog.errors import NotAllowed
 from txlog.jobs.mirrors.table import Added, Label, check_ours
 
 STATE: Final = "_txlog-mirror.json"
+_COMING: Final = re.compile(r"day=[^/]+/[^/]+\.parquet")
 
 
 class Table:
@@ -30,6 +32,8 @@ class Table:
             label, lsn = str(found["mirror"]), int(found["lsn"])
             coming, goal = [str(one) for one in found["coming"]], int(found["goal"])
             self._record = int(found.get("record", 0))
+            if not all(map(_COMING.fullmatch, coming)):
+                raise ValueError("it names files that are none of a mirror")
         except FileNotFoundError:
             check_ours(self._place)
             return 0

@@ -51,7 +51,12 @@ from txlog.engine.store.store import MAINTENANCE_PATH, Store
 from txlog.engine.upkeep.changes import log as changelog
 from txlog.engine.upkeep.changes import rows as changes
 from txlog.engine.upkeep.checkpoint import history
-from txlog.engine.upkeep.checkpoint.unlinking import STATE_DIR, needed_before, unlink_free
+from txlog.engine.upkeep.checkpoint.unlinking import (
+    STATE_DIR,
+    needed_before,
+    removable,
+    unlink_free,
+)
 from txlog.engine.view.paths import Place, part_path, place_dir, place_of
 from txlog.engine.view.view import FOLDS, STATE_HEAD, STATE_MAGIC, Origin, View, dump_bytes, made
 from txlog.errors import Corruption, MissingFile, StoreFull, TxlogError
@@ -463,7 +468,9 @@ def _expired(
     """
     full = store.disk.free_bytes() < store.settings.free_bytes_min
     grace = 0 if full else store.settings.reader_grace_ms
+    dropped_far = [path for path, _ in manifest.dropped if is_far(path)]
     far = far and not store.disk.exists(COPIED)
+    removed_far = {path for _, path in removable(store, dropped_far)} if far else set[str]()
     is_free = pinned(store.disk, store.identity.salt)
     spared = needed_before(store.disk, store.identity.salt, manifest)
     keep = [
@@ -471,7 +478,7 @@ def _expired(
         for path, since in manifest.dropped
         if now_ms - since < grace
         or not is_free(path)
-        or (is_far(path) and not far)
+        or (is_far(path) and path not in removed_far)
         or (path in spared and (not full or path.startswith(STATE_DIR)))
     ]
     kept = {path for path, _ in keep}

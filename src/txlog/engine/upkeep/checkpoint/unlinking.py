@@ -12,24 +12,28 @@ from collections.abc import Iterable
 from txlog.engine.storage import remote
 from txlog.engine.storage.disk.protocol import Disk
 from txlog.engine.storage.manifest import Manifest, generations, read_manifest
+from txlog.engine.store.confirmed import HINT, confirmed, place_in
 from txlog.engine.store.pins import unpinned
 from txlog.engine.store.store import Store
-from txlog.errors import DiskFailed, IntegrityError, MissingFile, TxlogError
+from txlog.errors import Corruption, DiskFailed, IntegrityError, MissingFile, TxlogError
 
 SIDECAR_DIR = "/_txnlog/"
 STATE_DIR = "state/"
 
 
 def unlink_free(store: Store, paths: Iterable[str]) -> int:
-    """Remove what no reader has pinned; returns the bytes."""
+    """Remove what no reader has pinned; returns the bytes.
+
+    Files outside the store go only from places that this user has confirmed (store/confirmed).
+    """
     disk, salt, timeout_ms = store.disk, store.identity.salt, store.lock_timeout_ms
-    freed = 0
-    near: list[str] = []
+    near, far = list[str](), list[str]()
     for path in paths:
         if remote.is_far(path):
-            freed += _remove_far(store, path)
+            far.append(path)
         elif disk.exists(path):
             near.append(path)
+    freed = sum(_remove_far(store, place, path) for place, path in removable(store, far))
     if near:
         with unpinned(disk, salt, timeout_ms) as is_free:
             for path in filter(is_free, near):
@@ -44,16 +48,35 @@ def unlink_free(store: Store, paths: Iterable[str]) -> int:
     return freed
 
 
-def _remove_far(store: Store, path: str) -> int:
+def removable(store: Store, far: list[str]) -> list[tuple[str, str]]:
+    """Of files outside the store those that may be removed, each with its place.
+
+    The others are reported: the store names them, and this user has confirmed no such place.
+    """
+    if not far:
+        return []
+    places, uuid = confirmed(store), store.identity.uuid
+    found = [(place_in(places, uuid, path), path) for path in far]
+    left = [path for place, path in found if place is None]
+    if left:
+        more = "" if len(left) == 1 else f" and {len(left) - 1} more"
+        store.reports.append(
+            f"{remote.without_options(left[0])}{more} stay: this user has not offloaded from this"
+            f" store to there; {HINT}"
+        )
+    return [(place, path) for place, path in found if place is not None]
+
+
+def _remove_far(store: Store, place: str, path: str) -> int:
     try:
         size = remote.size_of(path)
         with unpinned(store.disk, store.identity.salt, store.lock_timeout_ms) as is_free:
             if is_free(path):
-                remote.delete(path)
+                remote.delete(place, path)
                 return size
     except MissingFile:
         pass
-    except DiskFailed as error:
+    except (DiskFailed, Corruption) as error:
         store.reports.append(f"{error}; txlog admin gc --apply removes it later")
     return 0
 

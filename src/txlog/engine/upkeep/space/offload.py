@@ -1,6 +1,7 @@
 """Offloading: sealed files move to a directory or a bucket, and are read from there.
 
-    1 the place   a frame of its own, before anything is copied there
+    1 the place   this user confirms it (store/confirmed); a frame of its own, before anything is
+                  copied there
     2 copy        checked against its checksum on the way, and read back from where it arrived
     3 switch      one frame a file, checked again under the write lock; then the ledger is there
     4 let go      the next checkpoint no longer names the local file; it goes after the grace, with
@@ -24,6 +25,7 @@ from txlog.engine.storage import remote
 from txlog.engine.storage.checked import damaged
 from txlog.engine.storage.disk.protocol import Disk
 from txlog.engine.storage.segment import FileRef
+from txlog.engine.store.confirmed import HINT, confirm, confirmed, place_in
 from txlog.engine.store.identity import COPIED
 from txlog.engine.store.pins import pinned
 from txlog.engine.store.store import Store
@@ -73,6 +75,7 @@ def offload_files(store: Store, place: str, refs: list[FileRef], report: Offload
     raises: DiskFailed when the place cannot be written, Corruption when a file is damaged here;
             what was moved before stays moved
     """
+    confirm(store, place)
     store.write(lambda view, now: deciding.add_place(view, place))
     for ref in refs:
         at = remote.address(place, ref.path)
@@ -83,7 +86,7 @@ def offload_files(store: Store, place: str, refs: list[FileRef], report: Offload
             report.files += 1
             report.size_bytes += ref.bytes
         else:
-            remote.delete(at)  # it was trimmed or compacted meanwhile
+            remote.delete(place, at)  # it was trimmed or compacted meanwhile
 
 
 def _switch(view: View, old: FileRef, new: FileRef) -> Decision:
@@ -109,12 +112,21 @@ def _pieces(disk: Disk, ref: FileRef) -> Iterator[bytes]:
 def far_unnamed(store: Store) -> Iterator[tuple[str, str]]:
     """Unnamed files in the places of a store; a place that cannot be reached is reported.
 
+    So is one that this user has not confirmed: nobody looks there, as anybody may have named it.
     The caller holds the maintenance lock if they are to be removed: a copy may be under way.
     """
     if store.disk.exists(COPIED):
         return  # the store it was copied from names them
     is_free = pinned(store.disk, store.identity.salt)
+    ours = confirmed(store)
     for place in store.read(lambda view: list(view.catalog.places)):
+        if place not in ours:
+            where = remote.without_options(place)
+            store.reports.append(
+                f"{where} is not looked at: this user has not offloaded from this store to there;"
+                f" {HINT}"
+            )
+            continue
         try:
             found = remote.listed(place)
         except DiskFailed as error:
@@ -122,4 +134,10 @@ def far_unnamed(store: Store) -> Iterator[tuple[str, str]]:
             continue
         named = store.read(lambda view: named_paths(store, view))
         if named is not None:
-            yield from ((p, "unnamed") for p, _ in found if p not in named and is_free(p))
+            yield from (
+                (path, "unnamed")
+                for path, _ in found
+                if path not in named
+                and place_in([place], store.identity.uuid, path)
+                and is_free(path)
+            )

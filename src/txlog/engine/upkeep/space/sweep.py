@@ -34,6 +34,7 @@ from txlog.engine.upkeep.checkpoint.unlinking import (
     SIDECAR_DIR,
     STATE_DIR,
     needed_before,
+    removable,
     unlink_free,
 )
 from txlog.engine.upkeep.delayed.buckets import delayed_partitions
@@ -132,10 +133,12 @@ def replaced(store: Store, keep_ms: int, now_ms: int) -> Iterator[tuple[str, str
     is_full = store.disk.free_bytes() < store.settings.free_bytes_min
     is_copy = store.disk.exists(COPIED)
     spared = needed_before(store.disk, store.identity.salt, manifest)
+    far = [] if is_copy else [path for path, _ in manifest.dropped if is_far(path)]
+    may_go = {path for _, path in removable(store, far)}
     for path, since in manifest.dropped:
         is_needed = path in spared and not (is_full and not path.startswith(STATE_DIR))
         is_due = now_ms - since >= keep_ms and not is_needed and is_free(path)
-        if is_due and (not is_copy if is_far(path) else store.disk.exists(path)):
+        if is_due and (path in may_go if is_far(path) else store.disk.exists(path)):
             yield path, "replaced"
 
 

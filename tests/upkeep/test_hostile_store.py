@@ -1,0 +1,178 @@
+"""A store that somebody else made: nothing outside it is removed because it says so."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import msgspec
+import pytest
+
+import txlog
+from txlog import Client
+from txlog.engine.decide.draft import Decision
+from txlog.engine.decide.topics import offload
+from txlog.engine.model.ops import PlaceAdded
+from txlog.engine.storage import manifest as manifests
+from txlog.engine.storage import remote
+from txlog.engine.storage.disk.posix import PosixDisk
+from txlog.ranges import END
+
+pytestmark = pytest.mark.usefixtures("quick_disk")
+
+
+def made(path: Path, name: str = "store") -> Path:
+    """A store with messages in sealed files."""
+    store = path / name
+    txlog.init(str(store), reader_grace_ms=0)
+    with opened(store) as client:
+        client.create_topic("orders")
+        for _ in range(2):
+            client.producer("orders").send(b"x")
+            client.checkpoint(roll_all=True)
+    return store
+
+
+def opened(store: Path) -> Client:
+    client = txlog.open(str(store))
+    client.checkpoint_automatically = False
+    return client
+
+
+def tamper(store: Path, dropped: list[str]) -> None:
+    """Let the newest manifest say that files have lost their names long ago."""
+    with opened(store) as client:
+        salt = client._store.identity.salt
+    disk = PosixDisk(str(store))
+    number = manifests.generations(disk)[-1]
+    known = manifests.read_manifest(disk, number, salt)
+    changed = msgspec.structs.replace(
+        known, dropped=[(path, 1) for path in dropped], files=dict(known.files.items())
+    )
+    path = store / manifests.manifest_path(number)
+    path.chmod(0o600)
+    path.write_bytes(manifests.encode_manifest(changed, salt))
+    disk.close()
+
+
+def clean_up(store: Path) -> list[str]:
+    """All that removes files, by command; returns what was reported."""
+    with opened(store) as client:
+        client.producer("orders").send(b"y")
+        for _ in range(2):
+            client.checkpoint(roll_all=True)
+        client.admin.trim("orders", END, force_unacked=True)
+        client.checkpoint()
+        client.admin.gc(False, 0)
+        client.admin.gc(True, 0)
+        return [*client._store.reports]
+
+
+def victims(folder: Path, uuid: str) -> dict[str, Path]:
+    """Files of the user, by what leads to them."""
+    home = folder / "home"
+    inside = home / uuid / "topics/public/default/orders/partition=0"
+    inside.mkdir(parents=True)
+    found = {"plain": home / "precious.txt", "as of a store": inside / "ledger-1.1.parquet"}
+    for path in found.values():
+        path.write_text("precious")
+    return found
+
+
+@pytest.mark.parametrize("which", ["plain", "as of a store"])
+@pytest.mark.parametrize("form", ["file://{}", "{}", "../home/precious.txt", "file://{}?region=x"])
+def test_a_manifest_that_names_files_of_others_removes_none(
+    tmp_path: Path, which: str, form: str
+) -> None:
+    """Kills: an address in a manifest that is removed as if it were the store's own file."""
+    store = made(tmp_path)
+    with opened(store) as client:
+        uuid = client._store.identity.uuid
+    victim = victims(tmp_path, uuid)[which]
+    tamper(store, [form.format(victim)])
+    clean_up(store)
+    assert victim.read_text() == "precious"
+
+
+@pytest.mark.parametrize("which", ["plain", "as of a store"])
+def test_a_catalog_that_names_places_of_others_removes_nothing(tmp_path: Path, which: str) -> None:
+    """Kills: a directory that gc clears because the catalog says that the store has files there."""
+    store = made(tmp_path)
+    with opened(store) as client:
+        uuid = client._store.identity.uuid
+        victim = victims(tmp_path, uuid)[which]
+        home = f"file://{tmp_path / 'home'}"
+        client._store.write(lambda view, now: offload.add_place(view, home))
+        client._store.write(lambda view, now: offload.add_place(view, f"{home}/{uuid}"))
+    said = clean_up(store)
+    assert victim.read_text() == "precious"
+    assert any("is not looked at" in one for one in said)
+
+
+def test_a_place_that_was_not_confirmed_is_not_even_reached(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kills: a call to any address, with the user's credentials, because a catalog names it."""
+    store = made(tmp_path)
+    with opened(store) as client:
+        uuid = client._store.identity.uuid
+        place = f"s3://bucket/{uuid}?endpoint_override=127.0.0.1:1"
+        client._store.write(lambda view, now: Decision([PlaceAdded(place)], None, True))
+    tamper(store, [remote.address(place, "topics/a/b/c/partition=0/ledger-1.1.parquet")])
+    monkeypatch.setattr(remote, "located", lambda far: pytest.fail(f"reached for {far}"))
+    clean_up(store)
+
+
+def test_a_link_in_a_confirmed_place_leads_nowhere(tmp_path: Path) -> None:
+    """Kills: a directory in an archive that was replaced by a link to the user's files."""
+    store, archive = made(tmp_path), tmp_path / "archive"
+    archive.mkdir(mode=0o700)
+    with opened(store) as client:
+        assert client.admin.offload("orders", str(archive))["files"]
+        uuid = client._store.identity.uuid
+    [first, *_] = sorted(archive.glob("**/*.parquet"))
+    directory, elsewhere = first.parent, tmp_path / "elsewhere"
+    shutil.move(directory, elsewhere)
+    directory.symlink_to(elsewhere)
+    kept = sorted(elsewhere.iterdir())
+    said = clean_up(store)
+    assert sorted(elsewhere.iterdir()) == kept
+    assert any(uuid in one for one in said)
+
+
+def test_files_of_a_store_that_was_moved_go_once_its_place_is_confirmed(tmp_path: Path) -> None:
+    """A copy by hand has the same uuid: what it lets go may be what the original needs."""
+    store, archive = made(tmp_path), tmp_path / "archive"
+    archive.mkdir(mode=0o700)
+    with opened(store) as client:
+        assert client.admin.offload("orders", str(archive))["files"]
+    moved = tmp_path / "moved"
+    shutil.move(store, moved)
+    files = sorted(archive.glob("**/*.parquet"))
+    with opened(moved) as client:
+        assert len(list(client.reader("orders"))) == 2  # it reads them as before
+    said = clean_up(moved)
+    assert sorted(archive.glob("**/*.parquet")) == files
+    assert any("txlog admin offload TOPIC --to PLACE confirms a place" in one for one in said)
+    with opened(moved) as client:
+        client.admin.offload("orders", str(archive))
+        client.checkpoint()
+        client.admin.gc(True, 0)
+    assert list(archive.glob("**/*.parquet")) == []
+
+
+def test_offloading_goes_on_where_nothing_can_be_recorded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As of a service whose home is read-only: files are moved and read, and stay there."""
+    (tmp_path / "state").write_text("a file")
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    store, archive = made(tmp_path), tmp_path / "archive"
+    archive.mkdir(mode=0o700)
+    with opened(store) as client:
+        assert client.admin.offload("orders", str(archive))["files"]
+        assert any("will stay" in one for one in client._store.reports)
+        assert len(list(client.reader("orders"))) == 2
+    files = sorted(archive.glob("**/*.parquet"))
+    clean_up(store)
+    assert sorted(archive.glob("**/*.parquet")) == files
