@@ -130,7 +130,7 @@ class Call:
         elif self.output.form == "help":
             self.output.field_help()
             if self.command.more is not None:
-                self.output.text(self.command.more())
+                self.output.drawn(self.command.more())
         else:
             if self.flags.log_file is not None:
                 saying.begin_log(self.flags.log_file)

@@ -29,8 +29,8 @@ def show(call: Call, client: Client, pause_ms: int | None) -> None:
             call.output.form = "ndjson"
         if form in ("table", "wide"):
             if pause_ms is not None and call.output.look.human:
-                call.output.text(_CLEAR)
-            call.output.text(_text(call, answer))
+                call.output.drawn(_CLEAR)
+            call.output.drawn(_text(call, answer))
         else:
             call.output.single(answer)
         if pause_ms is None:
@@ -64,7 +64,7 @@ def _text(call: Call, answer: Mapping[str, Any]) -> str:
         lines = [printable(store["path"]), "   ".join(said)]
     open_txns = [f"{txns[name]} {name}" for name in ("open", "overdue", "committing", "aborting")]
     lines.append(f"transactions: {', '.join(open_txns)}")
-    lines += [f"problem: {p['message']}" for p in answer["problem_list"]]
+    lines += [f"problem: {printable(p['message'])}" for p in answer["problem_list"]]
     rows = [fields.select(row, _TOPIC_FIELDS) for row in answer["topic_list"]]
     text = "".join(f"{line}\n" for line in lines)
     return text + (tables.table(_TOPIC_FIELDS, rows, look) if rows else "")

@@ -144,7 +144,7 @@ def _show(call: Call, answer: dict[str, Any]) -> None:
         return
     rows = [fields.select(row, _SHOWN) for row in answer["problem_list"]]
     if rows:
-        call.output.text(tables.table(_SHOWN, rows, call.output.look))
+        call.output.drawn(tables.table(_SHOWN, rows, call.output.look))
         hints = dict.fromkeys(row["hint"] for row in answer["problem_list"] if row["hint"])
         call.output.text("".join(f"  {hint}\n" for hint in hints))
     call.output.text(

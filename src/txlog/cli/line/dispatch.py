@@ -134,7 +134,7 @@ def load(path: str) -> Command:
 
 def _print_text(text: str) -> None:
     out = Stdout()
-    out.write(text.encode())
+    out.write(text.encode(), is_drawn=True)
     out.flush()
 
 

@@ -14,6 +14,7 @@ from typing import Final, Protocol
 
 from txlog.cli.output import percent
 from txlog.cli.terminal import fields, tables
+from txlog.cli.terminal.escapes import safe_bytes
 from txlog.errors import OutcomeUnknown, Usage
 
 _TSV_OUT: Final = {"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"}
@@ -34,17 +35,28 @@ class PipeGone(Exception):
 
 
 class Stdout:
-    """The bytes of stdout, written in blocks."""
+    """The bytes of stdout, written in blocks.
+
+    On a terminal, control characters are written out (terminal/escapes).
+    allowed: sequences that leave as they are, because the user's own format has them
+    """
 
     def __init__(self) -> None:
+        self._is_terminal = _stdout_is_terminal()
+        self.allowed: list[str] = []
         self._parts: list[bytes] = []
         self._bytes = 0
         self.each = False
         self.taken = 0  # bytes given to write
         self.gone = 0  # those of them that have left
 
-    def write(self, data: bytes | memoryview) -> None:
-        """Add data; a full block is written out; data that fills one by itself is not copied."""
+    def write(self, data: bytes | memoryview, *, is_drawn: bool = False) -> None:
+        """Add data; a full block is written out; data that fills one by itself is not copied.
+
+        is_drawn: all of it that came from a store was made safe before it was coloured
+        """
+        if self._is_terminal and not is_drawn:
+            data = safe_bytes(bytes(data), self.allowed)
         self.taken += len(data)
         if len(data) >= _BLOCK_BYTES:
             self.flush()
@@ -147,8 +159,12 @@ class Output:
         return self.form in ("json", "ndjson")
 
     def text(self, text: str) -> None:
-        """Print text as it is."""
+        """Print text; a terminal obeys nothing of it."""
         self.out.write(text.encode("utf-8", "surrogateescape"))
+
+    def drawn(self, text: str) -> None:
+        """Print text with our own colours, in which stored text went through `printable`."""
+        self.out.write(text.encode("utf-8", "surrogateescape"), is_drawn=True)
 
     def field_help(self) -> None:
         """Print what the fields mean."""
@@ -172,7 +188,7 @@ class Output:
         elif self.form in ("tsv", "csv"):
             self.text(delimited(self.form, names, [list(row.values()) for row in picked]))
         else:
-            self.text(tables.table(names, picked, self.look, markdown=self.form == "md"))
+            self.drawn(tables.table(names, picked, self.look, markdown=self.form == "md"))
 
     def listing(self, batches: Iterable[Sequence[Mapping[str, object]]]) -> None:
         """Print a listing that comes some rows at a time; only a table needs all before its first.
@@ -214,7 +230,7 @@ class Output:
             pairs = [[name, value] for name, value in picked.items()]
             self.text(delimited(self.form, ["field", "value"], pairs))
             return
-        self.text(tables.pairs(picked, self.look, markdown=self.form == "md"))
+        self.drawn(tables.pairs(picked, self.look, markdown=self.form == "md"))
 
     def result(self, row: Mapping[str, object]) -> None:
         """Print the result object of a change when --json asks for it.
@@ -264,7 +280,10 @@ def output_for(command: _Described, flags: _Flags, environ: Mapping[str, str]) -
             check_columns(names, command.fields)
         shown = all_fields = names
     look = tables.look(terminal, flags.color or "auto", flags.utc, environ)
-    return Output(form, shown, all_fields, look)
+    made = Output(form, shown, all_fields, look)
+    if command.records and "%" in form:
+        made.out.allowed = percent.controls(form)
+    return made
 
 
 def check_columns(names: Sequence[str], known: Sequence[str]) -> None:

@@ -16,6 +16,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from txlog.cli.terminal.escapes import safe
 from txlog.errors import Usage
 from txlog.startup import compute as pc
 from txlog.text.columns import (
@@ -106,6 +107,24 @@ def _compile(text: str, watermarks: bool) -> list[Verb]:
             part, at = _verb(text, at, watermarks)
             parts.append(part)
     return parts
+
+
+def controls(text: str) -> list[str]:
+    """The literal pieces of a format, between its verbs, that have control characters."""
+    pieces, at = [b""], 0
+    while at < len(text):
+        literal = _LITERAL.match(text, at)
+        if literal is not None:
+            pieces[-1] += literal[0].encode("utf-8", "surrogateescape")
+            at = literal.end()
+        elif text[at] == "\\":
+            data, at = escape(text, at)
+            pieces[-1] += data
+        else:
+            _, at = _verb(text, at, True)
+            pieces.append(b"")
+    found = [one.decode("utf-8", "surrogateescape") for one in pieces]
+    return [one for one in found if safe(one) != one]
 
 
 def escape(text: str, at: int) -> tuple[bytes, int]:

@@ -179,7 +179,7 @@ class Printed:
             rows = [row for batch in pieces for row in values(batch)]
             look = replace(self._output.look, human=False)  # a name says nothing about a value here
             listed = [dict(zip(names, row, strict=True)) for row in rows]
-            self._output.text(table(names, listed, look, markdown=form == "md"))
+            self._output.drawn(table(names, listed, look, markdown=form == "md"))
             return len(rows)
         count = 0
         self._output.text({"json": "["}.get(form, ""))

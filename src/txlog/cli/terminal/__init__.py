@@ -3,6 +3,7 @@
 Contents:
 
     errors    how an error looks, as text or as one JSON object
+    escapes   control characters of stored text, written out for a terminal
     fields    the fields of results: their types by name, their meaning, their JSON form
     say       diagnostics: to stderr, or to the log file
     screen    what rich draws on a terminal: tables, fields with their values, bars

@@ -10,8 +10,11 @@ import sys
 from collections.abc import Mapping
 from typing import Final
 
+from txlog.cli.terminal.escapes import safe
+
 _COLORS: Final = {"error": "\x1b[1;31m", "warning": "\x1b[1;33m", "note": "\x1b[36m"}
 _PLAIN: Final = "\x1b[0m"
+_OURS: Final = (*_COLORS.values(), _PLAIN)
 
 
 def is_colored(choice: str, terminal: bool, environ: Mapping[str, str]) -> bool:
@@ -37,8 +40,10 @@ def marked(word: str, choice: str, environ: Mapping[str, str]) -> str:
 
 
 def say(text: str) -> None:
-    """Write text on stderr, even if nobody listens."""
+    """Write text on stderr, even if nobody listens; a terminal obeys nothing but our colours."""
     try:
+        if sys.stderr.isatty():
+            text = safe(text, _OURS)
         sys.stderr.write(text)
         sys.stderr.flush()
     except (OSError, AttributeError, ValueError):

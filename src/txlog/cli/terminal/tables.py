@@ -85,7 +85,7 @@ def table(
     markdown: bool = False,
 ) -> str:
     """Return rows aligned under their headings."""
-    headings = [heading(name, style.human) for name in names]
+    headings = [printable(heading(name, style.human)) for name in names]
     cells = [[readable(name, row[name], style) for name in names] for row in rows]
     numeric = [
         bool(rows) and all(isinstance(row[name], int | None) for row in rows) for name in names
@@ -93,7 +93,6 @@ def table(
     if markdown:
         return _markdown(headings, cells, numeric)
     if style.width:
-        headings = [printable(name) for name in headings]
         drawn: str = _screen().table(headings, cells, numeric, style.width, style.color)
         return drawn
     widths = [
