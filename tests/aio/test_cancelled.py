@@ -8,6 +8,7 @@ import itertools
 import os
 import random
 from collections.abc import Coroutine, Generator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -309,18 +310,15 @@ def test_what_no_task_received_is_not_counted_as_delivered(
     async def cancelled(consumer: txlog.aio.Consumer) -> None:
         await Cancelled(consumer.receive(0), 1, late=True)  # type: ignore[arg-type]
 
+    def subscribed(client: txlog.Client, topic: str) -> None:
+        client.create_subscription(topic, "u", type=kind)
+        client.subscription(topic, "u").set_policies(max_redeliver_count=1)
+
     async def main() -> list[tuple[bytes | None, int | None]]:
         async with txlog.aio.open(path) as client:
             for topic in ("in", "out"):
                 if kind != "in memory":
-                    await client.run(
-                        lambda c, topic=topic: c.create_subscription(topic, "u", type=kind)
-                    )
-                    await client.run(
-                        lambda c, topic=topic: c.subscription(topic, "u").set_policies(
-                            max_redeliver_count=1
-                        )
-                    )
+                    await client.run(partial(subscribed, topic=topic))
             async with client.consumer(topics, "u", **options) as consumer:
                 if kind == "in memory":
                     await consumer.seek("earliest")

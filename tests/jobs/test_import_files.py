@@ -9,6 +9,7 @@ import random
 import re
 import signal
 import subprocess
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -352,7 +353,7 @@ def test_a_failed_import_leaves_no_topic_and_no_schema(tmp_path: Path) -> None:
 def test_a_topic_that_others_used_meanwhile_stays(tmp_path: Path) -> None:
     bench = Bench(tmp_path / "store", coordinators=1)
     other = bench.another()
-    uses = {
+    uses: dict[str, Callable[[str], object]] = {
         "sent": lambda topic: other.producer(topic).send(b"a"),
         "subscribed": lambda topic: other.create_subscription(topic, "s"),
         "policy": lambda topic: other.set_policies(topic, retention_ms=1000),

@@ -11,7 +11,7 @@ import json
 import math
 import os
 from collections.abc import Iterator, Sequence
-from datetime import date, datetime, time, timedelta
+from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from itertools import chain, islice
 from typing import Any, BinaryIO, Final, Protocol
@@ -114,7 +114,7 @@ def _far(value: pa.Scalar) -> object:
         return [_far(item) for item in value.values]
     number = value.value
     if pa.types.is_time(kind):  # of nanoseconds
-        return (datetime(1, 1, 1) + timedelta(microseconds=number // 1000)).time()
+        return (datetime(1, 1, 1, tzinfo=UTC) + timedelta(microseconds=number // 1000)).time()
     if abs(number) == (_ENDLESS_DAYS if pa.types.is_date32(kind) else _ENDLESS):
         return "infinity" if number > 0 else "-infinity"
     if pa.types.is_date32(kind):

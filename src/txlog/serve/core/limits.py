@@ -338,6 +338,8 @@ class Pool:
         self._of[holder] -= 1
         if not self._of[holder]:
             del self._of[holder]
+
+
 class Pace:
     """How much may be read in a second: a bucket that fills with time, and holds one second."""
 

@@ -25,9 +25,8 @@ from txlog.aio.handles import Consumer as Handle
 from txlog.api.consuming.acknowledge import acknowledge_runs
 from txlog.api.consuming.consumer import Consumer
 from txlog.engine.folds.catalog import Topic, number_of
-from txlog.engine.folds.cursor import Mark
 from txlog.engine.model.idset import IdSet, each
-from txlog.engine.model.ops import Run
+from txlog.engine.model.ops import Mark, Run
 from txlog.engine.plan.consuming.choice import active_consumer
 from txlog.engine.view.view import View
 from txlog.errors import NotFound, TxlogError
