@@ -22,6 +22,7 @@ Contents:
     deliveries   received rows as the messages that a consumer is sent
     encrypted    messages that only their clients can read
     failure      errors of the store as errors of the protocol
+    fields       what a client may write into a field
     groups       what all clients want of the store in the moment, done together
     ids          the ids on the wire
     listener     the address, and the connections
