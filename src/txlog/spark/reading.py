@@ -541,15 +541,19 @@ def local_frame(spark: SparkSession, table: pa.Table) -> DataFrame:
     In one chunk: pyspark makes a task of each chunk, and loses all rows if the first is empty.
     Many of them are not a part of it, or Spark makes all their columns rows on the driver, before
     it looks which ones a query needs.
+
+    With their schema, as in files: without it pyspark takes local timestamps for instants, and
+    reads them in the time zone of the session, where some do not exist.
     """
     table = table.combine_chunks()
+    schema = from_arrow_schema(table.schema)
     if table.nbytes <= _LOCAL_BYTES:
-        return spark.createDataFrame(table)
+        return spark.createDataFrame(table, schema)
     with _LOCAL_LOCK:
         before = spark.conf.get(_LOCAL_MOST) or ""
         spark.conf.set(_LOCAL_MOST, "0")
         try:
-            return spark.createDataFrame(table)
+            return spark.createDataFrame(table, schema)
         finally:
             spark.conf.set(_LOCAL_MOST, before)
 
