@@ -503,3 +503,26 @@ def test_typed_topics_have_their_records(
         [row] = bare.ask(str(tmp_path / "views.duckdb"), sql)
         assert row["n"] > 0
     client.abort(kept)
+
+
+@pytest.mark.parametrize("name", ["back\\slash", "[x] back\\slash", "a*b", "[x]", "it's"])
+def test_views_of_a_store_with_an_odd_path(tmp_path: Path, run: Run, bare: Bare, name: str) -> None:
+    """Kills: a backslash within what is escaped as a pattern, where it cannot be."""
+    folder = tmp_path / name
+    folder.mkdir()
+    (tmp_path / "ab").mkdir()  # what a pattern would find
+    bench = Bench(folder / "store")
+    bench.client.create_topic("t")
+    bench.client.producer("t").send(b"sealed")
+    bench.client.checkpoint(roll_all=True)
+    bench.client.producer("t").send(b"in the journal")
+    store = ("-S", bench.path)
+    for more in ((), ("--out", str(folder / "v.duckdb")), ("--complete", str(folder / "rest"))):
+        code, script, err = run("views", *store, *more)
+        assert code == 0, err
+        if script:
+            count = 2 if "--complete" in more else 1
+            assert bare.ask(script, "SELECT count(*) AS n FROM t") == [{"n": count}]
+    code, out, err = run("query", *store, "SELECT count(*) AS n FROM t", "--json")
+    assert (code, json.loads(out)) == (0, [{"n": 2}]), err
+    bench.close()

@@ -35,6 +35,7 @@ from txlog.relation.relation import Content, Source
 from txlog.relation.stored import ROW_COLUMNS, ROWS, StoredRows, paths_below, place
 from txlog.sql.client_query import Query
 from txlog.sql.duck import Session
+from txlog.sql.messages import unglobbed
 from txlog.sql.parts import InJournal, Parts
 
 if TYPE_CHECKING:
@@ -192,16 +193,11 @@ def opened(source: Files) -> Iterator[tuple[Session, Files]]:
 
 
 def _scan(client: Client, sources: Sequence[Source]) -> str:
-    paths = (path.replace("'", "''") for path in map(_unglobbed, paths_below(client.path, sources)))
+    paths = (path.replace("'", "''") for path in map(unglobbed, paths_below(client.path, sources)))
     listed = ", ".join(f"'{path}'" for path in paths)
     return f"read_parquet([{listed}], filename = true, hive_partitioning = false)"
 
 
 def _both(paths: Sequence[str]) -> list[str]:
     """Paths as they are, and escaped as patterns."""
-    return sorted({*paths, *map(_unglobbed, paths)})
-
-
-def _unglobbed(path: str) -> str:
-    """A path, escaped so that it is not a pattern."""
-    return "".join(f"[{char}]" if char in "*?[" else char for char in path)
+    return sorted({*paths, *map(unglobbed, paths)})

@@ -595,5 +595,11 @@ def text(word: str) -> str:
 
 
 def unglobbed(path: str) -> str:
-    """A path that does not act as a pattern."""
+    """The path of a file that is there, so that it does not act as a pattern.
+
+    A pattern cannot name a backslash. DuckDB takes a path as it is if there is such a file, so one
+    with a backslash stays; the others are escaped, as versions before 2.0 need it.
+    """
+    if "\\" in path:
+        return path
     return "".join(f"[{char}]" if char in "*?[" else char for char in path)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pyarrow as pa
 
@@ -34,7 +37,14 @@ def resolved(client: Client, content: Content, *, uncommitted: bool) -> Iterator
 
 
 def write_database(path: str, statements: Sequence[str]) -> None:
-    """Make a database of views. Raises SqlError."""
-    with Session.in_file(path) as session:
-        for statement in statements:
-            session.execute(statement)
+    """Make a database of views; DuckDB takes a backslash in its path for a slash.
+
+    raises: SqlError, OSError
+    """
+    with TemporaryDirectory(prefix="txlog-") as folder:
+        made = str(Path(folder, "views.duckdb")) if "\\" in path else path
+        with Session.in_file(made) as session:
+            for statement in statements:
+                session.execute(statement)
+        if made != path:
+            shutil.copyfile(made, path)
