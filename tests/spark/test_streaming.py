@@ -571,8 +571,15 @@ def test_files_of_a_batch_stay_until_the_next(client: Client) -> None:
     ],
 )
 def test_options_are_checked(client: Client, options: dict[str, str], why: str) -> None:
-    with pytest.raises(TxlogError, match=why):
-        reader({"path": client.path, "topic": "orders", **options}, SCHEMA)
+    """Each question is answered with the reason: if `reader` raised, Spark would hide it."""
+    found = reader({"path": client.path, "topic": "orders", **options}, SCHEMA)
+    for ask in (
+        found.initialOffset,
+        lambda: found.latestOffset({}, ALL),
+        lambda: found.partitions({}, {}),
+    ):
+        with pytest.raises(TxlogError, match=why):
+            ask()
 
 
 @pytest.mark.spark

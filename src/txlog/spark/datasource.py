@@ -91,6 +91,7 @@ class TxlogSource(DataSource):
         if "provider" in self.options and "owner" in self.options:  # a table is being created
             made: StructType = _part("tables").schema_of_table(self.options)
             return made
+        _part("options").check_reading(self.options)
         names = self.options.get("columns")
         known: str = _part("records").columns_of(self.options)
         return known if names is None else _part("options").some_columns(names, known)

@@ -20,7 +20,8 @@ failOnDataLoss       false: a stream continues where messages were trimmed befor
 Bounds are also `earliest` and `latest`. Options of the source `kafka` that mean the same are taken:
 subscribe (of one topic), startingOffsets, endingOffsets, maxOffsetsPerTrigger; the error for
 another one says what it is called here. A view is read and written with the same options, so
-those that only name a batch are no error in reading.
+those that only name a batch are no error in reading. Spark hands on some options of its own, such
+as the name of a query; these are taken and have no meaning here.
 """
 
 from __future__ import annotations
@@ -63,6 +64,10 @@ _OF_CALLS = {
     "streamWriter": STREAM_SINK,
 }
 OF_TABLES = sorted({name for names in _OF_CALLS.values() for name in names})
+# What Spark hands on of its own writers: `queryName`, and what only its streaming engine reads.
+_OF_SPARK = frozenset(
+    ["queryname", "asyncprogresstrackingenabled", "asyncprogresstrackingcheckpointintervalms"]
+)
 # Names of the sinks that a reader passes over: those of a table or view name its batches.
 _NAMING = frozenset(name.lower() for name in (*SINK, *STREAM_SINK))
 # Of the source `kafka`: the same under another name, in a batch and in a stream.
@@ -160,6 +165,27 @@ def stream_options(options: Mapping[str, str]) -> StreamOptions:
     )
 
 
+def check_reading(options: Mapping[str, str]) -> None:
+    """Check options as `load` gives them: nobody says yet whether a batch or a stream is read.
+
+    Those of a writer come here as well, and pass.
+    raises: InvalidArgument: neither a batch nor a stream can be read with them
+    """
+    names = {name.lower() for name in options}
+    if not names & {"path"} and not names & {"topic", "subscribe"}:
+        return  # of a table, which keeps them elsewhere
+    try:
+        batch_options(options)
+    except InvalidArgument as of_batch:
+        try:
+            stream_options(options)
+        except InvalidArgument as of_stream:
+            of_streams = [name.lower() for name in _STREAM]
+            others = names.difference(name.lower() for name in (*_BOTH, *_BATCH))
+            is_stream = any(get_close_matches(name, of_streams, 1) for name in others)
+            raise (of_stream if is_stream else of_batch) from None
+
+
 def kinds_in(columns: str) -> dict[str, str]:
     """The types of columns, `NAME TYPE, …`, by their names."""
     return dict(column.split(" ", 1) for column in columns.split(", "))
@@ -199,7 +225,7 @@ def check_known(options: Iterable[str], known: Iterable[str], what: str) -> None
     """Raise InvalidArgument for an option without a meaning here: none is ignored."""
     names = {name.lower(): name for name in known}
     for name in map(str.lower, options):
-        if name in names:
+        if name in names or name in _OF_SPARK:
             continue
         near = get_close_matches(name, names, 1)
         hint = _KAFKA.get(name) or _ELSEWHERE.get(name)

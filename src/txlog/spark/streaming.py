@@ -70,8 +70,42 @@ _STORE = "store"
 
 
 def reader(options: Mapping[str, str], schema: StructType) -> DataSourceStreamReader:
-    """The reader of a stream. Raises InvalidArgument."""
-    return StreamReader(stream_options(options), schema)
+    """The reader of a stream; for options that are wrong, one that says so when it is asked.
+
+    If this raised, Spark's own error (an UnboundLocalError) would come before the reason.
+    """
+    try:
+        return StreamReader(stream_options(options), schema)
+    except InvalidArgument as error:
+        return RefusedReader(error)
+
+
+@plain
+class RefusedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Stands for a reader that cannot be made: the first question is answered with the reason."""
+
+    def __init__(self, error: InvalidArgument) -> None:
+        self._error = error
+
+    def initialOffset(self) -> Offset:
+        """Raises InvalidArgument, as does each of these."""
+        raise self._error
+
+    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
+        """As initialOffset."""
+        raise self._error
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """As initialOffset."""
+        raise self._error
+
+    def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
+        """As initialOffset."""
+        raise self._error
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """As initialOffset."""
+        raise self._error
 
 
 @plain
