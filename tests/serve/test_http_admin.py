@@ -46,9 +46,14 @@ def test_topics_are_made_listed_changed_and_deleted(path: str) -> None:
         assert (fewer.status_code, fewer.json()["code"]) == (405, "TXL-406")
         part = await http.delete(f"{BASE}/wide-partition-0")
         assert part.status_code == 405
-        await client.create_subscription("orders", "s")
-        assert (await http.delete(f"{BASE}/orders")).status_code == 412
+        consumer = await client.consumer("orders", "s", create=True)
+        refused = await http.delete(f"{BASE}/orders")
+        assert (refused.status_code, refused.json()["code"]) == (412, "TXL-408")
         assert (await http.delete(f"{BASE}/orders", params={"force": "true"})).status_code == 204
+        await consumer.close()
+        await client.create_topic("orders")
+        await client.create_subscription("orders", "nobody")
+        assert (await http.delete(f"{BASE}/orders")).status_code == 204
         assert [row["topic"] for row in await client.topics()] == ["wide"]
         assert (await http.delete("/admin/v2/namespaces/public/default")).status_code == 412
         gone = await http.delete("/admin/v2/namespaces/public/default?force=true")

@@ -194,12 +194,21 @@ def change_topic(
     }
 
 
-def drop_topic(store: Store, name: str, *, force: bool, dry_run: bool) -> TopicDeleted:
+def drop_topic(
+    store: Store, name: str, *, force: bool, dry_run: bool, unused: bool = False
+) -> TopicDeleted:
     """Delete a topic; {topic, partitions, messages, size_bytes, subscriptions, deleted}."""
     wanted = TopicName.parse(name)
 
+    def consumers(view: View) -> list[int]:
+        held = find_topic(view, wanted).subscriptions
+        return [one.number for number in held for one in consumers_of(view.catalog, number)]
+
+    dead = dead_consumers(store.disk, store.read(consumers)) if unused else None
+
     def decide(view: View, now: Instant) -> Decision:
-        return delete_topic(view, store.settings, now, find_topic(view, wanted), force=force)
+        topic = find_topic(view, wanted)
+        return delete_topic(view, store.settings, now, topic, force=force, dead=dead)
 
     if dry_run:
         answer = store.ask(lambda view: decide(view, store.clock.now())).answer
@@ -452,16 +461,17 @@ class Admin:
         return change_topic(self._store, name, partitions, policies)
 
     def delete_topic(
-        self, name: str, *, force: bool = False, dry_run: bool = False
+        self, name: str, *, force: bool = False, unused: bool = False, dry_run: bool = False
     ) -> TopicDeleted:
         """Delete a topic with its messages; the fields of `txlog topic delete`.
 
         force:  also its subscriptions, and what unfinished transactions have there: they list it as
                 skipped
+        unused: also its subscriptions, if none has a consumer
         dry_run: say what would go
         raises: TopicNotFound, StillInUse
         """
-        return drop_topic(self._store, name, force=force, dry_run=dry_run)
+        return drop_topic(self._store, name, force=force, dry_run=dry_run, unused=unused)
 
     # --- availability ------------------------------------------------------------------------
 

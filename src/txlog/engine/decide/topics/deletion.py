@@ -86,10 +86,17 @@ def delete_subscription(
 
 
 def delete_topic(
-    view: View, settings: Settings, now: Instant, topic: Topic, *, force: bool
+    view: View,
+    settings: Settings,
+    now: Instant,
+    topic: Topic,
+    *,
+    force: bool,
+    dead: Collection[int] | None = None,
 ) -> Decision:
     """Decide to delete a topic, with its messages and subscriptions.
 
+    dead:    subscriptions that have no consumer but these do not count; None: all count
     returns: a DeletedTopic, durable
     raises:  StillInUse (408) with subscriptions or unfinished transactions, unless forced
     """
@@ -104,9 +111,10 @@ def delete_topic(
         for coordinator, held in side.held.items()
         for sequence in held
     }
-    if not force and (subscriptions or txns):
+    used = [one for one in subscriptions if dead is None or _is_consumed(view, one, dead)]
+    if not force and (used or txns):
         raise StillInUse(
-            f"topic {short} has subscriptions ({len(subscriptions)}) or unfinished transactions "
+            f"topic {short} has subscriptions ({len(used)}) or unfinished transactions "
             f"({len(txns)})",
             hint="--force deletes it anyway",
             topic=short,
@@ -145,6 +153,10 @@ def delete_unused(view: View, settings: Settings, now: Instant, number: int) -> 
     if is_used or len(topic.schemas) > 1 or view.catalog.policies.get(number):
         raise StillInUse(f"topic {TopicName.parse(topic.name).short} is used by others")
     return delete_topic(view, settings, now, topic, force=False)
+
+
+def _is_consumed(view: View, subscription: int, dead: Collection[int]) -> bool:
+    return any(one.number not in dead for one in consumers_of(view.catalog, subscription))
 
 
 def _complete(draft: Draft, partitions: list[int], gone: list[Participant]) -> None:

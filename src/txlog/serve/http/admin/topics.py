@@ -74,9 +74,12 @@ def partitions(
 @endpoint("DELETE", TOPIC, ADMIN)
 @endpoint("DELETE", f"{TOPIC}/partitions", ADMIN)
 def delete_topic(client: Client, topic: TopicName, force: bool = False) -> None:
-    """Delete a topic; force: with its subscriptions, and what transactions have there."""
+    """Delete a topic, with its subscriptions if none has a consumer.
+
+    force: also with consumers, and what transactions have there
+    """
     _whole(client, topic)
-    client.admin.delete_topic(topic.full, force=force)
+    client.admin.delete_topic(topic.full, force=force, unused=True)
 
 
 @endpoint("DELETE", f"{TOPIC}/truncate", ADMIN)
