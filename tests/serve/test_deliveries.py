@@ -18,9 +18,9 @@ from txlog.engine.plan.lookup import topic
 from txlog.engine.view.view import View
 from txlog.ids import TopicName
 from txlog.relation import positions
-from txlog.serve.pulsar import consumers, ids, members, wire
+from txlog.serve.pulsar import consumers, deliveries, ids, members, wire
 from txlog.serve.pulsar.ids import STEP
-from txlog.serve.pulsar.messages import ERRORS, MessageIdData, MessageMetadata
+from txlog.serve.pulsar.messages import ERRORS, MessageIdData, MessageMetadata, message_class
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 
@@ -596,3 +596,51 @@ def test_a_reader_starts_in_the_piece_that_it_names(tmp_path: Path) -> None:
                 subscribed(raw, "txn", **beside, start_message_id=start)
                 raw.read("active_consumer_change")
                 assert messages(raw, 1)[0][0] == first
+
+
+# MurmurHash3 of 32 bits with seed 0, from the reference implementation.
+HASHES = {b"": 0, b"test": 0xBA6BD213, b"Hello, world!": 0xC0363E43, b"a": 0x3C2569B2}
+
+
+@pytest.mark.parametrize("key", HASHES)
+def test_slots_of_keys_are_those_of_pulsar(key: bytes) -> None:
+    assert deliveries.hash_of_key(key) == (HASHES[key] & 0x7FFFFFFF) % 65_536
+
+
+def test_readers_with_ranges_of_hashes_share_a_topic(place: tuple[Path, str]) -> None:
+    """Batches, too: each message goes to the one reader whose range has the hash of its key."""
+    path, url = place
+    with txlog.open(str(path)) as client:
+        client.create_topic("ranges")
+        keys = [b"k%d" % number for number in range(40)]
+        client.producer("ranges").send_batch(pa.table({"value": keys, "key": keys}))
+        client.producer("ranges").send(b"NONE_KEY")
+    found: list[bytes] = []
+    for start, end in ((0, 32_767), (32_768, 65_535)):
+        meta = message_class("KeySharedMeta")(keySharedMode=1)
+        meta.hashRanges.add(start=start, end=end)
+        here = [key for key in [*keys, b"NONE_KEY"] if start <= deliveries.hash_of_key(key) <= end]
+        assert here
+        with Raw(url) as raw:
+            subscribed(raw, "ranges", durable=False, subType=0, keySharedMeta=meta)
+            raw.send("flow", consumer_id=1, messagePermits=100)
+            while len(here) > 0:
+                frame = raw.frame()
+                if frame.kind == wire.BY_FIELD["message"]:
+                    _, payload = wire.checked(frame.rest)
+                    assert bytes(payload) in here
+                    here.remove(bytes(payload))
+                    found.append(bytes(payload))
+    assert sorted(found) == sorted([*keys, b"NONE_KEY"])
+
+
+def test_ranges_that_cannot_be_had_are_refused(place: tuple[Path, str]) -> None:
+    """Kills: a durable consumer that gets other keys than it asked for, and is told nothing."""
+    _, url = place
+    for durable, end in ((True, 100), (False, 65_536), (False, -1)):
+        meta = message_class("KeySharedMeta")(keySharedMode=1)
+        meta.hashRanges.add(start=0, end=end)
+        given = {"topic": "refused", "subscription": "s", "subType": 3, "consumer_id": 1}
+        with Raw(url) as raw:
+            error = raw.ask("subscribe", "error", durable=durable, keySharedMeta=meta, **given)
+            assert error.error == ERRORS["NotAllowedError"]

@@ -20,6 +20,7 @@ from txlog.engine.plan.reading.ranges import resolve_bound
 from txlog.engine.view.view import View
 from txlog.errors import (
     ConsumerBusy,
+    InvalidArgument,
     MessageNotFound,
     NotAllowed,
     NotFound,
@@ -34,6 +35,7 @@ from txlog.serve.core.census import Census
 from txlog.serve.core.limits import too_many
 from txlog.serve.pulsar import ids, schemas, topics
 from txlog.serve.pulsar.connection import Connection, Handler
+from txlog.serve.pulsar.deliveries import SLOTS
 from txlog.serve.pulsar.failure import error_of, text_of
 from txlog.serve.pulsar.members import (
     Ack,
@@ -54,6 +56,7 @@ if TYPE_CHECKING:
 
 ROOM: Final = "consumers"
 DISMISSED_MAX: Final = 1_000
+STICKY: Final = 1  # of KeySharedMode
 KINDS: Final = ("exclusive", "shared", "failover", "key-shared")
 
 
@@ -171,6 +174,11 @@ async def _joined(room: Room, topic: Topic, wire: Wire, body: Proto) -> Member:
 
 
 async def _durable(connection: Connection, topic: Topic, body: Proto, kind: str) -> Member:
+    if _ranges_of(body):
+        raise NotAllowed(
+            "durable subscriptions split the hashes of keys evenly: no consumer chooses ranges",
+            hint="use AUTO_SPLIT, or a reader with ranges",
+        )
     position: Bound = START if body.initialPosition == 1 else END
     if body.start_message_rollback_duration_sec:
         now_ms = connection.service.store._store.clock.now().wall_ms
@@ -220,7 +228,20 @@ async def _in_memory(connection: Connection, topic: Topic, wire: Wire, body: Pro
         handle = await connection.client.consumer(
             full, body.subscription, durable=False, start=START
         )
-    return Member(handle, topic, body.subscription, "exclusive")
+    return Member(handle, topic, body.subscription, "exclusive", _ranges_of(body))
+
+
+def _ranges_of(body: Proto) -> list[range]:
+    """The slots of keys that a consumer wants for itself; none: it takes what it gets.
+
+    raises: InvalidArgument
+    """
+    if body.keySharedMeta.keySharedMode != STICKY:
+        return []
+    found = [range(one.start, one.end + 1) for one in body.keySharedMeta.hashRanges]
+    if not all(0 <= one.start < one.stop <= SLOTS for one in found):
+        raise InvalidArgument(f"a range of hashes is not within 0 to {SLOTS - 1}")
+    return found
 
 
 def start_of(view: View, topic: Topic, wire: Wire, given: Proto) -> Bound:

@@ -6,19 +6,25 @@ another consumer has a part of, or that was acknowledged in part, each message g
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from struct import Struct
 from typing import Final, NamedTuple
 
 import pyarrow as pa
 
 from txlog.engine.folds.buffer import find_marker
 from txlog.engine.folds.catalog import Topic, number_of
+from txlog.engine.plan.route import ORDERING_KEY, ordering_key_in
 from txlog.engine.view.view import View
 from txlog.serve.pulsar.batches import Rows
 from txlog.serve.pulsar.ids import Span, in_txn, spans
 from txlog.serve.pulsar.messages import Proto
 from txlog.startup import compute as pc
 
+SLOTS: Final = 1 << 16  # of hashes of keys
+_MASK: Final = (1 << 32) - 1
+_WORD: Final = Struct("<I")
+_NO_KEY: Final = b"NONE_KEY"  # as Pulsar hashes what has none
 CHUNK_ROOM_BYTES: Final = 64 << 10  # beside a chunk, for what goes with it
 
 
@@ -191,6 +197,46 @@ def _of_span(span: Span, at: int, row: int, size: int) -> Iterator[Piece]:
         return
     for step in range(size):
         yield Piece(span, at + step, 1, row + step, True)
+
+
+# --- ranges of hashes ----------------------------------------------------------------------------
+
+
+def hash_of_key(key: bytes) -> int:
+    """The slot of a key as Pulsar has it: MurmurHash3 of 32 bits without its sign, mod 65,536.
+
+    Source: https://github.com/aappleby/smhasher/wiki/MurmurHash3
+    """
+    state, end = 0, len(key) // 4 * 4
+    for (word,) in _WORD.iter_unpack(key[:end]):
+        state = (_rotated(state ^ _mixed(word), 13) * 5 + 0xE6546B64) & _MASK
+    state ^= _mixed(int.from_bytes(key[end:], "little")) ^ len(key)
+    for shift, factor in ((16, 0x85EBCA6B), (13, 0xC2B2AE35), (16, 1)):
+        state = (state ^ (state >> shift)) * factor & _MASK
+    return (state & 0x7FFFFFFF) % SLOTS
+
+
+def _mixed(word: int) -> int:
+    return _rotated(word * 0xCC9E2D51 & _MASK, 15) * 0x1B873593 & _MASK
+
+
+def _rotated(word: int, count: int) -> int:
+    return (word << count | word >> (32 - count)) & _MASK
+
+
+def is_within(rows: pa.Table, ranges: Sequence[range]) -> pa.BooleanArray:
+    """For each row whether the slot of its key is in a range; no key is the key NONE_KEY."""
+    keys = pc.fill_null(rows.column("key"), _NO_KEY)
+    properties = rows.column("properties").combine_chunks()
+    if properties.null_count < len(properties):
+        ordering = pc.map_lookup(properties, ORDERING_KEY, "last").to_pylist()
+        given = [None if text is None else ordering_key_in(text) for text in ordering]
+        keys = pc.coalesce(pa.array(given, pa.binary()), keys)
+    encoded = pc.dictionary_encode(keys)
+    encoded = encoded.combine_chunks() if isinstance(encoded, pa.ChunkedArray) else encoded
+    slots = [hash_of_key(key) for key in encoded.dictionary.to_pylist()]
+    is_in = pa.array([any(slot in one for one in ranges) for slot in slots], pa.bool_())
+    return is_in.take(encoded.indices)
 
 
 def _delivered(rows: Rows, partition: int, piece: Piece, bytes_max: int) -> Iterator[Delivery]:

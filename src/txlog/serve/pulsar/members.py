@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from itertools import islice
 from typing import Any, Final, NamedTuple, TypeVar
@@ -34,7 +34,7 @@ from txlog.ids import MessageId, TxnId
 from txlog.serve.core.census import Census
 from txlog.serve.pulsar import ids
 from txlog.serve.pulsar.connection import Connection
-from txlog.serve.pulsar.deliveries import Delivery, gaps, planned
+from txlog.serve.pulsar.deliveries import Delivery, gaps, is_within, planned
 from txlog.serve.pulsar.ids import STEP, Span, wire_id
 from txlog.serve.pulsar.messages import MessageIdData, Proto
 from txlog.serve.pulsar.wire import made, message_frame
@@ -157,8 +157,16 @@ class Ack(NamedTuple):
 class Member:
     """A consumer of the store for consumers of one client, by partition."""
 
-    def __init__(self, handle: Handle, topic: Topic, subscription: str, kind: str) -> None:
-        self.handle, self.topic = handle, topic
+    def __init__(
+        self,
+        handle: Handle,
+        topic: Topic,
+        subscription: str,
+        kind: str,
+        ranges: Sequence[range] = (),
+    ) -> None:
+        """ranges: of slots of keys that a reader wants; none: all"""
+        self.handle, self.topic, self.ranges = handle, topic, ranges
         self.subscription, self.kind = subscription, kind
         self.wires: dict[int, Wire] = {}
         self.is_shared = kind in ("shared", "key-shared")
@@ -270,6 +278,12 @@ class Member:
         self._message_bytes = table.nbytes // table.num_rows + 1
         store, topic = sync._store, self.topic
         table = self._completed(table)
+        if self.ranges:
+            mask = is_within(table, self.ranges)
+            sync.acknowledge(table.filter(pc.invert(mask)))
+            table = table.filter(mask)
+            if not table.num_rows:
+                return _nothing, []
         bytes_max = store.settings.max_message_bytes
         found = store.read(lambda view: planned(view, topic, table, bytes_max), fresh=False)
         return partial(sync._unread, table), found
