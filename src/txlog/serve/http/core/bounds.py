@@ -42,8 +42,12 @@ class Taking:
     _untaken: asyncio.TimerHandle | None = None
 
     def begin_taking(self, transport: asyncio.Transport) -> None:
-        """Hear of every byte that the client has not taken."""
-        transport.set_write_buffer_limits(high=0)
+        """Hear of all that the client has not taken.
+
+        Not with 0: asyncio's TLS pauses at that size and more, so it would pause with nothing
+        left to send, and nobody would ever resume it.
+        """
+        transport.set_write_buffer_limits(high=1, low=0)
 
     def pause_writing(self) -> None:
         """The client has not taken all: it has to, in time."""
