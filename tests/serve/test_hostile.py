@@ -781,25 +781,76 @@ def test_consumers_beyond_the_limit_are_refused(folder: Path) -> None:
     serving(folder, program, limits=Limits(consumers=2))
 
 
-@pytest.mark.parametrize("said", [1, 200 << 20])
-def test_chunks_are_held_within_bounds(folder: Path, said: int) -> None:
-    """Kills: chunks larger than they said, and many messages whose last chunk never comes."""
+def chunk(at: int, of: int, size: int) -> dict[str, object]:
+    """The metadata of a chunk of a message of some bytes."""
+    place = {"chunk_id": at, "num_chunks_from_msg": of, "total_chunk_msg_size": size}
+    return {"uuid": "u", **place}
+
+
+@pytest.mark.parametrize(("payload", "said"), [(b"xx", 1), (b"", 10), (b"x", 1 << 30)])
+def test_a_chunk_that_cannot_be_is_refused(folder: Path, payload: bytes, said: int) -> None:
+    """Kills: chunks larger than they said, chunks without end, a message larger than may be."""
 
     async def program(served: Served) -> None:
         client = await served.connected()
-        for number in (1, 2, 3):
-            await client.ask("producer", topic="x", producer_id=number, request_id=number)
-            head = {"uuid": "u", "chunk_id": 0, "num_chunks_from_msg": 9}
-            head["total_chunk_msg_size"] = said
-            client.message(b"xx", {}, head, producer_id=number, sequence_id=0)
-            if said == 1:
-                assert (await client.answer()).HasField("send_error")
-            if said == 1 or number == 3:  # it may come again, once there is room
-                assert (await client.answer()).close_producer.producer_id == number
+        await client.ask("producer", topic="x", producer_id=1, request_id=1)
+        head = chunk(0, 9, said)
+        client.message(payload, {}, head, producer_id=1, sequence_id=0)
+        assert (await client.answer()).HasField("send_error")
+        assert (await client.answer()).close_producer.producer_id == 1
         client.send("ping")
         assert (await client.answer()).HasField("pong")
+        assert served.service.budget.held == 0
 
     serving(folder, program)
+
+
+def test_messages_whose_chunks_do_not_come_keep_nobody_out(folder: Path) -> None:
+    """Kills: room that is kept for what a client only said it would send."""
+    piece = bytes(1 << 20)
+
+    async def program(served: Served) -> None:
+        begun = [await served.connected() for _ in range(3)]
+        for number, client in enumerate(begun):
+            await client.ask("producer", topic=f"x{number}", producer_id=1, request_id=1)
+            client.message(b"x", {}, chunk(0, 250, 250 << 20), producer_id=1, sequence_id=0)
+        whole = [await served.connected() for _ in range(3)]
+        for number, client in enumerate(whole):
+            await client.ask("producer", topic=f"y{number}", producer_id=1, request_id=1)
+
+        async def send(client: Wire) -> None:
+            for at in range(12):
+                head = chunk(at, 12, 12 << 20)
+                client.message(piece, {}, head, producer_id=1, sequence_id=0)
+                await client.writer.drain()
+            for _ in range(12):
+                assert (await client.answer()).HasField("send_receipt")
+
+        # together they are more than there is: the eldest that waits goes on
+        await asyncio.gather(*(send(client) for client in whole))
+        assert served.service.budget.peak < 24 << 20
+
+    serving(folder, program, limits=Limits(memory_bytes=16 << 20, connection_bytes=8 << 20))
+
+
+def test_a_message_whose_next_chunk_does_not_come_is_given_up(folder: Path) -> None:
+    """Its producer is told when it goes on: it sends the message again."""
+
+    async def program(served: Served) -> None:
+        client = await served.connected()
+        await client.ask("producer", topic="x", producer_id=1, request_id=1)
+        client.message(b"x" * 1_000, {}, chunk(0, 2, 2_000), producer_id=1, sequence_id=0)
+        while served.service.budget.held < 1_000:
+            await asyncio.sleep(0)
+        while served.service.budget.held:
+            client.send("pong")
+            await asyncio.sleep(0.001)
+        client.message(b"x" * 1_000, {}, chunk(1, 2, 2_000), producer_id=1, sequence_id=0)
+        while (answer := await client.answer()).HasField("ping"):
+            client.send("pong")
+        assert answer.HasField("send_error")
+
+    serving(folder, program, limits=Limits(idle_timeout_ms=100))
 
 
 BATCHES = {

@@ -10,8 +10,8 @@ A Hold counts bytes that exist, never bytes that a client only announced. When a
 
 Holds that each wait for the rest of their bytes could block one another for ever. So the eldest
 waiter that already has bytes becomes the *guest*: its bytes no longer count in any pool, and it
-goes on until it ends. There is one guest at a time. The process holds at most `memory_bytes` and
-one guest.
+goes on until it ends, as does the frame that brings its next bytes. There is one guest at a time.
+The process holds at most `memory_bytes` and one guest.
 
 The budget has no clock. Whoever reads or writes ends a client that stops while it has room.
 """
@@ -34,10 +34,14 @@ def _gone() -> ConnectionResetError:
 
 
 class _Turn(NamedTuple):
-    """A waiter of a pool: how many bytes it wants, and what wakes it."""
+    """A waiter of a pool: how many bytes it wants, and what wakes it.
+
+    is_own: it waits in the share of its client, which may be waiting for itself only
+    """
 
     size: int
     granted: asyncio.Future[None]
+    is_own: bool
 
 
 class _Pool:
@@ -103,7 +107,7 @@ class _Pool:
         if not queue and self._fits(size, is_large=is_large):
             self._count(size)
             return
-        turn = _Turn(size, asyncio.get_running_loop().create_future())
+        turn = _Turn(size, asyncio.get_running_loop().create_future(), self is hold.share)
         if not hold.waits(turn):
             return
         queue.append(turn)
@@ -196,7 +200,8 @@ class MemoryBudget(_Pool):
         if self.guest is not None:
             return
         for hold, turn in self._waiting.items():
-            if hold.held and not turn.granted.done():
+            has_bytes = hold.held or (not turn.is_own and hold.share.has_beside())
+            if has_bytes and not turn.granted.done():
                 self.guest = hold
                 hold.step_out()
                 turn.granted.set_result(None)
@@ -218,20 +223,38 @@ class MemoryBudget(_Pool):
 class Share(_Pool):
     """What one client has of the budget; it gives back all of it when it ends."""
 
-    __slots__ = ("budget", "is_closed")
+    __slots__ = ("_beside", "_main", "budget", "is_closed")
 
     def __init__(self, budget: MemoryBudget, owner: str, bytes_max: int) -> None:
         super().__init__(bytes_max, budget._of_owner(owner))
         self.budget = budget
         self.is_closed = False
+        self._main, self._beside = self, list[Share]()
 
     def join(self, owner: str) -> None:
         """The client has said who it is: from now on that role has what it has."""
+        for share in self._beside:
+            share.join(owner)
         pool = self.budget._of_owner(owner)
         if pool is not self._parent and self._parent is not None:
             pool.take(self.held)
             self._parent.release(self.held)
             self._parent = pool
+
+    def beside(self, owner: str, bytes_max: int) -> Share:
+        """Another share of the same client, for what it keeps while it sends more."""
+        share = Share(self.budget, owner, bytes_max)
+        share._main = self
+        self._beside.append(share)
+        return share
+
+    def has_beside(self) -> bool:
+        """Whether the client keeps something in another share."""
+        return any(share.held for share in self._beside)
+
+    def is_of(self, other: Share) -> bool:
+        """Whether both are shares of one client."""
+        return self._main is other._main
 
     def check_open(self) -> None:
         """Raises ConnectionResetError once it is closed."""
@@ -249,6 +272,8 @@ class Share(_Pool):
 
     def close(self) -> None:
         """Give back what is left; tasks that wait for room get ConnectionResetError."""
+        for share in self._beside:
+            share.close()
         self.budget._refuse(self)
         self.release(self.held - self._climbing)
         self.is_closed = True
@@ -340,6 +365,11 @@ class Hold:
     def waits(self, turn: _Turn) -> bool:
         """Note that it waits; False: it need not, as it is the guest now."""
         budget = self.share.budget
+        guest = budget.guest
+        if guest is not None and guest.share.is_of(self.share) and not turn.is_own:
+            self.step_out()  # what the guest still lacks comes this way
+            self.share.release(self.held)
+            return False
         budget._waiting[self] = turn
         budget._invite()
         if self.is_guest():

@@ -41,7 +41,9 @@ from txlog.serve.pulsar.sends import Sends
 from txlog.serve.pulsar.wire import ROOM_BYTES, Frame, Frames, encoded
 
 if TYPE_CHECKING:
+    from txlog.serve.core.budget import Hold
     from txlog.serve.pulsar.groups import Groups
+    from txlog.serve.pulsar.producers import Chunks
 
 # Read at once from one that sends much, and from others: it is not counted before it is here.
 AHEAD_BYTES: Final = 1 << 18
@@ -133,6 +135,10 @@ class Connection:
             max(limits.connection_bytes, 2 * self.frame_bytes_max),
         )
         self._incoming = self._share.hold()  # what has come of a frame that is not whole
+        self._chunk_share = self._share.beside(
+            seat.network, max(limits.connection_bytes, limits.memory_bytes // 4)
+        )
+        self._chunked = list["Chunks"]()  # messages in chunks for which it waits for room
         self._ahead = 0  # bytes counted for what may be read ahead
         writer.transport.max_size = READ_BYTES  # type: ignore[attr-defined]  # asyncio's own limit
         self._unsent: list[bytes] = []  # frames, written together
@@ -255,6 +261,8 @@ class Connection:
         await self.listener.room()
         async with asyncio.timeout(2 * self._limits.idle_timeout_ms / 1_000):
             await self._writer.drain()
+        while self._chunked:
+            await self._chunked.pop().room()
         if not is_same:
             self._incoming.close()
         await self._incoming.reserve(self._frames.pending - self._incoming.held, wanted)
@@ -365,6 +373,15 @@ class Connection:
     def release(self, size: int) -> None:
         """They are stored, or refused."""
         self._share.release(size)
+
+    def hold_for_chunks(self) -> Hold:
+        """A place for a message in chunks, beside the share of the connection."""
+        return self._chunk_share.hold()
+
+    def wait_for(self, chunks: Chunks) -> None:
+        """Read nothing more before there is room for what came of a message."""
+        if chunks not in self._chunked:
+            self._chunked.append(chunks)
 
     def _watch(self) -> None:
         """See to it that it is gone when its token ends, or has given another by then."""

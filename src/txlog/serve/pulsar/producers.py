@@ -6,7 +6,11 @@ under the same name and sequence. Producers of one client, name and topic (one f
 are one producer of the store.
 
 Messages that come in chunks are held until the last one is there, and only then stored and
-answered, all chunks at once: before that none of them has a receipt, so none can be lost.
+answered, all chunks at once: before that none of them has a receipt, so none can be lost. The
+chunks that came count in a share of their own for each connection. Without room the server reads
+nothing more from the connection; the eldest message that waits goes on as the guest of the budget.
+A message of which nothing comes for `idle_timeout_ms` is given up: its next chunk is out of order
+then, and the client sends the message again.
 
 A producer is closed when one of its messages is refused, or another one has taken over its topic:
 its client opens it again, and repeats what has no receipt. Who is fenced learns that there, by the
@@ -33,7 +37,6 @@ from txlog.errors import (
     NotFound,
     ProducerBusy,
     ProducerFenced,
-    TryAgain,
     TxlogError,
 )
 from txlog.ids import MessageId, TopicName, TxnId
@@ -56,6 +59,7 @@ if TYPE_CHECKING:
 
     from txlog.aio.handles import Producer as Handle
     from txlog.api.client import Client
+    from txlog.serve.core.budget import Hold
 
 ROOM: Final = "producers"
 MODES: Final = ("shared", "exclusive", "wait-for-exclusive", "exclusive-with-fencing")
@@ -63,7 +67,7 @@ ACCESS: Final = ("Shared", "Exclusive", "WaitForExclusive", "ExclusiveWithFencin
 NAME_MAX: Final = 128  # characters of a producer's name in the store
 DISMISSED_MAX: Final = 1_000
 CHUNKED_BYTES_MAX: Final = 256 << 20  # of one message in chunks, held in memory
-CHUNKS_BYTES_MAX: Final = 512 << 20  # of all of them, of all clients
+CHUNK_BYTES: Final = 256  # what a chunk costs beside its payload
 ITEM_BYTES: Final = 1 << 10  # what a message that waits costs beside its payload
 # The library of C++, Python and Node numbers on from the last sequence that it is told, also when
 # it comes again without a receipt so far, and what it then repeats has numbers from there on, too:
@@ -82,6 +86,89 @@ class Shared:
         self.lane = Lane(handle._sync)
         self.users: dict[int, int] = {}  # partition -> producer id
         self.is_over = False  # it is being closed here: what still comes is not stored
+
+
+class Chunks:
+    """The chunks of one message so far.
+
+    head:      the metadata of the first chunk
+    sequences: first and highest of each chunk
+    """
+
+    def __init__(self, head: Proto, hold: Hold, bytes_max: int, idle_seconds: float) -> None:
+        """Raises LimitExceeded: the message is larger than bytes_max."""
+        size = head.total_chunk_msg_size
+        if size > bytes_max:
+            raise LimitExceeded(
+                f"a message of {size} bytes in chunks, the most is {bytes_max}",
+                setting="max_chunked_message_bytes",
+                limit=bytes_max,
+                value=size,
+            )
+        self.head = head
+        self.sequences: list[tuple[int, int]] = []
+        self._data = bytearray()
+        self._hold = hold
+        self._idle_seconds = idle_seconds
+        self._timer: asyncio.TimerHandle | None = None
+        self._waits = self._has_ended = False
+
+    def add(self, head: Proto, payload: memoryview, sequences: tuple[int, int]) -> None:
+        """Take the next chunk. Raises InvalidMessage: it is not the next one."""
+        if self._has_ended or self.head.uuid != head.uuid or head.chunk_id != len(self.sequences):
+            raise InvalidMessage(f"chunk {head.chunk_id} of {head.uuid} is out of order")
+        if not payload:
+            raise InvalidMessage(f"chunk {head.chunk_id} of {head.uuid} has no bytes")
+        if len(self._data) + len(payload) > self.head.total_chunk_msg_size:
+            raise InvalidMessage(f"chunks of {head.uuid} are larger than it says")
+        self._data += payload
+        self.sequences.append(sequences)
+        self._watch()
+
+    def whole(self) -> memoryview:
+        """All bytes; nothing more is to come, but the memory counts until `end`."""
+        self._stop()
+        return memoryview(self._data)
+
+    async def room(self) -> None:
+        """Wait until there is room for what came; the connection reads nothing meanwhile."""
+        if self.has_ended():
+            return
+        size = len(self._data) + CHUNK_BYTES * len(self.sequences)
+        self._waits = True
+        try:
+            await self._hold.reserve(size - self._hold.held, size)
+        finally:
+            self._waits = False
+        if self.has_ended():
+            self._hold.close()
+
+    def has_ended(self) -> bool:
+        """Whether nothing more is to come, and nothing counts."""
+        return self._has_ended
+
+    def end(self) -> None:
+        """It is stored or refused, or its producer has gone."""
+        self._has_ended = True
+        self._stop()
+        self._data = bytearray()
+        self._hold.close()
+
+    def _watch(self) -> None:
+        self._stop()
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(self._idle_seconds, self._late)
+
+    def _late(self) -> None:
+        if self._waits:  # for others: its own time stands still
+            self._watch()
+        else:
+            self.end()
+
+    def _stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
 
 class WireProducer:
@@ -109,15 +196,11 @@ class WireProducer:
         self._highest = max(self._highest, body.sequence_id, body.highest_sequence_id)
         return found
 
-
-class Chunks:
-    """The chunks of one message so far."""
-
-    def __init__(self, head: Proto) -> None:
-        self.head = head
-        self.pieces: list[bytes] = []
-        self.size = 0
-        self.sequences: list[tuple[int, int]] = []
+    def end_chunks(self) -> None:
+        """Forget the message that comes in chunks."""
+        if self.chunks is not None:
+            self.chunks.end()
+            self.chunks = None
 
 
 class Room:
@@ -147,6 +230,7 @@ class Room:
         one = self.producers.pop(number, None)
         if one is None:
             return
+        one.end_chunks()
         shared = one.shared
         shared.users.pop(one.partition, None)
         if shared.users:
@@ -474,35 +558,42 @@ def _chunk(
     head, payload = message
     if head.encryption_keys:  # each by itself: nobody but their client can put them together
         raise NotAllowed("encrypted messages in chunks are not known here")
+    store = connection.service.store
+    most = min(CHUNKED_BYTES_MAX, store.settings.max_chunked_message_bytes)
     if head.chunk_id == 0:
-        one.chunks = None
-        if _held(connection) + head.total_chunk_msg_size > CHUNKS_BYTES_MAX:
-            raise TryAgain("too many messages in chunks are on their way", code=509)
-        one.chunks = Chunks(head)
+        one.end_chunks()
+        idle_seconds = connection.service.limits.idle_timeout_ms / 1_000
+        one.chunks = Chunks(head, connection.hold_for_chunks(), most, idle_seconds)
     have = one.chunks
-    if have is None or have.head.uuid != head.uuid or head.chunk_id != len(have.pieces):
-        one.chunks = None
+    if have is None:
         raise InvalidMessage(f"chunk {head.chunk_id} of {head.uuid} is out of order")
-    have.pieces.append(bytes(payload))
-    have.size += len(payload)
-    if have.size > have.head.total_chunk_msg_size:
-        one.chunks = None
-        raise InvalidMessage(f"chunks of {head.uuid} are larger than it says")
-    have.sequences.append((body.sequence_id, body.highest_sequence_id))
-    most = min(CHUNKED_BYTES_MAX, connection.service.store.settings.max_chunked_message_bytes)
-    if max(have.size, have.head.total_chunk_msg_size) > most:
-        one.chunks = None
-        raise LimitExceeded(
-            f"a message of {head.total_chunk_msg_size} bytes in chunks, the most is {most}",
-            setting="max_chunked_message_bytes",
-            limit=most,
-            value=head.total_chunk_msg_size,
-        )
+    try:
+        have.add(head, payload, (body.sequence_id, body.highest_sequence_id))
+    except InvalidMessage:
+        one.end_chunks()
+        raise
+    connection.wait_for(have)
     if head.chunk_id < head.num_chunks_from_msg - 1:
         return None
     one.chunks = None
-    data = memoryview(b"".join(have.pieces))
-    data = decompressed(head.compression, head.uncompressed_size, data, most)
+    try:
+        return _chunked(connection, one, body, have, most, txn)
+    except BaseException:  # nobody will answer it
+        have.end()
+        raise
+
+
+def _chunked(
+    connection: Connection,
+    one: WireProducer,
+    body: Proto,
+    have: Chunks,
+    most: int,
+    txn: TxnId | None,
+) -> Item:
+    """A message of which all chunks are here. Raises InvalidMessage, LimitExceeded."""
+    head = have.head
+    data = decompressed(head.compression, head.uncompressed_size, have.whole(), most)
     first = have.head
     first.ClearField("num_messages_in_batch")
     columns = rows_of(first, data)
@@ -518,24 +609,13 @@ def _chunk(
     sequences = have.sequences
 
     def told(found: MessageId | None, error: Exception | None) -> None:
+        have.end()
         for sequence, highest in sequences:
             made = type(body)(producer_id=one.number, sequence_id=sequence)
             made.highest_sequence_id = highest
             _told(connection, one, made, found, error)
 
     return Item(None, one.partition, len(data) + ITEM_BYTES, told, txn, large)
-
-
-def _held(connection: Connection) -> int:
-    """How many bytes the messages that come in chunks will have, of all clients."""
-    rooms = [one.rooms.get(ROOM) for one in connection.listener.connections]
-    return sum(
-        one.chunks.head.total_chunk_msg_size
-        for room in rooms
-        if room is not None
-        for one in room.producers.values()
-        if one.chunks is not None
-    )
 
 
 def _told(
