@@ -443,3 +443,40 @@ def test_every_endpoint_is_explained_and_has_a_path_of_its_own() -> None:
         seen.add((one.method, one.path))
     document = openapi(ENDPOINTS, "1")
     assert len(seen) > 120 and document["openapi"] == "3.1.0"
+
+
+def test_offloads_go_where_the_operator_said(tmp_path: Path) -> None:
+    """Kills: an administrator of one topic who writes into any directory of the machine."""
+    cold, other = tmp_path / "cold", tmp_path / "other"
+    cold.mkdir()
+    other.mkdir()
+
+    async def program(http: httpx.AsyncClient, client: txlog.aio.Client) -> None:
+        await client.create_topic("orders")
+        places = http.app.state.serving.places  # type: ignore[attr-defined]
+        path = f"{BASE}/orders/offload"
+        for to in (str(other), f"file://{other}", "s3://bucket/x", "../other", "hot"):
+            answer = await http.put(path, params={"to": to})
+            assert answer.status_code == 405, to
+            assert str(cold) not in answer.text
+        for params in (None, {"to": "cold"}):
+            answer = await http.put(path, params=params)
+            assert (answer.status_code, answer.json()["place"]) == (200, "cold")
+        places["hot"] = str(other)
+        assert (await http.put(path)).status_code == 400
+        places.clear()
+        assert (await http.put(path)).status_code == 405
+        assert [*other.iterdir()] == []
+
+    serving(str(tmp_path / "store"), program, places={"cold": str(cold)})
+
+
+def test_hints_do_not_name_what_a_client_may_not_see(tmp_path: Path) -> None:
+    async def program(http: httpx.AsyncClient, client: txlog.aio.Client) -> None:
+        await client.create_topic("acme/hidden/orders")
+        base = "/admin/v2/persistent/acme/hidden"
+        answer = await http.get(f"{base}/order/stats")
+        assert answer.status_code == 404
+        assert "orders" not in answer.text
+
+    serving(str(tmp_path / "store"), program, hides_names=True)

@@ -10,6 +10,7 @@ import pytest
 
 from tests.serve.certificates import make_certificate
 from txlog.errors import InvalidArgument, LimitExceeded, TryAgain, Usage
+from txlog.serve.core.address import places_of
 from txlog.serve.core.descriptors import fitted
 from txlog.serve.core.exposure import check_exposed, is_loopback
 from txlog.serve.core.limits import Limits, Pace, Seat, Seats, network_of
@@ -202,6 +203,16 @@ def test_others_reach_a_server_with_tls_and_authentication_only() -> None:
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
         check_exposed("--pulsar", bound, has_tls=False, has_auth=False, is_insecure=False)
+
+
+def test_places_for_offloads_have_names() -> None:
+    assert places_of("--offload-to", ["a=/mnt/a", "b=s3://bucket/x?region=y"]) == {
+        "a": "/mnt/a",
+        "b": "s3://bucket/x?region=y",
+    }
+    for texts in (["a"], ["=/x"], ["a=x"], ["a="], ["a b=/x"], ["a=/x", "a=/y"], ["../a=/x"]):
+        with pytest.raises(InvalidArgument, match="--offload-to"):
+            places_of("--offload-to", texts)
 
 
 # --- TLS -------------------------------------------------------------------------------------

@@ -50,6 +50,10 @@ LimitOption = Annotated[
     list[str] | None,
     Option("--limit", metavar="NAME=VALUE", help="what clients may use at most; repeatable"),
 ]
+OffloadOption = Annotated[
+    list[str] | None,
+    Option("--offload-to", metavar="NAME=PLACE", help="where HTTP may offload to; repeatable"),
+]
 PidOption = Annotated[
     str | None, Option("--pidfile", metavar="FILE", help="has the process id while it serves")
 ]
@@ -76,6 +80,7 @@ def serve(
     client_ca: ClientsOption = None,
     insecure: InsecureOption = False,
     limit: LimitOption = None,
+    offload_to: OffloadOption = None,
     pidfile: PidOption = None,
 ) -> None:
     """Serve the store to stock clients of Apache Pulsar, and by HTTP.
@@ -102,6 +107,7 @@ def serve(
         topic_creation,
         tls=_tls(cert, key, client_ca, has_auth=auth is not None),
         limits=_module("core.limits").Limits.parse("--limit", limit or ()),
+        places=_module("core.address").places_of("--offload-to", offload_to or ()),
         is_insecure=insecure,
         sockets=_module("core.systemd").handed_over(os.environ, os.getpid()),
         tell=tell,

@@ -35,6 +35,7 @@ class Options(NamedTuple):
 
     creates_topics: a topic that a client names and that is missing is made
     tls:            for all listeners
+    places:         for offloads by HTTP, by their names: directories and addresses of S3
     is_insecure:    other machines may connect without TLS or authentication
     sockets:        that listen already, by the name of the listener: pulsar, http
     tell:           is told what happens, in a word and its facts; never a secret
@@ -45,6 +46,7 @@ class Options(NamedTuple):
     creates_topics: bool = True
     tls: Tls | None = None
     limits: Limits = Limits()
+    places: Mapping[str, str] = {}
     is_insecure: bool = False
     sockets: Mapping[str, list[socket.socket]] = {}
     tell: Tell = silent

@@ -127,6 +127,7 @@ def route_of(endpoint: Endpoint, serving: Serving) -> Route:
         for name, value in (
             ("now_ms", serving.now_ms),
             ("rates", lambda: serving.rates),
+            ("places", lambda: serving.places),
             ("addresses", partial(serving.addresses_for, request.url.hostname)),
             ("publishers", serving.publishers),
         ):
@@ -172,7 +173,7 @@ async def _answer(
 
 async def _failed(request: Request, error: Exception) -> Response:
     assert isinstance(error, TxlogError)
-    return response_of(error)
+    return response_of(error, hides_names=request.app.state.serving.hides_names)
 
 
 async def _refused(request: Request, error: Exception) -> Response:

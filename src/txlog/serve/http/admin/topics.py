@@ -5,7 +5,7 @@ A topic with one partition is what Pulsar calls a topic, one with several a part
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from txlog.api.client import Client
@@ -420,11 +420,32 @@ def compaction(client: Client, topic: TopicName) -> dict[str, str]:
 
 
 @endpoint("PUT", f"{TOPIC}/offload", ADMIN, is_slow=True)
-def offload(client: Client, topic: TopicName, to: str = "", body: object = None) -> object:
-    """Move sealed files to a directory or bucket; `to` says where."""
-    if not to:
-        raise InvalidArgument("say where to, as to=DIRECTORY or to=s3://BUCKET/PREFIX")
-    return client.admin.offload(topic.full, to, topic.partition)
+def offload(
+    client: Client,
+    topic: TopicName,
+    places: Mapping[str, str],
+    to: str = "",
+    body: object = None,
+) -> object:
+    """Move sealed files to a place that the operator has named; `to` says which, if there are more.
+
+    Whoever administers a topic must not choose directories of this machine, nor addresses that
+    the server calls with its own credentials.
+    """
+    if not places:
+        raise NotAllowed(
+            "this server offloads nowhere", hint="its operator names places by --offload-to"
+        )
+    if not to and len(places) > 1:
+        raise InvalidArgument("say where to, as to=NAME", hint="see --offload-to")
+    place = places.get(to) if to else next(iter(places.values()))
+    if place is None:
+        raise NotAllowed(
+            f"there is no place {to[:80]!r} for offloads",
+            hint="its operator names places by --offload-to",
+        )
+    answer = client.admin.offload(topic.full, place, topic.partition)
+    return {**answer, "place": to or next(iter(places))}
 
 
 @endpoint("GET", f"{TOPIC}/offload", LOOK)

@@ -126,17 +126,25 @@ def status_of(error: TxlogError) -> int:
     return next((status for kind, status in STATUSES if isinstance(error, kind)), 500)
 
 
-def error_of(error: TxlogError) -> dict[str, object]:
-    """An error as JSON: `reason`, as Pulsar calls it, beside what the command line prints."""
+def error_of(error: TxlogError, *, hides_names: bool = False) -> dict[str, object]:
+    """An error as JSON: `reason`, as Pulsar calls it, beside what the command line prints.
+
+    hides_names: no hint about what is missing, which may name what the caller must not see
+    """
     said = error.as_dict()
+    if hides_names and isinstance(error, NotFound):
+        said["hint"] = None
     return {"reason": said.pop("message"), **said}
 
 
-def response_of(error: TxlogError, status: int | None = None) -> Response:
-    """The response for an error; status: instead of its own."""
+def response_of(
+    error: TxlogError, status: int | None = None, *, hides_names: bool = False
+) -> Response:
+    """The response for an error; status: instead of its own; hides_names: as in `error_of`."""
     status = status_of(error) if status is None else status
     headers = {"Retry-After": "1"} if status in (429, 503) else None
-    return Response(dumped(error_of(error)), status, headers, "application/json")
+    said = error_of(error, hides_names=hides_names)
+    return Response(dumped(said), status, headers, "application/json")
 
 
 # --- a message ---------------------------------------------------------------------------------

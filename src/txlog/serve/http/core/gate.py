@@ -77,6 +77,8 @@ class Serving:
     """What the handlers of an application share.
 
     addresses: what lookup tells clients: brokerUrl, httpUrl, nativeUrl, and with TLS …UrlTls
+    places:    for offloads, by the names that the operator gave
+    hides_names: errors have no hints that may name what a client must not see
     creates_topics: a topic that a client sends to or consumes, and that is missing, is made
     publishers: producers of stock clients, in the moment
     failed:    told of an error that is a bug
@@ -88,9 +90,11 @@ class Serving:
     client: Client
     gate: Gate = everybody
     addresses: Mapping[str, str] = field(default_factory=dict)
+    places: Mapping[str, str] = field(default_factory=dict)
     rates: Rates = field(default_factory=Rates)
     clock: Clock = field(default_factory=SystemClock)
     creates_topics: bool = False
+    hides_names: bool = False
     publishers: Callable[[], list[Publisher]] = list
     stopped: asyncio.Event = field(default_factory=asyncio.Event)
     stays: set[Stay] = field(default_factory=set)
