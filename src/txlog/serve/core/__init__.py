@@ -13,5 +13,6 @@ Contents:
     service     the store and the options, for all listeners
     shares      what a role may have of transactions, keys and topics
     systemd     sockets that are handed over, and READY
+    tasks       where background tasks begin, and what happens when one fails
     tls         certificates
 """

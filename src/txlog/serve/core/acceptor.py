@@ -76,7 +76,7 @@ class Acceptor:
             accepted.setblocking(False)
             drop = partial(self._drop, accepted, peer, self._loop.time())
             seat = self._service.seats.arrive(host_of(peer), drop)
-            task = self._loop.create_task(self._begin(accepted, seat))
+            task = self._service.tasks.begin(self._begin(accepted, seat), seat.leave)
             self._beginning.add(task)
             task.add_done_callback(self._beginning.discard)
             if self._service.seats.is_full:

@@ -21,6 +21,7 @@ from txlog.serve.core.authority import Authority
 from txlog.serve.core.budget import Backlog, MemoryBudget
 from txlog.serve.core.exposure import listening
 from txlog.serve.core.limits import Limits, Pool, Seats
+from txlog.serve.core.tasks import Supervisor
 from txlog.serve.core.tls import Tls
 
 Tell = Callable[[str, Mapping[str, object]], object]
@@ -84,6 +85,7 @@ class Service:
     backlog:   what was sent to clients who do not take it: at most a quarter of the budget
     urls:      where each listener listens, by its name, once it does
     publishers: those of stock clients, in the moment
+    tasks:     what runs in the background
     """
 
     def __init__(self, store: Synchronous, options: Options, authority: Authority) -> None:
@@ -98,6 +100,7 @@ class Service:
         self.budget = MemoryBudget(options.limits.memory_bytes)
         self.consumers = Pool("consumers", options.limits.consumers_in_all)
         self.backlog = Backlog(options.limits.memory_bytes // 4)
+        self.tasks = Supervisor(self.failed)
         self._loop = asyncio.get_running_loop()
 
     def log_in(self, login: Login) -> Caller:
@@ -121,9 +124,9 @@ class Service:
     def in_loop(self, act: Callable[[], object]) -> None:
         """Call something in the event loop, from any thread; nothing, once it has ended."""
         with suppress(RuntimeError):
-            self._loop.call_soon_threadsafe(act)
+            self._loop.call_soon_threadsafe(self.tasks.call, act)
 
-    def failed(self, error: Exception) -> None:
+    def failed(self, error: BaseException) -> None:
         """Tell of a failure that is no client's, and where it was; its text may have data."""
         last = next(reversed(traceback.extract_tb(error.__traceback__)), None)
         place = None if last is None else f"{Path(last.filename).name}:{last.lineno}"

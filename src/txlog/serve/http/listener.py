@@ -17,6 +17,7 @@ from txlog.serve.core.acceptor import Acceptor
 from txlog.serve.core.address import Address
 from txlog.serve.core.limits import Seat
 from txlog.serve.core.service import Service
+from txlog.serve.core.tasks import nothing
 from txlog.serve.http.application import application
 from txlog.serve.http.core.bounds import Bounded, BoundedSocket, Bounds
 from txlog.serve.http.core.declared import LOOK, STORE, Action
@@ -131,6 +132,7 @@ class HttpListener:
             publishers=lambda: service.publishers(),
             failed=service.failed,
             budget=service.budget,
+            tasks=service.tasks,
         )
         self.application = application(serving)
         tls = service.options.tls
@@ -160,7 +162,7 @@ class HttpListener:
         self._acceptor = Acceptor(self._service, sockets, self._protocol)
         self._acceptor.start()
         bound = Address(self._address.host, sockets[0].getsockname()[1])
-        self._task = asyncio.create_task(self._uvicorn._serve([]))
+        self._task = self._service.tasks.begin(self._uvicorn._serve([]), nothing)
         url = f"{self._scheme}://{bound}"
         kind = "Url" if self._scheme == "http" else "UrlTls"
         self._addresses[f"http{kind}"] = url

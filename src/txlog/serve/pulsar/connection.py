@@ -196,6 +196,8 @@ class Connection:
         except (InvalidMessage, LimitExceeded, TryAgain) as error:
             self._tell("dropped", error.message)
             self.send("error", request_id=0, error=error_of(error), message=text_of(error))
+        except Exception as error:
+            self.service.failed(error)
         finally:
             await self._end()
 
@@ -302,6 +304,8 @@ class Connection:
         except TxlogError as error:
             self._refuse(body, error)
         except Exception as error:
+            if not _has_number(body):
+                raise
             self.service.failed(error)
             self._refuse(body, error)
 
@@ -410,8 +414,11 @@ class Connection:
         self.service.tell(event, {"peer": self.peer, "role": self.role, "reason": reason})
 
     def begin(self, task: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Run something beside the commands; it is cancelled when the connection ends."""
-        made = asyncio.create_task(task)
+        """Run something beside the commands; the end of the connection cancels it.
+
+        If it fails, the connection ends: its client must not wait for what will not come.
+        """
+        made = self.service.tasks.begin(task, self.close)
         self._tasks.add(made)
         made.add_done_callback(self._tasks.discard)
         return made
@@ -448,7 +455,7 @@ class Connection:
             self.is_full = True
             self.has_room.clear()
         if self._catching_up is None:
-            self._catching_up = asyncio.create_task(self._caught_up())
+            self._catching_up = self.service.tasks.begin(self._caught_up(), self.close)
 
     async def _caught_up(self) -> None:
         """Wait until it has taken nearly all of it."""
@@ -490,7 +497,7 @@ class Connection:
         for farewell in reversed(self.farewells):
             try:
                 await farewell()
-            except TxlogError as error:
+            except Exception as error:  # the others have something to give back, too
                 self.service.failed(error)
         self._share.close()
         self._send_off()

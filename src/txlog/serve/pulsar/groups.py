@@ -11,7 +11,8 @@ client's commands each is answered before the next one can depend on it.
 1. Begins and ends share a frame; one that is refused is refused alone.
 2. Ends are in the order of ids. Of transactions with one decision LSN the lower id is the first,
    wherever they are put in order (plan/participants), so that is their order in the frame.
-3. What became of SENDs does not decide what is told of the others, nor the other way round.
+3. SENDs and transaction commands in one group succeed or fail independently, and so does each of
+   them. An exception that is no error of ours (a bug) fails the command that raised it alone.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from txlog.engine.plan.lookup import topic as find_topic
 from txlog.engine.store.appender import Call
 from txlog.engine.store.sweeper import is_sweep_due
 from txlog.engine.upkeep.delayed.buckets import tend_due
-from txlog.errors import OutcomeUnknown, TryAgain, TxlogError
+from txlog.errors import InternalError, OutcomeUnknown, TryAgain, TxlogError
 from txlog.ids import TopicName, TxnId
 from txlog.serve.core.shares import OpenTxns
 from txlog.serve.pulsar.sends import Sends, Stored, Turn, written
@@ -165,7 +166,7 @@ class Groups:
 
     def _wake(self) -> None:
         if self._task is None:
-            self._task = asyncio.create_task(self._run())
+            self._task = self._service.tasks.begin(self._run(), self._fail)
 
     async def _run(self) -> None:
         try:
@@ -180,6 +181,17 @@ class Groups:
         finally:
             self._task = None
 
+    def _fail(self) -> None:
+        """The task has failed: what waits is refused, and what comes begins another one."""
+        error = InternalError("a group of commands failed")
+        waiting = [*self._begins, *self._ends, *self._questions]
+        for mine in (self._begins, self._ends, self._questions):
+            mine.clear()
+        for _, told in waiting:
+            self._service.tasks.call(partial(told, error))
+        if self.sends.is_waiting:
+            self._wake()
+
     async def _outcome(self, group: _Group) -> _Outcome:
         try:
             return await self._service.client.run(partial(_done, group), blocking=True)
@@ -193,16 +205,20 @@ class Groups:
 
     def _tell(self, group: _Group, outcome: _Outcome) -> None:
         if group.turns:
-            if isinstance(outcome.sends, Exception):
-                self._service.failed(outcome.sends)
-            self.sends.tell(group.turns, outcome.sends)
+            sends = outcome.sends
+            if isinstance(sends, Exception):
+                self._service.failed(sends)
+            else:
+                for bug in (one for *_, one in sends if one and not isinstance(one, TxlogError)):
+                    self._service.failed(bug)
+            self.sends.tell(group.turns, sends, self._service.tasks.call)
         for wanted, answers in (
             (group.begins, outcome.begins),
             (group.ends, outcome.ends),
             (group.questions, outcome.questions),
         ):
             for (_, told), answer in zip(wanted, answers, strict=True):
-                told(answer)
+                self._service.tasks.call(partial(told, answer))
 
 
 def _taken(waiting: list[T]) -> list[T]:

@@ -77,22 +77,37 @@ class PulsarListener:
         reader = asyncio.StreamReader(BUFFER_BYTES, loop)
         return asyncio.StreamReaderProtocol(reader, partial(self._accepted, seat), loop)
 
-    async def _accepted(
+    def _accepted(
         self, seat: Seat, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
-        task = asyncio.current_task()
-        assert task is not None
+        """Somebody connects; asyncio's own task for it would be nobody's."""
+        task = self.service.tasks.begin(self._served(seat, reader, writer), writer.transport.abort)
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
+
+    async def _served(
+        self, seat: Seat, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
         if self._following is None:  # from the first client on
-            self._following = asyncio.create_task(follow(self.service, self._changed))
+            self._following = self.service.tasks.begin(
+                follow(self.service, self._changed), self._is_blind
+            )
         connection = Connection(self, seat, reader, writer)
         self.connections.add(connection)
-        self._running.add(task)
         try:
             await connection.run(self._handlers)
         finally:
             seat.leave()
             self.connections.discard(connection)
-            self._running.discard(task)
+
+    def _is_blind(self) -> None:
+        """It does not see changes any more: clients come again, and the first begins a new look."""
+        self._following = None
+        self._close_all()
+
+    def _close_all(self) -> None:
+        for connection in list(self.connections):
+            connection.close()
 
     async def _changed(self, census: Census) -> None:
         """There are other topics or subscriptions: tell clients whom that concerns."""
@@ -111,7 +126,7 @@ class PulsarListener:
         """
         if self._judging is not None:
             self._judging.cancel()
-        self._judging = asyncio.create_task(self._judge_all())
+        self._judging = self.service.tasks.begin(self._judge_all(), self._close_all)
 
     async def _judge_all(self) -> None:
         for number, connection in enumerate(list(self.connections), 1):

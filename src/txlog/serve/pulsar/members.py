@@ -192,9 +192,10 @@ class Member:
         """Deliver to one more consumer."""
         self.wires[wire.partition] = wire
         if not self._tasks:
-            self._tasks.append(asyncio.create_task(self._pump()))
+            tasks = wire.connection.service.tasks
+            self._tasks.append(tasks.begin(self._pump(), self._dismiss))
             if self.kind == "failover":
-                self._tasks.append(asyncio.create_task(self._watch()))
+                self._tasks.append(tasks.begin(self._watch(), self._dismiss))
         self._changed.set()
 
     def flow(self, wire: Wire, permits: int) -> None:
@@ -202,6 +203,11 @@ class Member:
         wire.permits += permits
         if wire.permits > 0 and wire.partition not in self._ready:
             self._changed.set()
+
+    def _dismiss(self) -> None:
+        """A task has failed: the clients subscribe again."""
+        for wire in list(self.wires.values()):
+            wire.dismiss()
 
     async def _pump(self) -> None:
         while True:
@@ -398,7 +404,8 @@ class Member:
         """Queue an acknowledgement; those that are queued are made together."""
         self._acks.append(ack)
         if self._flushing is None:
-            self._flushing = asyncio.create_task(self._flush())
+            tasks = ack.wire.connection.service.tasks
+            self._flushing = tasks.begin(self._flush(), self._dismiss)
 
     async def acknowledged(self) -> None:
         """Wait until what was queued is made."""
@@ -413,8 +420,9 @@ class Member:
                 try:
                     await self.handle._worker.run(partial(self._make, acks))
                 except Exception as error:
+                    call = acks[0].wire.connection.service.tasks.call
                     for ack in acks:
-                        ack.answer(error)
+                        call(partial(ack.answer, error))
         finally:
             self._flushing = None
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import pyarrow as pa
@@ -187,8 +188,16 @@ class Sends:
             turns.append(turn)
         return turns
 
-    def tell(self, turns: list[Turn], answers: list[Stored] | Exception) -> None:
-        """Answer a group: with what became of it, or all of it with what it failed with."""
+    def tell(
+        self,
+        turns: list[Turn],
+        answers: list[Stored] | Exception,
+        call: Callable[[Callable[[], object]], None],
+    ) -> None:
+        """Answer a group: with what became of it, or all of it with what it failed with.
+
+        call: calls each answer; one that fails does not keep the others from theirs
+        """
         if isinstance(answers, Exception):
             error = answers
             answers = [(item, None, error) for turn in turns for _, its in turn for item in its]
@@ -196,7 +205,7 @@ class Sends:
                 for lane, _ in turn:
                     lane.is_refused = True
         for item, first, refusal in sorted(answers, key=_rank):
-            item.told(first, refusal)
+            call(partial(item.told, first, refusal))
             self._bytes -= item.size
         for turn in turns:
             for lane, items in turn:
@@ -231,9 +240,9 @@ def written(store: Store, turns: list[Turn], first: list[Call], last: list[Call]
 
     def submit() -> None:
         if calls:
-            store.submit(calls)
+            _submit(store, calls)
         for one, call in pending:
-            answers.extend(one.answers(call))
+            answers.extend(_isolated(store, one, call))
         calls.clear()
         pending.clear()
 
@@ -251,7 +260,7 @@ def written(store: Store, turns: list[Turn], first: list[Call], last: list[Call]
             elif item.txn is not None:
                 try:
                     add(_InTxn(lane, item, item.txn))
-                except (TxlogError, pa.ArrowException) as error:
+                except Exception as error:  # its rows are wrong, or there is a bug
                     lane.is_refused = True
                     answers.append((item, None, error))
         for sent in _frames(turn, answers):
@@ -259,6 +268,31 @@ def written(store: Store, turns: list[Turn], first: list[Call], last: list[Call]
     calls += last
     submit()
     return answers
+
+
+def _submit(store: Store, calls: list[Call]) -> None:
+    """Have calls done together, and those again alone that a bug in one of them kept from it."""
+    store.submit(calls)
+    for call in calls if len(calls) > 1 else ():
+        if _is_bug(call.error):
+            call.renew()
+            store.submit([call])
+
+
+def _isolated(store: Store, one: _Frame | _InTxn, call: Call) -> Iterator[Stored]:
+    """What became of a frame; where it met a bug, what becomes of each producer's rows alone."""
+    if not _is_bug(call.error) or isinstance(one, _InTxn) or len(one.sent) == 1:
+        yield from one.answers(call)
+        return
+    for rows in one.sent:
+        alone = _Frame(store, [rows])
+        call = alone.call()
+        store.submit([call])
+        yield from alone.answers(call)
+
+
+def _is_bug(error: BaseException | None) -> bool:
+    return isinstance(error, Exception) and not isinstance(error, TxlogError)
 
 
 def _frames(turn: Turn, answers: list[Stored]) -> Iterator[list[_Rows]]:
@@ -272,7 +306,7 @@ def _frames(turn: Turn, answers: list[Stored]) -> Iterator[list[_Rows]]:
             continue
         try:
             sent.append(_Rows(lane, items))
-        except (TxlogError, pa.ArrowException) as error:
+        except Exception as error:  # its rows are wrong, or there is a bug
             if len(items) == 1:
                 lane.is_refused = True
                 answers.append((items[0], None, error))
@@ -318,10 +352,10 @@ class _Rows:
         elif self.lane.refused is self:  # the frame is decided once more, and stores them
             self.lane.refused = None
 
-    def answers(self, answer: list[produce.SliceReceipt] | TxlogError) -> Iterator[Stored]:
+    def answers(self, answer: list[produce.SliceReceipt] | Exception) -> Iterator[Stored]:
         """What became of each SEND."""
         items = self.items
-        if isinstance(answer, TxlogError):
+        if isinstance(answer, Exception):
             self.lane.is_refused = True
             for item in items:
                 yield item, None, BEHIND if self.is_behind else answer
@@ -351,29 +385,34 @@ def _id_of(piece: produce.SliceReceipt, row: int, place: int | None) -> MessageI
 class _Frame:
     """Rows of several producers that are stored as a frame."""
 
-    __slots__ = ("_sent", "_settings")
+    __slots__ = ("_settings", "sent")
 
     def __init__(self, store: Store, sent: list[_Rows]) -> None:
-        self._settings, self._sent = store.settings, sent
+        self._settings, self.sent = store.settings, sent
 
     def call(self) -> Call:
         """What stores them."""
         return Call(self._decide)
 
     def _decide(self, view: View, now: Instant) -> Decision:
-        batches = [one.outgoing for one in self._sent]
+        batches = [one.outgoing for one in self.sent]
         decision = produce.send_together(view, self._settings, now, batches)
         assert isinstance(decision.answer, list)
-        for one, answer in zip(self._sent, decision.answer, strict=True):
+        for one, answer in zip(self.sent, decision.answer, strict=True):
             one.decided(answer)
         return decision
 
     def answers(self, call: Call) -> Iterator[Stored]:
         """What became of each SEND. Raises what the store failed with."""
+        if _is_bug(call.error):  # that of these rows
+            assert isinstance(call.error, Exception)
+            for rows in self.sent:
+                yield from rows.answers(call.error)
+            return
         if call.error is not None:
             raise call.error
         assert isinstance(call.answer, list)
-        for rows, answer in zip(self._sent, call.answer, strict=True):
+        for rows, answer in zip(self.sent, call.answer, strict=True):
             yield from rows.answers(answer)
 
 
@@ -442,7 +481,7 @@ def _singly(lane: Lane, item: Item) -> Stored:
             receipt = producer._send_one(**item.large, txn=item.txn).receipts()[0]
             return item, receipt.message_id, None
         sent = producer.send_batch(_rows_of([item]), txn=item.txn)
-    except (TxlogError, pa.ArrowException) as error:
+    except Exception as error:  # its rows are wrong, or there is a bug
         lane.is_refused = True
         return item, None, error
     finally:

@@ -24,6 +24,7 @@ from txlog.serve.core.exposure import is_every_address
 from txlog.serve.core.limits import Limits
 from txlog.serve.core.service import Publisher
 from txlog.serve.core.shares import check_topic
+from txlog.serve.core.tasks import Supervisor
 from txlog.serve.http.core.declared import CONSUME, PRODUCE, Action, topic_in
 from txlog.serve.http.core.rates import Rates
 
@@ -82,6 +83,7 @@ class Serving:
     creates_topics: a topic that a client sends to or consumes, and that is missing, is made
     publishers: producers of stock clients, in the moment
     failed:    told of an error that is a bug
+    tasks:     what runs in the background
     stopped:   set when the server stops
     stays:     what never ends by itself
     budget:    how much memory clients have
@@ -98,7 +100,8 @@ class Serving:
     publishers: Callable[[], list[Publisher]] = list
     stopped: asyncio.Event = field(default_factory=asyncio.Event)
     stays: set[Stay] = field(default_factory=set)
-    failed: Callable[[Exception], object] = repr
+    failed: Callable[[BaseException], object] = repr
+    tasks: Supervisor = field(default_factory=lambda: Supervisor(repr))
     budget: MemoryBudget = field(default_factory=lambda: MemoryBudget(Limits().memory_bytes))
     _reading: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(READING_MAX))
 

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from txlog.api.client import Client
 from txlog.errors import InternalError, TxlogError
+from txlog.serve.core.tasks import nothing
 from txlog.serve.http.core.answers import dumped, error_of
 from txlog.serve.http.core.gate import Serving
 from txlog.serve.http.core.rates import Rates
@@ -53,7 +54,7 @@ class Live:
         self._viewers += 1
         if self._task is None or self._task.done():
             # It looks for all, so it acts for none of them.
-            self._task = asyncio.create_task(self._look_on(), context=Context())
+            self._task = self._serving.tasks.begin(self._look_on(), nothing, context=Context())
         sent: Sections = {}
         seen = 0
         try:
