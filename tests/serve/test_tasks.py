@@ -154,7 +154,7 @@ def test_what_a_task_served_is_closed_when_it_fails() -> None:
 
 def test_tasks_of_the_protocol_begin_at_the_supervisor() -> None:
     """Kills: a task whose exception nobody sees; `allowed` await theirs where they begin."""
-    allowed = {"core/tasks.py", "pulsar/members.py", "app.py"}
+    allowed = {"core/tasks.py", "pulsar/connection.py", "pulsar/members.py", "app.py"}
     begins = re.compile(r"create_task|ensure_future")
     folder = ROOT / "src/txlog/serve"
     found = {

@@ -6,9 +6,10 @@ import asyncio
 import socket
 import traceback
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol, TypeVar
 
 from txlog.aio.client import Client
 from txlog.aio.worker import Worker
@@ -24,6 +25,8 @@ from txlog.serve.core.limits import Limits, Pool, Seats
 from txlog.serve.core.tasks import Supervisor
 from txlog.serve.core.tls import Tls
 
+T = TypeVar("T")
+BESIDE_MAX: Final = 2  # threads; more would only wait for the interpreter
 Tell = Callable[[str, Mapping[str, object]], object]
 
 
@@ -101,6 +104,7 @@ class Service:
         self.consumers = Pool("consumers", options.limits.consumers_in_all)
         self.backlog = Backlog(options.limits.memory_bytes // 4)
         self.tasks = Supervisor(self.failed)
+        self._beside = ThreadPoolExecutor(BESIDE_MAX, "txlog-beside")
         self._loop = asyncio.get_running_loop()
 
     def log_in(self, login: Login) -> Caller:
@@ -121,10 +125,18 @@ class Service:
         if self.log_in(login).role != caller.role:
             raise NotAllowed(f"its login is not that of role {caller.role} any more")
 
+    async def beside(self, act: Callable[[], T]) -> T:
+        """Do what takes a processor for a while, and needs no store, beside the event loop."""
+        return await self._loop.run_in_executor(self._beside, act)
+
     def in_loop(self, act: Callable[[], object]) -> None:
         """Call something in the event loop, from any thread; nothing, once it has ended."""
         with suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self.tasks.call, act)
+
+    def close(self) -> None:
+        """End the threads; what they have begun ends by itself, soon."""
+        self._beside.shutdown(wait=False, cancel_futures=True)
 
     def failed(self, error: BaseException) -> None:
         """Tell of a failure that is no client's, and where it was; its text may have data."""

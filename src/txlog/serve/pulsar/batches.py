@@ -10,13 +10,14 @@ import zlib
 from base64 import b64decode, b64encode
 from binascii import Error as NotBase64
 from struct import Struct
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 from google.protobuf.message import DecodeError
 
 from txlog.engine.plan.route import COLUMNS, ORDERING_KEY, ordering_key_in
 from txlog.errors import InvalidMessage
+from txlog.serve.pulsar import ids
 from txlog.serve.pulsar.encrypted import ENCRYPTED, kept_in, property_of
 from txlog.serve.pulsar.fields import INT64_MAX, check
 from txlog.serve.pulsar.messages import MessageMetadata, Proto, SingleMessageMetadata
@@ -25,7 +26,68 @@ from txlog.serve.pulsar.wire import varint
 _SIZE = Struct(">I")
 VERSION: Final = Struct(">q")  # of a schema, as clients know it
 _NONE, _LZ4, _ZLIB, _ZSTD, _SNAPPY = range(5)
+MESSAGES_MAX: Final = ids.UNCUT_MAX  # of a batch
+PAIRS_MAX: Final = 100_000  # properties of all messages of a batch
+ROW_BYTES: Final = 120  # of a message in memory, beside its value
+PAIR_BYTES: Final = 200  # of a property
+# A SEND with more is read beside the event loop: others would wait for it.
+COUNT_SMALL, BYTES_SMALL = 1_000, 192 << 10
 _CODECS: Final = {_LZ4: "lz4_raw", _ZSTD: "zstd", _SNAPPY: "snappy"}
+
+
+def is_large(head: Proto, payload: memoryview) -> bool:
+    """Whether the messages of a SEND are to be read beside the event loop.
+
+    raises: InvalidMessage: more messages in a batch than ids can name
+    """
+    if head.encryption_keys:  # it is kept as it came
+        return False
+    size, count = len(payload), 0
+    if head.compression != _NONE:
+        size = max(size, head.uncompressed_size)
+    if head.HasField("num_messages_in_batch"):
+        count = head.num_messages_in_batch
+    if count > MESSAGES_MAX:
+        raise InvalidMessage(f"a batch of {count} messages, the most is {MESSAGES_MAX}")
+    is_work = head.compression != _NONE or count > 0
+    return count > COUNT_SMALL or (is_work and size > BYTES_SMALL)
+
+
+def price(head: Proto, payload: memoryview) -> int:
+    """How many bytes of memory the messages of a SEND take at most, once they are read."""
+    size: int = len(payload)
+    if head.compression != _NONE:
+        size += 2 * head.uncompressed_size
+    if not head.HasField("num_messages_in_batch"):
+        return size
+    count: int = head.num_messages_in_batch
+    # a few bytes may be a property without name and text
+    return size + count * ROW_BYTES + min(PAIRS_MAX, size // 2) * PAIR_BYTES
+
+
+class Unpacked(NamedTuple):
+    """The messages of a SEND.
+
+    size: bytes of memory that they take; payload_bytes: of what was sent, uncompressed
+    """
+
+    columns: Columns
+    size: int
+    payload_bytes: int
+
+
+def unpacked(head: Proto, payload: memoryview, most: int) -> Unpacked:
+    """Decompress a SEND, and read its messages.
+
+    most: bytes that it may have uncompressed
+    raises: InvalidMessage, LimitExceeded
+    """
+    data = payload
+    if not head.encryption_keys:
+        data = decompressed(head.compression, head.uncompressed_size, payload, most)
+    columns = rows_of(head, data)
+    beside = (len(columns.values) - 1) * ROW_BYTES + columns.pairs * PAIR_BYTES
+    return Unpacked(columns, len(data) + beside, len(data))
 
 
 def decompressed(kind: int, size: int, payload: memoryview, most: int) -> memoryview:
@@ -55,6 +117,7 @@ class Columns:
     """Messages of one SEND, by column.
 
     is_alone: it is one message that came in no batch, to be delivered at once
+    pairs:    properties of all of them
     """
 
     __slots__ = (
@@ -62,6 +125,7 @@ class Columns:
         "event_times",
         "is_alone",
         "keys",
+        "pairs",
         "properties",
         "sequences",
         "values",
@@ -75,12 +139,16 @@ class Columns:
         self.sequences: list[int] = []
         self.deliver_at: int | None = None
         self.is_alone = False
+        self.pairs = 0
 
     def add(self, head: Proto, value: bytes, sequence: int) -> None:
         """A message by its metadata, of either kind."""
         self.values.append(None if head.null_value else value)
         self.keys.append(_key_of(head))
         pairs = [(pair.key, pair.value) for pair in head.properties]
+        self.pairs += len(pairs)
+        if self.pairs > PAIRS_MAX:
+            raise InvalidMessage(f"a batch of more than {PAIRS_MAX} properties")
         if head.HasField("ordering_key"):
             pairs.append((ORDERING_KEY, b64encode(head.ordering_key).decode()))
         self.properties.append(pairs or None)

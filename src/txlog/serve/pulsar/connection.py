@@ -25,6 +25,7 @@ from txlog.ids import TopicName
 from txlog.ranges import Bound
 from txlog.serve.auth.guard import Login
 from txlog.serve.core.authority import Caller
+from txlog.serve.core.budget import Hold
 from txlog.serve.core.census import Census
 from txlog.serve.core.limits import (
     FIRST_FRAME_BYTES_MAX,
@@ -38,7 +39,7 @@ from txlog.serve.pulsar.failure import error_of, text_of
 from txlog.serve.pulsar.fields import check
 from txlog.serve.pulsar.messages import COMMANDS, AuthData, Proto
 from txlog.serve.pulsar.sends import Sends
-from txlog.serve.pulsar.wire import ROOM_BYTES, Frame, Frames, encoded
+from txlog.serve.pulsar.wire import ROOM_BYTES, Frame, Frames, encoded, parsed, price
 
 if TYPE_CHECKING:
     from txlog.serve.core.budget import Hold
@@ -59,6 +60,9 @@ BEHIND_BYTES: Final = 128 << 10
 UNSENT_BYTES_MAX: Final = 2 << 20
 TOGETHER_BYTES_MAX: Final = 1 << 16  # answers that wait for others to be written with
 _SEND: Final = COMMANDS["SEND"]
+# The commands of which a long one is done before the next is taken: what it says is in order.
+_IN_ORDER: Final = frozenset([_SEND, COMMANDS["ACK"]])
+TURN: Final = 500  # commands, or as much work, in one turn of the event loop: a few ms
 PROTOCOL_VERSION: Final = 19  # acknowledgements with receipts, transactions
 Handler: TypeAlias = Callable[["Connection", Proto, memoryview], Coroutine[Any, Any, None] | None]
 
@@ -150,6 +154,8 @@ class Connection:
         self._catching_up: asyncio.Task[None] | None = None
         self._granted = set[tuple[str, TopicName | None]]()
         self._expiry: asyncio.TimerHandle | None = None
+        self._spent = 0  # work of this turn of the event loop
+        self._working: asyncio.Future[None] | None = None  # what is done before the next command
         self._is_connected = False
         self._is_closing = False
 
@@ -208,7 +214,7 @@ class Connection:
         connected_by, whole_by = now() + limits.connect_timeout_ms / 1_000, math.inf
         paces = Pace(limits.bytes_per_second, now), Pace(limits.commands_per_second, now)
         is_asked = False
-        while not self._is_closing:
+        while not self._is_over():
             last = whole_by if self._is_connected else min(whole_by, connected_by)
             try:
                 async with asyncio.timeout_at(min(now() + idle_seconds, last)):
@@ -224,9 +230,11 @@ class Connection:
             if not data:
                 return
             count = 0
-            for frame in self._frames.feed(data):
+            for frame in self._frames.whole(data):
                 count += 1
-                self._take(handlers, frame)
+                await self._take(handlers, frame)
+                if self._is_over():
+                    return
             wanted = self._frames.wanted
             if not wanted:
                 whole_by = math.inf
@@ -242,6 +250,9 @@ class Connection:
             waited = now() - begun  # for others: its own time stands still
             connected_by, whole_by = connected_by + waited, whole_by + waited
             self._read_ahead(is_busy=came >= READ_BYTES)
+
+    def _is_over(self) -> bool:
+        return self._is_closing
 
     def _read_ahead(self, *, is_busy: bool) -> None:
         """From now on read much at once if it sends much and there is room, or only little."""
@@ -269,7 +280,59 @@ class Connection:
             self._incoming.close()
         await self._incoming.reserve(self._frames.pending - self._incoming.held, wanted)
 
-    def _take(self, handlers: dict[int, Handler], frame: Frame) -> None:
+    async def _take(self, handlers: dict[int, Handler], data: memoryview) -> None:
+        """Handle a frame; what it becomes has room before it is made."""
+        bytes_more = price(data)
+        if bytes_more:
+            await self._in_order(self._decode(handlers, data, bytes_more))
+        else:
+            work = self._handle(handlers, parsed(data))
+            if work is not None:
+                await self._in_order(work)
+        self.spend(1)
+        if self._spent >= TURN:
+            self._spent = 0
+            await asyncio.sleep(0)
+            await self.listener.room()
+
+    async def _decode(
+        self, handlers: dict[int, Handler], data: memoryview, bytes_more: int
+    ) -> None:
+        """Handle the frame of a long command, once there is room for it."""
+        with await self.room_for(bytes_more):
+            work = self._handle(handlers, parsed(data))
+            if work is not None:
+                await work
+
+    async def room_for(self, size: int) -> Hold:
+        """Wait until there is room for what something becomes; close the hold when that is gone.
+
+        Half of the share is the most that is counted: the rest of it may never be free.
+        """
+        hold = self._share.hold()
+        await hold.reserve(min(size, self._share.bytes_max // 2))
+        return hold
+
+    async def _in_order(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do something long before the next command of this client; others go on meanwhile."""
+        self._incoming.close()  # else those who wait for room would wait for one another
+        self._working = asyncio.ensure_future(work)
+        try:
+            await asyncio.wait([self._working])
+            if not self._working.cancelled():
+                self._working.result()
+        finally:
+            self._working.cancel()
+            self._working = None
+
+    def spend(self, work: int) -> None:
+        """Count work of this turn of the event loop, in commands; after TURN others are served."""
+        self._spent += work
+
+    def _handle(
+        self, handlers: dict[int, Handler], frame: Frame
+    ) -> Coroutine[Any, Any, None] | None:
+        """Begin to answer a command; returns what is to be done before the next one."""
         kind, body, rest = frame
         if self._is_connected == (kind == COMMANDS["CONNECT"]):
             raise InvalidMessage(
@@ -279,14 +342,16 @@ class Connection:
         if handler is None:
             error = NotAllowed(f"commands of type {kind} are not known here")
             self._refuse(body, error)
-            return
+            return None
         try:
             if kind != _SEND:  # its producer answers in the order of what it sent
                 check(body)
             task = handler(self, body, rest)
         except TxlogError as error:
             self._refuse(body, error)
-            return
+            return None
+        if kind in _IN_ORDER:
+            return task
         if task is not None:
             size = COMMAND_BYTES + len(rest)
             self.hold(size)
@@ -295,6 +360,7 @@ class Connection:
             answered.add_done_callback(lambda _: task.close())  # if it never began
         if len(self._tasks) + self._owed > self._limits.commands:
             raise too_many("commands without an answer", self._limits.commands)
+        return None
 
     async def _answer(self, task: Coroutine[Any, Any, None], body: Proto) -> None:
         try:
@@ -473,6 +539,8 @@ class Connection:
         """End it; what was sent still goes out."""
         self._is_closing = True
         self._reader.set_exception(ConnectionAbortedError())
+        if self._working is not None:
+            self._working.cancel()
 
     async def idle(self) -> None:
         """Wait until its commands are answered."""

@@ -10,6 +10,7 @@ import asyncio
 from collections import deque
 from contextlib import suppress
 from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from txlog.api.client import Client
@@ -34,7 +35,7 @@ from txlog.serve.core.authority import CONSUME
 from txlog.serve.core.census import Census
 from txlog.serve.core.limits import too_many
 from txlog.serve.pulsar import ids, schemas, topics
-from txlog.serve.pulsar.connection import Connection, Handler
+from txlog.serve.pulsar.connection import TURN, Connection, Handler
 from txlog.serve.pulsar.deliveries import SLOTS
 from txlog.serve.pulsar.failure import error_of, text_of
 from txlog.serve.pulsar.members import (
@@ -51,12 +52,14 @@ from txlog.serve.pulsar.messages import Proto
 from txlog.serve.pulsar.wire import NO_REQUEST
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Coroutine, Iterable, Mapping
 
 
 ROOM: Final = "consumers"
 DISMISSED_MAX: Final = 1_000
 STICKY: Final = 1  # of KeySharedMode
+# As much work as a command: ids that are acknowledged, or that a cumulative one is compared with.
+IDS, IDS_LOOKED_AT = 3, 50
 KINDS: Final = ("exclusive", "shared", "failover", "key-shared")
 
 
@@ -269,8 +272,13 @@ def flow(connection: Connection, body: Proto, rest: memoryview) -> None:
 # --- what becomes of messages --------------------------------------------------------------------
 
 
-def acknowledge(connection: Connection, body: Proto, rest: memoryview) -> None:
-    """ACK: queue it; it is answered, if the client wants that, when the store has it."""
+def acknowledge(
+    connection: Connection, body: Proto, rest: memoryview
+) -> Coroutine[Any, Any, None] | None:
+    """ACK: queue it; it is answered, if the client wants that, when the store has it.
+
+    Returns what is to be done before the next command, if it names many ids.
+    """
     number = body.request_id if body.HasField("request_id") else None
     txn = None
     if body.HasField("txnid_most_bits") or body.HasField("txnid_least_bits"):
@@ -292,23 +300,45 @@ def acknowledge(connection: Connection, body: Proto, rest: memoryview) -> None:
     found = Room.of(connection).consumers.get(body.consumer_id)
     if found is None:
         answer(NotFound(f"there is no consumer {body.consumer_id} on this connection"))
-        return
+        return None
     wire, member = found
     if wire.is_sought:
         answer(NotFound(f"consumer {body.consumer_id} is moved elsewhere"))
-        return
-    runs, unknown = [], []
-    is_cumulative = body.ack_type == 1
-    for given in body.message_id:
-        mine = None if is_cumulative else taken(wire, given)
-        if is_cumulative:
-            taken_up_to(wire, given)
-        if mine is None:
-            unknown.append(given)
-        else:
-            runs += mine
+        return None
+    ack = Ack(wire, [], [], body.ack_type == 1, txn, answer)
+    work = len(wire.held) // IDS_LOOKED_AT if ack.is_cumulative else len(body.message_id) // IDS
+    connection.spend(work)
+    if work > TURN:
+        return _acknowledge_many(connection, body, member, ack)
+    _take(ack, body.message_id)
     member.relieve(wire)
-    member.acknowledge(Ack(wire, runs, unknown, is_cumulative, txn, answer))
+    member.acknowledge(ack)
+    return None
+
+
+async def _acknowledge_many(connection: Connection, body: Proto, member: Member, ack: Ack) -> None:
+    """Acknowledge many ids, a turn of the event loop for some of them each."""
+    number, ids_left, room = body.consumer_id, iter(body.message_id), Room.of(connection)
+    while some := list(islice(ids_left, 1 if ack.is_cumulative else TURN * IDS)):
+        await asyncio.sleep(0)
+        if room.consumers.get(number) != (ack.wire, member):
+            ack.answer(NotFound(f"consumer {number} was closed"))
+            return
+        _take(ack, some)
+    member.relieve(ack.wire)
+    member.acknowledge(ack)
+
+
+def _take(ack: Ack, given: Iterable[Proto]) -> None:
+    """Take what ids stand for from what the consumer has."""
+    for one in given:
+        if ack.is_cumulative:
+            taken_up_to(ack.wire, one)
+        mine = None if ack.is_cumulative else taken(ack.wire, one)
+        if mine is None:
+            ack.unknown.append(one)
+        else:
+            ack.runs.extend(mine)
 
 
 async def redeliver(connection: Connection, body: Proto, rest: memoryview) -> None:

@@ -216,6 +216,23 @@ def span_at(
     return found[0] if found else None
 
 
+def last_before(view: View, partition: int, ledger: int, entry: int, steps: int) -> list[Run]:
+    """The last message before an entry, no more than so many entries back, as a run of one."""
+    low, stop = max(0, entry - steps), min(entry, _end(view, partition, ledger))
+    if low >= stop:
+        return []
+    tables = view.rows([(ledger, low, stop)], ("kind",))
+    kinds = [kind for table in tables for kind in table.column("kind").to_pylist()]
+    buffer = view.buffer(partition)
+    for before in range(stop - 1, low - 1, -1):
+        if before - low < len(kinds) and not kinds[before - low]:
+            return [(ledger, before, before, 0, 0)]
+        marker = find_marker(buffer, ledger, before)
+        if marker is not None and marker.count:
+            return [(ledger, before, before, marker.count, marker.count)]
+    return []
+
+
 def in_txn(ledger: int, entry: int, count: int, index: int) -> Span:
     """The piece of a transaction of so many messages that holds one of them."""
     first = (min(index, count) - 1) // PIECE * PIECE

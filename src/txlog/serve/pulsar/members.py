@@ -51,6 +51,9 @@ HELD_MAX: Final = 50_000
 ACTIVE_SECONDS: Final = 1.0  # how often a failover consumer looks whether it is its turn
 BACK_STEPS_MAX: Final = 1_000
 _WHOLE: Final = 1 << 62  # an index behind all messages of a transaction
+LOOKUPS_MAX: Final = 200  # ids that one act of the store's thread looks for: some 20 ms
+REPEATED_MAX: Final = 10_000  # ids that it goes through, most of which came before
+RETURNED_MAX: Final = 5_000  # messages that one act gives back
 
 
 class Held(NamedTuple):
@@ -364,9 +367,9 @@ class Member:
 
     async def give_back(self, runs: list[Run]) -> None:
         """Return leased messages, to come again at once, each counted as a redelivery."""
-        if runs:
-            again = [MessageId(*one) for run in merged(runs) for one in each(run)]
-            await self.handle._worker.run(lambda: self._sync.negative_acknowledge(again, 0))
+        ids_left = (MessageId(*one) for run in merged(runs) for one in each(run))
+        while again := list(islice(ids_left, RETURNED_MAX)):
+            await self.handle._worker.run(partial(self._sync.negative_acknowledge, again, 0))
 
     async def redeliver(self, wire: Wire, named: list[Proto]) -> None:
         """Deliver again what a consumer has not acknowledged; named: only these."""
@@ -415,9 +418,10 @@ class Member:
     async def _flush(self) -> None:
         try:
             while self._acks:
-                acks = list(self._acks)
-                self._acks.clear()
+                acks = self._next_acks()
                 try:
+                    if len(acks[0].unknown) > LOOKUPS_MAX:
+                        acks = [await self._looked_up(acks[0])]
                     await self.handle._worker.run(partial(self._make, acks))
                 except Exception as error:
                     call = acks[0].wire.connection.service.tasks.call
@@ -425,6 +429,23 @@ class Member:
                         call(partial(ack.answer, error))
         finally:
             self._flushing = None
+
+    def _next_acks(self) -> list[Ack]:
+        """Take from the queue what one act of the store's thread makes; at least one."""
+        acks = [self._acks.popleft()]
+        lookups = len(acks[0].unknown) + 1
+        while self._acks and lookups + len(self._acks[0].unknown) < LOOKUPS_MAX:
+            acks.append(self._acks.popleft())
+            lookups += len(acks[-1].unknown) + 1
+        return acks
+
+    async def _looked_up(self, ack: Ack) -> Ack:
+        """An acknowledgement of which the store was asked for all ids, some at a time."""
+        lookup, store = Lookup(ack), self._sync._store
+        while not lookup.is_done:
+            act = partial(resolved, lookup=lookup)
+            await self.handle._worker.run(partial(store.read, act))
+        return ack._replace(runs=ack.runs + lookup.runs, unknown=[])
 
     def _make(self, acks: list[Ack]) -> None:
         """In the thread of the store: acknowledge, neighbours of one kind together."""
@@ -446,8 +467,9 @@ class Member:
             runs = [run for ack in acks for run in ack.runs]
             for ack in acks:
                 if ack.unknown:
-                    look = partial(resolved, acks=ack)
-                    runs += store.read(look)
+                    lookup = Lookup(ack)
+                    store.read(partial(resolved, lookup=lookup))
+                    runs += lookup.runs
             if runs:
                 self._acknowledge(merged(runs), acks[0])
         except TxlogError as failure:
@@ -555,30 +577,54 @@ def taken_up_to(wire: Wire, given: Proto) -> None:
         del wire.held[one]
 
 
-def resolved(view: View, acks: Ack) -> list[Run]:
-    """The messages of ids that the consumer does not have: by what the store knows."""
-    out: list[Run] = []
-    for given in acks.unknown:
-        number = ids.partition_of(view, given)
-        if number is None:
-            continue
-        if acks.is_cumulative:
-            out += _last_of(view, number, given)
-            continue
-        found = ids.place_of(view, number, given)
-        if found is None:
-            continue
-        span, at, is_one, _ = found
-        if ids.is_part(view, span, given):
-            continue
-        if given.ack_set:
-            every = (1 << span.size) - 1
-            out += runs_of(span, 0, every & ~ids.unacked(list(given.ack_set), span.size))
-        elif is_one:
-            out.append(span.run(at, at))
-        else:
-            out.append(span.run(0, span.size - 1))
-    return out
+class Lookup:
+    """Ids of an acknowledgement that the consumer does not have, and what the store knows of them.
+
+    runs: the messages so far
+    """
+
+    def __init__(self, ack: Ack) -> None:
+        self.is_cumulative = ack.is_cumulative
+        self.runs: list[Run] = []
+        self.ids, self.at = ack.unknown, 0
+        self.seen: set[tuple[int, ...]] = set()
+
+    @property
+    def is_done(self) -> bool:
+        """True once all ids were looked for."""
+        return self.at == len(self.ids)
+
+
+def resolved(view: View, lookup: Lookup) -> None:
+    """Look for the next LOOKUPS_MAX ids; one that came before is not looked for again."""
+    last = len(lookup.seen) + LOOKUPS_MAX
+    stop = min(lookup.at + REPEATED_MAX, len(lookup.ids))
+    while lookup.at < stop and len(lookup.seen) < last:
+        given = lookup.ids[lookup.at]
+        lookup.at += 1
+        key = (given.ledgerId, given.entryId, given.batch_index, *given.ack_set)
+        if key not in lookup.seen:
+            lookup.seen.add(key)
+            lookup.runs += _runs_of_id(view, given, is_cumulative=lookup.is_cumulative)
+
+
+def _runs_of_id(view: View, given: Proto, *, is_cumulative: bool) -> list[Run]:
+    """The messages that an id names, by what the store knows."""
+    number = ids.partition_of(view, given)
+    if number is None:
+        return []
+    if is_cumulative:
+        return _last_of(view, number, given)
+    place = ids.place_of(view, number, given)
+    if place is None:
+        return []
+    span, at, is_one, _ = place
+    if ids.is_part(view, span, given):
+        return []
+    if given.ack_set:
+        every = (1 << span.size) - 1
+        return runs_of(span, 0, every & ~ids.unacked(list(given.ack_set), span.size))
+    return [span.run(at, at) if is_one else span.run(0, span.size - 1)]
 
 
 def _last_of(view: View, number: int, given: Proto) -> list[Run]:
@@ -598,12 +644,7 @@ def _last_of(view: View, number: int, given: Proto) -> list[Run]:
         if at >= 0 or span.inner > 1:
             return [span.run(at, at)]
         entry = span.entry
-    for before in range(entry - 1, max(-1, entry - 1 - BACK_STEPS_MAX), -1):
-        earlier = ids.span_at(view, number, given.ledgerId, before, STEP)
-        if earlier is not None:
-            last = earlier.size - 1 if earlier.inner else before - earlier.entry
-            return [earlier.run(last, last)]
-    return []
+    return ids.last_before(view, number, given.ledgerId, entry, BACK_STEPS_MAX)
 
 
 def last_id(view: View, topic: Topic, wire: Wire, found: MessageId | None) -> Proto:

@@ -46,12 +46,19 @@ from txlog.serve.core.census import Census
 from txlog.serve.core.limits import too_many
 from txlog.serve.core.service import Publisher
 from txlog.serve.pulsar import ids, schemas, topics
-from txlog.serve.pulsar.batches import decompressed, rows_of
+from txlog.serve.pulsar.batches import (
+    Unpacked,
+    decompressed,
+    is_large,
+    price,
+    rows_of,
+    unpacked,
+)
 from txlog.serve.pulsar.connection import Connection, Handler
 from txlog.serve.pulsar.failure import refusal_of, text_of
 from txlog.serve.pulsar.fields import check
 from txlog.serve.pulsar.messages import ERRORS, Proto
-from txlog.serve.pulsar.sends import Item, Lane
+from txlog.serve.pulsar.sends import Item, Lane, Told
 from txlog.serve.pulsar.wire import NO_REQUEST, ROOM_BYTES, Checked, checked, receipt_frame
 
 if TYPE_CHECKING:
@@ -68,6 +75,7 @@ NAME_MAX: Final = 128  # characters of a producer's name in the store
 DISMISSED_MAX: Final = 1_000
 CHUNKED_BYTES_MAX: Final = 256 << 20  # of one message in chunks, held in memory
 CHUNK_BYTES: Final = 256  # what a chunk costs beside its payload
+WORK_MESSAGES: Final = 10  # of a batch, which are as much work as a command
 ITEM_BYTES: Final = 1 << 10  # what a message that waits costs beside its payload
 # The library of C++, Python and Node numbers on from the last sequence that it is told, also when
 # it comes again without a receipt so far, and what it then repeats has numbers from there on, too:
@@ -504,26 +512,70 @@ async def close_producer(connection: Connection, body: Proto, rest: memoryview) 
 # --- sending -------------------------------------------------------------------------------------
 
 
-def send(connection: Connection, body: Proto, rest: memoryview) -> None:
-    """SEND: queue its messages; the receipt comes when they are durable."""
+def send(connection: Connection, body: Proto, rest: memoryview) -> Coroutine[Any, Any, None] | None:
+    """SEND: queue its messages; the receipt comes when they are durable.
+
+    Returns what is to be done before the next command, if reading the messages takes long.
+    """
     one = Room.of(connection).producers.get(body.producer_id)
     if one is None and body.producer_id in Room.of(connection).dismissed:
-        return  # the client knows by now, or will soon
+        return None  # the client knows by now, or will soon
     if one is None:
         _refuse(connection, body, ERRORS["ProducerFenced"], "there is no such producer")
-        return
+        return None
     if one.shared.is_over:
-        return
+        return None
     try:
         check(body)
-        _send(connection, one, body, checked(rest))
-    except TxlogError as error:  # in its turn: what came before it is answered first
-        told = partial(_told, connection, one, body)
-        wrong = Item(None, one.partition, ITEM_BYTES, told, wrong=error)
-        connection.listener.sends.put(one.shared.lane, wrong)
+        message = checked(rest)
+        connection.spend(message.metadata.num_messages_in_batch // WORK_MESSAGES)
+        if is_large(*message) and message.metadata.num_chunks_from_msg <= 1:
+            return _send_large(connection, one, body, message)
+        _send(connection, one, body, message)
+    except TxlogError as error:
+        _send_wrong(connection, one, body, error)
+    return None
 
 
-def _send(connection: Connection, one: WireProducer, body: Proto, message: Checked) -> None:
+def _send_wrong(connection: Connection, one: WireProducer, body: Proto, error: TxlogError) -> None:
+    """Refuse a SEND in its turn: what came before it is answered first."""
+    told = partial(_told, connection, one, body)
+    wrong = Item(None, one.partition, ITEM_BYTES, told, wrong=error)
+    connection.listener.sends.put(one.shared.lane, wrong)
+
+
+async def _send_large(
+    connection: Connection, one: WireProducer, body: Proto, message: Checked
+) -> None:
+    """Read messages beside the event loop, once there is room for them, and queue them."""
+    most = connection.message_bytes_max + ROOM_BYTES
+    room = await connection.room_for(price(*message))
+    is_queued = False
+    try:
+        read = await connection.service.beside(partial(unpacked, *message, most))
+        is_open = Room.of(connection).producers.get(one.number) is one
+        if is_open and not one.shared.is_over:
+            _send(connection, one, body, message, read, room.close)
+            is_queued = True
+    except TxlogError as error:
+        _send_wrong(connection, one, body, error)
+    finally:
+        if not is_queued:
+            room.close()
+
+
+def _send(
+    connection: Connection,
+    one: WireProducer,
+    body: Proto,
+    message: Checked,
+    read: Unpacked | None = None,
+    answered: Callable[[], object] | None = None,
+) -> None:
+    """Queue the messages of a SEND.
+
+    read: they are unpacked already; answered: called once they are stored or refused
+    """
     head, payload = message
     txn = None
     if body.HasField("txnid_most_bits") or body.HasField("txnid_least_bits"):
@@ -534,20 +586,20 @@ def _send(connection: Connection, one: WireProducer, body: Proto, message: Check
         if item is None:
             return
         one.messages += 1
+        one.payload_bytes += item.size - ITEM_BYTES
     else:
         if one.has_begun_anew(body):
             seat = (one.shared.topic.name, one.shared.name, one.partition)
             connection.listener.fenced.append(seat)
             raise ProducerFenced("another message had this number")
-        data = payload
-        if not head.encryption_keys:
-            data = decompressed(head.compression, head.uncompressed_size, payload, most)
-        told = partial(_told, connection, one, body)
-        columns = rows_of(head, data)
+        columns, size, payload_bytes = read or unpacked(head, payload, most)
+        told: Told = partial(_told, connection, one, body)
+        if answered is not None:
+            told = partial(_told_then, answered, told)
+        connection.spend(columns.pairs // WORK_MESSAGES)
         one.messages += len(columns.values)
-        size = len(data) + ITEM_BYTES
-        item = Item(columns, one.partition, size, told, txn)
-    one.payload_bytes += item.size - ITEM_BYTES
+        one.payload_bytes += payload_bytes
+        item = Item(columns, one.partition, size + ITEM_BYTES, told, txn)
     connection.listener.sends.put(one.shared.lane, item)
 
 
@@ -616,6 +668,14 @@ def _chunked(
             _told(connection, one, made, found, error)
 
     return Item(None, one.partition, len(data) + ITEM_BYTES, told, txn, large)
+
+
+def _told_then(
+    answered: Callable[[], object], told: Told, found: MessageId | None, error: Exception | None
+) -> None:
+    """Answer a SEND, and give back its room."""
+    answered()
+    told(found, error)
 
 
 def _told(

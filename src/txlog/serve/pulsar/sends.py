@@ -170,8 +170,9 @@ class Sends:
         self._wake()
 
     async def room(self) -> None:
-        """Wait until there is room for more."""
-        await self._has_room.wait()
+        """Wait until there is room for more; whoever comes first may leave none for the next."""
+        while not self._has_room.is_set():
+            await self._has_room.wait()
 
     def turns(self) -> list[Turn]:
         """Take the next group from the queues."""

@@ -18,7 +18,7 @@ from google.protobuf.message import DecodeError
 
 from txlog.errors import InvalidMessage
 from txlog.ids import TxnId
-from txlog.serve.pulsar.fields import check
+from txlog.serve.pulsar.fields import IDS_MAX, check
 from txlog.serve.pulsar.messages import COMMANDS, FIELDS, BaseCommand, MessageMetadata, Proto
 from txlog.startup.crc32c import crc32c
 
@@ -27,11 +27,18 @@ MAGIC: Final = b"\x0e\x01"
 ROOM_BYTES: Final = 10 * 1024
 # An acknowledgement may be larger: in a transaction each message names what is left of its batch.
 ACK_BYTES_MAX: Final = 16 << 20
+# Of a command without ids, beside its payload: schemas are the largest that clients send.
+COMMAND_BYTES_MAX: Final = 256 << 10
+_SMALL: Final = 64 << 10  # a command of so many bytes is decoded without a look at what it becomes
+_ID_BYTES: Final = 200  # of an id in memory
+_WORD_BYTES: Final = 8  # of what a byte of an ack_set may become
 _SIZES = struct.Struct(">II")
 _SIZE = struct.Struct(">I")
 NO_REQUEST: Final = (1 << 64) - 1  # of a command that the server begins
 _KINDS: Final = frozenset(COMMANDS.values())
 _ACK: Final = b"\x08%c" % COMMANDS["ACK"]  # with which its BaseCommand begins
+# The commands that name ids, and the tag of an id in them.
+_ID_TAGS: Final = {COMMANDS["ACK"]: 0x1A, COMMANDS["REDELIVER_UNACKNOWLEDGED_MESSAGES"]: 0x12}
 
 
 class Frame(NamedTuple):
@@ -91,6 +98,10 @@ class Frames:
 
     def feed(self, data: bytes) -> Iterator[Frame]:
         """The frames that are whole now. Raises InvalidMessage: nothing after it can be read."""
+        return map(parsed, self.whole(data))
+
+    def whole(self, data: bytes) -> Iterator[memoryview]:
+        """The same as bytes, without their sizes: `price` says what decoding one would take."""
         have = self._have
         if have:
             have += data
@@ -105,7 +116,7 @@ class Frames:
                 if stop - at - 4 < size:
                     break
                 start, at = at + 4, at + 4 + size
-                yield parsed(view[start:at])
+                yield view[start:at]
         finally:
             have += view[at:]
 
@@ -116,6 +127,61 @@ class Frames:
         if not 4 <= size <= (self._ack_bytes_max if is_ack else self._bytes_max):
             raise InvalidMessage(f"a frame of {size} bytes, 4 to {self._bytes_max} are allowed")
         return size
+
+
+def price(frame: memoryview) -> int:
+    """How many bytes of memory the command of a frame takes once it is decoded; 0: a few.
+
+    A short command may become much: two bytes are a text, six an id.
+    raises: InvalidMessage, for what no client sends
+    """
+    size: int = _SIZE.unpack_from(frame)[0]
+    if size <= _SMALL:
+        return 0
+    kind = frame[5] if frame[4] == _ACK[0] else 0
+    tag = _ID_TAGS.get(kind)
+    if tag is None:
+        if size > COMMAND_BYTES_MAX:
+            raise InvalidMessage(f"a command of {size} bytes, the most is {COMMAND_BYTES_MAX}")
+        return size * _ID_BYTES // 2
+    return _count(bytes(frame[6 : 4 + size]), kind, tag) * _ID_BYTES + size * _WORD_BYTES
+
+
+def _count(data: bytes, kind: int, tag: int) -> int:
+    """How many ids a command names; data: its BaseCommand without the type.
+
+    raises: InvalidMessage if there are too many, or the command is written as no client does
+    """
+    at, length = _varint_at(data, _varint_at(data, 0)[0])
+    is_usual = _varint_at(data, 0)[1] == kind << 3 | 2 and at + length == len(data)
+    count = 0
+    while is_usual and at < len(data) and count <= IDS_MAX:
+        if data[at] == tag and at + 1 < len(data) and data[at + 1] < 128:  # as most are
+            at += 2 + data[at + 1]
+            count += 1
+            continue
+        at, field = _varint_at(data, at)
+        at, number = _varint_at(data, at)
+        if field & 7 == 2:
+            at += number
+        is_usual = field & 7 in (0, 2)
+        count += field == tag
+    if count > IDS_MAX:
+        raise InvalidMessage(f"a command that names more than {IDS_MAX} ids")
+    if not is_usual:
+        raise InvalidMessage("a large command that is not written as clients write it")
+    return count
+
+
+def _varint_at(data: bytes, at: int) -> tuple[int, int]:
+    """Where a number ends, and the number. Raises InvalidMessage."""
+    number = shift = 0
+    for place in range(at, min(at + 10, len(data))):
+        number |= (data[place] & 127) << shift
+        if data[place] < 128:
+            return place + 1, number
+        shift += 7
+    raise InvalidMessage("a command that cannot be read")
 
 
 def parsed(frame: memoryview) -> Frame:

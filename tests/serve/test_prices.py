@@ -1,0 +1,183 @@
+"""What a command becomes has a price, and a turn of the loop a bound: counted, not timed."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from tests.serve.siege import Served, serving
+from txlog.errors import InvalidMessage
+from txlog.serve.core.budget import MemoryBudget
+from txlog.serve.pulsar import batches, ids, members
+from txlog.serve.pulsar.batches import MESSAGES_MAX, PAIRS_MAX, is_large, rows_of
+from txlog.serve.pulsar.connection import TURN, Connection
+from txlog.serve.pulsar.fields import IDS_MAX
+from txlog.serve.pulsar.messages import (
+    FIELDS,
+    MessageIdData,
+    MessageMetadata,
+    SingleMessageMetadata,
+)
+from txlog.serve.pulsar.wire import COMMAND_BYTES_MAX, encoded, price
+
+pytestmark = pytest.mark.usefixtures("quick_disk")
+TOPIC = "persistent://public/default/priced"
+IDS = ("ack", "message_id"), ("redeliverUnacknowledgedMessages", "message_ids")
+
+
+def packed(count: int, properties: int = 0) -> tuple[bytes, dict[str, Any]]:
+    """A batch of empty messages, compressed; and what its metadata says."""
+    one = SingleMessageMetadata(payload_size=0)
+    for _ in range(properties):
+        one.properties.add(key="", value="")
+    text = one.SerializeToString()
+    payload = (struct.pack(">I", len(text)) + text) * count
+    data = pa.Codec("zstd").compress(pa.py_buffer(payload), asbytes=True)
+    head = {"num_messages_in_batch": count, "compression": 3, "uncompressed_size": len(payload)}
+    return data, head
+
+
+@pytest.mark.parametrize(
+    ("count", "properties", "is_stored"),
+    [(20_000, 0, True), (MESSAGES_MAX + 1, 0, False), (1_000, PAIRS_MAX // 1_000 + 1, False)],
+)
+def test_a_batch_that_becomes_much_is_read_beside_the_loop_within_the_budget(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    count: int,
+    properties: int,
+    is_stored: bool,
+) -> None:
+    """Kills: 500 bytes that keep the event loop for seconds, and take gigabytes."""
+    held: list[int] = []
+    unpack = batches.unpacked
+
+    async def program(served: Served) -> None:
+        budget: MemoryBudget = served.service.budget
+
+        def unpacked(head: Any, *args: Any) -> Any:
+            if head.compression:
+                with pytest.raises(RuntimeError):
+                    asyncio.get_running_loop()
+                held.append(budget.held)
+            return unpack(head, *args)
+
+        monkeypatch.setattr("txlog.serve.pulsar.producers.unpacked", unpacked)
+        client = await served.connected()
+        await client.ask("producer", topic=TOPIC, producer_id=1, request_id=1)
+        data, head = packed(count, properties)
+        client.message(data, {"producer_id": 1}, head, sequence_id=0)
+        client.message(b"x", {"producer_id": 1}, {}, sequence_id=count)
+        name = FIELDS[(await client.answer()).type]
+        assert name == ("send_receipt" if is_stored else "send_error")
+        assert all(size >= count * batches.ROW_BYTES for size in held)
+        assert held or count > MESSAGES_MAX
+        if is_stored:  # the one behind it waits for it
+            assert FIELDS[(await client.answer()).type] == "send_receipt"
+        assert budget.held < 1 << 16
+
+    serving(tmp_path, program)
+
+
+def test_small_batches_are_read_at_once() -> None:
+    head = MessageMetadata(producer_name="", publish_time=1, sequence_id=0)
+    assert not is_large(head, memoryview(bytes(5 << 20)))
+    head.num_messages_in_batch = 1_000
+    assert not is_large(head, memoryview(bytes(100_000)))
+    head.num_messages_in_batch = 1_001
+    assert is_large(head, memoryview(bytes(100_000)))
+    many = SingleMessageMetadata(payload_size=0)
+    for _ in range(1_000):
+        many.properties.add(key="", value="")
+    text = many.SerializeToString()
+    head.num_messages_in_batch = count = PAIRS_MAX // 1_000 + 1
+    with pytest.raises(InvalidMessage):
+        rows_of(head, memoryview((struct.pack(">I", len(text)) + text) * count))
+
+
+@pytest.mark.parametrize(("name", "field"), IDS)
+def test_ids_are_counted_before_they_are_decoded(name: str, field: str) -> None:
+    """Kills: 16 MiB that become millions of ids before anybody has counted them."""
+    given: Any = {"consumer_id": 1, **({"ack_type": 0} if name == "ack" else {})}
+    one = MessageIdData(ledgerId=26, entryId=26, ack_set=[26, 18])  # numbers that look like tags
+    assert price(memoryview(encoded(name, **given, **{field: [one] * 100}))[4:]) == 0
+    most = memoryview(encoded(name, **given, **{field: [one] * IDS_MAX}))[4:]
+    assert price(most) > len(most)
+    with pytest.raises(InvalidMessage):
+        price(memoryview(encoded(name, **given, **{field: [one] * (IDS_MAX + 1)}))[4:])
+    with pytest.raises(InvalidMessage):  # the rest of the ids in a second field of the command
+        command = bytes(most[4:]) + bytes(most[6:])
+        price(memoryview(struct.pack(">I", len(command)) + command))
+
+
+def test_other_commands_are_short() -> None:
+    named = encoded("addPartitionToTxn", request_id=1, partitions=["t"] * COMMAND_BYTES_MAX)
+    with pytest.raises(InvalidMessage):
+        price(memoryview(named)[4:])
+
+
+def test_a_turn_of_the_loop_has_a_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kills: a client that sends much at once, and keeps others waiting until it is all done."""
+    turns: list[int] = []
+    spend = Connection.spend
+
+    def spent(connection: Connection, work: int) -> None:
+        spend(connection, work)
+        turns.append(connection._spent)
+
+    async def program(served: Served) -> None:
+        monkeypatch.setattr(Connection, "spend", spent)
+        busy, other = await served.connected(), await served.connected()
+        busy.writer.write(encoded("ping") * 5_000)
+        other.send("ping")
+        assert (await other.answer()).HasField("pong")
+        for _ in range(5_000):
+            assert (await busy.answer()).HasField("pong")
+
+    serving(tmp_path, program)
+    assert max(turns) <= TURN + 1
+
+
+def test_unknown_ids_are_looked_for_a_few_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kills: one acknowledgement that has the thread of the store for minutes."""
+    looks = [0]
+    most: list[int] = []
+    look, place_of = members.resolved, ids.place_of
+
+    def counted(*args: Any, **more: Any) -> Any:
+        looks[0] += 1
+        return place_of(*args, **more)
+
+    def act(*args: Any, **more: Any) -> Any:
+        looks[0] = 0
+        answer = look(*args, **more)
+        most.append(looks[0])
+        return answer
+
+    async def program(served: Served) -> None:
+        client = await served.connected()
+        await client.ask("producer", topic=TOPIC, producer_id=1, request_id=1)
+        for number in range(3):
+            client.message(b"x", {"producer_id": 1}, {}, sequence_id=number)
+            await client.answer()
+        fields = {"topic": TOPIC, "subscription": "s", "subType": 1, "consumer_id": 1}
+        await client.ask("subscribe", request_id=2, initialPosition=1, **fields)
+        monkeypatch.setattr(members, "resolved", act)
+        monkeypatch.setattr(ids, "place_of", counted)
+        known = [MessageIdData(ledgerId=1, entryId=at * 1_000_000_000) for at in range(3)]
+        named = known * 1_000 + [MessageIdData(ledgerId=1, entryId=at) for at in range(2_000)]
+        answer = await client.ask("ack", consumer_id=1, ack_type=0, message_id=named, request_id=3)
+        assert not answer.HasField("error"), answer
+        backlog = await client.ask("consumerStats", consumer_id=1, request_id=4)
+        assert backlog.msgBacklog == 0
+        assert max(most) <= members.LOOKUPS_MAX
+        assert sum(most) <= 2_003
+
+    serving(tmp_path, program)
