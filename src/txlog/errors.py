@@ -65,17 +65,19 @@ transaction-key PIP's.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final
 
 Codes = tuple[int, ...]
+Hint = str | Callable[[], str] | None
 
 
 class TxlogError(Exception):
     """The root. `codes` lists what a class may carry; the first is its own.
 
     message: one line without a full stop, control characters escaped
-    hint:    what to do about it, or None
+    hint:    what to do about it, or None; a function is called when somebody asks for it, as most
+             callers never do: a name that was probably meant takes milliseconds to find
     fields:  the facts, by the names of spec/cli 5 (path, txn, setting, pid, ...)
     code:    one of `codes`; left out, the first
     """
@@ -91,10 +93,10 @@ class TxlogError(Exception):
         cls.exit = cls.code // 100
 
     def __init__(
-        self, message: str, *, hint: str | None = None, code: int | None = None, **fields: object
+        self, message: str, *, hint: Hint = None, code: int | None = None, **fields: object
     ) -> None:
         self.message = printable(message)
-        self.hint = hint
+        self._hint = hint
         self.fields = fields
         if code is not None:
             assert code in self.codes, f"{type(self).__name__} has no code {code}"
@@ -106,6 +108,17 @@ class TxlogError(Exception):
 
     def __str__(self) -> str:
         return self.message
+
+    @property
+    def hint(self) -> str | None:
+        """What to do about it."""
+        if callable(self._hint):
+            self._hint = self._hint()
+        return self._hint
+
+    @hint.setter
+    def hint(self, hint: Hint) -> None:
+        self._hint = hint
 
     def as_dict(self) -> dict[str, object]:
         """Return the members of the JSON error object; ids as their text, bytes never."""
@@ -351,7 +364,7 @@ class Corruption(IntegrityError):
     codes: Codes = (601, 602, 604)
 
     def __init__(
-        self, message: str, *, hint: str | None = None, code: int | None = None, **fields: object
+        self, message: str, *, hint: Hint = None, code: int | None = None, **fields: object
     ) -> None:
         # for a journal file it is 602, whoever finds it
         if code is None and str(fields.get("path", "")).startswith("journal/"):

@@ -6,6 +6,8 @@ Source: spec/transactions 2 and 5 (the decision table for send, ack, add).
 
 from __future__ import annotations
 
+from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from txlog.clock import Instant
@@ -24,7 +26,7 @@ from txlog.errors import (
     TransactionTimedOut,
 )
 from txlog.ids import TopicName, TxnId
-from txlog.suggest import suggestion
+from txlog.suggest import NAMES_MAX, suggestion
 
 if TYPE_CHECKING:
     from txlog.engine.folds.coordinator import Txn
@@ -38,19 +40,21 @@ def topic(view: View, name: TopicName) -> Topic:
     if found is None:
         known = view.catalog.by_name.get(name.full.casefold())
         twin = None if known is None else TopicName.parse(view.catalog.topics[known].name).short
-        names = (TopicName.parse(one.name).short for one in view.catalog.topics.values())
+        names = tuple(one.name for one in islice(view.catalog.topics.values(), NAMES_MAX))
         raise TopicNotFound(
             f"topic {name.short} does not exist",
-            hint=f"did you mean {twin}?"
-            if twin
-            else suggestion(
-                name.topic.short, names, f"create it: txlog topic create {name.topic.short}"
-            ),
+            hint=f"did you mean {twin}?" if twin else partial(_meant, name.topic.short, names),
             topic=name.short,
         )
     if name.partition is not None:
         check_partition(name.topic.short, found, name.partition)
     return found
+
+
+def _meant(short: str, names: tuple[str, ...]) -> str:
+    """The hint for a topic that does not exist; names: of others, in full."""
+    others = (TopicName.parse(name).short for name in names)
+    return suggestion(short, others, f"create it: txlog topic create {short}")
 
 
 def check_partition(short: str, topic: Topic, index: int) -> None:
@@ -88,9 +92,13 @@ def subscription(view: View, of: Topic, name: str) -> Subscription:
         short = TopicName.parse(of.name).short
         raise SubscriptionNotFound(
             f"topic {short} has no subscription {name}",
-            hint=suggestion(
+            hint=partial(
+                suggestion,
                 name,
-                (view.catalog.subscriptions[number].name for number in of.subscriptions),
+                tuple(
+                    view.catalog.subscriptions[number].name
+                    for number in islice(of.subscriptions, NAMES_MAX)
+                ),
                 f"create it: txlog sub create {name} -t {short}",
             ),
             topic=short,

@@ -14,6 +14,9 @@ Source: "Transaction keys" (connection, fencing); spec/transactions 4, 10.
 from __future__ import annotations
 
 import unicodedata
+from collections.abc import Iterator
+from functools import partial
+from itertools import islice
 from zlib import crc32
 
 import msgspec
@@ -31,7 +34,7 @@ from txlog.engine.view.view import View
 from txlog.errors import InvalidArgument, NotAllowed, ProducerFenced, TransactionKeyNotFound
 from txlog.ids import TxnId
 from txlog.settings import TRANSACTION_KEY_BYTES_MAX, Settings
-from txlog.suggest import suggestion
+from txlog.suggest import NAMES_MAX, suggestion
 
 Owner = tuple[int, str]
 
@@ -168,22 +171,25 @@ def living(view: View, number: int, owner: Owner, key: str) -> Key:
         state = "does not exist" if known is None else "was deleted"
         raise TransactionKeyNotFound(
             f"transaction key {owner[1]}&{key} {state}",
-            hint=suggestion(key, living_keys(view, owner[0]), "txlog admin list-transaction-keys"),
+            hint=partial(
+                suggestion,
+                key,
+                tuple(islice(living_keys(view, owner[0]), NAMES_MAX)),
+                "txlog admin list-transaction-keys",
+            ),
             transaction_key=key,
             owner=owner[1],
         )
     return known
 
 
-def living_keys(view: View, uid: int) -> list[str]:
+def living_keys(view: View, uid: int) -> Iterator[str]:
     """The living keys of a user, of the coordinators that have any."""
-    return [
-        key
-        for kind, number, _ in sorted(view.known())
-        if kind == "key"
-        for key, known in view.keys(number).of.get(uid, {}).items()
-        if not known.deleted
-    ]
+    for kind, number, _ in sorted(view.known()):
+        if kind == "key":
+            for key, known in view.keys(number).of.get(uid, {}).items():
+                if not known.deleted:
+                    yield key
 
 
 UID_MAX = (1 << 32) - 1  # as Linux has it
