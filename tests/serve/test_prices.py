@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import struct
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,12 @@ import pyarrow as pa
 import pytest
 
 from tests.serve.siege import Served, serving
+from txlog.api.admin import Admin
+from txlog.engine.view.view import View
 from txlog.errors import InvalidMessage
+from txlog.ids import TopicName
 from txlog.serve.core.budget import MemoryBudget
+from txlog.serve.http.admin import broker_stats, topics
 from txlog.serve.pulsar import batches, ids, members
 from txlog.serve.pulsar.batches import MESSAGES_MAX, PAIRS_MAX, is_large, rows_of
 from txlog.serve.pulsar.connection import TURN, Connection
@@ -179,5 +184,70 @@ def test_unknown_ids_are_looked_for_a_few_at_a_time(
         assert backlog.msgBacklog == 0
         assert max(most) <= members.LOOKUPS_MAX
         assert sum(most) <= 2_003
+
+    serving(tmp_path, program)
+
+
+def test_a_look_at_the_whole_store_keeps_no_client_waiting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kills: figures of thousands of topics in the thread that serves the clients."""
+    is_looking, goes_on = threading.Event(), threading.Event()
+    metrics = Admin.metrics
+
+    def slow(admin: Admin) -> Any:
+        def look(view: View) -> None:
+            is_looking.set()
+            assert goes_on.wait(30)
+
+        admin._store.read(look)
+        return metrics(admin)
+
+    async def program(served: Served) -> None:
+        client = await served.connected()
+        await client.ask("producer", topic=TOPIC, producer_id=1, request_id=1)
+        fields = {"topic": TOPIC, "subscription": "s", "subType": 1, "consumer_id": 1}
+        await client.ask("subscribe", request_id=2, **fields)
+        client.send("flow", consumer_id=1, messagePermits=10)
+        monkeypatch.setattr(Admin, "metrics", slow)
+        head = "GET /metrics HTTP/1.1\nHost: 127.0.0.1\nConnection: close\n\n"
+        asked = asyncio.ensure_future(served.request(head))
+        await asyncio.to_thread(is_looking.wait, 30)
+        client.message(b"x", {"producer_id": 1}, {}, sequence_id=0)
+        came = {FIELDS[(await client.answer()).type] for _ in range(2)}
+        assert came == {"send_receipt", "message"}
+        goes_on.set()
+        status, text = await asked
+        assert status == 200 and "txlog_" in text
+
+    try:
+        serving(tmp_path, program)
+    finally:
+        goes_on.set()
+
+
+def test_figures_of_a_topic_look_at_its_own_producers_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kills: work that grows with topics times producers."""
+    seen: dict[str, int] = {}
+    stats = topics.stats
+
+    def counted(client: Any, name: TopicName, rates: Any, now_ms: int, publishers: Any) -> Any:
+        seen[name.full] = len(publishers)
+        return stats(client, name, rates, now_ms, publishers)
+
+    monkeypatch.setattr(broker_stats, "stats", counted)
+
+    async def program(served: Served) -> None:
+        client = await served.connected()
+        for number in range(6):
+            topic = f"{TOPIC}-{number % 3}"
+            await client.ask("producer", topic=topic, producer_id=number, request_id=number)
+        status, _ = await served.request(
+            "GET /admin/v2/broker-stats/topics HTTP/1.1\nHost: 127.0.0.1\nConnection: close\n\n"
+        )
+        assert status == 200
+        assert seen == {f"public/default/priced-{at}": 2 for at in range(3)}
 
     serving(tmp_path, program)

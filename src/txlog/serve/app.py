@@ -110,8 +110,7 @@ class Server:
         closing = [asyncio.create_task(one.close()) for one in self.listeners]
         if closing:
             await asyncio.wait(closing, timeout=CLOSE_PART * seconds)
-        self.service.close()
-        await self.service.client.close()
+        await self.service.close()
 
 
 def serve(

@@ -14,6 +14,7 @@ from typing import Final, NamedTuple, Protocol, TypeVar
 from txlog.aio.client import Client
 from txlog.aio.worker import Worker
 from txlog.api.client import Client as Synchronous
+from txlog.api.open import open_store
 from txlog.errors import NotAllowed, NotAuthenticated
 from txlog.serve.auth import Caller
 from txlog.serve.auth.guard import Login
@@ -105,6 +106,8 @@ class Service:
         self.backlog = Backlog(options.limits.memory_bytes // 4)
         self.tasks = Supervisor(self.failed)
         self._beside = ThreadPoolExecutor(BESIDE_MAX, "txlog-beside")
+        self._figures: Client | None = None
+        self._opening = asyncio.Lock()
         self._loop = asyncio.get_running_loop()
 
     def log_in(self, login: Login) -> Caller:
@@ -129,14 +132,34 @@ class Service:
         """Do what takes a processor for a while, and needs no store, beside the event loop."""
         return await self._loop.run_in_executor(self._beside, act)
 
+    async def figures(self, act: Callable[[Synchronous], T]) -> T:
+        """Run a call that looks at the whole store, on a handle and in a thread of its own.
+
+        Such a look takes a millisecond a topic. On the handle of the clients, all of them would
+        wait until it is over.
+        raises: what opening a store raises, and what the call raises
+        """
+        async with self._opening:
+            if self._figures is None:
+                store = await asyncio.to_thread(self._opened)
+                self._figures = Client(store, Worker())
+        return await self._figures.run(act)
+
+    def _opened(self) -> Synchronous:
+        clock = self.store._store.clock
+        return open_store(self.store.path, read_only=self.store._store.disk.read_only, clock=clock)
+
     def in_loop(self, act: Callable[[], object]) -> None:
         """Call something in the event loop, from any thread; nothing, once it has ended."""
         with suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self.tasks.call, act)
 
-    def close(self) -> None:
-        """End the threads; what they have begun ends by itself, soon."""
+    async def close(self) -> None:
+        """Close the store, and end the threads; what they have begun ends by itself, soon."""
         self._beside.shutdown(wait=False, cancel_futures=True)
+        if self._figures is not None:
+            await self._figures.close()
+        await self.client.close()
 
     def failed(self, error: BaseException) -> None:
         """Tell of a failure that is no client's, and where it was; its text may have data."""

@@ -248,7 +248,7 @@ def _text(serving: Serving, act: Text) -> Callable[[Request], Awaitable[Response
         await serving.gate(request, Action(LOOK, STORE, act.__name__.strip("_")))
 
         async def read() -> Response:
-            text, status, kind = await serving.client.run(act)
+            text, status, kind = await serving.look(act)
             return Response(text, status, media_type=kind)
 
         return await _answer(serving, request, read)

@@ -133,6 +133,7 @@ class HttpListener:
             failed=service.failed,
             budget=service.budget,
             tasks=service.tasks,
+            figures=service,
         )
         self.application = application(serving)
         tls = service.options.tls

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 from txlog.engine.folds.catalog import Topic
 from txlog.engine.plan.lookup import topic as find_topic
+from txlog.engine.view.view import View
 from txlog.errors import TopicNotFound, TxlogError
 from txlog.ids import TopicName
 from txlog.serve.core.authority import ADMIN, CONSUME, PRODUCE
@@ -181,17 +182,20 @@ def lookup(connection: Connection, body: Proto, rest: memoryview) -> None:
 async def of_namespace(connection: Connection, body: Proto, rest: memoryview) -> None:
     """GET_TOPICS_OF_NAMESPACE: its topics by name, those with partitions as these."""
 
+    start = f"{body.namespace}/"
+
+    def look(view: View) -> list[tuple[str, int]]:
+        every = view.catalog.topics.values()
+        return [(one.name, one.partitions) for one in every if one.name.startswith(start)]
+
     def act(client: Client) -> list[str]:
         names = []
-        for row in client.topics():
-            name = TopicName.parse(row["topic"])
-            if f"{name.tenant}/{name.namespace}" != body.namespace:
-                continue
+        for name, count in sorted(client._store.read(look)):
             try:
-                may_any(connection, name)
+                may_any(connection, TopicName.parse(name))
             except TxlogError:
                 continue
-            names += urls_of(name.full, row["partitions"])
+            names += urls_of(name, count)
         return names
 
     names = await connection.client.run(act)

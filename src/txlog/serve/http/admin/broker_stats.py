@@ -6,11 +6,12 @@ What Pulsar tells of its machine, its JVM and Netty is not there: no beans, no a
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 import txlog
 from txlog.api.client import Client
-from txlog.errors import NotAllowed
+from txlog.errors import NotAllowed, TopicNotFound
 from txlog.ids import TopicName
 from txlog.serve.core.service import Publisher
 from txlog.serve.http.admin.store import BUNDLE, names
@@ -29,7 +30,7 @@ _SUMS: Final = {
 endpoint = Declared()
 
 
-@endpoint("GET", f"{_PATH}/topics", LOOK)
+@endpoint("GET", f"{_PATH}/topics", LOOK, is_slow=True)
 def topics_of_broker(
     client: Client, rates: Rates, now_ms: int, publishers: Sequence[Publisher]
 ) -> dict[str, object]:
@@ -41,7 +42,7 @@ def topics_of_broker(
     return out
 
 
-@endpoint("GET", f"{_PATH}/metrics", LOOK)
+@endpoint("GET", f"{_PATH}/metrics", LOOK, is_slow=True)
 def metrics_of_broker(
     client: Client, rates: Rates, now_ms: int, publishers: Sequence[Publisher]
 ) -> list[dict[str, object]]:
@@ -64,7 +65,7 @@ def metrics_of_broker(
     ]
 
 
-@endpoint("GET", f"{_PATH}/load-report", LOOK)
+@endpoint("GET", f"{_PATH}/load-report", LOOK, is_slow=True)
 def load_report(
     client: Client,
     rates: Rates,
@@ -109,4 +110,13 @@ def allocators(client: Client, allocator: str) -> None:
 def _all(
     client: Client, rates: Rates, now_ms: int, publishers: Sequence[Publisher]
 ) -> list[tuple[TopicName, dict[str, Any]]]:
-    return [(name, stats(client, name, rates, now_ms, publishers)) for name in names(client)]
+    """The figures of each topic, a look at the store each: others have their turns in between."""
+    of_topic: dict[str, list[Publisher]] = {}
+    for one in publishers:
+        of_topic.setdefault(one.topic, []).append(one)
+    out = []
+    for name in names(client):
+        mine = of_topic.get(name.full, ())
+        with suppress(TopicNotFound):  # it was deleted meanwhile
+            out.append((name, stats(client, name, rates, now_ms, mine)))
+    return out

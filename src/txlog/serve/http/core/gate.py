@@ -11,11 +11,12 @@ import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple, Protocol, TypeVar
 
 from starlette.requests import HTTPConnection
 
 from txlog.aio import Client
+from txlog.api.client import Client as Store
 from txlog.clock import Clock, SystemClock
 from txlog.errors import NotAllowed, TopicNotFound
 from txlog.ids import TopicName
@@ -27,6 +28,15 @@ from txlog.serve.core.shares import check_topic
 from txlog.serve.core.tasks import Supervisor
 from txlog.serve.http.core.declared import CONSUME, PRODUCE, Action, topic_in
 from txlog.serve.http.core.rates import Rates
+
+T = TypeVar("T")
+
+
+class Figures(Protocol):
+    """What looks at a whole store, as Service does."""
+
+    async def figures(self, act: Callable[[Store], T]) -> T:
+        """Run a call that looks at the whole store."""
 
 
 class Right(NamedTuple):
@@ -40,7 +50,6 @@ class Right(NamedTuple):
     left_ms: int | None
 
 
-T = TypeVar("T")
 READING_MAX: Final = 4  # clients for which the server reads at a time
 Gate = Callable[[HTTPConnection, Action], Awaitable[Right | None]]
 
@@ -84,6 +93,7 @@ class Serving:
     publishers: producers of stock clients, in the moment
     failed:    told of an error that is a bug
     tasks:     what runs in the background
+    figures:   looks at the whole store without keeping clients waiting; None: client does
     stopped:   set when the server stops
     stays:     what never ends by itself
     budget:    how much memory clients have
@@ -103,7 +113,14 @@ class Serving:
     failed: Callable[[BaseException], object] = repr
     tasks: Supervisor = field(default_factory=lambda: Supervisor(repr))
     budget: MemoryBudget = field(default_factory=lambda: MemoryBudget(Limits().memory_bytes))
+    figures: Figures | None = None
     _reading: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(READING_MAX))
+
+    async def look(self, act: Callable[[Store], T]) -> T:
+        """Run a call that looks at the whole store."""
+        if self.figures is None:
+            return await self.client.run(act)
+        return await self.figures.figures(act)
 
     def now_ms(self) -> int:
         """The wall clock."""

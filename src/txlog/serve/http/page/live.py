@@ -83,7 +83,7 @@ class Live:
                 if self._looks and self._failure is None:
                     await client.wait_for_change(lsn, QUIET_MS)
                     begun = time.monotonic()
-                found = await client.run(_figures, blocking=True)
+                found = await self._serving.look(_figures)
                 lsn = found["lsn"]
                 self._take(found)
             except TxlogError as error:
