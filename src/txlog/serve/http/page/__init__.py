@@ -9,4 +9,5 @@ Contents:
     live        Live: looks at the store while somebody watches, and tells all who do
     routes      the page, its style and script, the stream, the query
     sections    what the page shows, as HTML
+    statement   the process in which one SELECT runs
 """

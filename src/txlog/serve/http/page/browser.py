@@ -1,23 +1,31 @@
 """Owns the SQL of the live page: one SELECT, with bounds on rows, bytes, memory and time.
 
 It is the SQL of `txlog query`: files other than the store's cannot be read, nothing can be written.
+Each statement runs in another process (`statement`), which is killed when its time is over.
 """
 
 from __future__ import annotations
 
 import asyncio
+import atexit
+import sys
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import date, datetime, timedelta
 from datetime import time as clock_time
 from decimal import Decimal
-from typing import Any, Final
+from signal import SIGALRM
+from subprocess import DEVNULL, PIPE, Popen
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from txlog.api.client import Client
-from txlog.errors import InvalidArgument, SqlError
-from txlog.serve.http.core.gate import Serving
-from txlog.sql.client_query import Query
-from txlog.sql.query import SqlQuery
+import orjson
+
+from txlog import errors
+from txlog.errors import InvalidArgument, SqlError, TxlogError
+
+if TYPE_CHECKING:  # the process of a statement does not need it
+    from txlog.serve.http.core.gate import Serving
 
 ROWS_MAX: Final = 500
 CELL_MAX: Final = 2_000  # characters
@@ -25,7 +33,9 @@ SQL_MAX: Final = 20_000
 SECONDS_MAX: Final = 10.0
 MEMORY_BYTES: Final = 512 << 20
 AT_ONCE: Final = 2
-_AGAIN_SECONDS: Final = 0.05  # a statement that has just begun may miss an interrupt
+START_SECONDS: Final = 60.0  # of a process, on a machine that has much to do
+# -P: what lies in the directory that the server was started in is not taken for a module
+_COMMAND: Final = (sys.executable, "-P", "-m", "txlog.serve.http.page.statement")
 
 
 class Browser:
@@ -45,62 +55,116 @@ class Browser:
             raise InvalidArgument('the body has to be {"sql": "SELECT ..."}')
         if len(sql) > SQL_MAX:
             raise InvalidArgument(f"the SQL has {len(sql)} characters, at most {SQL_MAX} are run")
+        path = await self._serving.client.run(lambda client: client.path)
+        asked = {"path": path, "sql": sql, "memory_bytes": MEMORY_BYTES}
         async with self._places:
-            running = _Running(sql)
-            task = asyncio.ensure_future(self._serving.client.run(running.act, blocking=True))
-            try:
-                return await asyncio.wait_for(asyncio.shield(task), self._seconds)
-            except TimeoutError:
-                raise SqlError(f"it took longer than {self._seconds:g} s") from None
-            finally:
-                while not task.done():
-                    running.stop()
-                    await asyncio.wait([task], timeout=_AGAIN_SECONDS)
-                if not task.cancelled():
-                    task.exception()  # it is known here
+            begun = time.perf_counter()
+            answer = await self._answer(orjson.dumps(asked))
+        if "error" in answer:
+            raise _error(answer)
+        return {**answer, "elapsed_ms": round((time.perf_counter() - begun) * 1000)}
+
+    async def _answer(self, question: bytes) -> dict[str, Any]:
+        """What a process answers. Raises SqlError: it took too long, or too much."""
+        text = None
+        while text is None:
+            text = await self._asked(await _Process.taken(), question)
+        if not text:
+            raise SqlError("it ended before its answer: it may have taken too much memory")
+        answer: dict[str, Any] = orjson.loads(text)
+        return answer
+
+    async def _asked(self, process: _Process, question: bytes) -> bytes | None:
+        """What a process answers; empty: it has ended; None: it was idle for too long just then."""
+        text = b""
+        asking = asyncio.ensure_future(asyncio.to_thread(process.ask, question))
+        try:
+            text = await asyncio.wait_for(asyncio.shield(asking), self._seconds)
+        except TimeoutError:
+            raise SqlError(f"it took longer than {self._seconds:g} s") from None
+        finally:
+            process.leave(is_sound=bool(text))
+            if not asking.done():  # it ends, as what it reads from has ended
+                await asyncio.wait([asking])
+        return None if process.was_too_idle else text
 
 
-class _Running:
-    """A query in its thread, and how to end it from another."""
+class _Process:
+    """A process that runs statements. Those that are idle are kept for the next statement."""
 
-    def __init__(self, sql: str) -> None:
-        self._sql = sql
-        self._query: SqlQuery | None = None
-        self._is_over = False
+    _idle: ClassVar[list[_Process]] = []
 
-    def stop(self) -> None:
-        """End it as soon as it can."""
-        self._is_over = True
-        query = self._query
-        if query is not None:
-            query.interrupt()
+    def __init__(self) -> None:
+        self._child = Popen(  # noqa: S603 - our own program
+            _COMMAND, stdin=PIPE, stdout=PIPE, stderr=DEVNULL
+        )
+        assert self._child.stdin is not None and self._child.stdout is not None
+        self._questions, self._answers = self._child.stdin, self._child.stdout
 
-    def act(self, client: Client) -> dict[str, object]:
-        begun = time.perf_counter()
-        with Query(client, self._sql, memory_bytes=MEMORY_BYTES) as query:
-            self._query = query
-            try:
-                found = query.rows()
-                rows: list[list[object]] = []
-                for batch in found:
-                    if self._is_over:
-                        raise SqlError("it was ended")
-                    left = ROWS_MAX + 1 - len(rows)
-                    names = batch.schema.names
-                    unique = batch.slice(0, left).rename_columns(
-                        [str(at) for at in range(len(names))]
-                    )
-                    rows += [[cell(value) for value in row.values()] for row in unique.to_pylist()]
-                    if len(rows) > ROWS_MAX:
-                        break
-            finally:
-                self._query = None
-        return {
-            "columns": [{"name": one.name, "type": str(one.type)} for one in found.schema],
-            "rows": rows[:ROWS_MAX],
-            "is_cut": len(rows) > ROWS_MAX,
-            "elapsed_ms": round((time.perf_counter() - begun) * 1000),
-        }
+    @classmethod
+    async def taken(cls) -> _Process:
+        """One that is ready, started if none is idle. Raises SqlError: none starts."""
+        while cls._idle:
+            process = cls._idle.pop()
+            if process._child.poll() is None:
+                return process
+            process.leave(is_sound=False)
+        process = cls()
+        starting = asyncio.ensure_future(asyncio.to_thread(process._answers.readline))
+        try:
+            if await asyncio.wait_for(asyncio.shield(starting), START_SECONDS):
+                return process
+        except TimeoutError:
+            pass
+        except BaseException:  # the request was given up meanwhile: nobody else knows of it
+            process.leave(is_sound=False)
+            raise
+        process.leave(is_sound=False)
+        raise SqlError("no process for the query starts")
+
+    def ask(self, question: bytes) -> bytes:
+        """Wait for its answer, however long; empty: it has ended."""
+        try:
+            self._questions.write(question + b"\n")
+            self._questions.flush()
+            return self._answers.readline()
+        except (OSError, ValueError):
+            return b""
+
+    @property
+    def was_too_idle(self) -> bool:
+        """True of one that the kernel has ended because nobody asked it anything."""
+        return self._child.returncode == -SIGALRM
+
+    def leave(self, *, is_sound: bool) -> None:
+        """Keep it for the next statement, or end it."""
+        if is_sound and len(self._idle) < AT_ONCE:
+            self._idle.append(self)
+            return
+        self._child.kill()
+        self._child.wait()
+        for pipe in (self._questions, self._answers):
+            with suppress(OSError):
+                pipe.close()
+
+    @classmethod
+    def end_all(cls) -> None:
+        """End those that are idle: this process ends."""
+        while cls._idle:
+            cls._idle.pop().leave(is_sound=False)
+
+
+atexit.register(_Process.end_all)
+
+
+def _error(answer: dict[str, Any]) -> TxlogError:
+    """The error that a process told of."""
+    kind = getattr(errors, answer["error"], SqlError)
+    if not (isinstance(kind, type) and issubclass(kind, TxlogError)):
+        kind = SqlError
+    code = answer["code"] if answer["code"] in kind.codes else None
+    made: TxlogError = kind(answer["message"], hint=answer["hint"], code=code)
+    return made
 
 
 def cell(value: object) -> object:

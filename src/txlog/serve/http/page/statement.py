@@ -1,0 +1,106 @@
+"""Owns the processes that run the SELECTs of the live page, within a bound of memory.
+
+What a statement takes cannot be bounded within a process that serves others: DuckDB counts what its
+operators hold, and not what a function makes (`repeat('a', 4000000000)` takes 4 GB). So each runs
+in another process, to which the kernel gives no more memory, and which can be killed at any time.
+Such a process takes a second to start, so it runs one statement after another, of any store, until
+it has been idle for a while. A question and its answer are a line of JSON each:
+
+    {path, sql, memory_bytes}  ->  {columns, rows, is_cut}  or  {error, message, code, hint}
+"""
+
+from __future__ import annotations
+
+import resource
+import signal
+import sys
+from pathlib import Path
+from typing import Any, Final
+
+import orjson
+
+from txlog.api.open import open_store
+from txlog.errors import SqlError, TxlogError
+from txlog.serve.http.page.browser import ROWS_MAX, cell
+from txlog.sql.client_query import Query
+
+ANSWER_BYTES_MAX: Final = 16 << 20
+READY: Final = b"ready\n"  # what a process says first
+# The kernel ends a process that waits, or works, longer; the server would have killed it by then.
+IDLE_SECONDS, BUSY_SECONDS = 60, 60
+KEPT_BYTES_MAX: Final = 256 << 20  # memory that is not given back: another process begins afresh
+
+
+def main() -> None:
+    """Answer the questions on standard input, until there are no more."""
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    sys.stdout.buffer.write(READY)
+    sys.stdout.buffer.flush()
+    begun = _data_bytes()
+    while _data_bytes() < begun + KEPT_BYTES_MAX:
+        signal.alarm(IDLE_SECONDS)
+        question = sys.stdin.buffer.readline()
+        if not question:
+            return
+        signal.alarm(BUSY_SECONDS)
+        sys.stdout.buffer.write(_answer(orjson.loads(question)) + b"\n")
+        sys.stdout.buffer.flush()
+
+
+def _answer(question: dict[str, Any]) -> bytes:
+    try:
+        return _run(question["path"], question["sql"], question["memory_bytes"])
+    except MemoryError:
+        return _refused(SqlError("it takes more memory than a query of the page may"))
+    except TxlogError as error:
+        return _refused(error)
+    finally:
+        _limit(resource.RLIM_INFINITY)
+
+
+def _refused(error: TxlogError) -> bytes:
+    name = type(error).__name__
+    said = {"error": name, "message": error.message, "code": error.code, "hint": error.hint}
+    return orjson.dumps(said)
+
+
+def _run(path: str, sql: str, memory_bytes: int) -> bytes:
+    """The first rows of a SELECT as text. Raises SqlError, and what opening a store raises."""
+    with (
+        open_store(path, read_only=True) as client,
+        Query(client, sql, memory_bytes=memory_bytes) as query,
+    ):
+        _limit(_data_bytes() + memory_bytes)
+        found = query.rows()
+        names = [str(at) for at in range(len(found.schema))]
+        rows: list[list[object]] = []
+        for batch in found:
+            some = batch.slice(0, ROWS_MAX + 1 - len(rows)).rename_columns(names)
+            rows += [[cell(value) for value in row.values()] for row in some.to_pylist()]
+            if len(rows) > ROWS_MAX:
+                break
+        answer = orjson.dumps(
+            {
+                "columns": [{"name": one.name, "type": str(one.type)} for one in found.schema],
+                "rows": rows[:ROWS_MAX],
+                "is_cut": len(rows) > ROWS_MAX,
+            }
+        )
+    if len(answer) > ANSWER_BYTES_MAX:
+        raise SqlError(f"the answer has {len(answer)} bytes, at most {ANSWER_BYTES_MAX} are sent")
+    return answer
+
+
+def _limit(data_bytes: int) -> None:
+    """Have no more memory than this; an allocation beyond it fails."""
+    resource.setrlimit(resource.RLIMIT_DATA, (data_bytes, resource.RLIM_INFINITY))
+
+
+def _data_bytes() -> int:
+    """The memory of this process that is no file's, which RLIMIT_DATA is about."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return int(next(line for line in lines if line.startswith("VmData:")).split()[1]) << 10
+
+
+if __name__ == "__main__":
+    main()
