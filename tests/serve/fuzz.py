@@ -15,6 +15,7 @@ import random
 import resource
 import struct
 import tempfile
+import time
 import zlib
 from collections import Counter
 from collections.abc import Callable
@@ -24,8 +25,17 @@ from typing import Any
 from google.protobuf.message_factory import GetMessageClass
 
 from tests.serve.siege import Served, serving
+from txlog.aio.worker import _Job
 from txlog.serve.core.limits import Limits
-from txlog.serve.pulsar.messages import COMMANDS, FIELDS, BaseCommand, MessageMetadata
+from txlog.serve.pulsar.connection import Connection
+from txlog.serve.pulsar.messages import (
+    COMMANDS,
+    FIELDS,
+    BaseCommand,
+    MessageIdData,
+    MessageMetadata,
+    SingleMessageMetadata,
+)
 from txlog.serve.pulsar.wire import encoded, made, message_frame
 
 TOPIC = "persistent://acme/shop/fuzzed"
@@ -152,6 +162,36 @@ def bombs(chance: random.Random) -> bytes:
     return opened(chance) + message(chance, payload, **head)
 
 
+def swollen(chance: random.Random) -> bytes:
+    """What becomes far more than it is: long lists of little things, batches of empty messages."""
+    count = chance.choice([1_000, 20_000, 60_000, 100_000, 120_000])
+    if chance.random() < 0.5:
+        one = SingleMessageMetadata(payload_size=0)
+        for _ in range(chance.choice([0, 1, 30])):
+            one.properties.add(key="", value="")
+        text = one.SerializeToString()
+        payload = (struct.pack(">I", len(text)) + text) * min(count, (4 << 20) // (len(text) + 4))
+        head = {
+            "compression": 2,
+            "uncompressed_size": len(payload),
+            "num_messages_in_batch": len(payload) // (len(text) + 4),
+        }
+        return opened(chance) + message(chance, zlib.compress(payload, 1), **head)
+    names = {
+        "ack": ("message_id", {"ack_type": chance.randrange(2)}),
+        "redeliverUnacknowledgedMessages": ("message_ids", {}),
+        "addPartitionToTxn": ("partitions", {"request_id": 3}),
+    }
+    name = chance.choice([*names])
+    field, more = names[name]
+    named: Any = ["t"] * count
+    if field != "partitions":
+        more["consumer_id"] = 1
+        place = MessageIdData(ledgerId=1, entryId=chance.randrange(9) * 10**9)
+        named = [place] * count
+    return opened(chance) + encoded(name, **more, **{field: named})
+
+
 # --- requests --------------------------------------------------------------------------------
 
 WORDS = ("a", "acme", "shop", "fuzzed", "..", "%00", "%2e%2e", "x" * 300, "-1", "é", "?", "#", "{}")
@@ -229,6 +269,7 @@ FRAMES: dict[str, Feed] = {
     "spliced together": spliced,
     "wrong sizes of frames": sizes,
     "bombs: compressed, batches that say they have 2³¹ messages": bombs,
+    "long lists, batches of empty messages": swollen,
 }
 REQUESTS: dict[str, Feed] = {
     "random bytes": noise,
@@ -299,6 +340,58 @@ class Witnesses:
         assert found == [str(n) for n in range(self._count)], found[-3:]
 
 
+class Longest:
+    """The longest turns of the event loop and acts of the store's thread while it is entered.
+
+    work:    of a turn, in commands or as much, as connections count it; it does not depend on the
+             machine
+    turn_s, act_s: seconds of a processor; the clients of the fuzzer share the event loop
+    """
+
+    def __init__(self) -> None:
+        self.work = 0
+        self.turn_s = self.act_s = 0.0
+        self._undo: list[tuple[type, str, Callable[..., Any]]] = []
+
+    def __enter__(self) -> Longest:
+        spend, turn, act = Connection.spend, asyncio.Handle._run, _Job.run
+
+        def spent(connection: Connection, work: int) -> None:
+            spend(connection, work)
+            self.work = max(self.work, connection._spent)
+
+        def turned(handle: asyncio.Handle) -> None:
+            begun = time.thread_time()
+            turn(handle)
+            self.turn_s = max(self.turn_s, time.thread_time() - begun)
+
+        def acted(job: _Job[Any]) -> Any:
+            begun = time.thread_time()
+            try:
+                return act(job)
+            finally:
+                self.act_s = max(self.act_s, time.thread_time() - begun)
+
+        for owner, name, wrapped in (
+            (Connection, "spend", spent),
+            (asyncio.Handle, "_run", turned),
+            (_Job, "run", acted),
+        ):
+            self._undo.append((owner, name, getattr(owner, name)))
+            setattr(owner, name, wrapped)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for owner, name, original in self._undo:
+            setattr(owner, name, original)
+
+    def __str__(self) -> str:
+        return (
+            f"longest turn of the loop: {self.work} commands' work, {1000 * self.turn_s:.0f} ms of"
+            f" a processor; longest act of the store's thread: {1000 * self.act_s:.0f} ms"
+        )
+
+
 def resident() -> int:
     """Bytes of memory that this process has, server and clients together."""
     pages = int(Path("/proc/self/statm").read_text().split()[1])
@@ -346,11 +439,13 @@ def main() -> None:
             return rows, before, after, failed, served.service.seats.count
 
         limits = Limits(connect_timeout_ms=2_000, frame_timeout_ms=2_000)
-        rows, before, after, failed, seats = serving(
-            Path(folder), program, limits=limits, seconds=3_600
-        )
+        with Longest() as longest:
+            rows, before, after, failed, seats = serving(
+                Path(folder), program, limits=limits, seconds=3_600
+            )
     for row in rows:
         print(*row, sep=" | ")
+    print(longest)
     print(f"peak {before >> 10} -> {after >> 10} MB, connections left {seats}, failed {failed}")
 
 

@@ -9,9 +9,11 @@ import pytest
 from tests.serve import fuzz
 from tests.serve.siege import Served, serving
 from txlog.serve.core.limits import Limits
+from txlog.serve.pulsar.connection import TURN
 
 pytestmark = [pytest.mark.usefixtures("quick_disk"), pytest.mark.deep]
 ROUNDS = 25
+WORK_MAX = 10 * TURN  # of one turn of the loop: some 50 ms
 SEED = 7
 
 
@@ -25,4 +27,6 @@ def test_whatever_comes_a_server_lives_and_others_are_served(tmp_path: Path) -> 
         assert served.service.seats.count == 1  # who witnessed
 
     limits = Limits(connect_timeout_ms=2_000, frame_timeout_ms=2_000)
-    serving(tmp_path, program, limits=limits, seconds=300)
+    with fuzz.Longest() as longest:
+        serving(tmp_path, program, limits=limits, seconds=300)
+    assert longest.work <= WORK_MAX, longest

@@ -307,9 +307,9 @@ def acknowledge(
         return None
     ack = Ack(wire, [], [], body.ack_type == 1, txn, answer)
     work = len(wire.held) // IDS_LOOKED_AT if ack.is_cumulative else len(body.message_id) // IDS
-    connection.spend(work)
     if work > TURN:
         return _acknowledge_many(connection, body, member, ack)
+    connection.spend(work)
     _take(ack, body.message_id)
     member.relieve(wire)
     member.acknowledge(ack)

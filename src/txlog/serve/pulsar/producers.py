@@ -528,9 +528,9 @@ def send(connection: Connection, body: Proto, rest: memoryview) -> Coroutine[Any
     try:
         check(body)
         message = checked(rest)
-        connection.spend(message.metadata.num_messages_in_batch // WORK_MESSAGES)
         if is_large(*message) and message.metadata.num_chunks_from_msg <= 1:
             return _send_large(connection, one, body, message)
+        connection.spend(message.metadata.num_messages_in_batch // WORK_MESSAGES)
         _send(connection, one, body, message)
     except TxlogError as error:
         _send_wrong(connection, one, body, error)
@@ -596,7 +596,8 @@ def _send(
         told: Told = partial(_told, connection, one, body)
         if answered is not None:
             told = partial(_told_then, answered, told)
-        connection.spend(columns.pairs // WORK_MESSAGES)
+        if read is None:
+            connection.spend(columns.pairs // WORK_MESSAGES)
         one.messages += len(columns.values)
         one.payload_bytes += payload_bytes
         item = Item(columns, one.partition, size + ITEM_BYTES, told, txn)
