@@ -121,6 +121,7 @@ def test_ids_are_counted_before_they_are_decoded(name: str, field: str) -> None:
 
 
 def test_other_commands_are_short() -> None:
+    assert price(memoryview(struct.pack(">I", 1 << 30) + b"\x08")) == 0  # it is no command at all
     named = encoded("addPartitionToTxn", request_id=1, partitions=["t"] * COMMAND_BYTES_MAX)
     with pytest.raises(InvalidMessage):
         price(memoryview(named)[4:])

@@ -28,7 +28,7 @@ ROOM_BYTES: Final = 10 * 1024
 # An acknowledgement may be larger: in a transaction each message names what is left of its batch.
 ACK_BYTES_MAX: Final = 16 << 20
 # Of a command without ids, beside its payload: schemas are the largest that clients send.
-COMMAND_BYTES_MAX: Final = 256 << 10
+COMMAND_BYTES_MAX: Final = 320 << 10
 _SMALL: Final = 64 << 10  # a command of so many bytes is decoded without a look at what it becomes
 _ID_BYTES: Final = 200  # of an id in memory
 _WORD_BYTES: Final = 8  # of what a byte of an ack_set may become
@@ -136,7 +136,7 @@ def price(frame: memoryview) -> int:
     raises: InvalidMessage, for what no client sends
     """
     size: int = _SIZE.unpack_from(frame)[0]
-    if size <= _SMALL:
+    if not _SMALL < size <= len(frame) - 4:  # `parsed` refuses what is larger than its frame
         return 0
     kind = frame[5] if frame[4] == _ACK[0] else 0
     tag = _ID_TAGS.get(kind)
