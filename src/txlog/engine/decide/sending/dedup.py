@@ -49,7 +49,7 @@ class Fresh(NamedTuple):
 def fresh_rows(
     routed: Routed,
     piece: PartitionSlice,
-    producer: str | None,
+    producer: str,
     sent: Sequences | None,
     series: list[int] | None,
 ) -> Fresh:
@@ -59,10 +59,6 @@ def fresh_rows(
     series: of `series_of`
     raises: InvalidMessage, LimitExceeded (a sequence that was forgotten)
     """
-    if producer is None:
-        # Without a time nobody looks at single rows: the whole batch.
-        rows = routed.batch.slice(piece.row_start, piece.rows) if routed.has_times else routed.rows
-        return Fresh(rows)
     rows = routed.batch.slice(piece.row_start, piece.rows)
     at = rows.schema.get_field_index("sequence_id")
     if at < 0:
@@ -101,9 +97,9 @@ def check_known(producer: str, sent: Sequences | None, lowest: int) -> None:
         )
 
 
-def series_of(routed: Routed, producer: str | None) -> list[int] | None:
+def series_of(routed: Routed) -> list[int] | None:
     """The lowest and highest sequence of rows that were spread, if each between is among them."""
-    if producer is None or not routed.is_spread:
+    if not routed.is_spread:
         return None
     rows = routed.batch
     at = rows.schema.get_field_index("sequence_id")

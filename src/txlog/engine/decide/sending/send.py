@@ -187,7 +187,7 @@ def send_into(draft: Draft, now: Instant, outgoing: Outgoing, row_start: int) ->
     delays = delays_of(view, draft.settings, topic, routed, now.wall_ms)
     if delays is not None:
         routed = delays.resolved(routed)
-    series = dedup.series_of(routed, producer)
+    series = None if producer is None else dedup.series_of(routed)
     stored: list[SliceReceipt] = []
     pieces: list[pa.RecordBatch | OneRow] = []
     at = 0
@@ -199,7 +199,10 @@ def send_into(draft: Draft, now: Instant, outgoing: Outgoing, row_start: int) ->
             sent = producers.last_sent(draft, now, number, producer)
             if sent is None:
                 producers.make_room(draft, number, producer)
-        fresh = dedup.fresh_rows(routed, piece, producer, sent, series)
+        if producer is None:
+            fresh = dedup.Fresh(_rows_of(routed, piece))
+        else:
+            fresh = dedup.fresh_rows(routed, piece, producer, sent, series)
         original = None
         if fresh.original is not None and sent is not None:
             where = MessageId(sent.ledger, sent.entry, sent.index)
@@ -259,7 +262,7 @@ def send_in_txn(
         routed = delays.resolved(routed)
     check_room(view, txn, routed.rows.num_rows)
     pair = (txn.coordinator, txn.sequence)
-    series = dedup.series_of(routed, producer)
+    series = None if producer is None else dedup.series_of(routed)
     stored: list[SliceReceipt] = []
     pieces: list[pa.RecordBatch | OneRow] = []
     at = 0
@@ -267,7 +270,10 @@ def send_in_txn(
         number = number_of(topic, piece.partition)
         held = buffers.find_held(view.buffer(number), *pair)
         sent = None if held is None or producer is None else held.producers.get(producer)
-        fresh = dedup.fresh_rows(routed, piece, producer, sent, series)
+        if producer is None:
+            fresh = dedup.Fresh(_rows_of(routed, piece))
+        else:
+            fresh = dedup.fresh_rows(routed, piece, producer, sent, series)
         original = None
         if fresh.original is not None and sent is not None:
             original = (fresh.original, MessageId(0, 0, sent.index))
@@ -386,11 +392,19 @@ def count_large(draft: Draft, topic: Topic, partition: int | None) -> None:
 
 def _count_repeats(draft: Draft, partition: int, piece: PartitionSlice, fresh: Fresh) -> int:
     """Count the repetitions of a slice; returns how many of its rows are to be stored."""
+    if not fresh.repeats:
+        return piece.rows
     duplicates = dedup.repeated(fresh.repeats)
-    if duplicates:
-        missing = duplicates - (fresh.original is not None)
-        draft.ops.append(Deduplicated(partition, duplicates, missing))
+    missing = duplicates - (fresh.original is not None)
+    draft.ops.append(Deduplicated(partition, duplicates, missing))
     return piece.rows - duplicates
+
+
+def _rows_of(routed: Routed, piece: PartitionSlice) -> pa.RecordBatch | OneRow:
+    """The rows of a slice; the whole batch if nobody looks at single ones, as without times."""
+    if not routed.has_times:
+        return routed.rows
+    return routed.batch.slice(piece.row_start, piece.rows)
 
 
 def _joined(
