@@ -14,7 +14,7 @@ import txlog
 from tests.serve.siege import Served, Wire, serving
 from txlog.errors import TryAgain
 from txlog.serve.auth.guard import number_of_role
-from txlog.serve.core import acceptor, shares
+from txlog.serve.core import acceptor, descriptors, shares
 from txlog.serve.core.limits import RESOURCES, Limits, Pool
 from txlog.serve.pulsar.messages import ERRORS
 
@@ -161,6 +161,35 @@ def test_a_pool_gives_back_what_was_taken() -> None:
         for _ in range(4):
             pool.give(name)
     assert (pool.used, len(pool._of)) == (0, 0)
+
+
+def test_what_holds_a_file_is_refused_while_files_of_the_store_need_the_rest(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kills: consumers and exclusive producers that leave the store no descriptor to write with."""
+
+    async def program(served: Served) -> None:
+        hog = await served.connected(**token("hog"))
+        assert await subscribed(hog, 1) == ""
+        monkeypatch.setattr(descriptors, "descriptor_limit", lambda: 4)
+        assert "open files already, the most allowed (TXL-509)" in await subscribed(hog, 2)
+        for mode, expected in ((1, "TXL-509"), (0, "")):
+            asked = {"topic": TOPIC, "producer_id": mode + 1, "producer_access_mode": mode}
+            answer = await hog.ask("producer", request_id=1, **asked)
+            assert expected in str(getattr(answer, "message", ""))
+            assert answer.DESCRIPTOR.name == ("CommandError", "CommandProducerSuccess")[not mode]
+        by = token("hog")["auth_data"].decode()
+        path = f"/ws/v2/consumer/persistent/acme/shop/orders/s?token={by}"
+        upgrade = (
+            "Connection: Upgrade\nUpgrade: websocket\nSec-WebSocket-Version: 13\n"
+            "Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\n"
+        )
+        status, _ = await served.request(f"GET {path} HTTP/1.1\nHost: a\n{upgrade}\n")
+        assert status == 403
+        monkeypatch.undo()
+        assert await subscribed(hog, 2) == ""
+
+    serving(folder, program, rules=RULES)
 
 
 # --- the table of what all share -------------------------------------------------------------

@@ -19,6 +19,8 @@ from contextlib import suppress
 from functools import partial
 from typing import Final
 
+from txlog.engine.storage.disk.posix import descriptor_limit
+from txlog.serve.core.descriptors import is_for_clients
 from txlog.serve.core.limits import Seat, host_of
 from txlog.serve.core.service import Service
 
@@ -43,6 +45,7 @@ class Acceptor:
         self._service, self._sockets, self._protocol = service, sockets, protocol
         self._loop = asyncio.get_running_loop()
         self._beginning: set[asyncio.Task[None]] = set()
+        self._descriptors = descriptor_limit()
         self._is_closed = False
 
     def start(self) -> None:
@@ -70,7 +73,12 @@ class Acceptor:
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
             except OSError as error:  # no descriptor, or no memory
-                self._lack(error)
+                self._lack(error.strerror or str(error))
+                self._pause(listening, PAUSE_SECONDS)
+                return
+            if not is_for_clients(accepted.fileno(), self._descriptors):
+                accepted.close()
+                self._lack("the others are for files of the store")
                 self._pause(listening, PAUSE_SECONDS)
                 return
             accepted.setblocking(False)
@@ -83,10 +91,9 @@ class Acceptor:
                 self._pause(listening, FULL_SECONDS)
                 return
 
-    def _lack(self, error: OSError) -> None:
+    def _lack(self, why: str) -> None:
         """Let one go that has not said who it is, for its descriptor."""
-        reason = f"a connection cannot be accepted: {error.strerror}"
-        self._service.tell("failed", {"class": type(error).__name__, "reason": reason})
+        self._service.tell("refused", {"reason": f"there is no descriptor for it: {why}"})
         self._service.seats.make_room()
 
     def _pause(self, listening: socket.socket, seconds: float) -> None:

@@ -7,11 +7,13 @@ the store cannot open its journal, so a part is kept back for its files.
 from __future__ import annotations
 
 import resource
+import socket
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
-from txlog.serve.core.limits import Limits
+from txlog.engine.storage.disk.posix import descriptor_limit
+from txlog.serve.core.limits import Limits, too_many
 
 WANTED_MAX: Final = 1 << 20
 KEPT_MAX: Final = 512  # for files of the store, and for what the process itself has open
@@ -27,6 +29,23 @@ def raised() -> int:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
         return wanted
     return WANTED_MAX if soft == resource.RLIM_INFINITY else soft
+
+
+def check_room() -> None:
+    """Raises TryAgain (509) if clients have all descriptors but those for files of the store.
+
+    The kernel gives the lowest number that is free, so the number of a new one says how many are
+    open at least.
+    """
+    with socket.socket(socket.AF_UNIX) as probe:
+        number = probe.fileno()
+    if not is_for_clients(number, descriptor_limit()):
+        raise too_many("open files", number)
+
+
+def is_for_clients(number: int, descriptors: int) -> bool:
+    """Whether a descriptor of this number leaves enough for the files of the store."""
+    return number < descriptors - min(KEPT_MAX, descriptors // KEPT_PART) // 2
 
 
 def fitted(

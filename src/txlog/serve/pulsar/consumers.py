@@ -33,6 +33,7 @@ from txlog.ranges import END, START, Bound
 from txlog.relation.positions import last_ids, seek_to
 from txlog.serve.core.authority import CONSUME
 from txlog.serve.core.census import Census
+from txlog.serve.core.descriptors import check_room
 from txlog.serve.core.limits import too_many
 from txlog.serve.pulsar import ids, schemas, topics
 from txlog.serve.pulsar.connection import TURN, Connection, Handler
@@ -150,6 +151,7 @@ async def subscribe(connection: Connection, body: Proto, rest: memoryview) -> No
     async with room.joining:  # so that those who come at once are counted, too
         if len(room.consumers) >= most:
             raise too_many("consumers on this connection", most)
+        check_room()
         pool, caller = connection.service.consumers, connection.caller
         pool.take(connection.holder, is_bounded=caller is None or not caller.is_superuser)
         try:

@@ -43,6 +43,7 @@ from txlog.ids import MessageId, TopicName, TxnId
 from txlog.schemas.schema import Schema
 from txlog.serve.core.authority import CONSUME, PRODUCE
 from txlog.serve.core.census import Census
+from txlog.serve.core.descriptors import check_room
 from txlog.serve.core.limits import too_many
 from txlog.serve.core.service import Publisher
 from txlog.serve.pulsar import ids, schemas, topics
@@ -431,6 +432,8 @@ async def _opened(
 ) -> Handle:
     """Open the producer of the store. Raises ProducerBusy, ProducerFenced."""
     mode = MODES[body.producer_access_mode]
+    if mode != "shared":  # it holds a lock file
+        check_room()
     had = body.topic_epoch if mode != "shared" and body.HasField("topic_epoch") else 0
     if had and await connection.client.run(partial(_epoch, topic)) > had + 1:
         raise _fenced(topic, had)

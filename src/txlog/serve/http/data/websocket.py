@@ -23,6 +23,7 @@ from txlog.errors import InvalidArgument, TxlogError
 from txlog.ids import MessageId, TopicName
 from txlog.ranges import END, START, Bound
 from txlog.serve.core.budget import Hold
+from txlog.serve.core.descriptors import check_room
 from txlog.serve.http.core.answers import status_of
 from txlog.serve.http.core.bounds import taken
 from txlog.serve.http.core.declared import CONSUME, PRODUCE
@@ -197,6 +198,7 @@ async def consuming(serving: Serving, socket: WebSocket, topic: TopicName) -> No
     is_pull = query.get("pullMode") == "true"
     permits = Permits(0 if is_pull else max(queue, 1))
     name = socket.path_params["subscription"]
+    check_room()
     async with serving.client.consumer(str(topic), name, **options) as consumer:
         await socket.accept()
 
