@@ -17,6 +17,7 @@ from txlog.serve.auth.guard import number_of_role
 from txlog.serve.core import acceptor, descriptors, shares
 from txlog.serve.core.limits import RESOURCES, Limits, Pool
 from txlog.serve.pulsar.messages import ERRORS
+from txlog.serve.pulsar.wire import encoded
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 SECRET = bytes(range(32))
@@ -35,7 +36,13 @@ produce = ["acme/shop/*"]
 consume = ["acme/shop/*"]
 """
 SMALL = Limits(
-    connections=8, connections_per_address=8, connecting=4, consumers=9, consumers_in_all=8
+    connections=8,
+    connections_per_address=8,
+    connecting=4,
+    consumers=9,
+    consumers_in_all=8,
+    memory_bytes=8 << 20,
+    connection_bytes=8 << 20,
 )
 
 
@@ -232,6 +239,20 @@ async def _consumers(served: Served) -> None:
         assert await other.ask("ping") is not None
 
 
+async def _memory(served: Served) -> None:
+    other = await served.connected(**token("other"))
+    made = await other.ask("producer", topic=TOPIC, producer_id=1, request_id=1)
+    assert made.producer_ready
+    command = encoded("ping")
+    begun = (4 << 20).to_bytes(4, "big") + command[4:] + bytes(3 << 20)  # and no more comes
+    hogs = [await served.connected(**token("hog")) for _ in range(3)]
+    for hog in hogs:
+        hog.writer.write(begun)
+    other.message(bytes(1 << 20), {}, {}, producer_id=1, sequence_id=1)
+    assert (await other.answer()).HasField("send_receipt")
+    assert served.service.budget.held <= 8 << 20
+
+
 async def _transactions(served: Served) -> None:
     hog, other = [await served.connected(**token(role)) for role in ("hog", "other")]
     while not (answer := await begun(hog)):
@@ -263,6 +284,7 @@ EXCEED: dict[str, Exceed] = {
     "connections": _connections,
     "connecting": _connecting,
     "consumers_in_all": _consumers,
+    "memory_bytes": _memory,
     "open transactions": _transactions,
     "transaction keys": _keys,
     "topics": _topics,

@@ -100,6 +100,12 @@ RESOURCES: Final = (
     Resource("connections", "2,000", "role", "509, HTTP 429; the connection ends"),
     Resource("connecting", "500", "address", "nothing: the oldest connection ends"),
     Resource("consumers_in_all", "20,000", "role, or connection without rules", "509"),
+    Resource(
+        "memory_bytes",
+        "256 MiB",
+        "role, or address without one: three quarters",
+        "nothing: it is not read from",
+    ),
     Resource("open transactions", "`txn_active_max` of the store", "role", "509"),
     Resource("transaction keys", "100,000", "role", "509"),
     Resource("topics", "100,000", "all roles together: seven eighths", "509, HTTP 429"),
