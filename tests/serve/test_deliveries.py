@@ -318,6 +318,61 @@ def test_a_reader_starts_where_it_says(place: tuple[Path, str]) -> None:
         assert client.subscriptions("read") == []
 
 
+def test_a_reader_does_not_start_where_another_was_sent(place: tuple[Path, str]) -> None:
+    """Kills: a place by name, for whoever opens a reader of that name next."""
+    _, url = place
+    filled(url, "nightly")
+    earliest = MessageIdData(ledgerId=ids.NOWHERE, entryId=ids.NOWHERE)
+    latest = MessageIdData(ledgerId=ids.LATEST, entryId=ids.LATEST)
+    reader: dict[str, Any] = {"subscription": "r", "durable": False, "subType": 0}
+    reader["start_message_id"] = earliest
+    with Raw(url) as raw, Raw(url) as other:
+        subscribed(raw, "nightly", **reader)
+        raw.read("active_consumer_change")
+        subscribed(raw, "nightly", **reader, consumer_id=2)
+        raw.read("active_consumer_change")
+        raw.ask("seek", "close_consumer", consumer_id=2, message_id=latest)
+        raw.read("success")
+        raw.ask("seek", "close_consumer", consumer_id=1, message_id=earliest)
+        raw.read("success")
+        subscribed(other, "nightly", **reader)
+        assert [entry for entry, _, _ in messages(other, 3)] == [0, STEP, 4 * STEP]
+        # the one that was sent there comes again, and is there
+        reader["start_message_id"] = latest
+        subscribed(raw, "nightly", **reader)
+        assert [entry for entry, _, _ in messages(raw, 3)] == [0, STEP, 4 * STEP]
+        # what was closed is another reader when it is opened again
+        raw.ask("seek", "close_consumer", consumer_id=1, message_id=latest)
+        raw.read("success")
+        raw.ask("close_consumer", "success", consumer_id=1)
+        reader["start_message_id"] = earliest
+        subscribed(raw, "nightly", **reader)
+        assert [entry for entry, _, _ in messages(raw, 3)] == [0, STEP, 4 * STEP]
+
+
+@pytest.mark.parametrize("is_together", [False, True], ids=["commands", "ids"])
+def test_an_id_that_is_wrong_fails_no_other(tmp_path: Path, is_together: bool) -> None:
+    """Acknowledgements are made together, of one command or of many."""
+    path = tmp_path / "s"
+    with served(path) as url, Raw(url) as raw:
+        ledger, other = filled(url, "good"), filled(url, "other")
+        subscribed(raw, "good")
+        messages(raw, 3)
+        named = [MessageIdData(ledgerId=ledger, entryId=at * STEP) for at in (0, 1, 4)]
+        named.insert(1, MessageIdData(ledgerId=other, entryId=0))
+        groups = [named] if is_together else [[one] for one in named]
+        frames = [
+            wire.encoded("ack", consumer_id=1, ack_type=0, message_id=group, request_id=at)
+            for at, group in enumerate(groups)
+        ]
+        raw.socket.sendall(b"".join(frames))
+        found = [raw.read("ackResponse") for _ in groups]
+        wrong = {one.request_id for one in found if one.HasField("error")}
+        assert wrong == ({0} if is_together else {1})
+        raw.ask("close_consumer", "success", consumer_id=1)
+        assert backlog(path, "good") == 0
+
+
 def test_messages_of_a_transaction_are_a_batch_by_its_marker(tmp_path: Path) -> None:
     with served(tmp_path / "s") as url:
         with txlog.open(str(tmp_path / "s")) as client:

@@ -450,7 +450,9 @@ def test_producers_that_share_a_topic_are_closed_when_another_takes_it(
     path, url = place
     with Raw(url) as first, Raw(url) as second:
         opened(first, "taken")
-        seated(second, "taken", EXCLUSIVE)
-        sent(first, b"too late", 0)
+        seated(second, "taken", FENCING)
         first.read("close_producer")
-    assert rows(path, "taken") == []
+        sent(first, b"too late", 0)
+        sent(second, b"a", 0)
+        second.read("send_receipt")
+    assert rows(path, "taken") == [(b"a", None)]

@@ -9,7 +9,9 @@ Contents:
     census      which topics there are, and who is told when that changes
     descriptors   how many files may be open, and who gets how many
     exposure    who may be listened to, and how
+    id_table    the ids of producers and consumers on a connection, and the state of each
     limits      what clients may use at most
+    producer_names   who holds which name of a producer, and who may be beside whom
     service     the store and the options, for all listeners
     shares      what a role may have of transactions, keys and topics
     systemd     sockets that are handed over, and READY

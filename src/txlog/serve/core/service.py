@@ -23,6 +23,7 @@ from txlog.serve.core.authority import Authority
 from txlog.serve.core.budget import Backlog, MemoryBudget
 from txlog.serve.core.exposure import listening
 from txlog.serve.core.limits import Limits, Pool, Seats
+from txlog.serve.core.producer_names import ProducerNames
 from txlog.serve.core.tasks import Supervisor
 from txlog.serve.core.tls import Tls
 
@@ -90,6 +91,7 @@ class Service:
     urls:      where each listener listens, by its name, once it does
     publishers: those of stock clients, in the moment
     tasks:     what runs in the background
+    names:     who holds the name of a producer
     """
 
     def __init__(self, store: Synchronous, options: Options, authority: Authority) -> None:
@@ -100,6 +102,7 @@ class Service:
         self.limits, self.tell = options.limits, options.tell
         self.urls = dict[str, str]()
         self.publishers: Callable[[], list[Publisher]] = list
+        self.names = ProducerNames()
         self.seats = Seats(options.limits)
         self.budget = MemoryBudget(options.limits.memory_bytes)
         self.consumers = Pool("consumers", options.limits.consumers_in_all)

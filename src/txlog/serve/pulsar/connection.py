@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
 from txlog.errors import InvalidMessage, LimitExceeded, NotAllowed, TryAgain, TxlogError
 from txlog.ids import TopicName
-from txlog.ranges import Bound
 from txlog.serve.auth.guard import Login
 from txlog.serve.core.authority import Caller
 from txlog.serve.core.budget import Hold
@@ -81,9 +80,7 @@ class Host(Protocol):
     connections: set[Connection]
     wanted: Groups
     sends: Sends
-    names: set[tuple[str, str]]
     fenced: deque[tuple[str, str, int]]
-    sought: dict[tuple[str, str, int], Bound]
 
     def check_open(self) -> None:
         """Raises AlreadyClosed if nothing more is to be opened here."""

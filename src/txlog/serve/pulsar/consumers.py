@@ -7,7 +7,6 @@ the memory of this server, on a reader of the store: it leases nothing and ackno
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from contextlib import suppress
 from functools import partial
 from itertools import islice
@@ -20,11 +19,11 @@ from txlog.engine.plan.lookup import topic as find_topic
 from txlog.engine.plan.reading.ranges import resolve_bound
 from txlog.engine.view.view import View
 from txlog.errors import (
+    AlreadyClosed,
     ConsumerBusy,
     InvalidArgument,
     MessageNotFound,
     NotAllowed,
-    NotFound,
     SubscriptionNotFound,
     TxlogError,
 )
@@ -34,6 +33,7 @@ from txlog.relation.positions import last_ids, seek_to
 from txlog.serve.core.authority import CONSUME
 from txlog.serve.core.census import Census
 from txlog.serve.core.descriptors import check_room
+from txlog.serve.core.id_table import IdTable
 from txlog.serve.core.limits import too_many
 from txlog.serve.pulsar import ids, schemas, topics
 from txlog.serve.pulsar.connection import TURN, Connection, Handler
@@ -57,7 +57,6 @@ if TYPE_CHECKING:
 
 
 ROOM: Final = "consumers"
-DISMISSED_MAX: Final = 1_000
 STICKY: Final = 1  # of KeySharedMode
 # As much work as a command: ids that are acknowledged, or that a cumulative one is compared with.
 IDS, IDS_LOOKED_AT = 3, 50
@@ -65,16 +64,19 @@ KINDS: Final = ("exclusive", "shared", "failover", "key-shared")
 
 
 class Room:
-    """The consumers of one client."""
+    """The consumers of one client.
+
+    members: consumers of the store by topic, subscription, type and name
+    sought:  where a reader was sent by SEEK, until it comes again: its topic, subscription and
+             partition, and the place
+    """
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
-        self.consumers: dict[int, tuple[Wire, Member]] = {}
-        # by topic, subscription, type and name
+        self.consumers: IdTable[tuple[Wire, Member]] = IdTable("consumer", ConsumerBusy)
         self.members: dict[tuple[str, str, str, str], Member] = {}
+        self.sought: dict[int, tuple[tuple[str, str, int], Bound]] = {}
         self.joining = asyncio.Lock()
-        # those that were closed here last: their clients may be closing them as well
-        self.dismissed: deque[int] = deque(maxlen=DISMISSED_MAX)
         connection.farewells.append(self.close)
         connection.occupied.append(self)
 
@@ -86,44 +88,45 @@ class Room:
             found = connection.rooms[ROOM] = cls(connection)
         return found
 
-    def find(self, number: int) -> tuple[Wire, Member]:
-        """A consumer by its number. Raises NotFound."""
-        found = self.consumers.get(number)
-        if found is None:
-            raise NotFound(f"there is no consumer {number} on this connection")
-        return found
-
-    async def leave(self, number: int) -> None:
-        """Close a consumer; an unknown one is closed already."""
-        found = self.consumers.pop(number, None)
-        if found is None:
-            return
-        self.connection.service.consumers.give(self.connection.holder)
-        wire, member = found
+    async def leave(self, consumer: tuple[Wire, Member]) -> None:
+        """Close a consumer; what it has goes back."""
+        wire, member = consumer
+        self.uncount(wire)
         if set(member.wires) <= {wire.partition}:
-            for key in [key for key, one in self.members.items() if one is member]:
-                del self.members[key]
+            self.forget(member)
         await member.leave(wire)
 
-    async def dismiss(self, number: int) -> None:
+    def uncount(self, wire: Wire) -> None:
+        """A consumer leaves; it may be told to again."""
+        if wire.is_counted:
+            wire.is_counted = False
+            self.connection.service.consumers.give(self.connection.holder)
+
+    def forget(self, member: Member) -> None:
+        """No other consumer of the client joins this one of the store."""
+        for key in [key for key, one in self.members.items() if one is member]:
+            del self.members[key]
+
+    async def dismiss(self, wire: Wire) -> None:
         """Close a consumer whose client shall open it again, and tell it."""
-        if number not in self.consumers:
+        consumer = self.consumers.get(wire.number)
+        if consumer is None or consumer[0] is not wire:
             return
-        self.dismissed.append(number)
         with suppress(TxlogError):  # what it has comes again when its leases end
-            await self.leave(number)
-        self.connection.send("close_consumer", consumer_id=number, request_id=NO_REQUEST)
+            await self.consumers.close(wire.number, self.leave, by_server=True)
+        self.connection.send("close_consumer", consumer_id=wire.number, request_id=NO_REQUEST)
 
     async def follow(self, census: Census | None) -> None:
         """Dismiss those whose topic or subscription is gone; None: all."""
-        for number, (_, member) in list(self.consumers.items()):
+        if census is None:
+            self.consumers.refuse_opening(AlreadyClosed("the server stops"))
+        for wire, member in self.consumers.values():
             if census is None or member.is_gone(census):
-                await self.dismiss(number)
+                await self.dismiss(wire)
 
     async def close(self) -> None:
         """The connection ends: what its consumers have goes back."""
-        for number in list(self.consumers):
-            await self.leave(number)
+        await self.consumers.close_all(self.leave, self.connection.service.failed)
 
 
 # --- subscribing ---------------------------------------------------------------------------------
@@ -134,36 +137,43 @@ async def subscribe(connection: Connection, body: Proto, rest: memoryview) -> No
     name = topics.name_of(body.topic)
     connection.may(CONSUME, name.topic)
     connection.listener.check_open()
-    room, client = Room.of(connection), connection.client
+    room = Room.of(connection)
+    wanted = (str(name), body.subscription, body.subType, body.durable)
+    opening = partial(_opened, connection, room, name, body)
+    (_, member), _ = await room.consumers.open(body.consumer_id, wanted, opening)
+    connection.send("success", request_id=body.request_id)
+    if member.kind in ("exclusive", "failover"):
+        await member.tell_active()
+
+
+async def _opened(
+    connection: Connection, room: Room, name: TopicName, body: Proto
+) -> tuple[Wire, Member]:
+    """A new consumer, which delivers as soon as it has permits."""
+    client, most = connection.client, connection.service.limits.consumers
+    if len(room.consumers) > most:
+        raise too_many("consumers on this connection", most)
     creates = connection.service.options.creates_topics and body.force_topic_creation
     topic = await client.run(partial(topics.in_use, name=name, creates=creates))
     await client.run(partial(schemas.check_reader, name=name.topic, body=body))
     if name.partition is None and topic.partitions > 1:
         raise NotAllowed(f"{name} has {topic.partitions} partitions, name one of them")
     partition = topics.check_partition(topic, name)
-    if body.consumer_id in room.consumers:
-        raise ConsumerBusy(f"there is a consumer {body.consumer_id} on this connection")
     shown = -1 if name.partition is None else partition
     wire = Wire(connection, body.consumer_id, partition, shown, room.dismiss)
     wire.name = body.consumer_name or f"c{body.consumer_id}"
-    kind = KINDS[body.subType]
-    most = connection.service.limits.consumers
-    async with room.joining:  # so that those who come at once are counted, too
-        if len(room.consumers) >= most:
-            raise too_many("consumers on this connection", most)
+    pool, caller = connection.service.consumers, connection.caller
+    async with room.joining:  # partitions that come at once share a consumer of the store
         check_room()
-        pool, caller = connection.service.consumers, connection.caller
         pool.take(connection.holder, is_bounded=caller is None or not caller.is_superuser)
         try:
             member = await _joined(room, topic, wire, body)
         except BaseException:  # cancelled, too: nobody else gives it back
             pool.give(connection.holder)
             raise
-        room.consumers[body.consumer_id] = (wire, member)
+        wire.is_counted = True
         member.begin(wire)
-    connection.send("success", request_id=body.request_id)
-    if kind in ("exclusive", "failover"):
-        await member.tell_active()
+    return wire, member
 
 
 async def _joined(room: Room, topic: Topic, wire: Wire, body: Proto) -> Member:
@@ -173,7 +183,7 @@ async def _joined(room: Room, topic: Topic, wire: Wire, body: Proto) -> Member:
     kind = KINDS[body.subType]
     key = (topic.name, body.subscription, kind, body.consumer_name)
     member = room.members.get(key)
-    if member is None or wire.partition in member.wires:
+    if member is None or member.is_over or wire.partition in member.wires:
         member = room.members[key] = await _durable(room.connection, topic, body, kind)
     return member
 
@@ -202,8 +212,10 @@ async def _durable(connection: Connection, topic: Topic, body: Proto, kind: str)
 
 async def _in_memory(connection: Connection, topic: Topic, wire: Wire, body: Proto) -> Member:
     """A subscription that is not durable: it starts where the client says, or was sent to."""
-    place = (topic.name, body.subscription, wire.partition)
-    sought = connection.listener.sought.pop(place, None)
+    place, room = (topic.name, body.subscription, wire.partition), Room.of(connection)
+    before, sought = room.sought.get(wire.number, (None, None))
+    if before != place:
+        sought = None
 
     def start(client: Client) -> tuple[Bound, Proto]:
         def look(view: View) -> tuple[Bound, Proto]:
@@ -233,6 +245,7 @@ async def _in_memory(connection: Connection, topic: Topic, wire: Wire, body: Pro
         handle = await connection.client.consumer(
             full, body.subscription, durable=False, start=START
         )
+    room.sought.pop(wire.number, None)
     return Member(handle, topic, body.subscription, "exclusive", _ranges_of(body))
 
 
@@ -301,12 +314,9 @@ def acknowledge(
 
     found = Room.of(connection).consumers.get(body.consumer_id)
     if found is None:
-        answer(NotFound(f"there is no consumer {body.consumer_id} on this connection"))
+        answer(Room.of(connection).consumers.unknown(body.consumer_id))
         return None
     wire, member = found
-    if wire.is_sought:
-        answer(NotFound(f"consumer {body.consumer_id} is moved elsewhere"))
-        return None
     ack = Ack(wire, [], [], body.ack_type == 1, txn, answer)
     work = len(wire.held) // IDS_LOOKED_AT if ack.is_cumulative else len(body.message_id) // IDS
     if work > TURN:
@@ -324,7 +334,7 @@ async def _acknowledge_many(connection: Connection, body: Proto, member: Member,
     while some := list(islice(ids_left, 1 if ack.is_cumulative else TURN * IDS)):
         await asyncio.sleep(0)
         if room.consumers.get(number) != (ack.wire, member):
-            ack.answer(NotFound(f"consumer {number} was closed"))
+            ack.answer(room.consumers.unknown(number))
             return
         _take(ack, some)
     member.relieve(ack.wire)
@@ -361,27 +371,20 @@ async def seek(connection: Connection, body: Proto, rest: memoryview) -> None:
     it would move the subscription on again, and is not made.
     """
     room = Room.of(connection)
-    wire, member = room.find(body.consumer_id)
-    number = number_of(member.topic, wire.partition)
+    await room.consumers.try_close(body.consumer_id, partial(_sought, room, body))
+    # in this order clients know, when they come again, that it is because of the seek
+    connection.send("close_consumer", consumer_id=body.consumer_id, request_id=NO_REQUEST)
+    connection.send("success", request_id=body.request_id)
+
+
+async def _sought(room: Room, body: Proto, consumer: tuple[Wire, Member]) -> None:
+    """Move the subscription of a consumer, and close the consumer."""
+    wire, member = consumer
 
     def where(view: View) -> Bound:
-        given = body.message_id
         if body.HasField("message_publish_time"):
             return Bound("time", body.message_publish_time)
-        if ids.is_start(given):
-            return START
-        if ids.is_end(given):
-            return END
-        found = None
-        if ids.partition_of(view, given) == number:
-            found = ids.place_of(view, number, given)
-        if found is None:
-            return Bound("id", MessageId(given.ledgerId, given.entryId // ids.STEP))
-        return Bound("id", found.span.id(found.start))
-
-    wire.is_sought = True
-    await member.acknowledged()
-    await member.stop()
+        return start_of(view, member.topic, wire, body.message_id)
 
     def _act(sync: Any) -> Bound:
         bound: Bound = sync._store.read(where)
@@ -390,29 +393,35 @@ async def seek(connection: Connection, body: Proto, rest: memoryview) -> None:
             sync._receiving.begin_again()
         return bound
 
+    await member.acknowledged()
+    await member.stop()
     try:
         bound = await run(member, _act)
-    except TxlogError:
-        wire.is_sought = False
+    except Exception:
         member.begin(wire)
         raise
     if not isinstance(member.handle._sync, Consumer):
+        while len(room.sought) >= room.connection.service.limits.consumers:
+            del room.sought[next(iter(room.sought))]
         place = (member.topic.name, member.subscription, wire.partition)
-        connection.listener.sought[place] = bound
+        room.sought[wire.number] = (place, bound)
     wire.forget()
-    room.dismissed.append(wire.number)
-    await room.leave(wire.number)
+    with suppress(TxlogError):  # what it has comes again when its leases end
+        await room.leave((wire, member))
     if member.wires:
         member.begin(next(iter(member.wires.values())))
-    # in this order clients know, when they come again, that it is because of the seek
-    connection.send("close_consumer", consumer_id=wire.number, request_id=NO_REQUEST)
-    connection.send("success", request_id=body.request_id)
 
 
 async def unsubscribe(connection: Connection, body: Proto, rest: memoryview) -> None:
     """UNSUBSCRIBE: delete the subscription; its other partitions are consumed by nobody then."""
     room = Room.of(connection)
-    wire, member = room.find(body.consumer_id)
+    await room.consumers.try_close(body.consumer_id, partial(_unsubscribed, room))
+    connection.send("success", request_id=body.request_id)
+
+
+async def _unsubscribed(room: Room, consumer: tuple[Wire, Member]) -> None:
+    """Delete the subscription of a consumer."""
+    wire, member = consumer
     await member.acknowledged()
     await member.stop()
     try:
@@ -423,20 +432,18 @@ async def unsubscribe(connection: Connection, body: Proto, rest: memoryview) -> 
         if error.code != 402:  # another consumer of the same client did it
             member.begin(wire)
             raise
-    room.consumers.pop(body.consumer_id, None)
-    room.dismissed.append(body.consumer_id)
+    room.uncount(wire)
     member.wires.pop(wire.partition, None)
-    for key in [key for key, one in room.members.items() if one is member]:
-        del room.members[key]
-    connection.send("success", request_id=body.request_id)
+    room.forget(member)
 
 
 async def close_consumer(connection: Connection, body: Proto, rest: memoryview) -> None:
     """CLOSE_CONSUMER: what it has goes back; one that was closed here is closed."""
-    room = Room.of(connection)
-    if body.consumer_id not in room.dismissed:
-        room.find(body.consumer_id)
-    await room.leave(body.consumer_id)
+    room, number = Room.of(connection), body.consumer_id
+    room.sought.pop(number, None)
+    is_closed = await room.consumers.close(number, room.leave)
+    if not is_closed and not room.consumers.dismissed(number):
+        raise room.consumers.unknown(number)
     connection.send("success", request_id=body.request_id)
 
 
@@ -449,7 +456,7 @@ async def last_message(connection: Connection, body: Proto, rest: memoryview) ->
     The position up to which all is done comes with it: after a seek to a time clients have nothing
     else to know by whether there is more.
     """
-    wire, member = Room.of(connection).find(body.consumer_id)
+    wire, member = Room.of(connection).consumers.find(body.consumer_id)
 
     def look(sync: Any, view: View) -> tuple[Proto, Proto | None]:
         topic, mark = find_topic(view, TopicName.parse(member.topic.name)), wire.mark
@@ -470,7 +477,7 @@ async def last_message(connection: Connection, body: Proto, rest: memoryview) ->
 
 async def stats(connection: Connection, body: Proto, rest: memoryview) -> None:
     """CONSUMER_STATS: what is known of a consumer."""
-    wire, member = Room.of(connection).find(body.consumer_id)
+    wire, member = Room.of(connection).consumers.find(body.consumer_id)
 
     def backlog(client: Client) -> int:
         rows = client.subscriptions(member.topic.name)

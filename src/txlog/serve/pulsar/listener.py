@@ -9,7 +9,6 @@ from itertools import count
 from typing import Final
 
 from txlog.errors import AlreadyClosed
-from txlog.ranges import Bound
 from txlog.serve.core.acceptor import Acceptor
 from txlog.serve.core.address import Address
 from txlog.serve.core.census import Census, follow
@@ -32,8 +31,6 @@ class PulsarListener:
     url:         where clients are sent by a lookup
     connections: those that are open
     wanted:      what they want of the store in the moment; sends: what they send
-    sought:      where readers were sent that are to come again: topic, name, partition
-    names:       (topic, name) of the producers that are connected here
     fenced:      (topic, name, partition) of those that shall not come again; see producers.APART
     """
 
@@ -44,9 +41,7 @@ class PulsarListener:
         self._address = address
         self.wanted = Groups(service)
         self.sends = self.wanted.sends
-        self.names: set[tuple[str, str]] = set()
         self.fenced: deque[tuple[str, str, int]] = deque(maxlen=FENCED_MAX)
-        self.sought: dict[tuple[str, str, int], Bound] = {}
         self._stem = service.store._store.disk.random_bytes(6).hex()
         self._named = count()
         self._handlers = handlers()

@@ -24,12 +24,12 @@ import pyarrow as pa
 from txlog.aio.handles import Consumer as Handle
 from txlog.api.consuming.acknowledge import acknowledge_runs
 from txlog.api.consuming.consumer import Consumer
-from txlog.engine.folds.catalog import Topic, number_of
+from txlog.engine.folds.catalog import Topic, index_of, number_of
 from txlog.engine.model.idset import IdSet, each
 from txlog.engine.model.ops import Mark, Run
 from txlog.engine.plan.consuming.choice import active_consumer
 from txlog.engine.view.view import View
-from txlog.errors import NotFound, TxlogError
+from txlog.errors import MessageNotFound, NotFound, TxlogError
 from txlog.ids import MessageId, TxnId
 from txlog.serve.core.census import Census
 from txlog.serve.pulsar import ids
@@ -87,18 +87,18 @@ class Wire:
         number: int,
         partition: int,
         shown: int,
-        dismiss: Callable[[int], Coroutine[Any, Any, None]],
+        dismiss: Callable[[Wire], Coroutine[Any, Any, None]],
     ) -> None:
-        """dismiss: closes a consumer of its client, by its number, and tells the client"""
+        """dismiss: closes it, and tells its client"""
         self.connection, self.number, self._dismiss = connection, number, dismiss
         self.partition, self.shown = partition, shown
         self.permits = 0
-        self.is_sought = False  # its subscription is being moved
         self.epoch = 0
         self.mark: Proto | None = None
         self.held: dict[tuple[int, int], Held] = {}  # the oldest first
         self.older = IdSet()  # messages before those, by which ids they came is not known
         self.active: bool | None = None
+        self.is_counted = False  # it has its place among the consumers of all clients
         self.name = ""
 
     @property
@@ -108,7 +108,7 @@ class Wire:
 
     def dismiss(self) -> None:
         """Close it, and tell its client, which opens it again if it can."""
-        self.connection.begin(self._dismiss(self.number))
+        self.connection.begin(self._dismiss(self))
 
     def forget(self) -> list[Run]:
         """Have nothing any more; what was not acknowledged."""
@@ -147,7 +147,10 @@ class Wire:
 
 
 class Ack(NamedTuple):
-    """An acknowledgement to be made. Runs are known, or to be found by the ids."""
+    """An acknowledgement to be made. Runs are known, or to be found by the ids.
+
+    error: what is wrong with an id that was looked for
+    """
 
     wire: Wire
     runs: list[Run]
@@ -155,10 +158,14 @@ class Ack(NamedTuple):
     is_cumulative: bool
     txn: TxnId | None
     answer: Callable[[Exception | None], None]
+    error: TxlogError | None = None
 
 
 class Member:
-    """A consumer of the store for consumers of one client, by partition."""
+    """A consumer of the store for consumers of one client, by partition.
+
+    is_over: its delivery has failed; nobody joins it any more
+    """
 
     def __init__(
         self,
@@ -172,6 +179,7 @@ class Member:
         self.handle, self.topic, self.ranges = handle, topic, ranges
         self.subscription, self.kind = subscription, kind
         self.wires: dict[int, Wire] = {}
+        self.is_over = False
         self.is_shared = kind in ("shared", "key-shared")
         self._sync: Any = handle._sync
         self._changed = asyncio.Event()
@@ -228,6 +236,7 @@ class Member:
             try:
                 found = await self._taken()
             except TxlogError as error:  # its clients subscribe again, and are told why
+                self.is_over = True
                 for one in list(self.wires.values()):
                     if not isinstance(error, NotFound):
                         one.connection.service.failed(error)
@@ -441,11 +450,11 @@ class Member:
 
     async def _looked_up(self, ack: Ack) -> Ack:
         """An acknowledgement of which the store was asked for all ids, some at a time."""
-        lookup, store = Lookup(ack), self._sync._store
+        lookup, store = Lookup(ack, self.topic), self._sync._store
         while not lookup.is_done:
             act = partial(resolved, lookup=lookup)
             await self.handle._worker.run(partial(store.read, act))
-        return ack._replace(runs=ack.runs + lookup.runs, unknown=[])
+        return ack._replace(runs=ack.runs + lookup.runs, unknown=[], error=lookup.error)
 
     def _make(self, acks: list[Ack]) -> None:
         """In the thread of the store: acknowledge, neighbours of one kind together."""
@@ -462,20 +471,35 @@ class Member:
             self._make_together(loop)
 
     def _make_together(self, acks: list[Ack]) -> None:
-        store, error = self._sync._store, None
+        """Make acknowledgements in one call; if that is refused, each for itself."""
         try:
-            runs = [run for ack in acks for run in ack.runs]
-            for ack in acks:
-                if ack.unknown:
-                    lookup = Lookup(ack)
-                    store.read(partial(resolved, lookup=lookup))
-                    runs += lookup.runs
-            if runs:
-                self._acknowledge(merged(runs), acks[0])
+            errors = self._made(acks)
         except TxlogError as failure:
-            error = failure
-        for ack in acks:
+            if len(acks) > 1:
+                for ack in acks:
+                    self._make_together([ack])
+                return
+            errors = [failure]
+        for ack, error in zip(acks, errors, strict=True):
             ack.wire.connection.service.in_loop(partial(ack.answer, error))
+
+    def _made(self, acks: list[Ack]) -> list[TxlogError | None]:
+        """Make what can be made of acknowledgements; what is wrong with each. Raises TxlogError."""
+        runs: list[Run] = []
+        errors: list[TxlogError | None] = []
+        for ack in acks:
+            more, error = list[Run](), ack.error
+            if ack.unknown:
+                lookup = Lookup(ack, self.topic)
+                self._sync._store.read(partial(resolved, lookup=lookup))
+                more, error = lookup.runs, lookup.error
+            if error is not None and ack.txn is not None:
+                raise error  # in a transaction it is all or nothing
+            runs += ack.runs + more
+            errors.append(error)
+        if runs:
+            self._acknowledge(merged(runs), acks[0])
+        return errors
 
     def _acknowledge(self, runs: list[Run], ack: Ack) -> None:
         sync = self._sync
@@ -580,11 +604,13 @@ def taken_up_to(wire: Wire, given: Proto) -> None:
 class Lookup:
     """Ids of an acknowledgement that the consumer does not have, and what the store knows of them.
 
-    runs: the messages so far
+    runs:  the messages so far
+    error: set once an id is of another topic
     """
 
-    def __init__(self, ack: Ack) -> None:
-        self.is_cumulative = ack.is_cumulative
+    def __init__(self, ack: Ack, topic: Topic) -> None:
+        self.topic, self.is_cumulative = topic, ack.is_cumulative
+        self.error: TxlogError | None = None
         self.runs: list[Run] = []
         self.ids, self.at = ack.unknown, 0
         self.seen: set[tuple[int, ...]] = set()
@@ -605,15 +631,20 @@ def resolved(view: View, lookup: Lookup) -> None:
         key = (given.ledgerId, given.entryId, given.batch_index, *given.ack_set)
         if key not in lookup.seen:
             lookup.seen.add(key)
-            lookup.runs += _runs_of_id(view, given, is_cumulative=lookup.is_cumulative)
+            lookup.runs += _runs_of_id(view, lookup, given)
 
 
-def _runs_of_id(view: View, given: Proto, *, is_cumulative: bool) -> list[Run]:
-    """The messages that an id names, by what the store knows."""
+def _runs_of_id(view: View, lookup: Lookup, given: Proto) -> list[Run]:
+    """The messages that an id names, by what the store knows; none of what is gone."""
     number = ids.partition_of(view, given)
     if number is None:
         return []
-    if is_cumulative:
+    topic = lookup.topic
+    if index_of(view.catalog.topics.get(topic.number, topic), number) < 0:
+        name = f"{given.ledgerId}:{given.entryId}"
+        lookup.error = MessageNotFound(f"message {name} does not exist in this topic")
+        return []
+    if lookup.is_cumulative:
         return _last_of(view, number, given)
     place = ids.place_of(view, number, given)
     if place is None:

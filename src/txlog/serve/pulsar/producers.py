@@ -20,7 +20,6 @@ epoch that it had. For SEND_ERROR alone most clients begin again all they have o
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from contextlib import suppress
 from functools import partial
 from hashlib import sha256
@@ -31,10 +30,10 @@ from txlog.engine.decide.sending.exclusive import epoch_of
 from txlog.engine.folds.catalog import Topic, number_of
 from txlog.engine.view.view import View
 from txlog.errors import (
+    AlreadyClosed,
     InvalidMessage,
     LimitExceeded,
     NotAllowed,
-    NotFound,
     ProducerBusy,
     ProducerFenced,
     TxlogError,
@@ -44,7 +43,9 @@ from txlog.schemas.schema import Schema
 from txlog.serve.core.authority import CONSUME, PRODUCE
 from txlog.serve.core.census import Census
 from txlog.serve.core.descriptors import check_room
+from txlog.serve.core.id_table import IdTable
 from txlog.serve.core.limits import too_many
+from txlog.serve.core.producer_names import EXCLUSIVE, FENCING, SHARED, WAITING, Holder
 from txlog.serve.core.service import Publisher
 from txlog.serve.pulsar import ids, schemas, topics
 from txlog.serve.pulsar.batches import (
@@ -70,10 +71,9 @@ if TYPE_CHECKING:
     from txlog.serve.core.budget import Hold
 
 ROOM: Final = "producers"
-MODES: Final = ("shared", "exclusive", "wait-for-exclusive", "exclusive-with-fencing")
+MODES: Final = (SHARED, EXCLUSIVE, WAITING, FENCING)
 ACCESS: Final = ("Shared", "Exclusive", "WaitForExclusive", "ExclusiveWithFencing")
 NAME_MAX: Final = 128  # characters of a producer's name in the store
-DISMISSED_MAX: Final = 1_000
 CHUNKED_BYTES_MAX: Final = 256 << 20  # of one message in chunks, held in memory
 CHUNK_BYTES: Final = 256  # what a chunk costs beside its payload
 WORK_MESSAGES: Final = 10  # of a batch, which are as much work as a command
@@ -89,9 +89,12 @@ APART: Final = 1 << 32
 class Shared:
     """A producer of the store, and the producers of one client that are it."""
 
-    def __init__(self, handle: Handle, topic: Topic, name: str, version: int | None) -> None:
+    def __init__(
+        self, handle: Handle, topic: Topic, name: str, version: int | None, holder: Holder
+    ) -> None:
         """version: of its schema; None: it has none"""
-        self.handle, self.topic, self.name, self.version = handle, topic, name, version
+        self.handle, self.topic, self.name, self.holder = handle, topic, name, holder
+        self.version = version
         self.lane = Lane(handle._sync)
         self.users: dict[int, int] = {}  # partition -> producer id
         self.is_over = False  # it is being closed here: what still comes is not stored
@@ -183,6 +186,8 @@ class Chunks:
 class WireProducer:
     """One producer of a client: where what it sends goes.
 
+    given:   its name, as its client or the server gave it
+    last:    the highest sequence of its name that was stored when it was opened
     restart: the sequence at which its client may begin anew behind what it repeats; see APART
     """
 
@@ -193,6 +198,7 @@ class WireProducer:
         self.messages = self.payload_bytes = 0  # that it sent
         self.number, self.shared, self.partition = number, shared, partition
         self.shown = shown  # the partition in ids; -1: the topic is not partitioned
+        self.given, self.last = "", -1
         self.chunks: Chunks | None = None
         self.restart: int | None = None
         self._highest = -1
@@ -213,16 +219,17 @@ class WireProducer:
 
 
 class Room:
-    """The producers of one client."""
+    """The producers of one client.
+
+    shared:  those of the store by topic and name
+    opening: a lock for each that is opening: other partitions wait for it
+    """
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
-        self.producers: dict[int, WireProducer] = {}
+        self.producers: IdTable[WireProducer] = IdTable("producer", ProducerBusy)
         self.shared: dict[tuple[str, str], Shared] = {}
         self.opening: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
-        # those that were closed here last: what their clients had sent by then is still coming
-        self.dismissed: deque[int] = deque(maxlen=DISMISSED_MAX)
-        self.waiting: dict[int, asyncio.Task[Any]] = {}  # those that are not exclusive yet
         connection.farewells.append(self.close)
         connection.occupied.append(self)
 
@@ -234,40 +241,42 @@ class Room:
             found = connection.rooms[ROOM] = cls(connection)
         return found
 
-    async def leave(self, number: int) -> None:
-        """Close a producer, once all it sent is stored; an unknown one is closed already."""
-        one = self.producers.pop(number, None)
-        if one is None:
-            return
-        one.end_chunks()
-        shared = one.shared
-        shared.users.pop(one.partition, None)
+    async def leave(self, producer: WireProducer) -> None:
+        """Close a producer, once all it sent is stored."""
+        producer.end_chunks()
+        await self.vacate(producer.shared, producer.partition, producer.number)
+
+    async def vacate(self, shared: Shared, partition: int, number: int) -> None:
+        """A partition of a producer of the store is left; with the last one it closes."""
+        if shared.users.get(partition) == number:
+            del shared.users[partition]
         if shared.users:
             return
-        self.shared.pop((shared.topic.name, shared.name), None)
+        shared.holder.is_leaving = True
+        if self.shared.get((shared.topic.name, shared.name)) is shared:
+            del self.shared[shared.topic.name, shared.name]
         await shared.lane.idle.wait()
-        self.connection.listener.names.discard((shared.topic.name, shared.name))
+        self.connection.service.names.free(shared.holder)
         await shared.handle.close()
 
     async def dismiss(self, shared: Shared) -> None:
         """Close producers whose client shall open them again, and tell it."""
-        numbers = list(shared.users.values())
-        self.dismissed.extend(numbers)
-        for number in numbers:
+        for number in list(shared.users.values()):
+            producer = self.producers.get(number)
+            if producer is not None and producer.shared is not shared:
+                continue
             with suppress(TxlogError):  # nothing is lost with it: what is not stored comes again
-                await self.leave(number)
-        for number in numbers:
-            self.tell_closed(number)
+                await self.producers.close(number, self.leave, by_server=True)
+            if producer is not None:
+                self.tell_closed(number)
 
     async def follow(self, census: Census | None) -> None:
         """Dismiss those whose topic is gone; None: all."""
+        if census is None:
+            self.producers.refuse_opening(AlreadyClosed("the server stops"))
         for shared in list(self.shared.values()):
             if census is None or census.lacks_topic(shared.topic.number):
                 await self.dismiss(shared)
-        if census is None:
-            for number, task in list(self.waiting.items()):
-                task.cancel()
-                self.tell_closed(number)
 
     def tell_closed(self, number: int) -> None:
         """Tell the client that a producer is closed here."""
@@ -275,8 +284,7 @@ class Room:
 
     async def close(self) -> None:
         """The connection ends."""
-        for number in list(self.producers):
-            await self.leave(number)
+        await self.producers.close_all(self.leave, self.connection.service.failed)
 
 
 def publishers(connection: Connection) -> list[Publisher]:
@@ -311,12 +319,48 @@ async def open_producer(connection: Connection, body: Proto, rest: memoryview) -
     name = topics.name_of(body.topic)
     connection.may(PRODUCE, name.topic)
     connection.listener.check_open()
-    room, service = Room.of(connection), connection.service
-    most = service.limits.producers
-    if len(room.producers) >= most:
+    room, number = Room.of(connection), body.producer_id
+    if _waits(body) and room.producers.is_opening(number):
+        _tell_waiting(connection, body, body.producer_name)
+    opening = partial(_producer, connection, room, name, body)
+    wanted = (str(name), body.producer_access_mode)
+    try:
+        producer, is_old = await room.producers.open(number, wanted, opening)
+    except AlreadyClosed:
+        if not _waits(body):
+            raise
+        _tell_stopped(connection, room, number)  # it was told that it waits
+        return
+    shared = producer.shared
+    if is_old and body.producer_name and name_in_store(body.producer_name) != shared.name:
+        raise ProducerBusy(f"producer {number} of this connection is {producer.given}")
+    last = producer.last
+    if is_old:
+        look = partial(_last_sequence, shared.topic, producer.partition, shared.name)
+        last = await connection.client.run(look)
+    elif body.epoch and body.producer_name:
+        if not body.user_provided_producer_name:
+            last += APART
+        elif connection.version.startswith("Pulsar-CPP"):
+            producer.restart = last + 1
+    connection.send(
+        "producer_success",
+        request_id=body.request_id,
+        producer_name=producer.given,
+        last_sequence_id=last,
+        schema_version=schemas.version_bytes(shared.version),
+        topic_epoch=shared.handle._sync.access.epoch,
+        producer_ready=True,
+    )
+
+
+async def _producer(
+    connection: Connection, room: Room, name: TopicName, body: Proto
+) -> WireProducer:
+    """A new producer of a client."""
+    service, most = connection.service, connection.service.limits.producers
+    if len(room.producers) > most:
         raise too_many("producers on this connection", most)
-    if body.producer_id in room.producers:
-        raise ProducerBusy(f"there is a producer {body.producer_id} on this connection")
     creates = service.options.creates_topics
     topic = await connection.client.run(partial(topics.in_use, name=name, creates=creates))
     if name.partition is None and topic.partitions > 1:
@@ -332,26 +376,17 @@ async def open_producer(connection: Connection, body: Proto, rest: memoryview) -
     if partition in shared.users:
         raise ProducerBusy(f"producer {given} of {name} is connected")
     shared.users[partition] = body.producer_id
+    try:
+        last = await connection.client.run(partial(_last_sequence, topic, partition, shared.name))
+    except BaseException:  # a CLOSE came, too
+        await room.vacate(shared, partition, body.producer_id)
+        raise
     shown = -1 if name.partition is None else partition
     now_ms = service.store._store.clock.now().wall_ms
     mode = body.producer_access_mode
-    made = WireProducer(body.producer_id, shared, partition, shown, mode, now_ms)
-    room.producers[body.producer_id] = made
-    last = await connection.client.run(partial(_last_sequence, topic, partition, shared.name))
-    if body.epoch and body.producer_name:
-        if not body.user_provided_producer_name:
-            last += APART
-        elif connection.version.startswith("Pulsar-CPP"):
-            made.restart = last + 1
-    connection.send(
-        "producer_success",
-        request_id=body.request_id,
-        producer_name=given,
-        last_sequence_id=last,
-        schema_version=schemas.version_bytes(shared.version),
-        topic_epoch=shared.handle._sync.access.epoch,
-        producer_ready=True,
-    )
+    producer = WireProducer(body.producer_id, shared, partition, shown, mode, now_ms)
+    producer.given, producer.last = given, last
+    return producer
 
 
 async def _subscribed(connection: Connection, body: Proto, topic: Topic) -> None:
@@ -386,71 +421,75 @@ async def _shared(
     connection: Connection, room: Room, body: Proto, topic: Topic, name: str
 ) -> Shared:
     """The producer of the store for a name, opened by its first user; others wait for that one."""
-    key, schema = (topic.name, name), schemas.schema_of(body)
+    key, mode = (topic.name, name), MODES[body.producer_access_mode]
+    schema = schemas.schema_of(body)
     async with room.opening.setdefault(key, asyncio.Lock()):
-        found = room.shared.get(key)
-        if found is not None:
-            return found
-        names = connection.listener.names
-        is_known = key in names
-        if is_known and not body.epoch:
-            short = TopicName.parse(topic.name).short
-            raise ProducerBusy(f"producer {name} of {short} is connected")
-        names.add(key)  # at once: another client must not open it meanwhile
+        shared = room.shared.get(key)
+        if shared is not None and not shared.is_over:
+            if shared.holder.mode == mode:
+                return shared
+            error = ProducerFenced if mode == EXCLUSIVE else ProducerBusy
+            raise error(f"producer {name} of {topic.name} is connected, and {shared.holder.mode}")
+        names = connection.service.names
+        holder = Holder(topic.name, name, mode, partial(room.producers.refuse, body.producer_id))
+        before = names.take(holder, comes_again=bool(body.epoch))
         try:
+            if before is not None:
+                await names.succeed(before)
             connection.listener.check_open()  # it may have waited for another one of its name
-            opening = partial(_opened, connection, body, topic, name, is_known=is_known)
-            handle = await (_waited(room, body, opening) if _waits(body) else opening())
+            if _waits(body):
+                _tell_waiting(connection, body, name)
+                await names.alone(holder)
+            handle = await _opened(connection, body, topic, name)
             version = await _typed(connection, handle, topic, schema)
         except BaseException:  # the name is free again, whatever came
-            if not is_known:
-                names.discard(key)
+            names.free(holder)
             raise
-        found = room.shared[key] = Shared(handle, topic, name, version)
-        return found
+        shared = room.shared[key] = Shared(handle, topic, name, version, holder)
+        holder.is_waiting = False
+        holder.close = lambda _: connection.begin(room.dismiss(shared))
+        if mode == FENCING:
+            names.close_others(holder)
+        return shared
 
 
 def _waits(body: Proto) -> bool:
-    return MODES[body.producer_access_mode] == "wait-for-exclusive"
+    return MODES[body.producer_access_mode] == WAITING
 
 
-async def _waited(
-    room: Room, body: Proto, opening: Callable[[], Coroutine[Any, Any, Handle]]
-) -> Handle:
-    """Open one that waits for its turn, however long; the server stops without it."""
-    number, task = body.producer_id, asyncio.current_task()
-    assert task is not None
-    room.waiting[number] = task
+def _tell_waiting(connection: Connection, body: Proto, name: str) -> None:
+    """Tell a client that its producer has to wait to be exclusive, however long."""
+    connection.send(
+        "producer_success",
+        request_id=body.request_id,
+        producer_name=name,
+        last_sequence_id=-1,
+        producer_ready=False,
+    )
+
+
+def _tell_stopped(connection: Connection, room: Room, number: int) -> None:
+    """Close a producer that waits if the server stops; the client itself closed it otherwise."""
     try:
-        return await opening()
-    finally:
-        del room.waiting[number]
+        connection.listener.check_open()
+    except AlreadyClosed:
+        room.tell_closed(number)
 
 
-async def _opened(
-    connection: Connection, body: Proto, topic: Topic, name: str, *, is_known: bool
-) -> Handle:
+async def _opened(connection: Connection, body: Proto, topic: Topic, name: str) -> Handle:
     """Open the producer of the store. Raises ProducerBusy, ProducerFenced."""
     mode = MODES[body.producer_access_mode]
-    if mode != "shared":  # it holds a lock file
+    if mode != SHARED:  # it holds a lock file
         check_room()
-    had = body.topic_epoch if mode != "shared" and body.HasField("topic_epoch") else 0
+    had = body.topic_epoch if mode != SHARED and body.HasField("topic_epoch") else 0
     if had and await connection.client.run(partial(_epoch, topic)) > had + 1:
         raise _fenced(topic, had)
-    if _waits(body):  # the client learns that it has to wait
-        connection.send(
-            "producer_success",
-            request_id=body.request_id,
-            producer_name=name,
-            last_sequence_id=-1,
-            producer_ready=False,
-        )
     try:
         handle = await connection.client.producer(topic.name, name, access_mode=mode, chunking=True)
     except ProducerBusy as error:
-        if not had or is_known:
+        if mode == SHARED:
             raise
-        raise _fenced(topic, had) from error
+        raise (_fenced(topic, had) if had else ProducerFenced(error.message)) from error
     if had and handle._sync.access.epoch != had + 2:  # somebody was faster, and has left
         await handle.close()
         raise _fenced(topic, had)
@@ -503,12 +542,9 @@ def _last_sequence(topic: Topic, partition: int, name: str, client: Client) -> i
 
 async def close_producer(connection: Connection, body: Proto, rest: memoryview) -> None:
     """CLOSE_PRODUCER: answered once all it sent is stored; one that was closed here is closed."""
-    room = Room.of(connection)
-    if body.producer_id in room.waiting:
-        room.waiting[body.producer_id].cancel()
-    elif body.producer_id not in room.producers and body.producer_id not in room.dismissed:
-        raise NotFound(f"there is no producer {body.producer_id} on this connection")
-    await room.leave(body.producer_id)
+    room, number = Room.of(connection), body.producer_id
+    if not await room.producers.close(number, room.leave) and not room.producers.dismissed(number):
+        raise room.producers.unknown(number)
     connection.send("success", request_id=body.request_id)
 
 
@@ -521,7 +557,7 @@ def send(connection: Connection, body: Proto, rest: memoryview) -> Coroutine[Any
     Returns what is to be done before the next command, if reading the messages takes long.
     """
     one = Room.of(connection).producers.get(body.producer_id)
-    if one is None and body.producer_id in Room.of(connection).dismissed:
+    if one is None and Room.of(connection).producers.dismissed(body.producer_id):
         return None  # the client knows by now, or will soon
     if one is None:
         _refuse(connection, body, ERRORS["ProducerFenced"], "there is no such producer")

@@ -1,0 +1,276 @@
+"""Owns IdTable: the producer ids, or the consumer ids, of one connection, and the state of each.
+
+    free ── open ──► opening ── done ──► open ── close ──► closing ── done ──► free
+              ▲         └─ failed, or a CLOSE came ─► free    └─ refused ──► open
+
+1. The state changes before the first `await` of a command, so two commands never own one id.
+2. An open command for an id that is open as wanted succeeds at once, as in Pulsar. While the id is
+   opening or closing, the command waits for the end of that first.
+3. A CLOSE cancels the opening, and refuses every open command that came before it.
+4. What was cancelled while it closed is still in the table: the end of the connection closes it.
+
+Source: Pulsar's ServerCnx, where the map from ids to futures has this task.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable
+from enum import Enum
+from typing import Final, Generic, TypeVar
+
+from txlog.errors import AlreadyClosed, NotFound, TxlogError
+
+T = TypeVar("T")
+DISMISSED_MAX: Final = 1_000
+
+
+class State(Enum):
+    """What an id is doing."""
+
+    FREE = "free"
+    OPENING = "opening"
+    OPEN = "open"
+    CLOSING = "closing"
+
+
+_MOVING: Final = (State.OPENING, State.CLOSING)
+
+
+class _Entry(Generic[T]):
+    """One id.
+
+    wanted:  what the client asked for when it opened it
+    task:    the command that is opening it
+    closes:  how many CLOSE commands have come; an open command that waits compares them
+    waiting: how many commands wait for the end of its opening or closing
+    refusal: why the opening was cancelled; None: it was not
+    """
+
+    __slots__ = ("closes", "refusal", "settled", "state", "task", "value", "waiting", "wanted")
+
+    def __init__(self) -> None:
+        self.state = State.FREE
+        self.wanted: object = None
+        self.value: T | None = None
+        self.task: asyncio.Task[object] | None = None
+        self.closes = self.waiting = 0
+        self.refusal: TxlogError | None = None
+        self.settled = asyncio.Event()
+        self.settled.set()
+
+    def begin(self, wanted: object) -> asyncio.Task[object]:
+        """The command that runs now opens it; returns the task of that."""
+        task = asyncio.current_task()
+        assert task is not None
+        self.wanted, self.refusal, self.task = wanted, None, task
+        self.become(State.OPENING)
+        return task
+
+    def become(self, state: State) -> None:
+        """Change the state; commands that wait for the end of the one before go on."""
+        self.state = state
+        if state in _MOVING:
+            self.settled.clear()
+        else:
+            self.settled.set()
+
+    def opened(self) -> T:
+        """What is open."""
+        assert self.value is not None
+        return self.value
+
+    def refuse(self, error: TxlogError) -> None:
+        """Cancel its opening; the command that opens it raises this error."""
+        if self.state is State.OPENING and self.refusal is None:
+            assert self.task is not None
+            self.refusal = error
+            self.task.cancel()
+
+
+class IdTable(Generic[T]):
+    """The ids of one kind on one connection; T is what is open under an id."""
+
+    def __init__(self, noun: str, busy: Callable[[str], TxlogError]) -> None:
+        """noun: producer, consumer; busy: the error for an id that is something else already"""
+        self._noun, self._busy = noun, busy
+        self._entries: dict[int, _Entry[T]] = {}
+        # Ids that the server closed last. Their clients may be closing them as well, and what they
+        # had sent by then is still coming.
+        self._dismissed: deque[int] = deque(maxlen=DISMISSED_MAX)
+
+    def __len__(self) -> int:
+        """How many ids are open, or about to be."""
+        return sum(entry.state is not State.FREE for entry in self._entries.values())
+
+    def get(self, number: int) -> T | None:
+        """What is open under an id; None if nothing is."""
+        entry = self._entries.get(number)
+        return entry.value if entry is not None and entry.state is State.OPEN else None
+
+    def find(self, number: int) -> T:
+        """The same. Raises NotFound."""
+        value = self.get(number)
+        if value is None:
+            raise self.unknown(number)
+        return value
+
+    def unknown(self, number: int) -> NotFound:
+        """The error for an id that is not open."""
+        return NotFound(f"there is no {self._noun} {number} on this connection")
+
+    def items(self) -> list[tuple[int, T]]:
+        """What is open, by id."""
+        return [
+            (number, entry.opened())
+            for number, entry in self._entries.items()
+            if entry.state is State.OPEN
+        ]
+
+    def values(self) -> list[T]:
+        """What is open."""
+        return [value for _, value in self.items()]
+
+    def is_opening(self, number: int) -> bool:
+        """Whether a command is opening an id."""
+        entry = self._entries.get(number)
+        return entry is not None and entry.state is State.OPENING
+
+    def dismissed(self, number: int) -> bool:
+        """Whether the server closed this id, not its client."""
+        return number in self._dismissed
+
+    # --- opening -----------------------------------------------------------------------------
+
+    async def open(
+        self, number: int, wanted: object, act: Callable[[], Awaitable[T]]
+    ) -> tuple[T, bool]:
+        """Open an id by an act; returns what is open, and whether it was open already.
+
+        act:    if it fails or is cancelled, it leaves nothing behind
+        raises: what the act raises; AlreadyClosed if a CLOSE came meanwhile; the error of `busy` if
+                the id is open and its client wanted something else with it
+        """
+        entry = self._entries.setdefault(number, _Entry())
+        closes = entry.closes
+        await self._settled(number, entry)
+        if entry.closes != closes:
+            raise self.closed(number)
+        self._entries[number] = entry
+        if entry.state is State.OPEN:
+            if entry.wanted != wanted:
+                raise self._busy(f"{self._noun} {number} of this connection is something else")
+            return entry.opened(), True
+        task = entry.begin(wanted)
+        try:
+            entry.value = await act()
+        except asyncio.CancelledError:
+            if entry.refusal is None or task.uncancel():
+                raise  # its connection ends
+            raise entry.refusal from None
+        else:
+            entry.become(State.OPEN)
+        finally:
+            entry.task = None
+            if entry.state is State.OPENING:
+                self._free(number, entry)
+        return entry.opened(), False
+
+    def refuse(self, number: int, error: TxlogError) -> None:
+        """Cancel the opening of an id, if it is not over; its command raises this error."""
+        if number in self._entries:
+            self._entries[number].refuse(error)
+
+    def refuse_opening(self, error: TxlogError) -> None:
+        """Cancel all openings; the commands raise this error."""
+        for entry in self._entries.values():
+            entry.refuse(error)
+
+    # --- closing -----------------------------------------------------------------------------
+
+    async def close(
+        self, number: int, act: Callable[[T], Awaitable[None]], *, by_server: bool = False
+    ) -> bool:
+        """Close an id, whatever its state; returns once it is free.
+
+        act:       closes what is open; may be repeated after it was cancelled
+        by_server: its client does not know yet
+        returns:   whether there was anything to close
+        raises:    what the act raises; the id is free all the same
+        """
+        entry = self._entries.get(number)
+        if entry is None:
+            return False
+        if by_server:
+            self._dismissed.append(number)
+        entry.closes += 1
+        entry.refuse(self.closed(number))
+        await self._settled(number, entry)
+        if entry.state is not State.OPEN:
+            return True
+        entry.become(State.CLOSING)
+        try:
+            await act(entry.opened())
+        except Exception:
+            self._free(number, entry)
+            raise
+        self._free(number, entry)
+        return True
+
+    async def try_close(self, number: int, act: Callable[[T], Awaitable[None]]) -> None:
+        """Close an open id by an act that may be refused: then it is open as before.
+
+        raises: NotFound, what the act raises
+        """
+        entry = self._entries.get(number)
+        if entry is None or entry.state is not State.OPEN:
+            raise self.unknown(number)
+        entry.become(State.CLOSING)
+        try:
+            await act(entry.opened())
+        except Exception:
+            entry.become(State.OPEN)
+            raise
+        self._dismissed.append(number)
+        self._free(number, entry)
+
+    async def close_all(
+        self, act: Callable[[T], Awaitable[None]], failed: Callable[[Exception], None]
+    ) -> None:
+        """Close all there is, after the commands of the connection have ended.
+
+        failed: is given the error of each that cannot be closed; the others are closed all the same
+        """
+        for number, entry in list(self._entries.items()):
+            if entry.value is not None:
+                try:
+                    await act(entry.value)
+                except Exception as error:
+                    failed(error)
+            self._free(number, entry)
+
+    async def _settled(self, number: int, entry: _Entry[T]) -> None:
+        """Wait until an id is free or open."""
+        entry.waiting += 1
+        try:
+            while entry.state in _MOVING:
+                await entry.settled.wait()
+        finally:
+            entry.waiting -= 1
+            self._forget(number, entry)
+
+    def _free(self, number: int, entry: _Entry[T]) -> None:
+        entry.value = None
+        entry.become(State.FREE)
+        self._forget(number, entry)
+
+    def _forget(self, number: int, entry: _Entry[T]) -> None:
+        """Keep a free id no longer, unless a command waits for it."""
+        is_kept = entry.waiting or entry.state is not State.FREE
+        if not is_kept and self._entries.get(number) is entry:
+            del self._entries[number]
+
+    def closed(self, number: int) -> AlreadyClosed:
+        """The error for an id that was closed while it was opening."""
+        return AlreadyClosed(f"{self._noun} {number} was closed before it was open")

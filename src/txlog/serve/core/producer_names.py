@@ -1,0 +1,104 @@
+"""Owns ProducerNames: the producers that are connected to this server, by topic and name.
+
+The store knows exclusive producers, as they hold its seat (engine/decide/sending/exclusive), but
+shared ones leave no trace there before they send. So the rules between these two are kept here.
+
+    shared     is refused while a producer waits to be exclusive; the store refuses it beside an
+               exclusive one
+    exclusive  is refused beside any other producer of the topic
+    waiting    waits until there is no other one
+    fencing    closes the others
+
+A name belongs to its newest holder: when an older one leaves at last, the name stays taken.
+
+Source: Pulsar's AbstractTopic.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from txlog.errors import ProducerBusy, ProducerFenced, TxlogError
+from txlog.ids import TopicName
+
+SHARED: Final = "shared"
+EXCLUSIVE: Final = "exclusive"
+WAITING: Final = "wait-for-exclusive"
+FENCING: Final = "exclusive-with-fencing"
+
+
+class Holder:
+    """A producer of a client that is connected, or about to be.
+
+    topic:   in full; name: in the store
+    mode:    its access mode
+    close:   begins to close it for another one; an opening is cancelled with this error
+    is_waiting: it is not exclusive yet
+    is_leaving: it is being closed
+    is_free: set once its name and place are free
+    """
+
+    def __init__(
+        self, topic: str, name: str, mode: str, close: Callable[[TxlogError], object]
+    ) -> None:
+        self.topic, self.name, self.mode, self.close = topic, name, mode, close
+        self.is_waiting = mode == WAITING
+        self.is_leaving = False
+        self.is_free = asyncio.Event()
+
+
+class ProducerNames:
+    """Who holds which name, on which topic."""
+
+    def __init__(self) -> None:
+        self._topics: dict[str, dict[str, Holder]] = {}
+
+    def take(self, holder: Holder, *, comes_again: bool) -> Holder | None:
+        """Take a name at once, so that another client cannot; returns its holder before.
+
+        comes_again: its client had this producer before; a holder of another connection goes
+        raises:      ProducerBusy, ProducerFenced
+        """
+        short = TopicName.parse(holder.topic).short
+        before = self._topics.get(holder.topic, {}).get(holder.name)
+        if before is not None and not (comes_again or before.is_leaving):
+            raise ProducerBusy(f"producer {holder.name} of {short} is connected")
+        others = [*self._others(holder)]
+        if holder.mode == EXCLUSIVE and others:
+            raise ProducerFenced(f"topic {short} has other producers, so none may be exclusive")
+        if holder.mode == SHARED and any(other.is_waiting for other in others):
+            raise ProducerBusy(f"a producer of topic {short} waits to be exclusive")
+        self._topics.setdefault(holder.topic, {})[holder.name] = holder
+        return before
+
+    async def succeed(self, before: Holder) -> None:
+        """Close the holder before, unless it leaves by itself, and wait until it has left."""
+        if not before.is_leaving:
+            before.close(ProducerBusy(f"producer {before.name} came again by another connection"))
+        await before.is_free.wait()
+
+    async def alone(self, holder: Holder) -> None:
+        """Wait until there is no other producer of the topic but those that wait, too."""
+        while others := [one for one in self._others(holder) if not one.is_waiting]:
+            await others[0].is_free.wait()
+
+    def close_others(self, holder: Holder) -> None:
+        """Close the other producers of the topic: this one has fenced them."""
+        for other in list(self._others(holder)):
+            other.close(ProducerFenced(f"producer {holder.name} has taken over the topic"))
+
+    def free(self, holder: Holder) -> None:
+        """A producer has left; its name is free unless a newer one has it."""
+        holder.is_free.set()
+        names = self._topics.get(holder.topic, {})
+        if names.get(holder.name) is holder:
+            del names[holder.name]
+            if not names:
+                del self._topics[holder.topic]
+
+    def _others(self, holder: Holder) -> Iterator[Holder]:
+        for other in self._topics.get(holder.topic, {}).values():
+            if other.name != holder.name:
+                yield other

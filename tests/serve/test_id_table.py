@@ -1,0 +1,375 @@
+"""Ids of producers and consumers: whatever comes while one opens or closes, nothing is left over.
+
+Each command is held up at each call of the store that it makes, before the call begins and while it
+runs. Meanwhile its client sends it again, closes the id, opens it, or is gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.serve.raw import Place, Raw, told
+from txlog.aio.worker import Worker
+from txlog.errors import DiskFailed
+from txlog.serve.pulsar.ids import NOWHERE
+from txlog.serve.pulsar.members import Member
+from txlog.serve.pulsar.messages import ERRORS, MessageIdData
+from txlog.serve.pulsar.wire import encoded
+
+pytestmark = pytest.mark.usefixtures("quick_disk")
+WAIT_SECONDS = 30
+CALLS_MAX = 20  # of the store, by one command
+
+Command = Callable[[str, int], bytes]  # (topic, request id) -> frame
+
+
+def subscribe(topic: str, request: int, **beside: Any) -> bytes:
+    fields = {"subType": 0, "subscription": "s", "consumer_name": "c"} | beside
+    return encoded("subscribe", topic=topic, request_id=request, consumer_id=1, **fields)
+
+
+def read(topic: str, request: int) -> bytes:
+    start = MessageIdData(ledgerId=NOWHERE, entryId=NOWHERE)
+    return subscribe(topic, request, durable=False, start_message_id=start)
+
+
+def produce(topic: str, request: int, mode: int = 1) -> bytes:
+    given = {"producer_name": "till", "producer_access_mode": mode}
+    return encoded("producer", topic=topic, request_id=request, producer_id=1, **given)
+
+
+def wait_to_produce(topic: str, request: int) -> bytes:
+    return produce(topic, request, mode=2)
+
+
+def seek(topic: str, request: int) -> bytes:
+    return encoded("seek", request_id=request, consumer_id=1, message_publish_time=1)
+
+
+def unsubscribe(topic: str, request: int) -> bytes:
+    return encoded("unsubscribe", request_id=request, consumer_id=1)
+
+
+def close_consumer(topic: str, request: int) -> bytes:
+    return encoded("close_consumer", request_id=request, consumer_id=1)
+
+
+def close_producer(topic: str, request: int) -> bytes:
+    return encoded("close_producer", request_id=request, producer_id=1)
+
+
+class Gate:
+    """Holds up one call of the store: the one with this number since it was set."""
+
+    def __init__(self) -> None:
+        self.at, self.is_early = -1, True
+        self._count = 0
+        self.reached = asyncio.Event()
+        self._early, self._late = asyncio.Event(), threading.Event()
+
+    def set(self, at: int, *, is_early: bool) -> None:
+        """Hold up call `at`, before it begins or in the thread of the store."""
+        self.at, self.is_early, self._count = at, is_early, 0
+        self.reached.clear()
+        self._early.clear()
+        self._late.clear()
+
+    def open(self) -> None:
+        """Hold up nothing any more."""
+        self.at = -1
+        self._early.set()
+        self._late.set()
+
+    async def passed(self, act: Callable[[], Any]) -> Callable[[], Any]:
+        """The act to run instead, once it may begin."""
+        number, self._count = self._count, self._count + 1
+        if number != self.at:
+            return act
+        self.reached.set()
+        if self.is_early:
+            await self._early.wait()
+            return act
+
+        def later() -> Any:
+            self._late.wait(WAIT_SECONDS)
+            return act()
+
+        return later
+
+
+@contextmanager
+def gated(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
+    gate, run = Gate(), Worker.run
+
+    async def held_up(worker: Worker, act: Any, undo: Any = None, **beside: Any) -> Any:
+        return await run(worker, await gate.passed(act), undo, **beside)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Worker, "run", held_up)
+        yield gate
+
+
+async def answers(raw: Raw, *requests: int) -> dict[int, str]:
+    """The names of the answers to these requests; those of pings have number 0."""
+    found: dict[int, str] = {}
+    async with asyncio.timeout(WAIT_SECONDS):
+        while not found.keys() >= {*requests}:
+            name, body = await raw.next()
+            assert name, "the connection has ended"
+            if name == "pong":
+                found[0] = name
+            elif name in ("error", "success") or (
+                name == "producer_success" and body.producer_ready
+            ):
+                found[body.request_id] = name
+    return found
+
+
+async def one_more(place: Place, frame: bytes) -> None:
+    """Another client gets the one place there is, as soon as the server knows that it is free."""
+    other = await place.client()
+    async with asyncio.timeout(WAIT_SECONDS):
+        while True:
+            other.write([frame])
+            found = await answers(other, 7)
+            if found[7] != "error":
+                break
+    await other.close()
+
+
+OPENERS: dict[str, Command] = {
+    "subscribe": subscribe,
+    "read": read,
+    "produce": produce,
+    "wait": wait_to_produce,
+}
+MOVERS: dict[str, tuple[Command, Command]] = {  # what they need, and what they do
+    "close-consumer": (subscribe, close_consumer),
+    "close-reader": (read, close_consumer),
+    "close-producer": (produce, close_producer),
+    "seek": (subscribe, seek),
+    "unsubscribe": (subscribe, unsubscribe),
+}
+
+
+def opener_of(name: str) -> Command:
+    return OPENERS[name] if name in OPENERS else MOVERS[name][0]
+
+
+def closer_of(name: str) -> Command:
+    opener = opener_of(name)
+    return close_producer if opener in (produce, wait_to_produce) else close_consumer
+
+
+async def held_up(place: Place, gate: Gate, name: str, meanwhile: str, topic: str) -> bool:
+    """One story; False: the command made fewer calls than the gate waits for."""
+    opener, closer = opener_of(name), closer_of(name)
+    command = OPENERS[name] if name in OPENERS else MOVERS[name][1]
+    raw, at, is_early = await place.client(), gate.at, gate.is_early
+    gate.open()
+    if name in MOVERS:
+        raw.write([opener(topic, 9)])
+        assert (await answers(raw, 9))[9] != "error"
+    gate.set(at, is_early=is_early)
+    raw.write([command(topic, 1)])
+    answered = asyncio.create_task(answers(raw, 1))
+    reached = asyncio.create_task(gate.reached.wait())
+    await asyncio.wait({answered, reached}, return_when=asyncio.FIRST_COMPLETED)
+    was_reached = gate.reached.is_set()
+    answered.cancel()
+    reached.cancel()
+    await asyncio.wait({answered, reached})
+    had = {} if answered.cancelled() else answered.result()
+    if meanwhile == "gone" or not was_reached:
+        gate.open()
+        await raw.close()
+    else:
+        again = {"again": command, "close": closer, "open": opener}[meanwhile]
+        raw.write([again(topic, 2), encoded("ping")])
+        found = had | await answers(raw, 0)  # the server has it
+        gate.open()
+        is_waiting = name == "wait" and meanwhile == "close"  # only the CLOSE is answered
+        wanted = {2 if is_waiting else 1, 2} - found.keys()
+        if wanted:
+            found |= await answers(raw, *wanted)
+        if name in OPENERS and meanwhile == "again":
+            assert found[1] == found[2] != "error"
+        if meanwhile == "close":
+            assert found[2] == "success"
+        if meanwhile == "open":
+            assert found[2] != "error"
+        if meanwhile != "close":
+            raw.write([closer(topic, 3)])
+            await answers(raw, 3)  # refused if it is closed
+    await one_more(place, opener(topic, 7))
+    return was_reached
+
+
+@pytest.mark.parametrize("meanwhile", ["again", "close", "open", "gone"])
+@pytest.mark.parametrize("name", [*OPENERS, *MOVERS])
+def test_nothing_is_left_of_a_command_that_is_interrupted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, meanwhile: str
+) -> None:
+    """Kills: consumers and producers that nobody can close, and that keep others out."""
+    reached = []
+
+    async def story(place: Place) -> None:
+        with gated(monkeypatch) as gate:
+            for is_early in (True, False):
+                for at in range(CALLS_MAX):
+                    gate.at, gate.is_early = at, is_early
+                    topic = f"t{at}-{is_early}"
+                    if not await held_up(place, gate, name, meanwhile, topic):
+                        break
+                    reached.append(at)
+
+    told(tmp_path, story)
+    assert reached.count(0) == 2
+    assert max(reached) < CALLS_MAX - 1
+
+
+def test_an_id_that_is_open_is_opened_again_only_as_it_is(tmp_path: Path) -> None:
+    async def story(place: Place) -> None:
+        raw = await place.client()
+        raw.write([subscribe("t", 1), produce("t", 2)])
+        assert set((await answers(raw, 1, 2)).values()) == {"success", "producer_success"}
+        raw.write([subscribe("t", 3), produce("t", 4)])
+        found = await answers(raw, 3, 4)
+        assert (found[3], found[4]) == ("success", "producer_success")
+        raw.write([subscribe("other", 5), produce("other", 6)])
+        found = await answers(raw, 5, 6)
+        assert (found[5], found[6]) == ("error", "error")
+        raw.write([close_consumer("t", 7), close_producer("t", 8)])
+        await answers(raw, 7, 8)
+        raw.write([subscribe("other", 9), produce("other", 10)])
+        found = await answers(raw, 9, 10)
+        assert (found[9], found[10]) == ("success", "producer_success")
+
+    told(tmp_path, story)
+
+
+def test_what_a_close_follows_is_not_opened_behind_it(tmp_path: Path) -> None:
+    """Each of many commands that come at once is answered; the last one decides."""
+
+    async def story(place: Place) -> None:
+        raw = await place.client()
+        for opener, closer in ((subscribe, close_consumer), (produce, close_producer)):
+            steps = [opener, opener, closer, closer, opener, closer, opener, opener, closer]
+            raw.write([step("t", at) for at, step in enumerate(steps, 1)])
+            found = await answers(raw, *range(1, len(steps) + 1))
+            assert [found[at] for at in (3, 4, 6, 9)] == ["success"] * 4
+            await one_more(place, opener("t", 7))
+
+    told(tmp_path, story)
+
+
+def test_one_that_cannot_be_closed_keeps_no_other_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leave, left = Member.leave, set[int]()
+
+    async def fails(member: Member, wire: Any) -> None:
+        await leave(member, wire)
+        left.add(wire.number)
+        raise DiskFailed("as if")
+
+    monkeypatch.setattr(Member, "leave", fails)
+
+    async def story(place: Place) -> None:
+        raw = await place.client()
+        for number in (1, 2):
+            topic = {"topic": f"t{number}", "subscription": "s"}
+            name, _ = await raw.ask(
+                "subscribe", **topic, subType=1, consumer_id=number, request_id=number
+            )
+            assert name == "success"
+        await raw.close()
+        other = await place.client()
+        async with asyncio.timeout(WAIT_SECONDS):
+            while left != {1, 2}:
+                await other.ask("ping")
+
+    told(tmp_path, story)
+
+
+SHARED, EXCLUSIVE, WAITING, FENCING = range(4)
+
+
+def opening(number: int, mode: int, name: str | None = None, epoch: int = 0) -> dict[str, Any]:
+    return {
+        "topic": "t",
+        "producer_id": number,
+        "request_id": number,
+        "producer_access_mode": mode,
+        "producer_name": name,
+        "epoch": epoch,
+    }
+
+
+async def asked(raw: Raw, number: int, mode: int, **beside: Any) -> str:
+    """Open a producer; the answer, or the name of the error."""
+    name, body = await raw.ask("producer", **opening(number, mode, **beside))
+    if name != "error":
+        return name
+    return next(text for text, error in ERRORS.items() if error == body.error)
+
+
+def test_an_exclusive_producer_stands_beside_no_other(tmp_path: Path) -> None:
+    async def story(place: Place) -> None:
+        one, two = await place.client(), await place.client()
+        assert await asked(one, 1, SHARED) == "producer_success"
+        assert await asked(two, 2, EXCLUSIVE) == "ProducerFenced"
+        assert await asked(one, 3, EXCLUSIVE) == "ProducerFenced"
+        name, body = await two.ask("producer", **opening(4, WAITING))
+        assert (name, body.producer_ready) == ("producer_success", False)
+        assert await asked(one, 5, SHARED) == "ProducerBusy"
+        one.write([encoded("close_producer", producer_id=1, request_id=1)])
+        assert (await answers(one, 1))[1] == "success"
+        assert (await answers(two, 4))[4] == "producer_success"
+        assert await asked(one, 6, SHARED) == "ProducerBusy"
+        assert await asked(one, 7, EXCLUSIVE) == "ProducerFenced"
+        assert await asked(one, 8, FENCING) == "producer_success"
+        name, body = await two.next()
+        assert (name, body.producer_id) == ("close_producer", 4)
+
+    told(tmp_path, story)
+
+
+def test_one_that_waits_is_fenced_by_one_that_takes_over(tmp_path: Path) -> None:
+    async def story(place: Place) -> None:
+        one, two, three = [await place.client() for _ in range(3)]
+        assert await asked(one, 1, EXCLUSIVE) == "producer_success"
+        two.write([encoded("producer", **opening(2, WAITING))])
+        assert not (await two.next())[1].producer_ready
+        assert await asked(three, 3, FENCING) == "producer_success"
+        name, body = await two.next()
+        assert (name, body.error) == ("error", ERRORS["ProducerFenced"])
+        assert (await one.next())[0] == "close_producer"
+
+    told(tmp_path, story)
+
+
+def test_a_name_is_that_of_its_newest_holder(tmp_path: Path) -> None:
+    """Kills: the end of an old connection that frees the name for a third one."""
+
+    async def story(place: Place) -> None:
+        one, two, three = [await place.client() for _ in range(3)]
+        assert await asked(one, 1, SHARED, name="till") == "producer_success"
+        assert await asked(two, 2, SHARED, name="till") == "ProducerBusy"
+        assert await asked(two, 2, SHARED, name="till", epoch=1) == "producer_success"
+        assert (await one.next())[0] == "close_producer"
+        await one.close()
+        for _ in range(3):
+            assert await asked(three, 3, SHARED, name="till") == "ProducerBusy"
+        two.write([encoded("close_producer", producer_id=2, request_id=1)])
+        await answers(two, 1)
+        assert await asked(three, 3, SHARED, name="till") == "producer_success"
+
+    told(tmp_path, story)
