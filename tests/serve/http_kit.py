@@ -90,6 +90,10 @@ class Talk:
         """Send JSON."""
         self._given.put_nowait({"type": "websocket.receive", "text": json.dumps(words)})
 
+    def text(self, text: str) -> None:
+        """Send text as it is."""
+        self._given.put_nowait({"type": "websocket.receive", "text": text})
+
     async def close(self) -> None:
         """Go away, and wait until the application has noticed."""
         gone = {"type": "websocket.disconnect", "code": 1000}

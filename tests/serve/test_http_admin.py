@@ -480,3 +480,29 @@ def test_hints_do_not_name_what_a_client_may_not_see(tmp_path: Path) -> None:
         assert "orders" not in answer.text
 
     serving(str(tmp_path / "store"), program, hides_names=True)
+
+
+@pytest.mark.parametrize("base", [f"{BASE}/orders", "/admin/v2/namespaces/public/default"])
+def test_a_negative_policy_is_no_policy_for_ever(tmp_path: Path, base: str) -> None:
+    """Kills: a slip of a sign that keeps everything; and numbers that no answer can hold."""
+    wrong: list[tuple[str, str, object]] = [
+        ("POST", "messageTTL", -5),
+        ("POST", "messageTTL", 1 << 62),
+        ("PUT", "compactionThreshold", -1),
+        ("POST", "retention", {"retentionTimeInMinutes": -5, "retentionSizeInMB": -7}),
+        ("POST", "retention", {"retentionTimeInMinutes": -1, "retentionSizeInMB": -2}),
+        ("POST", "retention", {"retentionTimeInMinutes": 1 << 60, "retentionSizeInMB": 1}),
+        ("POST", "delayedDelivery", {"tickTime": -5, "active": True}),
+    ]
+
+    async def program(http: httpx.AsyncClient, client: txlog.aio.Client) -> None:
+        await client.create_topic("orders")
+        for method, name, body in wrong:
+            before = (await http.get(f"{base}/{name}")).content
+            answer = await http.request(method, f"{base}/{name}", json=body)
+            assert answer.status_code in (400, 412), (name, body)
+            assert (await http.get(f"{base}/{name}")).content == before
+        kept = {"retentionTimeInMinutes": -1, "retentionSizeInMB": -1}
+        assert (await http.post(f"{base}/retention", json=kept)).is_success
+
+    serving(str(tmp_path / "store"), program)

@@ -11,11 +11,14 @@ import httpx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from starlette.requests import HTTPConnection
 
 import txlog.aio
 from tests.serve.http_kit import Talk, serving
-from txlog.errors import InvalidArgument
+from txlog.errors import InvalidArgument, NotAllowed
 from txlog.ids import MessageId
+from txlog.ranges import START
+from txlog.serve.http.core.declared import PRODUCE, Action
 from txlog.serve.http.data.messages import packed, unpacked
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
@@ -103,6 +106,78 @@ def test_a_consumer_by_websocket_gets_what_its_permits_allow(path: str) -> None:
         await talk.close()
         [row] = await client.subscriptions("orders")
         assert (row["backlog"], row["consumers"]) == (2, 0)
+
+    serving(path, program)
+
+
+def test_a_consumer_by_websocket_gets_rid_of_what_cannot_be_processed(path: str) -> None:
+    """maxRedeliverCount and deadLetterTopic are those of the subscription."""
+
+    async def program(http: httpx.AsyncClient, client: txlog.aio.Client) -> None:
+        await client.create_topic("orders")
+        async with client.producer("orders") as producer:
+            await producer.send(b"poison")
+        query = "subscriptionType=Shared&subscriptionInitialPosition=Earliest"
+        query += "&negativeAckRedeliveryDelay=1&maxRedeliverCount=2&deadLetterTopic=dead"
+        where = f"consumer/{PLACE}/work"
+        talk = socket(http, where, query)
+        for count in range(3):
+            message = await talk.get()
+            assert message["redeliveryCount"] == count
+            talk.put(type="negativeAcknowledge", messageId=message["messageId"])
+        while "dead" not in [one["topic"] for one in await client.topics()]:
+            await client.wait_for_change(0)
+        async with client.reader("dead", START) as reader:
+            found = await reader.read_next(None)
+            assert found is not None
+            assert found.value == b"poison"
+        await talk.close()
+        not_durable = socket(http, where, f"{query}&subscriptionMode=NonDurable")
+        assert "durable" in (await not_durable.get())["reason"]
+
+    serving(path, program)
+
+
+def test_only_who_may_send_there_names_a_topic_of_dead_letters(path: str) -> None:
+    """Kills: a consumer that has the server write into a topic of others."""
+
+    async def gate(connection: HTTPConnection, action: Action) -> None:
+        if action.operation == PRODUCE and action.resource.endswith("hidden"):
+            raise NotAllowed("no", role="x")
+
+    async def program(http: httpx.AsyncClient, client: txlog.aio.Client) -> None:
+        await client.create_topic("orders")
+        where = f"consumer/{PLACE}/work"
+        talk = socket(http, where, "deadLetterTopic=acme/x/hidden")
+        assert (await talk.get())["closed"] == 1008
+        assert await client.subscriptions("orders") == []
+
+    serving(path, program, gate=gate)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"messages":[{"payload":"caf\\ud83d"}]}',
+        b'{"messages":[{"payload":"x","key":"\\uD83D"}]}',
+        b'{"messages":[{"payload":"x","properties":{"\\udc00":"x"}}]}',
+        b'{"producerName":"\\ud83d","messages":[{"payload":"x"}]}',
+        b'{"messages":[{"payload":"\xed\xa0\xbd"}]}',
+    ],
+)
+def test_half_a_character_is_refused(path: str, body: bytes) -> None:
+    """Kills: text of JSON that UTF-8 cannot hold, as a bug of the server."""
+
+    async def program(http: httpx.AsyncClient, client: txlog.aio.Client) -> None:
+        await client.create_topic("orders")
+        answer = await http.post(f"{TOPICS}/orders", content=body)
+        assert (answer.status_code, answer.json()["class"]) == (400, "InvalidArgument")
+        whole = b'{"messages":[{"payload":"\\ud83d\\ude00"}]}'
+        assert (await http.post(f"{TOPICS}/orders", content=whole)).status_code == 200
+        where = f"producer/{PLACE}"
+        talk = socket(http, where)
+        talk.text('{"payload": "YQ==", "key": "\\ud83d"}')
+        assert (await talk.get())["closed"] == 1008
 
     serving(path, program)
 

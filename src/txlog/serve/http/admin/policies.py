@@ -17,7 +17,7 @@ from txlog.rows.topics import Policies
 from txlog.serve.http.admin.store import BUNDLE, CLUSTER, NAMESPACE
 from txlog.serve.http.admin.topics import TOPIC
 from txlog.serve.http.core.declared import ADMIN, LOOK, Declared, integer, members
-from txlog.settings import MINUTE_MS
+from txlog.settings import MINUTE_MS, UNLIMITED
 
 MIB: Final = 1 << 20
 Values = dict[str, Any]
@@ -57,16 +57,17 @@ def _retention(found: Values) -> object:
 
 def _retained(body: object) -> Values:
     given = members(body)
-    minutes = integer(given.get("retentionTimeInMinutes", -1))
-    size = integer(given.get("retentionSizeInMB", -1))
+    minutes = _at_least(-1, "retentionTimeInMinutes", given.get("retentionTimeInMinutes", -1))
+    size = _at_least(-1, "retentionSizeInMB", given.get("retentionSizeInMB", -1))
     if (minutes == 0) != (size == 0):
         raise InvalidArgument("time and size are both 0, or neither: 0 keeps nothing")
     if minutes == 0:
-        return {"retention_acked": True, "retention_ms": -1, "retention_bytes": -1}
+        forever = {"retention_ms": UNLIMITED, "retention_bytes": UNLIMITED}
+        return {"retention_acked": True, **forever}
     return {
         "retention_acked": False,
-        "retention_ms": -1 if minutes < 0 else minutes * MINUTE_MS,
-        "retention_bytes": -1 if size < 0 else size * MIB,
+        "retention_ms": UNLIMITED if minutes < 0 else minutes * MINUTE_MS,
+        "retention_bytes": UNLIMITED if size < 0 else size * MIB,
     }
 
 
@@ -75,8 +76,8 @@ def _ttl(found: Values) -> object:
 
 
 def _of_ttl(body: object) -> Values:
-    seconds = integer(body)
-    return {"ttl_ms": -1 if seconds <= 0 else seconds * 1000}
+    seconds = _at_least(0, "messageTTL", body)
+    return {"ttl_ms": seconds * 1000 or UNLIMITED}
 
 
 def _delayed(found: Values) -> object:
@@ -101,8 +102,8 @@ def _compaction(found: Values) -> object:
 
 
 def _of_compaction(body: object) -> Values:
-    size = integer(body)
-    return {"compaction_threshold_bytes": -1 if size <= 0 else size}
+    size = _at_least(0, "compactionThreshold", body)
+    return {"compaction_threshold_bytes": size or UNLIMITED}
 
 
 def _compatibility(found: Values) -> object:
@@ -121,6 +122,14 @@ def _validation(found: Values) -> object:
 
 def _of_validation(body: object) -> Values:
     return {"validation": "enforce" if _flag(body) else "record"}
+
+
+def _at_least(least: int, name: str, given: object) -> int:
+    """A number of a policy. Raises InvalidArgument for a lower one: it would mean "for ever"."""
+    number = integer(given)
+    if number < least:
+        raise InvalidArgument(f"{name} is {number}, the least is {least}", code=203)
+    return number
 
 
 def _flag(body: object) -> bool:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 from datetime import UTC, datetime
 from typing import Final, NamedTuple
 from urllib.parse import quote
@@ -46,6 +47,8 @@ class Peeked(NamedTuple):
 
 
 BODY_MAX: Final = 8 << 20  # bytes of a request
+_SURROGATE: Final = re.compile(rb"\\u[dD][89a-fA-F]")
+_INT64: Final = range(-(1 << 63), 1 << 64)
 VALUE_BYTES_MAX: Final = 64 << 20  # of a message by HTTP
 # The first class that fits: what Pulsar answers, and `pulsar-admin` knows how to say.
 STATUSES: Final[tuple[tuple[type[TxlogError], int], ...]] = (
@@ -68,12 +71,22 @@ STATUSES: Final[tuple[tuple[type[TxlogError], int], ...]] = (
 async def body_of(request: Request) -> object:
     """The JSON of a request; None without any. Raises InvalidArgument."""
     data = await bytes_of(request)
-    if not data.strip():
-        return None
+    return parsed(data) if data.strip() else None
+
+
+def parsed(data: bytes) -> object:
+    """JSON that a client sent. Raises InvalidArgument, also for text that UTF-8 cannot hold."""
     try:
-        return json.loads(data)
+        found = json.loads(data.decode())
     except (ValueError, RecursionError) as error:
         raise InvalidArgument(f"the body is not JSON: {error}") from error
+    if _SURROGATE.search(data) is not None:
+        try:
+            json.dumps(found, ensure_ascii=False).encode()
+        except UnicodeEncodeError:
+            text = "the body has half of a surrogate pair, such as a lone \\ud83d"
+            raise InvalidArgument(text, hint="a text was cut within a character") from None
+    return found
 
 
 async def bytes_of(request: Request, most: int = BODY_MAX) -> bytes:
@@ -134,6 +147,9 @@ def error_of(error: TxlogError, *, hides_names: bool = False) -> dict[str, objec
     said = error.as_dict()
     if hides_names and isinstance(error, NotFound):
         said["hint"] = None
+    for name, value in said.items():
+        if isinstance(value, int) and value not in _INT64:
+            said[name] = str(value)
     return {"reason": said.pop("message"), **said}
 
 

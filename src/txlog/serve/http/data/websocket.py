@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
-import json
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -24,9 +23,9 @@ from txlog.ids import MessageId, TopicName
 from txlog.ranges import END, START, Bound
 from txlog.serve.core.budget import Hold
 from txlog.serve.core.descriptors import check_room
-from txlog.serve.http.core.answers import status_of
+from txlog.serve.http.core.answers import parsed, status_of
 from txlog.serve.http.core.bounds import taken
-from txlog.serve.http.core.declared import CONSUME, PRODUCE
+from txlog.serve.http.core.declared import CONSUME, PRODUCE, Action
 from txlog.serve.http.core.gate import Serving
 from txlog.serve.http.data.messages import decoded, followed, number_in, packed, unpacked
 
@@ -80,15 +79,15 @@ async def _words(socket: WebSocket, hold: Hold) -> dict[str, Any]:
 
     raises: InvalidArgument, WebSocketDisconnect
     """
-    text = await socket.receive_text()
+    try:
+        text = await socket.receive_text()
+    except KeyError:
+        raise InvalidArgument("a message has to be JSON, as text") from None
     try:
         await hold.reserve(PARSED * len(text))
     except ConnectionResetError:
         raise WebSocketDisconnect from None
-    try:
-        found = json.loads(text)
-    except (ValueError, RecursionError, KeyError) as error:
-        raise InvalidArgument("a message has to be JSON") from error
+    found = parsed(text.encode())
     if not isinstance(found, dict):
         raise InvalidArgument("a message has to be a JSON object")
     return found
@@ -194,12 +193,19 @@ async def consuming(serving: Serving, socket: WebSocket, topic: TopicName) -> No
     }
     if not options["durable"]:
         options["start"], options["create"] = options.pop("position"), False
+    policies = await _dead_letters(serving, socket)
+    if policies and not options["durable"]:
+        raise InvalidArgument("a subscription that is not durable has no dead letters")
     queue = _queue_of(query)
     is_pull = query.get("pullMode") == "true"
     permits = Permits(0 if is_pull else max(queue, 1))
     name = socket.path_params["subscription"]
     check_room()
     async with serving.client.consumer(str(topic), name, **options) as consumer:
+        if policies:
+            await serving.client.run(
+                lambda client: client.subscription(topic.full, name).set_policies(**policies)
+            )
         await socket.accept()
 
         async def take(hold: Hold) -> Message | None:
@@ -224,6 +230,23 @@ async def consuming(serving: Serving, socket: WebSocket, topic: TopicName) -> No
                 permits.add(0 if is_pull else 1)
 
         await _both(serving, socket, permits, take, hear)
+
+
+async def _dead_letters(serving: Serving, socket: WebSocket) -> dict[str, int | str]:
+    """The policies of the subscription that the client asks for; what it does not name stays.
+
+    The server writes the topic of dead letters, so whoever names one needs the right to send there.
+    """
+    query = socket.query_params
+    policies = dict[str, int | str]()
+    most, topic = number_in(query, "maxRedeliverCount"), query.get("deadLetterTopic")
+    if most is not None:
+        policies["max_redeliver_count"] = most
+    if topic:
+        full = TopicName.parse(topic).full
+        await serving.gate(socket, Action(PRODUCE, full, "dead_letters"))
+        policies["dead_letter_topic"] = full
+    return policies
 
 
 async def reading(serving: Serving, socket: WebSocket, topic: TopicName) -> None:
