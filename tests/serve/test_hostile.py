@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import struct
+import threading
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -62,6 +63,7 @@ async def still_served(served: Served) -> None:
 
 
 REST = "/topics/persistent/public/default/large"
+ADMIN = "/admin/v2/persistent/public/default"
 
 
 async def stores(served: Served, payload: bytes) -> None:
@@ -293,6 +295,33 @@ def test_an_answer_without_end_has_no_room_of_what_was_sent(folder: Path) -> Non
         writer.close()
 
     serving(folder, program)
+
+
+def test_offloads_that_hang_hold_up_nobody(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kills: a few long calls of administrators that have all threads of the store."""
+    hangs = threading.Event()
+
+    def offload(*_: object) -> dict[str, object]:
+        assert hangs.wait(60)
+        return {}
+
+    async def program(served: Served) -> None:
+        await served.service.client.run(lambda client: client.create_topic("large"))
+        monkeypatch.setattr("txlog.api.admin.Admin.offload", offload)
+        head = f"PUT {ADMIN}/large/offload HTTP/1.1\nHost: localhost\nConnection: close\n\n"
+        waiting = [asyncio.create_task(served.request(head)) for _ in range(36)]
+        while sum(task.done() for task in waiting) < 32:
+            await asyncio.sleep(0.001)
+        assert {task.result()[0] for task in waiting if task.done()} == {429}
+        await stores(served, b"x")
+        look = f"GET {ADMIN}/large/stats HTTP/1.1\nHost: localhost\nConnection: close\n\n"
+        assert (await served.request(look))[0] == 200
+        hangs.set()
+        statuses = [status for status, _ in await asyncio.gather(*waiting)]
+        assert statuses.count(200) == 4
+        assert (await served.request(head))[0] == 200  # there is room again
+
+    serving(folder, program, places={"cold": str(folder)})
 
 
 def test_who_came_after_a_census_is_not_gone(folder: Path) -> None:

@@ -141,12 +141,12 @@ def route_of(endpoint: Endpoint, serving: Serving) -> Route:
         act = partial(endpoint.act, **given)
 
         async def read() -> Response:
-            return answered(await serving.client.run(act, blocking=endpoint.is_slow))
+            if endpoint.is_slow:
+                return answered(await serving.work(request, endpoint.operation, act))
+            return answered(await serving.client.run(act))
 
         try:
-            if endpoint.is_slow:  # it may take hours, and its answer is small
-                return await read()
-            return await _answer(serving, request, read)
+            return await _answer(serving, request, read, is_slow=endpoint.is_slow)
         except TypeError as error:  # a value of a body is of another type than a call takes
             if "body" not in given or isinstance(error, TxlogError):
                 raise
@@ -156,12 +156,24 @@ def route_of(endpoint: Endpoint, serving: Serving) -> Route:
 
 
 async def _answer(
-    serving: Serving, request: Request, read: Callable[[], Awaitable[Response]]
+    serving: Serving,
+    request: Request,
+    read: Callable[[], Awaitable[Response]],
+    *,
+    is_slow: bool = False,
 ) -> Response:
-    """Read an answer when there is room, and hold its bytes until the client has taken them."""
+    """Read an answer when there is room, and hold its bytes until the client has taken them.
+
+    is_slow: it may take hours, and keeps nobody from reading meanwhile
+    """
     hold = serving.hold(request)
     try:
-        answer = await serving.read(hold, read, lambda answer: len(answer.body))
+        if is_slow:
+            await hold.reserve(0)
+            answer = await read()
+            hold.take(len(answer.body))
+        else:
+            answer = await serving.read(hold, read, lambda answer: len(answer.body))
     except ConnectionResetError:
         raise InvalidArgument("the client has gone") from None
     except BaseException:  # nothing is sent

@@ -194,6 +194,7 @@ class HttpListener:
 
     async def close(self) -> None:
         """End all connections."""
+        self._serving.works.close()
         if self._acceptor is not None:
             self._acceptor.close()
         self._uvicorn.force_exit = self._uvicorn.should_exit = True

@@ -194,6 +194,7 @@ class Groups:
 
     async def _outcome(self, group: _Group) -> _Outcome:
         try:
+            # a thread beside that of the client, in which nothing else of the server runs
             return await self._service.client.run(partial(_done, group), blocking=True)
         except Exception as error:  # the client is closed, or there is a bug
             return _Outcome(

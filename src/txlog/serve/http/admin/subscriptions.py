@@ -99,7 +99,7 @@ def _position(client: Client, body: object) -> Where:
 # --- peeking ---------------------------------------------------------------------------------
 
 
-@endpoint("GET", f"{SUBSCRIPTION}/position/{{number}}", CONSUME)
+@endpoint("GET", f"{SUBSCRIPTION}/position/{{number}}", CONSUME, is_slow=True)
 def peek(client: Client, topic: TopicName, subscription: str, number: int) -> Peeked:
     """The n-th message that is not acknowledged, from 1, with its metadata as headers."""
     client.subscription(str(topic), subscription)
@@ -107,7 +107,7 @@ def peek(client: Client, topic: TopicName, subscription: str, number: int) -> Pe
     return _nth(client, topic, wanted, number)
 
 
-@endpoint("GET", f"{TOPIC}/ledger/{{ledger}}/entry/{{entry}}", CONSUME)
+@endpoint("GET", f"{TOPIC}/ledger/{{ledger}}/entry/{{entry}}", CONSUME, is_slow=True)
 def message_at(client: Client, topic: TopicName, ledger: int, entry: int) -> Peeked:
     """A message by its id."""
     place = message_of(client, {"ledgerId": ledger, "entryId": entry}, is_last=False)
@@ -117,7 +117,7 @@ def message_at(client: Client, topic: TopicName, ledger: int, entry: int) -> Pee
     return found
 
 
-@endpoint("GET", f"{TOPIC}/examinemessage", CONSUME)
+@endpoint("GET", f"{TOPIC}/examinemessage", CONSUME, is_slow=True)
 def examine(
     client: Client, topic: TopicName, initialPosition: str = "latest", messagePosition: int = 1
 ) -> Peeked:

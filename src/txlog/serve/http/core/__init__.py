@@ -7,4 +7,5 @@ Contents:
     declared    what an endpoint is, and OpenAPI made from it
     gate        what all handlers share, and the gate that each request passes
     rates       how fast counters grow
+    works       calls of the store that may take long, in threads of their own
 """

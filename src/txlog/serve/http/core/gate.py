@@ -22,12 +22,13 @@ from txlog.errors import NotAllowed, TopicNotFound
 from txlog.ids import TopicName
 from txlog.serve.core.budget import Hold, MemoryBudget, Share
 from txlog.serve.core.exposure import is_every_address
-from txlog.serve.core.limits import Limits
+from txlog.serve.core.limits import Limits, Seat
 from txlog.serve.core.service import Publisher
 from txlog.serve.core.shares import check_topic
 from txlog.serve.core.tasks import Supervisor
 from txlog.serve.http.core.declared import CONSUME, PRODUCE, Action, topic_in
 from txlog.serve.http.core.rates import Rates
+from txlog.serve.http.core.works import Works
 
 T = TypeVar("T")
 
@@ -97,6 +98,7 @@ class Serving:
     stopped:   set when the server stops
     stays:     what never ends by itself
     budget:    how much memory clients have
+    works:     calls that may take long
     """
 
     client: Client
@@ -114,7 +116,14 @@ class Serving:
     tasks: Supervisor = field(default_factory=lambda: Supervisor(repr))
     budget: MemoryBudget = field(default_factory=lambda: MemoryBudget(Limits().memory_bytes))
     figures: Figures | None = None
+    works: Works = field(default_factory=Works)
     _reading: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(READING_MAX))
+
+    async def work(self, connection: HTTPConnection, kind: str, act: Callable[[Store], T]) -> T:
+        """Run a call that may take long; kind: the operation. Raises TryAgain: too many."""
+        seat: Seat | None = getattr(connection.state, "seat", None)
+        holder = "" if seat is None else seat.holder or seat.network
+        return await self.works.run(kind, holder, act, self.client._sync)
 
     async def look(self, act: Callable[[Store], T]) -> T:
         """Run a call that looks at the whole store."""
