@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import txlog
 from tests.serve.served import Raw, served
-from txlog.serve.pulsar.messages import ERRORS
+from tests.serve.siege import Served, serving
+from txlog.serve.pulsar.messages import ERRORS, message_class
 
 ANSWER = "partitionMetadataResponse"
 
@@ -83,3 +86,28 @@ def test_the_initial_subscription_of_a_producer_gets_its_first_message(
             "producer", "error", producer_id=2, topic="t", initial_subscription_name="a/../b"
         )
         assert refused.error == ERRORS["InvalidTopicName"]
+
+
+def test_figures_of_a_topic_have_what_clients_say_of_themselves(tmp_path: Path) -> None:
+    async def program(served: Served) -> None:
+        client = await served.connected()
+        about = [message_class("KeyValue")(key="team", value="tills")]
+        given: dict[str, Any] = {"topic": "orders", "metadata": about}
+        await client.ask("producer", producer_id=1, request_id=1, **given)
+        given |= {"consumer_name": "desk", "subscription": "s", "subType": 0, "consumer_id": 7}
+        client.send("subscribe", request_id=2, **given)
+        assert (await client.answer()).HasField("success")
+        path = "/admin/v2/persistent/public/default/orders/stats"
+        head = f"GET {path} HTTP/1.1\nHost: localhost\nConnection: close\n\n"
+        status, text = await served.request(head)
+        assert status == 200
+        found = json.loads(text[text.index("{") :])
+        [publisher] = found["publishers"]
+        held = found["subscriptions"]["s"]
+        [consumer] = held["consumers"]
+        assert publisher["metadata"] == consumer["metadata"] == {"team": "tills"}
+        assert consumer["consumerName"] == "desk"
+        assert consumer["address"] == publisher["address"]
+        assert int(consumer["connectedSince"]) >= int(publisher["connectedSince"]) > 0
+
+    serving(tmp_path, program)

@@ -77,6 +77,29 @@ class Publisher(NamedTuple):
     since_ms: int
     messages: int
     payload_bytes: int
+    metadata: Mapping[str, str] = {}
+
+
+class Subscriber(NamedTuple):
+    """A consumer of a client that is connected here.
+
+    topic:     in full; partition: of it
+    consumer:  its number in the store; None: its subscription is not durable
+    name:      as its client gave it
+    permits:   messages that it takes; unacked: that it has
+    """
+
+    topic: str
+    partition: int
+    subscription: str
+    consumer: int | None
+    name: str
+    peer: str
+    version: str
+    since_ms: int
+    permits: int
+    unacked: int
+    metadata: Mapping[str, str]
 
 
 class Service:
@@ -89,7 +112,7 @@ class Service:
     consumers: of all clients of Pulsar's protocol; each holds a lock file
     backlog:   what was sent to clients who do not take it: at most a quarter of the budget
     urls:      where each listener listens, by its name, once it does
-    publishers: those of stock clients, in the moment
+    publishers: those of stock clients, in the moment; subscribers: the same
     tasks:     what runs in the background
     names:     who holds the name of a producer
     """
@@ -103,6 +126,7 @@ class Service:
         self.urls = dict[str, str]()
         self.publishers: Callable[[], list[Publisher]] = list
         self.names = ProducerNames()
+        self.subscribers: Callable[[], list[Subscriber]] = list
         self.seats = Seats(options.limits)
         self.budget = MemoryBudget(options.limits.memory_bytes)
         self.consumers = Pool("consumers", options.limits.consumers_in_all)

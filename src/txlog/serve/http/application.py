@@ -130,6 +130,7 @@ def route_of(endpoint: Endpoint, serving: Serving) -> Route:
             ("places", lambda: serving.places),
             ("addresses", partial(serving.addresses_for, request.url.hostname)),
             ("publishers", serving.publishers),
+            ("subscribers", serving.subscribers),
         ):
             if endpoint.takes(name):
                 given[name] = value()

@@ -130,6 +130,7 @@ class HttpListener:
             creates_topics=service.options.creates_topics,
             places=service.options.places,
             publishers=lambda: service.publishers(),
+            subscribers=lambda: service.subscribers(),
             failed=service.failed,
             budget=service.budget,
             tasks=service.tasks,

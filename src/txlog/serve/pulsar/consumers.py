@@ -35,6 +35,7 @@ from txlog.serve.core.census import Census
 from txlog.serve.core.descriptors import check_room
 from txlog.serve.core.id_table import IdTable
 from txlog.serve.core.limits import too_many
+from txlog.serve.core.service import Subscriber
 from txlog.serve.pulsar import ids, schemas, topics
 from txlog.serve.pulsar.connection import TURN, Connection, Handler
 from txlog.serve.pulsar.deliveries import SLOTS
@@ -129,6 +130,29 @@ class Room:
         await self.consumers.close_all(self.leave, self.connection.service.failed)
 
 
+def subscribers(connection: Connection) -> list[Subscriber]:
+    """The consumers of a client."""
+    room: Room | None = connection.rooms.get(ROOM)
+    return [] if room is None else [_subscriber(*one) for one in room.consumers.values()]
+
+
+def _subscriber(wire: Wire, member: Member) -> Subscriber:
+    sync = member.handle._sync
+    return Subscriber(
+        member.topic.name,
+        wire.partition,
+        member.subscription,
+        sync.id if isinstance(sync, Consumer) else None,
+        wire.name,
+        wire.connection.peer,
+        wire.connection.version,
+        wire.since_ms,
+        max(0, wire.permits),
+        wire.unacked,
+        wire.metadata,
+    )
+
+
 # --- subscribing ---------------------------------------------------------------------------------
 
 
@@ -162,6 +186,8 @@ async def _opened(
     shown = -1 if name.partition is None else partition
     wire = Wire(connection, body.consumer_id, partition, shown, room.dismiss)
     wire.name = body.consumer_name or f"c{body.consumer_id}"
+    wire.metadata = {pair.key: pair.value for pair in body.metadata}
+    wire.since_ms = connection.service.store._store.clock.now().wall_ms
     pool, caller = connection.service.consumers, connection.caller
     async with room.joining:  # partitions that come at once share a consumer of the store
         check_room()
@@ -458,7 +484,7 @@ async def last_message(connection: Connection, body: Proto, rest: memoryview) ->
     """
     wire, member = Room.of(connection).consumers.find(body.consumer_id)
 
-    def look(sync: Any, view: View) -> tuple[Proto, Proto | None]:
+    def _look(sync: Any, view: View) -> tuple[Proto, Proto | None]:
         topic, mark = find_topic(view, TopicName.parse(member.topic.name)), wire.mark
         if isinstance(sync, Consumer):
             held, number = sync._receiving.subscription.number, number_of(topic, wire.partition)
@@ -466,7 +492,7 @@ async def last_message(connection: Connection, body: Proto, rest: memoryview) ->
         last = last_ids(view, topic, [wire.partition])[wire.partition]
         return last_id(view, topic, wire, last), mark
 
-    last, mark = await run(member, lambda sync: sync._store.read(partial(look, sync)))
+    last, mark = await run(member, lambda sync: sync._store.read(partial(_look, sync)))
     connection.send(
         "getLastMessageIdResponse",
         request_id=body.request_id,

@@ -13,10 +13,11 @@ from txlog.serve.core.acceptor import Acceptor
 from txlog.serve.core.address import Address
 from txlog.serve.core.census import Census, follow
 from txlog.serve.core.limits import Seat
-from txlog.serve.core.service import Publisher, Service
+from txlog.serve.core.service import Publisher, Service, Subscriber
 from txlog.serve.pulsar import watches
 from txlog.serve.pulsar.commands import handlers
 from txlog.serve.pulsar.connection import Connection
+from txlog.serve.pulsar.consumers import subscribers
 from txlog.serve.pulsar.groups import Groups
 from txlog.serve.pulsar.producers import publishers
 
@@ -50,10 +51,13 @@ class PulsarListener:
         self._following: asyncio.Task[None] | None = None
         self._judging: asyncio.Task[None] | None = None
         self._is_stopping = False
-        service.publishers = self._publishers
+        service.publishers, service.subscribers = self._publishers, self._subscribers
 
     def _publishers(self) -> list[Publisher]:
         return [one for each in self.connections for one in publishers(each)]
+
+    def _subscribers(self) -> list[Subscriber]:
+        return [one for each in self.connections for one in subscribers(each)]
 
     async def start(self) -> str:
         """Listen; returns the URL. Raises OSError."""

@@ -100,6 +100,8 @@ class Wire:
         self.active: bool | None = None
         self.is_counted = False  # it has its place among the consumers of all clients
         self.name = ""
+        self.metadata: dict[str, str] = {}  # that its client gave it
+        self.since_ms = 0
 
     @property
     def unacked(self) -> int:

@@ -195,6 +195,7 @@ class WireProducer:
         self, number: int, shared: Shared, partition: int, shown: int, mode: int, since_ms: int
     ) -> None:
         self.mode, self.since_ms = mode, since_ms
+        self.metadata: dict[str, str] = {}  # that its client gave it
         self.messages = self.payload_bytes = 0  # that it sent
         self.number, self.shared, self.partition = number, shared, partition
         self.shown = shown  # the partition in ids; -1: the topic is not partitioned
@@ -305,6 +306,7 @@ def publishers(connection: Connection) -> list[Publisher]:
                 one.since_ms,
                 one.messages,
                 one.payload_bytes,
+                one.metadata,
             )
             for one in room.producers.values()
         ]
@@ -385,6 +387,7 @@ async def _producer(
     now_ms = service.store._store.clock.now().wall_ms
     mode = body.producer_access_mode
     producer = WireProducer(body.producer_id, shared, partition, shown, mode, now_ms)
+    producer.metadata = {pair.key: pair.value for pair in body.metadata}
     producer.given, producer.last = given, last
     return producer
 

@@ -118,5 +118,5 @@ def _all(
     for name in names(client):
         mine = of_topic.get(name.full, ())
         with suppress(TopicNotFound):  # it was deleted meanwhile
-            out.append((name, stats(client, name, rates, now_ms, mine)))
+            out.append((name, stats(client, name, rates, now_ms, mine, ())))
     return out

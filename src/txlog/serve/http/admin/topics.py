@@ -5,15 +5,16 @@ A topic with one partition is what Pulsar calls a topic, one with several a part
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from txlog.api.client import Client
 from txlog.errors import InvalidArgument, NotAllowed
 from txlog.ids import TopicName
 from txlog.ranges import Bound, Range
+from txlog.rows.consuming import ConsumerRow
 from txlog.rows.topics import TopicDescription
-from txlog.serve.core.service import Publisher
+from txlog.serve.core.service import Publisher, Subscriber
 from txlog.serve.core.shares import check_topic
 from txlog.serve.http.admin.places import as_pulsar
 from txlog.serve.http.admin.store import full
@@ -138,14 +139,19 @@ def _whole(client: Client, topic: TopicName) -> None:
 
 @endpoint("GET", f"{TOPIC}/stats", LOOK)
 def stats(
-    client: Client, topic: TopicName, rates: Rates, now_ms: int, publishers: Sequence[Publisher]
+    client: Client,
+    topic: TopicName,
+    rates: Rates,
+    now_ms: int,
+    publishers: Sequence[Publisher],
+    subscribers: Sequence[Subscriber],
 ) -> dict[str, Any]:
     """Figures of a topic or a partition, by Pulsar's names.
 
-    Its publishers are those of stock clients at this server.
+    Its publishers are those of stock clients at this server, as are the addresses of consumers.
     """
     found = client.describe_topic(str(topic))
-    return _stats(client, found, topic, rates, now_ms, publishers)
+    return _stats(client, found, topic, rates, now_ms, publishers, subscribers)
 
 
 @endpoint("GET", f"{TOPIC}/partitioned-stats", LOOK)
@@ -155,17 +161,18 @@ def partitioned_stats(
     rates: Rates,
     now_ms: int,
     publishers: Sequence[Publisher],
+    subscribers: Sequence[Subscriber],
     perPartition: bool = True,
 ) -> dict[str, Any]:
     """Figures of a partitioned topic, and of each partition."""
     found = client.describe_topic(topic.full)
-    out = _stats(client, found, topic.topic, rates, now_ms, publishers)
+    out = _stats(client, found, topic.topic, rates, now_ms, publishers, subscribers)
     out["metadata"] = {"partitions": found["partitions"], "deleted": False}
     parts: dict[str, object] = {}
     if perPartition:
         for number in range(found["partitions"]):
             one = TopicName(topic.tenant, topic.namespace, topic.name, number)
-            parts[full(one)] = _stats(client, found, one, rates, now_ms, publishers)
+            parts[full(one)] = _stats(client, found, one, rates, now_ms, publishers, subscribers)
     out["partitions"] = parts
     return out
 
@@ -177,7 +184,13 @@ def _stats(
     rates: Rates,
     now_ms: int,
     publishers: Sequence[Publisher],
+    subscribers: Sequence[Subscriber] = (),
 ) -> dict[str, Any]:
+    here = [
+        one
+        for one in subscribers
+        if one.topic == topic.full and topic.partition in (None, one.partition)
+    ]
     parts = [
         row
         for row in found["partition_list"]
@@ -187,7 +200,7 @@ def _stats(
     size = sum(row["size_bytes"] for row in parts)
     average = size / messages if messages else 0.0
     subscriptions = {
-        row["subscription"]: _subscription(client, topic, row["subscription"])
+        row["subscription"]: _subscription(client, topic, row["subscription"], here)
         for row in found["subscription_list"]
     }
     for name, one in subscriptions.items():
@@ -240,11 +253,13 @@ def _publisher(one: Publisher, rates: Rates, now_ms: int) -> dict[str, object]:
         "connectedSince": str(one.since_ms),
         "clientVersion": one.version,
         "supportsPartialProducer": False,
-        "metadata": {},
+        "metadata": dict(one.metadata),
     }
 
 
-def _subscription(client: Client, topic: TopicName, name: str) -> dict[str, object]:
+def _subscription(
+    client: Client, topic: TopicName, name: str, subscribers: Sequence[Subscriber]
+) -> dict[str, object]:
     found = client.subscription(str(topic), name).describe()
     parts = [
         row
@@ -253,6 +268,8 @@ def _subscription(client: Client, topic: TopicName, name: str) -> dict[str, obje
     ]
     leased = sum(row["leased"] for row in parts)
     live = [row for row in found["consumer_list"] if row["alive"]]
+    names: dict[int | None, str] = {row["consumer"]: row["name"] for row in live}
+    names |= {one.consumer: one.name for one in subscribers}
     return {
         "msgRateOut": 0.0,
         "msgThroughputOut": 0.0,
@@ -264,25 +281,42 @@ def _subscription(client: Client, topic: TopicName, name: str) -> dict[str, obje
         "unackedMessages": leased,
         "blockedSubscriptionOnUnackedMsgs": False,
         "type": TYPES.get(found["type"], found["type"]),
-        "activeConsumerName": next((row["name"] for row in live if row["active_list"]), None),
+        "activeConsumerName": next(
+            (names[row["consumer"]] for row in live if row["active_list"]), None
+        ),
         "msgRateExpired": 0.0,
         "lastAckedTimestamp": found["last_ack_time"] or 0,
-        "consumers": [
-            {
-                "consumerName": row["name"],
-                "unackedMessages": row["leased"],
-                "connectedSince": str(row["since_time"]),
-                "availablePermits": 0,
-                "msgRateOut": 0.0,
-                "msgThroughputOut": 0.0,
-                "metadata": {"pid": str(row["pid"])},
-            }
-            for row in live
-        ],
+        "consumers": [one for row in live for one in _consumers(row, subscribers)],
         "isDurable": True,
         "isReplicated": False,
         "pendingAcks": sum(row["pending_acks"] for row in parts),
     }
+
+
+def _consumers(row: ConsumerRow, subscribers: Sequence[Subscriber]) -> Iterator[dict[str, object]]:
+    """A consumer of the store, as the consumers of a stock client that it is, or as itself."""
+    usual: dict[str, object] = {
+        "consumerName": row["name"],
+        "unackedMessages": row["leased"],
+        "connectedSince": str(row["since_time"]),
+        "availablePermits": 0,
+        "msgRateOut": 0.0,
+        "msgThroughputOut": 0.0,
+        "metadata": {"pid": str(row["pid"])},
+    }
+    ours = [one for one in subscribers if one.consumer == row["consumer"]]
+    if not ours:
+        yield usual
+    for one in ours:
+        yield usual | {
+            "consumerName": one.name,
+            "unackedMessages": one.unacked,
+            "connectedSince": str(one.since_ms),
+            "availablePermits": one.permits,
+            "address": one.peer,
+            "clientVersion": one.version,
+            "metadata": dict(one.metadata),
+        }
 
 
 @endpoint("GET", f"{TOPIC}/internalStats", LOOK)

@@ -8,8 +8,8 @@ OpenAPI are made.
 What stands in the path or the query is an argument by its name, converted by its annotation. A path
 with `{tenant}/{namespace}/{topic}` gives `topic: TopicName`, one with `{tenant}/{namespace}` the
 argument `namespace`, one with `{most}/{least}` gives `txn: TxnId`. `body` is the JSON of the
-request; `now_ms`, `rates`, `addresses`, `places` and `publishers` are of the application, and
-`creates` says whether this request may create a missing topic.
+request; `now_ms`, `rates`, `addresses`, `places`, `publishers` and `subscribers` are of the
+application, and `creates` says whether this request may create a missing topic.
 """
 
 from __future__ import annotations
@@ -28,7 +28,10 @@ STORE: Final = ""  # the resource of what concerns the whole store
 
 _PLACE: Final = re.compile(r"{(\w+)(?::\w+)?}")
 _GIVEN: Final = frozenset(
-    ["client", "body", "now_ms", "rates", "addresses", "places", "publishers", "creates"]
+    [
+        *("client", "body", "now_ms", "rates", "addresses", "places"),
+        *("publishers", "subscribers", "creates"),
+    ]
 )
 _TYPES: Final = {int: "integer", bool: "boolean", str: "string", float: "number"}
 _HALVES: Final = ("most", "least")  # of a transaction's id: unsigned numbers of 64 bits

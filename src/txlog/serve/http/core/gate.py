@@ -23,7 +23,7 @@ from txlog.ids import TopicName
 from txlog.serve.core.budget import Hold, MemoryBudget, Share
 from txlog.serve.core.exposure import is_every_address
 from txlog.serve.core.limits import Limits, Seat
-from txlog.serve.core.service import Publisher
+from txlog.serve.core.service import Publisher, Subscriber
 from txlog.serve.core.shares import check_topic
 from txlog.serve.core.tasks import Supervisor
 from txlog.serve.http.core.declared import CONSUME, PRODUCE, Action, topic_in
@@ -91,7 +91,7 @@ class Serving:
     places:    for offloads, by the names that the operator gave
     hides_names: errors have no hints that may name what a client must not see
     creates_topics: a topic that a client sends to or consumes, and that is missing, is made
-    publishers: producers of stock clients, in the moment
+    publishers: producers of stock clients, in the moment; subscribers: their consumers
     failed:    told of an error that is a bug
     tasks:     what runs in the background
     figures:   looks at the whole store without keeping clients waiting; None: client does
@@ -110,6 +110,7 @@ class Serving:
     creates_topics: bool = False
     hides_names: bool = False
     publishers: Callable[[], list[Publisher]] = list
+    subscribers: Callable[[], list[Subscriber]] = list
     stopped: asyncio.Event = field(default_factory=asyncio.Event)
     stays: set[Stay] = field(default_factory=set)
     failed: Callable[[BaseException], object] = repr
