@@ -12,7 +12,7 @@ from txlog.serve.app import Server
 from txlog.serve.core.address import Address
 from txlog.serve.core.service import Options
 from txlog.serve.pulsar.messages import FIELDS
-from txlog.serve.pulsar.wire import Frames, encoded
+from txlog.serve.pulsar.wire import Frame, Frames, encoded
 
 
 class Raw:
@@ -40,6 +40,13 @@ class Raw:
                 return "", None
             self._came += [(FIELDS[one.kind], one.body) for one in self._frames.feed(data)]
         return self._came.pop(0)
+
+    async def frames(self) -> list[Frame]:
+        """The next frames, as they are."""
+        found: list[Frame] = []
+        while not found:
+            found = list(self._frames.feed(await self._reader.read(1 << 16)))
+        return found
 
     async def close(self) -> None:
         """Hang up."""

@@ -114,7 +114,39 @@ def test_a_schema_of_any_type_is_given_back_as_it_was_declared(
             assert message.schema_version is None
             [row] = client.topic("orders").schemas.list()
             assert (row["version"], row["fields"]) == (1, [])
+            # Java's AUTO_CONSUME takes a message without a version for bytes
+            assert (await delivered(raw)).schema_version == first
             assert client.topic("orders").schemas.delete() == 1
+
+    told(tmp_path, story)
+
+
+async def delivered(raw: Raw) -> Any:
+    """The metadata of the first message of the topic."""
+    given = {"subscription": "s", "subType": 0, "consumer_id": 1, "initialPosition": 1}
+    await raw.ask("subscribe", request_id=3, topic=TOPIC, **given)
+    raw.write([wire.encoded("flow", consumer_id=1, messagePermits=1)])
+    while True:
+        for frame in await raw.frames():
+            if frame.kind == wire.BY_FIELD["message"]:
+                return wire.checked(frame.rest)[0]
+
+
+def test_a_key_value_that_comes_back_is_the_same_schema(tmp_path: Path) -> None:
+    """AUTO_CONSUME subscribes with what it got, but for names, which Java changes."""
+
+    async def story(place: Place) -> None:
+        raw = await place.client()
+        types = {"kv.encoding.type": "INLINE", "key.schema.type": "STRING"}
+        for properties, version in (
+            (types, 1),
+            (types | {"key.schema.name": "x"}, 1),
+        ):
+            found = await created(raw, declared(KEY_VALUE, bytes(8), properties))
+            assert found == (None, struct.pack(">q", version))
+        for name in types:
+            error, _ = await created(raw, declared(KEY_VALUE, bytes(8), types | {name: "INT32"}))
+            assert error == ERRORS["IncompatibleSchema"]
 
     told(tmp_path, story)
 

@@ -427,6 +427,12 @@ def has_records(schema: SchemaVersion) -> bool:
     return not schema.kind.startswith(DECLARED)
 
 
+def declared_of(topic: Topic) -> SchemaVersion | None:
+    """The newest schema of a topic, if clients have declared it; otherwise None."""
+    newest = topic.schemas[-1] if topic.schemas else None
+    return None if newest is None or newest.deleted or has_records(newest) else newest
+
+
 def record_schemas(topic: Topic) -> list[SchemaVersion]:
     """The schemas up to the newest that has records; that of version N is the Nth."""
     count = len(topic.schemas)

@@ -304,9 +304,13 @@ def _plain(data: bytes, at: int, end: int) -> tuple[int, int] | None:
 
 
 class Rows:
-    """Received rows of one partition, by column, as lists."""
+    """Received rows of one partition, by column, as lists.
 
-    def __init__(self, table: pa.Table) -> None:
+    version: of the schema that clients have declared, which no row names; None: there is none
+    """
+
+    def __init__(self, table: pa.Table, version: int | None = None) -> None:
+        self._version = version
         self.count = table.num_rows
         self.values: list[bytes | None] = table.column("value").to_pylist()
         self.keys = _listed(table, "key")
@@ -330,8 +334,10 @@ class Rows:
             sequence_id=self.sequences[at] or 0,
             publish_time=max(0, self.publish_times[at] or 0),
         )
-        if self.versions is not None and self.versions[at] is not None:
-            head.schema_version = VERSION.pack(self.versions[at])
+        version = None if self.versions is None else self.versions[at]
+        version = self._version if version is None else version
+        if version is not None:
+            head.schema_version = VERSION.pack(version)
         return head
 
     def alone(self, at: int) -> tuple[Proto, bytes]:

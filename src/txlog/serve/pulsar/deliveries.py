@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 import pyarrow as pa
 
 from txlog.engine.folds.buffer import find_marker
-from txlog.engine.folds.catalog import Topic, number_of
+from txlog.engine.folds.catalog import Topic, declared_of, number_of
 from txlog.engine.plan.route import ORDERING_KEY, ordering_key_in
 from txlog.engine.view.view import View
 from txlog.serve.pulsar.batches import Rows
@@ -138,12 +138,15 @@ def planned(view: View, topic: Topic, table: pa.Table, bytes_max: int) -> list[D
     table = table.filter(table.column("ledger").is_valid())
     if not table.num_rows:
         return out
+    live = view.catalog.topics.get(topic.number)
+    declared = None if live is None else declared_of(live)
+    version = None if declared is None else declared.version
     partitions = pc.unique(table.column("partition")).to_pylist()
     for partition in partitions:
         rows = table
         if len(partitions) > 1:
             rows = table.filter(pc.equal(table.column("partition"), partition))
-        columns = Rows(rows)
+        columns = Rows(rows, version)
         for piece in _pieces(view, number_of(topic, partition), columns):
             out += _delivered(columns, partition, piece, bytes_max)
     return out

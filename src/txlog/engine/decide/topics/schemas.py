@@ -6,6 +6,8 @@ Source: spec/schemas 1; Pulsar's schema registry and its compatibility strategie
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from txlog.engine.decide.draft import Decision
 from txlog.engine.folds.catalog import SchemaVersion, Topic, policies_of
 from txlog.engine.model.ops import Op, PolicySet, SchemaAdded, SchemasDeleted
@@ -62,9 +64,19 @@ def find(topic: Topic, schema: Schema) -> SchemaVersion | None:
 
 
 def _is_same(known: Schema, schema: Schema) -> bool:
-    """Whether two schemas of one type are the same; a declared one without data is its type."""
-    has_data = schema.is_record or schema.declaration[1] or known.declaration[1]
-    return known.definition == schema.definition or not has_data
+    """Whether two schemas of one type are the same.
+
+    Of a declared one only the properties that name types count, such as key.schema.type: clients
+    change others when they give back what they got.
+    """
+    if schema.is_record or known.definition == schema.definition:
+        return known.definition == schema.definition
+    one, other = known.declaration, schema.declaration
+    return one[1] == other[1] and _types_in(one[2]) == _types_in(other[2])
+
+
+def _types_in(properties: Mapping[str, str]) -> dict[str, str]:
+    return {name: text for name, text in properties.items() if name.endswith(".type")}
 
 
 def check(view: View, settings: Settings, topic: Topic, schema: Schema) -> None:
