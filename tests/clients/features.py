@@ -28,7 +28,7 @@ FEATURES = {
     "compression": "LZ4, zlib, zstd, snappy; alone and in batches",
     "chunks": "messages in chunks",
     "metadata": "key, properties, times, names",
-    "null_value": "messages without a value",
+    "null_value": "messages of no bytes, or without a value",
     "delayed": "delayed delivery",
     "deduplication": "a sequence number that was sent before is not stored again",
     "exclusive_producer": "exclusive producer; another is refused",
@@ -85,12 +85,12 @@ _TRANSACTIONS = {name for name in FEATURES if name.startswith("txn_")} | {"token
 LACKS = {
     "java": set[str](),
     "go": {
-        *("null_value", "fencing_producer", "ack_timeout", "redeliver", "schema_evolved"),
+        *("fencing_producer", "ack_timeout", "redeliver", "schema_evolved"),
         "txn_cumulative",
     },
-    "python": {*_TRANSACTIONS, "null_value", "ack_timeout", "retry_letters", "schema_evolved"},
+    "python": {*_TRANSACTIONS, "ack_timeout", "retry_letters", "schema_evolved"},
     "asyncio": {
-        *(*_TRANSACTIONS, "null_value", "ack_timeout", "retry_letters", "schema_evolved"),
+        *(*_TRANSACTIONS, "ack_timeout", "retry_letters", "schema_evolved"),
         *("regex", "table_view"),
     },
 }

@@ -20,7 +20,13 @@ from txlog.ids import TopicName
 from txlog.relation import positions
 from txlog.serve.pulsar import consumers, deliveries, ids, members, wire
 from txlog.serve.pulsar.ids import STEP
-from txlog.serve.pulsar.messages import ERRORS, MessageIdData, MessageMetadata, message_class
+from txlog.serve.pulsar.messages import (
+    ERRORS,
+    MessageIdData,
+    MessageMetadata,
+    SingleMessageMetadata,
+    message_class,
+)
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 
@@ -406,6 +412,91 @@ def test_an_exclusive_subscription_has_one_consumer(place: tuple[Path, str]) -> 
         subscribed(other, "one", subType=0)
         other.read("active_consumer_change")
         assert len(messages(other, 3)) == 3
+
+
+def shapes(raw: Raw, count: int) -> list[tuple[int, bool, bytes | None]]:
+    """(entry, whether it is in a batch, value) of the next messages, as a client reads them."""
+    raw.send("flow", consumer_id=1, messagePermits=count)
+    found = list[tuple[int, bool, bytes | None]]()
+    while len(found) < count:
+        frame = raw.frame()
+        if frame.kind != wire.BY_FIELD["message"]:
+            continue
+        head, payload = wire.checked(frame.rest)
+        is_batch, value = head.HasField("num_messages_in_batch"), bytes(payload)
+        if is_batch:
+            assert head.num_messages_in_batch == 1
+            size = int.from_bytes(value[:4])
+            head = SingleMessageMetadata.FromString(value[4 : 4 + size])
+            value = value[4 + size :]
+            assert head.payload_size == len(value)
+        found.append((frame.body.message_id.entryId, is_batch, None if head.null_value else value))
+    return found
+
+
+def one(value: bytes | None, **head: Any) -> bytes:
+    """A batch of one."""
+    head |= {"payload_size": len(value or b""), "null_value": value is None or None}
+    text: bytes = SingleMessageMetadata(**head).SerializeToString()
+    return len(text).to_bytes(4) + text + (value or b"")
+
+
+VALUES = [b"a", b"", None]
+
+
+@pytest.mark.parametrize(
+    "version", ["raw", "Pulsar-Go-version-1", "Pulsar-Java-v4", "Pulsar-CPP-v3"]
+)
+def test_what_came_in_a_batch_of_one_goes_out_in_one(tmp_path: Path, version: str) -> None:
+    """And what has no bytes, to a client that would discard it otherwise.
+
+    Kills: messages that Go's client takes for corrupted, and acknowledges.
+    """
+    path = tmp_path / "s"
+    with served(path) as url:
+        with Raw(url) as raw:
+            opened(raw, "empty")
+            number = 0
+            for value in VALUES:
+                head = {"sequence_id": number, "num_messages_in_batch": 1}
+                raw.message("send", one(value), head, producer_id=1, sequence_id=number)
+                number += 1
+            for value in VALUES:
+                head = {"sequence_id": number, "null_value": int(value is None)}
+                raw.message("send", value or b"", head, producer_id=1, sequence_id=number)
+                number += 1
+            sent = [raw.read("send_receipt").message_id.entryId for _ in range(number)]
+        is_known = version.startswith(("Pulsar-Java", "Pulsar-CPP"))
+        forms = [True] * 3 + [False, not is_known, not is_known]
+        for name in ("of the journal", "of files"):
+            with Raw(url, connects=False) as raw:
+                raw.send("connect", client_version=version, protocol_version=19)
+                raw.read("connected")
+                subscribed(raw, "empty", subscription=name.replace(" ", "-"))
+                found = shapes(raw, number)
+                assert found == [*zip(sent, forms, VALUES * 2, strict=True)]
+                for entry, _, _ in found:
+                    acknowledge(raw, 1, entry)
+            with txlog.open(str(path)) as client:
+                client.checkpoint(roll_all=True)
+    assert backlog(path, "empty") == 0
+
+
+def test_the_last_message_is_that_of_its_batch(place: tuple[Path, str]) -> None:
+    """A reader that begins behind it compares the places in the batch, too."""
+    _, url = place
+    with Raw(url) as raw:
+        opened(raw, "last")
+        subscribed(raw, "last")
+        for number, (payload, head, index) in enumerate(
+            [(one(b"a"), {"num_messages_in_batch": 1}, 0), (b"b", {}, -1)]
+        ):
+            head = {"sequence_id": number} | head
+            raw.message("send", payload, head, producer_id=1, sequence_id=number)
+            raw.read("send_receipt")
+            last = raw.ask("getLastMessageId", "getLastMessageIdResponse", consumer_id=1)
+            assert last.last_message_id.entryId == number * STEP
+            assert last.last_message_id.batch_index == index
 
 
 def singles(url: str, topic: str, count: int) -> list[tuple[int, int]]:

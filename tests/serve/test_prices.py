@@ -234,9 +234,11 @@ def test_figures_of_a_topic_look_at_its_own_producers_only(
     seen: dict[str, int] = {}
     stats = topics.stats
 
-    def counted(client: Any, name: TopicName, rates: Any, now_ms: int, publishers: Any) -> Any:
+    def counted(
+        client: Any, name: TopicName, rates: Any, now_ms: int, publishers: Any, subscribers: Any
+    ) -> Any:
         seen[name.full] = len(publishers)
-        return stats(client, name, rates, now_ms, publishers)
+        return stats(client, name, rates, now_ms, publishers, subscribers)
 
     monkeypatch.setattr(broker_stats, "stats", counted)
 

@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"reflect"
 	"strings"
 	"time"
 
@@ -13,7 +14,7 @@ func init() {
 		"send": send, "send_async": sendAsync, "batches": batches, "compression": compression,
 		"chunks": chunks, "metadata": metadata, "delayed": delayed, "deduplication": deduplication,
 		"exclusive_producer": exclusiveProducer, "waiting_producer": waitingProducer,
-		"partitions": partitions,
+		"partitions": partitions, "null_value": nullValue,
 	} {
 		scenarios[name] = scenario
 	}
@@ -113,6 +114,37 @@ func metadata(b *bed) {
 	same(message.ProducerName(), "named")
 	same(message.Topic(), b.topic())
 	check(message.PublishTime().After(at), "it has no time")
+}
+
+// A message of no bytes comes as such, in a batch or not, and ends its key in a table view.
+func nullValue(b *bed) {
+	for _, alone := range []bool{true, false} {
+		topic := b.topic(fmt.Sprint(alone))
+		producer := b.producer(pulsar.ProducerOptions{Topic: topic, DisableBatching: alone})
+		for _, pair := range []string{"a=1", "b=2", "a=", "c=3", "b="} {
+			key, value, _ := strings.Cut(pair, "=")
+			sentMessage(producer, pulsar.ProducerMessage{Key: key, Payload: []byte(value)})
+		}
+		sentMessage(producer, pulsar.ProducerMessage{Key: "c"})
+		sentMessage(producer, pulsar.ProducerMessage{Key: "d", Payload: []byte("4")})
+		producer.Close()
+		consumer := b.subscribe(topic)
+		messages := some(consumer, 7)
+		same(texts(messages), []string{"1", "2", "", "3", "", "", "4"})
+		same(messages[5].Key(), "c")
+		for _, message := range messages {
+			must(consumer.Ack(message))
+		}
+		nothing(consumer)
+		consumer.Close()
+		view, err := b.client.CreateTableView(pulsar.TableViewOptions{
+			Topic: topic, Schema: pulsar.NewStringSchema(nil),
+			SchemaValueType: reflect.TypeOf(new(string)),
+		})
+		must(err)
+		same(view.Keys(), []string{"d"})
+		view.Close()
+	}
 }
 
 func delayed(b *bed) {

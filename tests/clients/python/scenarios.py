@@ -318,6 +318,19 @@ def metadata(bed: Bed) -> None:
 
 
 @scenario
+def null_value(bed: Bed) -> None:
+    consumer = bed.consumer()
+    for in_batch in (True, False):
+        producer = bed.producer(batching_enabled=in_batch)
+        ids = [producer.send(value, partition_key="k") for value in (b"a", b"", b"b")]
+        messages = following(consumer, 3)
+        same([message.data() for message in messages], [b"a", b"", b"b"])
+        same(
+            [message.message_id().entry_id() for message in messages], [it.entry_id() for it in ids]
+        )
+
+
+@scenario
 def delayed(bed: Bed) -> None:
     producer, consumer = bed.producer(), bed.shared()
     at = int(time.time() * 1000) + 2000

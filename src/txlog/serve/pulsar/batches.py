@@ -116,14 +116,16 @@ def decompressed(kind: int, size: int, payload: memoryview, most: int) -> memory
 class Columns:
     """Messages of one SEND, by column.
 
-    is_alone: it is one message that came in no batch, to be delivered at once
-    pairs:    properties of all of them
+    is_alone:  it is one message that came in no batch, to be delivered at once
+    is_single: it is one message that came in no batch
+    pairs:     properties of all of them
     """
 
     __slots__ = (
         "deliver_at",
         "event_times",
         "is_alone",
+        "is_single",
         "keys",
         "pairs",
         "properties",
@@ -138,7 +140,7 @@ class Columns:
         self.event_times: list[int | None] = []
         self.sequences: list[int] = []
         self.deliver_at: int | None = None
-        self.is_alone = False
+        self.is_alone = self.is_single = False
         self.pairs = 0
 
     def add(self, head: Proto, value: bytes, sequence: int) -> None:
@@ -159,19 +161,22 @@ class Columns:
 def rows_of_all(sent: list[Columns], partitions: list[int]) -> pa.RecordBatch:
     """The rows of a SEND, or of many that are one message each; columns nobody gave are left out.
 
-    Of many all but the first have no properties: an empty map of them says that a message is not
-    of the batch of the one before (`ids`).
+    Of many all but the first have no properties. An empty map of properties, instead of none, says
+    that a message came in no batch (`ids`).
     """
     first = sent[0]
+    properties = first.properties
+    if first.is_single:
+        properties = [properties[0] or []]
     if len(sent) == 1:
-        values, keys, properties = first.values, first.keys, first.properties
+        values, keys = first.values, first.keys
         times, sequences, deliver = first.event_times, first.sequences, first.deliver_at
         count = len(values)
         partitions = partitions * count
     else:
         count = len(sent)
         values, keys = [one.values[0] for one in sent], [one.keys[0] for one in sent]
-        properties = [first.properties[0] or [], *([] for _ in range(count - 1))]
+        properties = [properties[0], *([] for _ in range(count - 1))]
         times, sequences = (
             [one.event_times[0] for one in sent],
             [one.sequences[0] for one in sent],
@@ -212,7 +217,7 @@ def rows_of(metadata: Proto, payload: memoryview) -> Columns:
         columns.properties[0] = [*(columns.properties[0] or ()), property_of(metadata)]
     elif not metadata.HasField("num_messages_in_batch"):
         columns.add(metadata, bytes(payload), metadata.sequence_id)
-        columns.is_alone = columns.deliver_at is None
+        columns.is_alone, columns.is_single = columns.deliver_at is None, True
     else:
         _read_batch(columns, metadata.sequence_id, metadata.num_messages_in_batch, payload)
     if max(columns.sequences) > INT64_MAX:  # numbered on from that of the SEND
@@ -326,6 +331,14 @@ class Rows:
         self.indexes = _listed(table, "index")
         self.redelivered = _listed(table, "redelivery_count")
         self.versions = _listed(table, "schema_version")
+
+    def is_batch_of_one(self, at: int) -> bool:
+        """Whether a row that shares its batch with no other came in one all the same.
+
+        One with properties does not show it, and counts as one that came without a batch.
+        """
+        has_none = self.properties is None or self.properties[at] is None
+        return has_none and self.producers[at] is not None
 
     def metadata(self, at: int) -> Proto:
         """The MessageMetadata that begins with one row."""

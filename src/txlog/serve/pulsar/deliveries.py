@@ -60,6 +60,17 @@ class Piece(NamedTuple):
     is_alone: bool
 
 
+def reads_empty(version: str) -> bool:
+    """Whether a client takes a message of no bytes, or of none, that is in no batch.
+
+    Go's discards it as corrupted and acknowledges it, unless it has properties; of a client that is
+    not known to take it we expect the same. In a batch of one every client takes it.
+
+    version: of the client, as it says
+    """
+    return version.startswith(("Pulsar-Java", "Pulsar-CPP"))
+
+
 class Gap(NamedTuple):
     """What a batch lacks at its end: so many rows of a partition, from this entry on.
 
@@ -132,8 +143,13 @@ def _has_key(view: View, ledger: int, entry: int, key: bytes | None) -> bool:
     return any(table.column("key").to_pylist() == [key] for table in tables)
 
 
-def planned(view: View, topic: Topic, table: pa.Table, bytes_max: int) -> list[Delivery]:
-    """What goes out of received rows, in their order."""
+def planned(
+    view: View, topic: Topic, table: pa.Table, bytes_max: int, *, reads_empty: bool
+) -> list[Delivery]:
+    """What goes out of received rows, in their order.
+
+    reads_empty: as of `reads_empty`, of the client that gets them
+    """
     out: list[Delivery] = []
     table = table.filter(table.column("ledger").is_valid())
     if not table.num_rows:
@@ -148,7 +164,7 @@ def planned(view: View, topic: Topic, table: pa.Table, bytes_max: int) -> list[D
             rows = table.filter(pc.equal(table.column("partition"), partition))
         columns = Rows(rows, version)
         for piece in _pieces(view, number_of(topic, partition), columns):
-            out += _delivered(columns, partition, piece, bytes_max)
+            out += _delivered(columns, partition, piece, bytes_max, reads_empty=reads_empty)
     return out
 
 
@@ -242,7 +258,9 @@ def is_within(rows: pa.Table, ranges: Sequence[range]) -> pa.BooleanArray:
     return is_in.take(encoded.indices)
 
 
-def _delivered(rows: Rows, partition: int, piece: Piece, bytes_max: int) -> Iterator[Delivery]:
+def _delivered(
+    rows: Rows, partition: int, piece: Piece, bytes_max: int, *, reads_empty: bool
+) -> Iterator[Delivery]:
     """A piece as what goes out; a batch that would be too large, message for message."""
     span, at, size, row, is_alone = piece
     count = 0
@@ -256,12 +274,29 @@ def _delivered(rows: Rows, partition: int, piece: Piece, bytes_max: int) -> Iter
             yield Delivery(partition, span, at, size, False, count, heads)
             return
     for step in range(size):
-        head, payload = rows.alone(row + step)
-        heads = list(_chunks(head, payload, bytes_max))
-        inner = head.num_messages_in_batch if head.encryption_keys else 0
+        here = row + step
+        is_one = span.size == 1 and not is_batch and rows.is_batch_of_one(here)
+        is_unread = not (reads_empty or rows.values[here] or rows.has_encrypted(here, 1))
+        heads, inner = _heads(rows, here, bytes_max, in_batch=is_one or is_unread)
         # one that is all of its span keeps the id of its receipt, as a message in chunks
         alone = is_alone or size > 1
         yield Delivery(partition, span, at + step, 1, alone, count, heads, inner)
+
+
+def _heads(
+    rows: Rows, row: int, bytes_max: int, *, in_batch: bool
+) -> tuple[list[tuple[bytes, bytes]], int]:
+    """The frames of one row, and how many messages it has if only its client can tell them apart.
+
+    in_batch: as a batch of one, if it is not too large for that
+    """
+    if in_batch:
+        head, payload = rows.batch(row, 1)
+        if len(payload) <= bytes_max:
+            return [(head.SerializeToString(), payload)], 0
+    head, payload = rows.alone(row)
+    inner = head.num_messages_in_batch if head.encryption_keys else 0
+    return list(_chunks(head, payload, bytes_max)), inner
 
 
 def _chunks(head: Proto, payload: bytes, bytes_max: int) -> Iterator[tuple[bytes, bytes]]:

@@ -13,8 +13,8 @@
    producer, which every file keeps. So the ids of a receipt are those that consumers get, from any
    server, at any time, and no id depends on what a server remembers. Messages that were sent
    without a batch may share a frame; those have an empty map of properties instead of none, which
-   a message of a batch never has, so each is told from its neighbours. (Properties are not looked
-   at otherwise: the first of a frame may have some.)
+   a message of a batch never has, so each is told from its neighbours, and from a batch of one.
+   (Properties are not looked at otherwise: the first of a frame may have some.)
 2. Ids are ordered as the messages are. A message that came once with its batch and once without it,
    because another consumer had the rest, has two ids; the later one is the greater.
 3. Every id of this table can be acknowledged, sought and read from, whoever delivered it.
@@ -231,6 +231,15 @@ def last_before(view: View, partition: int, ledger: int, entry: int, steps: int)
         if marker is not None and marker.count:
             return [(ledger, before, before, marker.count, marker.count)]
     return []
+
+
+def is_batch_of_one(view: View, span: Span) -> bool:
+    """Whether a message that is a span by itself came in a batch; as of Rows.is_batch_of_one."""
+    if span.size > 1 or span.inner:
+        return False
+    tables = view.rows([(span.ledger, span.entry, span.entry + 1)], ("producer", "properties"))
+    rows = [row for table in tables for row in table.to_pylist()]
+    return any(row["producer"] is not None and row["properties"] is None for row in rows)
 
 
 def in_txn(ledger: int, entry: int, count: int, index: int) -> Span:

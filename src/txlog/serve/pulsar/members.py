@@ -34,7 +34,7 @@ from txlog.ids import MessageId, TxnId
 from txlog.serve.core.census import Census
 from txlog.serve.pulsar import ids
 from txlog.serve.pulsar.connection import Connection
-from txlog.serve.pulsar.deliveries import Delivery, gaps, is_within, planned
+from txlog.serve.pulsar.deliveries import Delivery, gaps, is_within, planned, reads_empty
 from txlog.serve.pulsar.ids import STEP, Span, wire_id
 from txlog.serve.pulsar.messages import MessageIdData, Proto
 from txlog.serve.pulsar.wire import made, message_frame
@@ -305,7 +305,10 @@ class Member:
             if not table.num_rows:
                 return _nothing, []
         bytes_max = store.settings.max_message_bytes
-        found = store.read(lambda view: planned(view, topic, table, bytes_max), fresh=False)
+        is_read = reads_empty(connection.version)
+        found = store.read(
+            lambda view: planned(view, topic, table, bytes_max, reads_empty=is_read), fresh=False
+        )
         return partial(sync._unread, table), found
 
     def _leased(self, limits: dict[int, int], most: int, is_thorough: bool) -> pa.Table | None:
@@ -691,6 +694,8 @@ def last_id(view: View, topic: Topic, wire: Wire, found: MessageId | None) -> Pr
     inner = ids.inner_count(view, span)
     if inner > 1:
         last.batch_index, last.batch_size = inner - 1, inner
+    elif ids.is_batch_of_one(view, span):
+        last.batch_index, last.batch_size = 0, 1
     return last
 
 
