@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
-from collections.abc import Awaitable, Callable
+import threading
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from txlog.errors import TryAgain
 from txlog.serve.auth.guard import number_of_role
 from txlog.serve.core import acceptor, descriptors, shares
 from txlog.serve.core.limits import RESOURCES, Limits, Pool
+from txlog.serve.http.core import works
 from txlog.serve.pulsar.messages import ERRORS
 from txlog.serve.pulsar.wire import encoded
 
@@ -280,6 +283,33 @@ async def _topics(served: Served) -> None:
     assert "TXL-509" in answers[2]
 
 
+async def _long_calls(served: Served) -> None:
+    hangs = threading.Event()
+
+    def read(*_: object, **__: object) -> Iterator[object]:
+        assert hangs.wait(60)
+        return iter(())
+
+    def look(role: str) -> asyncio.Task[tuple[int, str]]:
+        head = (
+            "GET /admin/v2/persistent/acme/shop/orders/examinemessage HTTP/1.1\nHost: localhost\n"
+        )
+        shown = f"Authorization: Bearer {token(role)['auth_data'].decode()}\nConnection: close\n\n"
+        return asyncio.create_task(served.request(head + shown))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(works, "PLACES", 2)
+        patch.setattr("txlog.api.client.Client.read", read)
+        hogs = [look("hog") for _ in range(2)]
+        [refused], _ = await asyncio.wait(hogs, return_when=asyncio.FIRST_COMPLETED)
+        assert refused.result()[0] == 429
+        assert "long consume calls of hog" in refused.result()[1]
+        other = look("other")
+        hangs.set()
+        assert (await other)[0] == 404  # there is no message
+        await asyncio.gather(*hogs)
+
+
 EXCEED: dict[str, Exceed] = {
     "connections": _connections,
     "connecting": _connecting,
@@ -288,6 +318,7 @@ EXCEED: dict[str, Exceed] = {
     "open transactions": _transactions,
     "transaction keys": _keys,
     "topics": _topics,
+    "long calls": _long_calls,
 }
 
 

@@ -109,6 +109,7 @@ RESOURCES: Final = (
     Resource("open transactions", "`txn_active_max` of the store", "role", "509"),
     Resource("transaction keys", "100,000", "role", "509"),
     Resource("topics", "100,000", "all roles together: seven eighths", "509, HTTP 429"),
+    Resource("long calls", "8 of each kind", "role, or address without one", "HTTP 429"),
 )
 # name of a unit -> (smallest, largest)
 _BOUNDS: Final[dict[str, tuple[int, int]]] = {
