@@ -110,8 +110,7 @@ def test_a_local_timestamp_is_the_same_by_every_door(
 
 
 def test_a_local_timestamp_is_the_same_without_spark(client: Client) -> None:
-    records = [message.decode() or {} for message in client.reader("t")]
-    assert [tuple(record.values()) for record in records] == ROWS
+    assert [tuple((one.decode() or {}).values()) for one in client.reader("t")] == ROWS
     with Query(client, "SELECT record.at, record.fine FROM t ORDER BY ledger, entry") as query:
         table = query.rows().read_all()
     assert table.schema.field("at").type.tz is None

@@ -162,7 +162,7 @@ def import_files(
 
 @contextmanager
 def _made(client: Client, source: Files, topic: TopicName) -> Iterator[Files]:
-    with created(client, [topic.full]):
+    with created(client._store, [topic.full]):
         yield source
 
 

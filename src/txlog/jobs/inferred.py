@@ -46,7 +46,7 @@ def typed(
     except TopicNotFound:
         if not create:
             raise
-        with nullcontext() if dry_run else created(client, [topic.full], schema):
+        with nullcontext() if dry_run else created(client._store, [topic.full], schema):
             yield rows
         return
     if found and found[-1]["fingerprint"] != schema.fingerprint:

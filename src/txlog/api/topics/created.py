@@ -9,18 +9,19 @@ from typing import TYPE_CHECKING
 from txlog.clock import Instant
 from txlog.engine.decide.draft import Decision
 from txlog.engine.decide.topics import deletion
+from txlog.engine.decide.topics.create import create_topic
 from txlog.engine.plan.lookup import topic as find_topic
+from txlog.engine.store.store import Store
 from txlog.engine.view.view import View
 from txlog.errors import TxlogError
 from txlog.ids import TopicName
 
 if TYPE_CHECKING:
-    from txlog.api.client import Client
     from txlog.schemas.schema import Schema
 
 
 @contextmanager
-def created(client: Client, topics: Sequence[str], schema: Schema | None = None) -> Iterator[None]:
+def created(store: Store, topics: Sequence[str], schema: Schema | None = None) -> Iterator[None]:
     """Make topics that are missing, with one partition; if the block raises, delete those it made.
 
     A topic stays if anything was stored in it, or if somebody has a subscription, an open
@@ -29,24 +30,29 @@ def created(client: Client, topics: Sequence[str], schema: Schema | None = None)
     """
     numbers: list[int] = []
     try:
-        for name in topics:
-            if client.create_topic(name, 1, if_not_exists=True, schema=schema):
-                numbers.append(_number_of(client, TopicName.parse(name)))
+        for name in map(TopicName.parse, topics):
+            if _create(store, name, schema):
+                numbers.append(_number_of(store, name))
         yield
-    except BaseException:
+    except BaseException:  # Ctrl-C too leaves nothing behind
         for number in numbers:
             with suppress(TxlogError):  # the first error is the cause
-                _delete_unused(client, number)
+                _delete_unused(store, number)
         raise
 
 
-def _number_of(client: Client, name: TopicName) -> int:
-    return client._store.read(lambda view: find_topic(view, name).number)
+def _create(store: Store, name: TopicName, schema: Schema | None) -> bool:
+    def decide(view: View, now: Instant) -> Decision:
+        return create_topic(view, store.settings, now, name, 1, if_not_exists=True, schema=schema)
+
+    return bool(store.write(decide))
 
 
-def _delete_unused(client: Client, number: int) -> None:
-    store = client._store
+def _number_of(store: Store, name: TopicName) -> int:
+    return store.read(lambda view: find_topic(view, name).number)
 
+
+def _delete_unused(store: Store, number: int) -> None:
     def decide(view: View, now: Instant) -> Decision:
         return deletion.delete_unused(view, store.settings, now, number)
 

@@ -11,11 +11,14 @@ import io
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, BinaryIO, Final, cast
+from typing import TYPE_CHECKING, BinaryIO, Final, cast
 
 from txlog.errors import BadRecord, SqlError
 from txlog.jobs.sources.loads import BASE64, Files, encoded, unpacked
 from txlog.text.grammar import json_failure
+
+if TYPE_CHECKING:
+    from _typeshed import WriteableBuffer
 
 _FIELD_BYTES_MAX: Final = 1 << 24  # as DuckDB is told: a line
 # Where the unhelpful part of a message begins: our statements, options, lines of the file.
@@ -125,7 +128,7 @@ class _Unpacked(io.RawIOBase):
     def readable(self) -> bool:
         return True
 
-    def readinto(self, buffer: Any) -> int:
+    def readinto(self, buffer: WriteableBuffer) -> int:
         if not self._left:
             self._left = memoryview(next(self._blocks, b""))
         wanted = memoryview(buffer)

@@ -69,7 +69,7 @@ class PidFile:
         raises: as begin: another server was faster; OSError
         """
         temporary = f"{self._path}.{os.getpid()}.{id(self):x}.tmp"
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         ours = os.open(temporary, flags, 0o644)
         try:
             fcntl.flock(ours, fcntl.LOCK_EX)
@@ -85,7 +85,7 @@ class PidFile:
                 except FileExistsError:
                     self.begin()
             self._descriptor = ours
-        except BaseException:
+        except BaseException:  # nobody else can close it
             os.close(ours)
             raise
         finally:
@@ -105,8 +105,7 @@ class PidFile:
             self._descriptor = -1
 
     def _says(self) -> int:
-        with open(self._path, "rb") as file:
-            text = file.read(32).strip()
+        text = os.pread(self._descriptor, 32, 0).strip()
         return int(text) if text.isdigit() else -1
 
     def _is_at_path(self, descriptor: int) -> bool:
