@@ -18,6 +18,7 @@ from txlog.errors import InvalidMessage
 from txlog.ids import TopicName
 from txlog.serve.core.budget import MemoryBudget
 from txlog.serve.http.admin import broker_stats, topics
+from txlog.serve.http.data import rest
 from txlog.serve.pulsar import batches, ids, members
 from txlog.serve.pulsar.batches import MESSAGES_MAX, PAIRS_MAX, is_large, rows_of
 from txlog.serve.pulsar.connection import TURN, Connection
@@ -225,6 +226,20 @@ def test_a_look_at_the_whole_store_keeps_no_client_waiting(
         serving(tmp_path, program)
     finally:
         goes_on.set()
+
+
+def test_a_request_stores_a_bounded_number_of_messages(tmp_path: Path) -> None:
+    """Kills: 900 KB of JSON that are 300,000 messages, for which everybody waits."""
+
+    async def program(served: Served) -> None:
+        for count, status in ((rest.MESSAGES_MAX + 1, 412), (2, 200)):
+            body = b'{"messages":[' + b",".join([b"{}"] * count) + b"]}"
+            head = "POST /topics/persistent/public/default/priced HTTP/1.1\nHost: 127.0.0.1\n"
+            length = f"Content-Length: {len(body)}\nConnection: close\n\n"
+            found, text = await served.request(head + length, body)
+            assert found == status, text
+
+    serving(tmp_path, program)
 
 
 def test_figures_of_a_topic_look_at_its_own_producers_only(

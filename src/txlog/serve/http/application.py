@@ -142,6 +142,8 @@ def route_of(endpoint: Endpoint, serving: Serving) -> Route:
         act = partial(endpoint.act, **given)
 
         async def read() -> Response:
+            if endpoint.operation == PRODUCE and endpoint.takes("body"):
+                return answered(await serving.store(act))
             if endpoint.is_slow:
                 return answered(await serving.work(request, endpoint.operation, act))
             return answered(await serving.client.run(act))

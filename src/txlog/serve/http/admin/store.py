@@ -13,6 +13,7 @@ from typing import Final
 
 import txlog
 from txlog.api.client import Client
+from txlog.engine.view.view import View
 from txlog.errors import NotFound, StillInUse, SubscriptionNotFound
 from txlog.ids import NAMESPACE_DEFAULT, TENANT_DEFAULT, TopicName, check_name
 from txlog.serve.http.core.declared import ADMIN, CONSUME, LOOK, Declared
@@ -25,7 +26,23 @@ endpoint = Declared()
 
 def names(client: Client) -> list[TopicName]:
     """The topics of the store, by name."""
-    return [TopicName.parse(row["topic"]) for row in client.topics()]
+    return [*_partitions(client)]
+
+
+def _partitions(client: Client) -> dict[TopicName, int]:
+    """The topics of the store by name, and how many partitions each has.
+
+    Only the catalog is looked at: the figures of `client.topics` take ten times as long.
+    """
+
+    def look(view: View) -> list[tuple[str, int]]:
+        return sorted((one.name, one.partitions) for one in view.catalog.topics.values())
+
+    out = {}
+    for full_name, count in client._store.read(look):
+        tenant, namespace, name = full_name.split("/")
+        out[TopicName(tenant, namespace, name)] = count
+    return out
 
 
 def full(name: TopicName) -> str:
@@ -223,10 +240,9 @@ def _within(client: Client, namespace: str) -> list[TopicName]:
 def topics(client: Client, namespace: str) -> list[str]:
     """The topics of a namespace; of a partitioned one its partitions."""
     found: list[str] = []
-    for row in client.topics():
-        name = TopicName.parse(row["topic"])
+    for name, count in _partitions(client).items():
         if f"{name.tenant}/{name.namespace}" == namespace:
-            found += topics_of(name, row["partitions"])
+            found += topics_of(name, count)
     return found
 
 
@@ -247,8 +263,8 @@ def not_persistent(client: Client, namespace: str) -> list[str]:
 @endpoint("GET", "/admin/v2/persistent/{tenant}/{namespace}/partitioned", LOOK)
 def partitioned(client: Client, namespace: str) -> list[str]:
     """The topics of a namespace that have several partitions."""
-    some = {row["topic"] for row in client.topics() if row["partitions"] > 1}
-    return [full(name) for name in _within(client, namespace) if name.short in some]
+    count = _partitions(client)
+    return [full(name) for name in _within(client, namespace) if count.get(name, 1) > 1]
 
 
 @endpoint("GET", f"{NAMESPACE}/bundles", LOOK)

@@ -51,6 +51,7 @@ class Right(NamedTuple):
     left_ms: int | None
 
 
+STORING_MAX: Final = 4  # requests whose messages the server stores at a time
 READING_MAX: Final = 4  # clients for which the server reads at a time
 Gate = Callable[[HTTPConnection, Action], Awaitable[Right | None]]
 
@@ -119,6 +120,12 @@ class Serving:
     figures: Figures | None = None
     works: Works = field(default_factory=Works)
     _reading: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(READING_MAX))
+    _storing: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(STORING_MAX))
+
+    async def store(self, act: Callable[[Store], T]) -> T:
+        """Run a call that stores many messages, beside the calls of others; a few at a time."""
+        async with self._storing:
+            return await self.client.run(act, blocking=True)
 
     async def work(self, connection: HTTPConnection, kind: str, act: Callable[[Store], T]) -> T:
         """Run a call that may take long; kind: the operation. Raises TryAgain: too many."""

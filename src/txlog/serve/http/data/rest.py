@@ -18,6 +18,7 @@ from txlog.serve.http.data.messages import as_json, number_in, value_of
 
 TOPICS: Final = "/topics/persistent/{tenant}/{namespace}/{topic}"
 LIMIT_MAX: Final = 10_000
+MESSAGES_MAX: Final = 10_000  # of a request: they are stored at once, and others wait meanwhile
 MESSAGE_BYTES: Final = 256  # what a message costs beside its value
 ANSWER_BYTES: Final = 8 << 20  # of messages; the message that passes it is the last one
 endpoint = Declared()
@@ -34,6 +35,13 @@ def produce(client: Client, topic: TopicName, body: object) -> dict[str, object]
     rows = given.get("messages")
     if not isinstance(rows, list) or not rows:
         raise InvalidArgument('the body has to be {"messages": [{"payload": "..."}]}')
+    if len(rows) > MESSAGES_MAX:
+        raise LimitExceeded(
+            f"a request with {len(rows)} messages, the most is {MESSAGES_MAX}",
+            setting="messages",
+            limit=MESSAGES_MAX,
+            value=len(rows),
+        )
     name = given.get("producerName")
     options = [_options(members(row)) for row in rows]
     producer = client.producer(str(topic), name)
