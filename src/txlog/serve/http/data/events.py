@@ -19,6 +19,7 @@ from txlog.api.reading.message import Message
 from txlog.errors import InvalidArgument, TxlogError
 from txlog.ids import MessageId
 from txlog.ranges import Bound
+from txlog.serve.core.budget import Hold
 from txlog.serve.http.core.answers import dumped, error_of
 from txlog.serve.http.core.declared import CONSUME
 from txlog.serve.http.core.gate import Serving
@@ -65,15 +66,19 @@ async def tail(serving: Serving, request: Request) -> Response:
         for hold, reader in zip(holds, readers.values(), strict=True)
     ]
     return StreamingResponse(
-        serving.until_ended(request, _events(tails, seen, stack)),
+        serving.until_ended(request, _events(tails, seen, stack, serving.hold(request))),
         media_type=EVENT_STREAM,
         headers=headers,
     )
 
 
 async def _events(
-    tails: list[AsyncGenerator[Message, None]], seen: dict[int, MessageId], stack: AsyncExitStack
+    tails: list[AsyncGenerator[Message, None]],
+    seen: dict[int, MessageId],
+    stack: AsyncExitStack,
+    hold: Hold,
 ) -> AsyncGenerator[bytes, None]:
+    """Events of some tails; the hold has the one that the client takes."""
     queue: asyncio.Queue[Message | TxlogError] = asyncio.Queue(1)
 
     async def follow(tail: AsyncGenerator[Message, None]) -> None:
@@ -99,11 +104,15 @@ async def _events(
                 return
             if one.message_id is not None:
                 seen[one.partition] = one.message_id
-            yield event(dumped(as_json(one)), id=_text(seen))
+            data = event(dumped(as_json(one)), id=_text(seen))
+            hold.take(len(data))
+            yield data
+            hold.close()
     finally:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        hold.close()
         await stack.aclose()
 
 
