@@ -501,7 +501,7 @@ class Store:
                     self._withdraw(calls)
             if self.upkeep is not None and self.length >= 1:
                 self.upkeep.look(self)
-        except BaseException as error:
+        except BaseException as error:  # what a handler raises, too
             if in_doubt(calls):
                 if isinstance(error, TxlogError):
                     raise interrupted(error) from error
