@@ -12,6 +12,7 @@ import pytest
 import txlog
 from tests.serve.served import Raw, served
 from tests.serve.test_deliveries import filled, messages, subscribed
+from txlog.serve.pulsar import wire
 from txlog.serve.pulsar.ids import LATEST, STEP
 from txlog.serve.pulsar.messages import MessageIdData
 
@@ -26,9 +27,18 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, str]
         yield path, url
 
 
+def came(raw: Raw, name: str) -> Any:
+    """The next command, but for those that say whose turn it is."""
+    while (frame := raw.frame()).kind == wire.BY_FIELD["active_consumer_change"]:
+        pass
+    assert frame.kind == wire.BY_FIELD[name], frame
+    return frame.body
+
+
 def positions(raw: Raw) -> tuple[Position, Position]:
     """(up to where all is done, the last message), as clients compare them."""
-    found = raw.ask("getLastMessageId", "getLastMessageIdResponse", consumer_id=1)
+    raw.send("getLastMessageId", request_id=7, consumer_id=1)
+    found = came(raw, "getLastMessageIdResponse")
     return tuple(
         tuple(part - (1 << 64) if part > LATEST else part for part in (one.ledgerId, one.entryId))
         for one in (found.consumer_mark_delete_position, found.last_message_id)
@@ -38,8 +48,8 @@ def positions(raw: Raw) -> tuple[Position, Position]:
 def moved(raw: Raw, topic: str, durable: bool, **to: Any) -> bool:
     """Seek and come again, as a client does; returns whether there is more."""
     raw.send("seek", consumer_id=1, request_id=9, **to)
-    raw.read("close_consumer")
-    raw.read("success")
+    came(raw, "close_consumer")
+    came(raw, "success")
     subscribed(raw, topic, durable=durable)
     done, last = positions(raw)
     return done < last
