@@ -63,7 +63,7 @@ def typed(
     client.topic(topic.full).schemas.add(schema)
     try:
         yield rows
-    except BaseException:
+    except BaseException:  # an interrupt, too: the schema is of rows that are not stored
         with suppress(TxlogError):  # the first error is the cause
             if client.describe_topic(topic.full)["messages"] == before:
                 client.topic(topic.full).schemas.delete()

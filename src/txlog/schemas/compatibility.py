@@ -76,14 +76,14 @@ def _check_avro(old: Type, new: Type, path: str) -> None:
     """Raise Unreadable where readers by Avro's rules fail, though `resolution` has an answer.
 
     A field that is new needs a default, even if it may be null. Records, enums and fixed need the
-    same name, without namespace, or an alias. An enum is no string.
+    same name, without namespace, or an alias, but for the outermost record: clients of Java name
+    it after a class, and Pulsar lets another class follow. An enum is no string.
     """
-    if new.kind in _NAMED and new.kind == old.kind:
+    if path and new.kind in _NAMED and new.kind == old.kind:
         names = {_short(new.name), *map(_short, new.aliases)}
         if _short(old.name) not in names:
-            what = path or "the record"
             raise Unreadable(
-                f"{what} was {new.kind} {_short(old.name)}, which Avro does not read as"
+                f"{path} was {new.kind} {_short(old.name)}, which Avro does not read as"
                 f" {_short(new.name)}: name it the same, or give it an alias"
             )
     if old.kind == "enum" and new.kind == "string":

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -62,7 +63,7 @@ def run(call: Call, request: Request) -> None:
     blocks.check_files(request.files)
     client = call.client(write=True, durability=request.durability)
     made = [one for one in (request.topic, request.dead_letter_topic) if one is not None]
-    with created(client._store, made if request.create else []):
+    with created(client._store, made) if request.create else nullcontext():
         _run(call, request, client)
 
 

@@ -17,6 +17,7 @@ Before it touches the store a handler asks `connection.may(action, topic)`, whic
 Contents:
 
     batches      messages of a SEND as rows of Arrow, and rows as what a consumer is sent
+    chunks       the chunks of one message that have come so far
     commands     which function answers which command
     connection   one client: its frames, its answers, its end
     consumers    SUBSCRIBE, FLOW, ACK, SEEK and the like

@@ -42,8 +42,8 @@ from txlog.serve.pulsar.wire import ROOM_BYTES, Frame, Frames, encoded, parsed, 
 
 if TYPE_CHECKING:
     from txlog.serve.core.budget import Hold
+    from txlog.serve.pulsar.chunks import Chunks
     from txlog.serve.pulsar.groups import Groups
-    from txlog.serve.pulsar.producers import Chunks
 
 # Read at once from one that sends much, and from others: it is not counted before it is here.
 AHEAD_BYTES: Final = 1 << 18

@@ -9,7 +9,7 @@ A number is 0 to 2^63 - 1, and within its type, unless EXCEPTIONS says otherwise
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -111,7 +111,7 @@ def _judge(field: FieldDescriptor) -> Check | None:
         return None  # bits: as many as are needed are read (ids.unacked)
     one = _one(field)
 
-    def check_all(values: Any) -> None:
+    def check_all(values: Sequence[Any]) -> None:
         if len(values) > most:
             raise LimitExceeded(
                 f"{name} has {len(values)} items, the most is {most}",
