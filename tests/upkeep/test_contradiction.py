@@ -21,7 +21,7 @@ from tests.crash.world import open_client, read_messages
 from tests.engine_kit import Bench, read, send, values
 from txlog.answers.integrity import repair_disk, verify_disk
 from txlog.clock import ManualClock
-from txlog.engine.model.ops import Appended, BufferAppended, Op, encode_ops
+from txlog.engine.model.ops import Appended, BufferAppended, Op, SequencesStored, encode_ops
 from txlog.engine.model.schema import encode_rows, frame_schema
 from txlog.engine.storage.disk.memory import Killed, MemoryDisk
 from txlog.engine.storage.disk.posix import PosixDisk
@@ -122,6 +122,55 @@ def test_what_its_producer_repeated_is_not_stored_twice(tmp_path: Path) -> None:
     bench, _ = store(tmp_path, app(2, b"x", **once), app(2, b"x", **once), app(3, b"y"))
     assert repaired(bench)["messages_lost"] == 0
     assert values(bench.another()) == [b"a", b"b", b"x", b"y"]
+    bench.close()
+
+
+def with_numbers(
+    entry: int, runs: list[int], *rows: bytes, row: int = -1
+) -> tuple[list[Op], list[bytes]]:
+    """Messages of producer p, and the op that says which sequences they store."""
+    ops, given = app(entry, *rows, producer="p")
+    return [*ops, SequencesStored(1, "p", runs, row)], given
+
+
+def test_numbers_in_gaps_that_were_repeated_are_not_stored_twice(tmp_path: Path) -> None:
+    """The op behind the messages says their numbers: 3 and 7 are stored, 4 is left out."""
+    frame = with_numbers(2, [3, 3, 7, 7], b"x", b"y")
+    bench, _ = store(tmp_path, frame, frame, app(4, b"z"))
+    assert repaired(bench)["messages_lost"] == 0
+    assert values(bench.another()) == [b"a", b"b", b"x", b"y", b"z"]
+    producer = bench.another().producer("t", name="p")
+    assert producer.send(b"x", sequence_id=3).duplicate
+    assert not producer.send(b"new", sequence_id=4).duplicate
+    bench.close()
+
+
+@pytest.mark.parametrize("number", [3, 9])
+def test_numbers_of_moved_messages_stay_stored(tmp_path: Path, number: int) -> None:
+    """A number in a gap of later ones was not repeated: the message is moved, with its number."""
+    first = app(2, b"x", producer="p", last_sequence=0)
+    gone = with_numbers(3, [number, number], b"y")
+    later = with_numbers(3, [7, 7], b"z")
+    bench, _ = store(tmp_path, first, gone, later)
+    assert repaired(bench)["messages_lost"] == 0
+    assert values(bench.another()) == [b"a", b"b", b"x", b"z", b"y"]
+    producer = bench.another().producer("t", name="p")
+    again = producer.send(b"y", sequence_id=number)
+    assert again.duplicate
+    assert str(again.message_id) == ("1:4" if number == 9 else "None")
+    assert not producer.send(b"4", sequence_id=4).duplicate
+    bench.close()
+
+
+def test_a_number_below_a_later_one_is_moved(tmp_path: Path) -> None:
+    """1 follows 0, and 7 was stored without knowing of it: 1 is in the gap, not repeated."""
+    first = app(2, b"x", producer="p", last_sequence=0)
+    gone = app(3, b"y", producer="p", last_sequence=1)
+    bench, _ = store(tmp_path, first, gone, with_numbers(3, [7, 7], b"z"))
+    assert repaired(bench)["messages_lost"] == 0
+    assert values(bench.another()) == [b"a", b"b", b"x", b"z", b"y"]
+    producer = bench.another().producer("t", name="p")
+    assert [producer.send(b"?", sequence_id=n).duplicate for n in (1, 2, 7)] == [True, False, True]
     bench.close()
 
 

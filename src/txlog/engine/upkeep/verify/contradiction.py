@@ -20,11 +20,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from typing import Any, Final
 
 import msgspec
 
-from txlog.engine.folds.topic import Topic
+from txlog.engine.folds.topic import LastSent, Topic
+from txlog.engine.model import sequences
 from txlog.engine.model.ops import (
     Adopted,
     Appended,
@@ -32,6 +34,7 @@ from txlog.engine.model.ops import (
     ChunksAppended,
     LossAccepted,
     Op,
+    SequencesStored,
     SubscriptionDeleted,
     TopicDeleted,
     decode_ops,
@@ -79,7 +82,7 @@ class Reconciled:
 
     frames: list[Frame]
     removed: list[int] = field(default_factory=list)
-    moved: list[tuple[RawFrame, Appended]] = field(default_factory=list)
+    moved: list[tuple[RawFrame, Op]] = field(default_factory=list)
     lost: dict[int, int] = field(default_factory=dict)
     told: list[tuple[int, str]] = field(default_factory=list)
 
@@ -220,17 +223,20 @@ def _concerns(ops: Sequence[Op], key: Component) -> bool:
 def _keep(states: States, out: Reconciled, raw: RawFrame, ops: Sequence[Op]) -> None:
     """Append the plain messages of a removed frame after the others, if they can follow."""
     lost, said = 0, []
-    for op in ops:
-        if isinstance(op, Appended) and _is_repeated(states, op):
-            said.append(f"{_count(op.rows)}, which the producer has repeated since")
-        elif isinstance(op, Appended):
-            moved = _moved(states, raw, op)
+    for op, behind in zip_longest(ops, ops[1:]):
+        if isinstance(op, Appended):
+            numbers = _numbers(op, behind)
+            fresh = sequences.fresh(_sent(states, op), numbers) if numbers else []
+            if numbers and not fresh:
+                said.append(f"{_count(op.rows)}, which the producer has repeated since")
+                continue
+            moved = _moved(states, raw, op, behind, fresh)
             if moved is None:
                 lost += op.rows
                 said.append(f"{_count(op.rows)} that cannot follow the others")
                 continue
-            out.moved.append((raw, moved))
-            said.append(f"{_count(op.rows)} under new ids: {_span(moved)} for {_span(op)}")
+            out.moved += [(raw, one) for one in moved]
+            said.append(f"{_count(op.rows)} under new ids: {_span(moved[0])} for {_span(op)}")
         elif isinstance(op, BufferAppended):
             lost += op.rows
             said.append(f"{_count(op.rows)} of transaction {op.coordinator}:{op.sequence}")
@@ -245,8 +251,25 @@ def _keep(states: States, out: Reconciled, raw: RawFrame, ops: Sequence[Op]) -> 
     out.told.append((raw.lsn, "; ".join(said) or "no messages"))
 
 
-def _moved(states: States, raw: RawFrame, op: Appended) -> Appended | None:
-    """The op moved to the current end of its partition; None: it cannot be."""
+def _numbers(op: Appended, behind: Op | None) -> list[int]:
+    """The sequences that plain messages stored, as runs; empty: none.
+
+    behind: the op behind it, which says them unless each follows the one before
+    """
+    if isinstance(behind, SequencesStored):
+        return behind.runs
+    if op.producer is None or op.last_sequence < 0:
+        return []
+    return [max(0, op.last_sequence - op.rows + 1), op.last_sequence]
+
+
+def _moved(
+    states: States, raw: RawFrame, op: Appended, behind: Op | None, fresh: list[int]
+) -> tuple[Appended, *tuple[Op, ...]] | None:
+    """The op moved to the current end of its partition; None: it cannot be.
+
+    fresh: those of its sequences that are not stored, which an op behind it says if it has to
+    """
     topic = states.topic(op.partition)
     if topic is None or not topic.ledgers:
         return None  # deleted since
@@ -254,14 +277,20 @@ def _moved(states: States, raw: RawFrame, op: Appended) -> Appended | None:
     if end.sealed:
         return None
     moved = msgspec.structs.replace(op, ledger=end.ledger, first_entry=end.entries)
-    return None if states.apply(raw, [moved]) is not None else moved
+    out: tuple[Appended, *tuple[Op, ...]] = (moved,)
+    is_next = op.last_sequence >= 0 and sequences.is_next(_sent(states, op), fresh)
+    if fresh and not is_next:
+        assert op.producer is not None
+        row = behind.row if isinstance(behind, SequencesStored) else op.last_sequence
+        noted = SequencesStored(op.partition, op.producer, fresh, row)
+        out = (msgspec.structs.replace(moved, last_sequence=-1), noted)
+    return None if states.apply(raw, out) is not None else out
 
 
-def _is_repeated(states: States, op: Appended) -> bool:
-    """True when the sequence of the messages, or a later one of their producer, is stored."""
+def _sent(states: States, op: Appended) -> LastSent | None:
+    """What the producer of messages has stored in their partition; None: nothing."""
     topic = states.topic(op.partition)
-    known = None if topic is None or op.producer is None else topic.producers.get(op.producer)
-    return known is not None and 0 <= op.last_sequence <= known.sequence
+    return None if topic is None or op.producer is None else topic.producers.get(op.producer)
 
 
 def _span(op: Appended) -> str:
