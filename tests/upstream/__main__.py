@@ -12,13 +12,13 @@ import argparse
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 
 from tests.upstream import crew, verdicts
 from tests.upstream.suite import Suite, Unavailable
 from tests.upstream.suites import CLIENTS, suite_of
-from tests.upstream.verdicts import DIFFERS, PASSES, UNSTEADY, Outcome, Verdict
+from tests.upstream.verdicts import DIFFERS, KINDS, PASSES, UNSTEADY, Outcome, Verdict
 
 # Of a run of parts, in all; the test that is running when it ends has its limit.
 MINUTES = 5.0
@@ -28,19 +28,13 @@ LIMIT_SECONDS = 60.0
 def main() -> int:
     """Run what was asked for; 0 if all verdicts hold."""
     options = _options()
-    limit_min = options.minutes or (600.0 if options.all else MINUTES)
+    is_part = not (options.all or options.test or options.verdict)
+    limit_min = options.minutes or (MINUTES if is_part else 600.0)
     ends_at = time.monotonic() + limit_min * 60
-    clients = options.client or list(CLIENTS)
+    suites = [*_prepared(options.client or CLIENTS, options.sources)]
     failed, ran = [], 0
-    for number, client in enumerate(clients):
-        suite = suite_of(client, options.sources)
-        try:
-            crew.check()
-            suite.prepare()
-        except Unavailable as error:
-            print(f"{client}: skipped, {error}")
-            continue
-        left_s = (ends_at - time.monotonic()) / (len(clients) - number)
+    for number, suite in enumerate(suites):
+        left_s = (ends_at - time.monotonic()) / (len(suites) - number)
         count, lines = _run(suite, options, time.monotonic() + left_s)
         ran += count
         failed += lines
@@ -48,8 +42,21 @@ def main() -> int:
         print(f"FAILED {line}")
     if failed and not options.update:
         print("to accept: python -m tests.upstream --client CLIENT --test NAME --update")
-    print(f"{ran - len(failed)} passed, {len(failed)} failed")
+    print(f"{max(0, ran - len(failed))} passed, {len(failed)} failed")
     return 1 if failed else 0
+
+
+def _prepared(clients: Iterable[str], sources: str | None) -> Iterator[Suite]:
+    """The suites that can be had here; says of the others why not."""
+    for client in clients:
+        suite = suite_of(client, sources)
+        try:
+            crew.check()
+            suite.prepare()
+        except Unavailable as error:
+            print(f"{client}: skipped, {error}")
+        else:
+            yield suite
 
 
 def _options() -> argparse.Namespace:
@@ -60,6 +67,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--all", action="store_true", help="all tests, also those that take long")
     parser.add_argument("--part", metavar="N/M", help="this part of all, in place of today's")
     parser.add_argument("--test", action="append", metavar="NAME", help="this test or group alone")
+    parser.add_argument("--verdict", choices=KINDS, help="tests with this verdict alone")
     parser.add_argument("--update", action="store_true", help="write the verdicts anew")
     parser.add_argument("--sources", metavar="PATH", help="a checkout of the Python client")
     parser.add_argument("--workers", type=int, default=2, metavar="N")
@@ -94,15 +102,17 @@ def _chosen(
     groups: dict[str, list[str]] = {}
     for test in sorted(suite.tests()):
         groups.setdefault(suite.group(test), []).append(test)
+    if options.verdict:
+        kept = {test for test, verdict in known.items() if verdict.kind == options.verdict}
+        groups = {name: [test for test in group if test in kept] for name, group in groups.items()}
     if options.test:
         wanted = {*options.test}
-        chosen = [
-            [test for test in group if wanted & {test, suite.group(test)}]
-            for group in groups.values()
-        ]
-        return [group for group in chosen if group]
-    if options.all:
-        return [*groups.values()]
+        groups = {
+            name: [test for test in group if wanted & {name, test}]
+            for name, group in groups.items()
+        }
+    if options.all or options.test or options.verdict:
+        return [group for group in groups.values() if group]
     number, parts = _part(options.part, suite.parts)
     print(f"{suite.name}: part {number} of {parts}")
     slow = {test.partition("#")[0] for test, verdict in known.items() if verdict.is_slow}

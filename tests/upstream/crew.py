@@ -51,14 +51,16 @@ def run(
     outcomes: list[Outcome] = []
 
     def work() -> None:
-        with _started(command) as process:
-            for group in _taken(waiting, ends_at):
-                for outcome in _given(process, group):
-                    outcomes.append(outcome)
-                    report(outcome)
+        process = _started(command)
+        for group in _taken(waiting, ends_at):
+            for outcome in _given(process, group):
+                outcomes.append(outcome)
+                report(outcome)
+            if process.poll() is not None:
+                process = _started(command)
+        with process:
             assert process.stdin is not None
             process.stdin.close()
-            process.wait()
 
     threads = [Thread(target=work) for _ in range(max(1, min(workers, len(groups))))]
     for thread in threads:
@@ -93,9 +95,15 @@ def _taken(waiting: SimpleQueue[Sequence[str]], ends_at: float) -> Iterator[Sequ
 def _given(process: subprocess.Popen[str], group: Sequence[str]) -> Iterator[Outcome]:
     assert process.stdin is not None and process.stdout is not None
     print(json.dumps(group), file=process.stdin, flush=True)
+    left = list(group)
     for line in process.stdout:
         said = json.loads(line)
         if said == "done":
             return
-        yield Outcome(**said)
-    raise AssertionError(f"a worker ended at {group}")
+        outcome = Outcome(**said)
+        if outcome.test in left:
+            left.remove(outcome.test)
+        yield outcome
+    process.wait()
+    for test in left:
+        yield Outcome(test, False, 0.0, "its worker ended, see stderr")

@@ -29,6 +29,8 @@ PACKAGE = "pulsar"
 FOLDER = BUILD / "go"
 # These log in: their server has rules. The others log in nowhere, so theirs has none.
 WITH_RULES = re.compile("Auth|Token")
+# The largest message, as upstream configures its broker.
+SETTINGS = {"max_message_bytes": 1 << 20}
 RULES = """
 superusers = ["localhost", "superUser", "admin"]
 [tokens]
@@ -99,14 +101,14 @@ class Go(Suite):
     def run(self, tests: Sequence[str], launcher: int, limit_s: float) -> Iterator[Outcome]:
         """Run each with servers of its own."""
         for test in tests:
-            with Servers(launcher, self._options(test)):
+            with Servers(launcher, self._options(test), SETTINGS):
                 yield self._tried(test, limit_s)
 
     def _options(self, test: str) -> list[list[str]]:
         certificates = self._module / "integration-tests" / "certs"
-        plain = ["--pulsar", "127.0.0.1:6650", "--http", "127.0.0.1:8080"]
+        plain = ["--pulsar", "localhost:6650", "--http", "localhost:8080"]
         tls = [
-            *("--pulsar", "127.0.0.1:6651", "--http", "127.0.0.1:8443"),
+            *("--pulsar", "localhost:6651", "--http", "localhost:8443"),
             *("--tls-cert", str(certificates / "broker-cert.pem")),
             *("--tls-key", str(certificates / "broker-key.pem")),
         ]

@@ -39,13 +39,28 @@ OPENED = (
 GRACE_SECONDS = 40
 
 
+INSIDES = "needs the broker's insides"
+
+
 class Java(Suite):
     """The tests of the Java client."""
 
     name = "java"
-    parts = 10
+    parts = 14
     causes: ClassVar[Mapping[str, str]] = {
-        "needs the broker's insides": "needs the broker's insides",
+        "needs the broker's insides": INSIDES,
+        "mockZooKeeper": INSIDES,
+        "pulsarTestContext": INSIDES,
+        "NoClassDefFoundError": INSIDES,
+        "NoSuchMethodError": INSIDES,
+        "the one cluster is standalone": "makes a cluster, and a store is the only one",
+        "a store has no such setting": "sets a policy that a store does not have",
+        "a broker has no settings here": "changes settings of a running broker",
+        "cannot be terminated": "terminates a topic, which a store cannot do",
+        "non-persistent": "uses topics that are not stored",
+        'topic: \\"persistent://prop/use/': "names topics with a cluster, as Pulsar 1 did",
+        'topic: "persistent://prop/use/': "names topics with a cluster, as Pulsar 1 did",
+        "TLS: ": "uses a key store of Java for the server's certificate",
     }
 
     def __init__(self) -> None:

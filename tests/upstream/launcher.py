@@ -2,18 +2,21 @@
 
 A test connects and sends a JSON object in a line; each is answered by one.
 
-    {"start": [OPTIONS, …]}   start a server of this connection's store for each list of options:
-                              {"urls": [URL, …]}, or {"error": TEXT}
-    {"stop": true}            end them, as the kernel does: {}
+    {"start": [OPTIONS, …], "settings": {NAME: VALUE}}
+                      start a server of this connection's store for each list of options:
+                      {"urls": [URL, …]}, or {"error": TEXT}
+    {"stop": true}    end them, as the kernel does: {}
 
-The store is made with the connection; both end with it, and so do the servers. A second start has
-the same store.
+The first start makes the store, with these settings; a later one has the same store. When the
+connection ends, so do the servers, and the store goes.
 """
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
+import pkgutil
 import selectors
 import shutil
 import signal
@@ -24,10 +27,18 @@ from contextlib import suppress
 from pathlib import Path
 
 import txlog
-import txlog.serve.app
 from txlog.cli.main import main
 
 START_SECONDS = 30
+# What a server comes to use; a child that had to load it took a second more.
+PRELOADED = ("txlog.serve.", "txlog.engine.", "txlog.api.", "txlog.answers.", "txlog.cli.")
+
+
+def preload() -> None:
+    """Load txlog, so that no child has to."""
+    for module in pkgutil.walk_packages(txlog.__path__, "txlog."):
+        if module.name.startswith(PRELOADED):
+            importlib.import_module(module.name)
 
 
 def listening() -> socket.socket:
@@ -37,6 +48,7 @@ def listening() -> socket.socket:
 
 def launch(door: socket.socket) -> None:
     """Serve tests until this process is killed, each in a child."""
+    preload()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     while True:
         connection, _ = door.accept()
@@ -53,7 +65,6 @@ def _serve_test(connection: socket.socket) -> None:
     servers: list[int] = []
     try:
         store = folder / "store"
-        txlog.init(str(store))
         with connection, connection.makefile("rwb") as lines:
             for line in lines:
                 request = json.loads(line)
@@ -61,6 +72,7 @@ def _serve_test(connection: socket.socket) -> None:
                     _end(servers)
                     answer: dict[str, object] = {}
                 else:
+                    txlog.init(str(store), if_not_exists=True, **request.get("settings", {}))
                     answer = _start(store, request["start"], servers, connection)
                 lines.write(json.dumps(answer).encode() + b"\n")
                 lines.flush()

@@ -28,6 +28,8 @@ FOLDER = BUILD / "python"
 # Where the tests look for what upstream's script for starting a broker leaves.
 TOKENS = Path("/tmp/pulsar-test-data/tokens")
 SECRET = bytes(range(32))
+# The largest message, as upstream configures its broker.
+SETTINGS = {"max_message_bytes": 1_024_000}
 RULES = """
 superusers = ["localhost", "superUser", "admin"]
 [tokens]
@@ -86,15 +88,15 @@ class Python(Suite):
     def run(self, tests: Sequence[str], launcher: int, limit_s: float) -> Iterator[Outcome]:
         """Run each in a process of its own, with servers of its own."""
         for test in tests:
-            with Servers(launcher, self._options(test)):
+            with Servers(launcher, self._options(test), SETTINGS):
                 yield self._tried(test, limit_s)
 
     def _options(self, test: str) -> list[list[str]]:
         assert self._tests is not None
         certificates = self._tests / "test-conf"
-        plain = ["--pulsar", "127.0.0.1:6650", "--http", "127.0.0.1:8080"]
+        plain = ["--pulsar", "localhost:6650", "--http", "localhost:8080"]
         tls = [
-            *("--pulsar", "127.0.0.1:6651", "--http", "127.0.0.1:8443"),
+            *("--pulsar", "localhost:6651", "--http", "localhost:8443"),
             *("--tls-cert", str(certificates / "broker-cert.pem")),
             *("--tls-key", str(certificates / "broker-key.pem")),
             *("--tls-client-ca", str(certificates / "cacert.pem")),

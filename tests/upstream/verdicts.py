@@ -7,7 +7,8 @@ A line has four columns, with tabs between them:
     speed       `slow` if it takes more than SLOW_SECONDS; only a run of all has such tests
     reason      why it differs or is unsteady
 
-A test that differs is one that fails here for a known reason. An unsteady one may do either.
+A test that differs fails here for a known reason; or for an open one, which begins with `open` and
+has the error. An unsteady one may do either.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 FOLDER = Path(__file__).resolve().parent / "verdicts"
-PASSES, DIFFERS, UNSTEADY = "passes", "differs", "unsteady"
+KINDS = (PASSES, DIFFERS, UNSTEADY) = ("passes", "differs", "unsteady")
 SLOW_SECONDS = 20
 UNKNOWN = "not looked into"
 
@@ -63,7 +64,7 @@ def read(client: str) -> dict[str, Verdict]:
     verdicts = {}
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
         test, kind, speed, reason = [*line.split("\t"), "", "", ""][:4]
-        if kind not in (PASSES, DIFFERS, UNSTEADY) or speed not in ("", "slow"):
+        if kind not in KINDS or speed not in ("", "slow"):
             raise ValueError(f"{path}:{number}: {line!r} is no verdict")
         if (kind == PASSES) == bool(reason):
             raise ValueError(f"{path}:{number}: {kind} {'with a' if reason else 'without'} reason")

@@ -7,6 +7,7 @@ It runs in a network namespace of its own, see `crew`. SECONDS is the limit of a
 
 from __future__ import annotations
 
+import ctypes
 import fcntl
 import json
 import os
@@ -20,6 +21,7 @@ from tests.upstream import launcher
 from tests.upstream.suites import suite_of
 
 SIOCGIFFLAGS, SIOCSIFFLAGS, IFF_UP = 0x8913, 0x8914, 1
+PR_SET_PDEATHSIG = 1
 IFREQ = "16sh14x"  # name of the device, flags
 
 
@@ -31,6 +33,7 @@ def main() -> None:
     port: int = door.getsockname()[1]
     servers = os.fork()
     if servers == 0:
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # it ends with this process
         sys.stdin.close()
         os.dup2(2, 1)
         launcher.launch(door)

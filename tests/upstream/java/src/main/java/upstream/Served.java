@@ -63,7 +63,8 @@ public final class Served implements AutoCloseable {
             }
         }
         ObjectMapper json = new ObjectMapper();
-        out.println(json.writeValueAsString(Map.of("start", servers)));
+        out.println(json.writeValueAsString(Map.of(
+            "start", servers, "settings", Map.of("max_message_bytes", conf.getMaxMessageSize()))));
         String line = in.readLine();
         if (line == null) {
             throw new IOException("the launcher ended");
@@ -74,7 +75,7 @@ public final class Served implements AutoCloseable {
         }
         Map<String, String> found = new HashMap<>();
         for (JsonNode url : answer.get("urls")) {
-            found.put(url.asText().split("://")[0], url.asText().replace("127.0.0.1", "localhost"));
+            found.put(url.asText().split("://")[0], url.asText());
         }
         urls = found;
     }
@@ -117,7 +118,7 @@ public final class Served implements AutoCloseable {
 
     private String at(String scheme) {
         String url = urls.get(scheme);
-        return url == null ? "127.0.0.1:0" : url.split("://")[1].replace("localhost", "127.0.0.1");
+        return url == null ? "localhost:0" : url.split("://")[1];
     }
 
     /** The server runs in another folder than the tests. */

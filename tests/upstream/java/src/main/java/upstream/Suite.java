@@ -20,6 +20,7 @@ import org.testng.ITestListener;
 import org.testng.ITestResult;
 import org.testng.TestNG;
 import org.testng.annotations.ITestAnnotation;
+import org.testng.xml.XmlSuite;
 
 /**
  * Runs test classes one after the other and prints a JSON object when a test begins and when it ends.
@@ -67,6 +68,8 @@ public final class Suite implements ITestListener, IAnnotationTransformer, IMeth
         try {
             TestNG runner = new TestNG(false);
             runner.setVerbose(0);
+            // what one test leaves behind is not the fault of the next
+            runner.setConfigFailurePolicy(XmlSuite.FailurePolicy.CONTINUE);
             runner.addListener(suite);
             runner.setTestClasses(new Class<?>[] {Class.forName(name)});
             runner.run();
