@@ -2,9 +2,10 @@
 
 usage: check.py [-h] [--all] [--slow] [--changed] [--only STEP] [PYTEST ARGUMENT ...]
 
-Steps: format, lint, types and tests are quick. Three more take as long again, and `.ci/run` has
-them: deep, where a law is tried at each of many places, spark, tests of one Spark session, and
-clients, where stock clients of Apache Pulsar are built and tried.
+Steps: format, lint, types and tests are quick. Four more take as long again, and `.ci/run` has
+them: deep, where a law is tried at each of many places, spark, tests of one Spark session,
+clients, where stock clients of Apache Pulsar are built and tried, and upstream, where a part of
+those clients' own tests runs, each day another one.
 With pytest arguments only those tests run. --changed is for while you work: lint and the tests
 nearest to what differs from main, nearest first, until 9 seconds are over. All steps run, also
 after one has failed; the exit code is 1 when any did. `scripts/test` calls this in `.venv`.
@@ -30,6 +31,7 @@ STEPS = {
     "deep": [*PYTHON, "pytest", "-q", "-n", "auto", "--dist", "worksteal"],
     "spark": [*PYTHON, "pytest", "-q"],
     "clients": [*PYTHON, "pytest", "-q"],
+    "upstream": [*PYTHON, "tests.upstream"],
 }
 QUICK = ("format", "lint", "types", "tests")
 MARKED = {
@@ -43,7 +45,7 @@ MARKED = {
 def main() -> int:
     """Run the steps that were asked for and say what came of each."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--all", action="store_true", help="also the steps deep, spark and clients")
+    parser.add_argument("--all", action="store_true", help="also deep, spark, clients and upstream")
     parser.add_argument("--slow", action="store_true", help="also those, and what takes minutes")
     parser.add_argument("--only", choices=STEPS, help="one step")
     parser.add_argument("--changed", action="store_true", help="tests near the changes, 9 s")
