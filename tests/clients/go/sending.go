@@ -77,16 +77,17 @@ func compression(b *bed) {
 
 func chunks(b *bed) {
 	value := strings.Repeat("0123456789abcdef", 200_000)
+	larger := strings.Repeat("0123456789", 600_000) // than a frame: it also comes in chunks
 	producer := b.producer(pulsar.ProducerOptions{
 		DisableBatching: true, EnableChunking: true, ChunkMaxMessageSize: 500_000,
 	})
 	defer producer.Close()
 	consumer := b.subscribe(b.topic())
-	for _, each := range []string{"before", value, "behind"} {
+	for _, each := range []string{"before", value, larger, "behind"} {
 		sent(producer, each)
 	}
-	messages := some(consumer, 3)
-	same(texts(messages), []string{"before", value, "behind"})
+	messages := some(consumer, 4)
+	same(texts(messages), []string{"before", value, larger, "behind"})
 	for _, message := range messages {
 		must(consumer.Ack(message))
 	}

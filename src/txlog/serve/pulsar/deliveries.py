@@ -308,6 +308,7 @@ def _chunks(head: Proto, payload: bytes, bytes_max: int) -> Iterator[tuple[bytes
     head.uuid = f"{head.producer_name}-{head.sequence_id}"
     head.num_chunks_from_msg = -(-len(payload) // most)
     head.total_chunk_msg_size = len(payload)
+    head.uncompressed_size = len(payload)  # without it Go gives its user the last chunk alone
     for number in range(head.num_chunks_from_msg):
         head.chunk_id = number
         yield head.SerializeToString(), payload[number * most : (number + 1) * most]
