@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from typing import Any
 
 from txlog.cli.line import catalogue, dispatch, plain, typer
@@ -120,6 +121,8 @@ def test_the_plain_parser_takes_nothing_otherwise_than_typer() -> None:
         args = any_line(command, chance) if number % 2 else right_line(command, chance)
         if number % 3 == 0 and args:
             del args[chance.randrange(len(args))]
+        if any(re.match(r"-\d", word) for word in args):
+            continue  # the plain parser takes -1 for a value, as in `config set`; Typer for a flag
         here = by_plain(command, args)
         if here is not None:
             taken += 1

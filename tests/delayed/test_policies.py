@@ -336,7 +336,7 @@ def counted(client: Client, topic: str = "t") -> dict[str, int]:
 
 
 def test_what_was_stored_already_is_not_refused(bench: Bench) -> None:
-    """A repetition is answered with the original, whatever the policy has become."""
+    """A repetition is answered as such, whatever the policy has become."""
     client = bench.client
     producer = client.producer("t", "me", chunking=True)
     first = [
@@ -346,7 +346,8 @@ def test_what_was_stored_already_is_not_refused(bench: Bench) -> None:
     client.admin.set_delayed_policies("t", max_delivery_delay_ms=5)
     for at, value in enumerate((b"a", LARGE)):
         again = producer.send(value, deliver_after=50, sequence_id=at, partition=0)
-        assert (again.duplicate, again.message_id) == (True, first[at].message_id)
+        known = first[at].message_id if at == 1 else None  # that of the newest
+        assert (again.duplicate, again.message_id) == (True, known)
     with pytest.raises(InvalidMessage):
         producer.send(b"c", deliver_after=50, sequence_id=2, partition=0)
     assert producer.last_sequence_id() == 1

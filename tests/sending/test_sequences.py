@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import random
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
+from tests.engine_kit import Bench
 from txlog.engine.decide.sending.dedup import fresh_rows
+from txlog.engine.folds import topic as folds
 from txlog.engine.folds.topic import LastSent
 from txlog.engine.model import sequences
 from txlog.engine.plan.route import PartitionSlice, Routed
+from txlog.engine.view.view import View
 
 
 def runs_of(numbers: list[int]) -> list[int]:
@@ -80,3 +84,60 @@ def test_what_is_forgotten_is_the_lowest(seed: int, monkeypatch: pytest.MonkeyPa
         gaps = [one for one in range(low, sent.sequence) if one not in stored]
         assert runs_of(gaps) == sent.gaps
     assert sent.unknown > 0
+
+
+def test_one_batch_does_not_pass_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kills: a batch with more gaps than a producer may have, of which a quarter is forgotten."""
+    monkeypatch.setattr(sequences, "GAPS_MAX", 16)
+    sent = LastSent(-1, 0, -1, 0)
+    assert sequences.store(sent, runs_of(list(range(1, 200, 2))))
+    assert (len(sent.gaps), sent.sequence, sent.unknown) == (32, 199, 166)
+    assert sequences.fresh(sent, [167, 199])[:2] == [168, 168]
+    assert sequences.store(sent, runs_of(list(range(168, 199, 2))))
+    assert (sent.gaps, sent.sequence, sent.unknown) == ([], 199, 166)
+
+
+def test_all_producers_of_a_partition_stay_below_their_bound(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The one with the most gaps forgets; who has few keeps them, also after a restart."""
+    monkeypatch.setattr(folds, "GAPS_MAX", 40)
+    bench = Bench(tmp_path / "store")
+    bench.client.create_topic("t")
+    modest = bench.client.producer("t", name="modest")
+    modest.send(b"x", sequence_id=5)
+    for name in ("a", "b"):
+        numbers = range(1, 200, 2)
+        batch = {"value": [b"x"] * len(numbers), "sequence_id": [*numbers]}
+        bench.client.producer("t", name=name).send_batch(pa.table(batch))
+
+    def gaps(view: View) -> tuple[int, list[int]]:
+        topic = view.topic(1)
+        return topic.gaps, [len(sent.gaps) // 2 for sent in topic.producers.values()]
+
+    for restart in (False, True):
+        client = bench.reopen() if restart else bench.client
+        total, each = client._store.read(gaps)
+        assert total == sum(each) <= 40
+        assert each[0] == 1
+        assert min(each[1:]) > 10
+        client.checkpoint()
+    modest = bench.reopen().producer("t", name="modest")
+    assert [modest.send(b"x", sequence_id=n).duplicate for n in (5, 0)] == [True, False]
+    bench.close()
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_many_runs_are_stored_at_once(seed: int) -> None:
+    """A batch may fill many gaps, and a part of one several times."""
+    print("seed", seed)
+    chance = random.Random(seed)
+    sent, stored = LastSent(-1, 0, -1, 0), set[int]()
+    for _ in range(40):
+        numbers = sorted({chance.randrange(300) for _ in range(chance.randint(1, 60))} - stored)
+        if not numbers:
+            continue
+        assert sequences.store(sent, runs_of(numbers))
+        stored.update(numbers)
+        gaps = [number for number in range(max(stored)) if number not in stored]
+        assert (sent.sequence, sent.gaps) == (max(stored), runs_of(gaps))

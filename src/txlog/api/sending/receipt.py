@@ -56,7 +56,7 @@ class BatchReceipt:
             for start, stop in piece.repeats
         ]
         self.bytes = routed.payload_bytes - sum(repeated)
-        self.duplicates = sum([piece.duplicates for piece in stored])
+        self.duplicates = sum([piece.duplicates for piece in stored if piece.repeats])
         self.messages = routed.rows.num_rows - self.duplicates
         self.beyond_ttl = sum(
             [piece.beyond_ttl.true_count for piece in stored if piece.beyond_ttl is not None]
@@ -67,7 +67,7 @@ class BatchReceipt:
         """One receipt for each partition that the batch went to."""
         out: list[PartitionReceipt] = []
         for piece in self._stored:
-            kept = piece.rows - piece.duplicates
+            kept = piece.rows - (piece.duplicates if piece.repeats else 0)
             first = last = None
             if kept and not self._in_txn:
                 first = MessageId(piece.ledger, piece.first_entry)
@@ -107,7 +107,7 @@ def receipts_of(
     out: list[SendReceipt] = []
     for piece in stored:
         beyond = None if piece.beyond_ttl is None else piece.beyond_ttl.to_pylist()
-        for row, place in enumerate(piece.places()):
+        for row, place in enumerate(piece.places() if piece.repeats else range(piece.rows)):
             out.append(_receipt_of(piece, row, place, beyond, in_txn=in_txn))
     if order is None:
         return out

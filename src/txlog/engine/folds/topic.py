@@ -201,11 +201,18 @@ def _sequences_stored(state: Topic, lsn: int, time_ms: int, op: SequencesStored)
         ledger, entry, count = state.last_message
         sent.ledger, sent.entry, sent.index, sent.row = ledger, entry, min(count, 1), op.row
     state.gaps += (len(sent.gaps) - before) // 2
-    if state.gaps > GAPS_MAX:
-        most = max(state.producers.values(), key=lambda known: len(known.gaps))
-        dropped = len(most.gaps) // 4
-        sequences.forget(most, dropped)
-        state.gaps -= dropped
+    while state.gaps > GAPS_MAX:
+        _forget(state)
+
+
+def _forget(state: Topic) -> None:
+    """Let the producer with the most gaps, and those with half as many, forget a quarter."""
+    most = max([len(sent.gaps) for sent in state.producers.values()])
+    for sent in state.producers.values():
+        if 2 * len(sent.gaps) >= most:
+            dropped = max(1, len(sent.gaps) // 8)
+            sequences.forget(sent, dropped)
+            state.gaps -= dropped
 
 
 def _named(

@@ -67,7 +67,9 @@ def is_next(of: Sequences | None, runs: list[int]) -> bool:
 
 def store(of: Sequences, runs: list[int]) -> bool:
     """Store runs of fresh numbers; False: one of them was stored before, or may have been."""
-    gaps = of.gaps
+    gaps, known = of.gaps, of.sequence
+    start = place = (bisect_left(gaps, runs[0]) | 1) - 1  # the first gap that may have one
+    kept: list[int] = []  # of the gaps from there to `place`
     for at in range(0, len(runs), 2):
         low, high = runs[at], runs[at + 1]
         if low > of.sequence:
@@ -75,15 +77,20 @@ def store(of: Sequences, runs: list[int]) -> bool:
                 gaps += (of.sequence + 1, low - 1)
             of.sequence = high
             continue
-        place = bisect_left(gaps, high) | 1
-        if place >= len(gaps) or gaps[place - 1] > low:
+        end = bisect_left(gaps, low, place) | 1
+        if low > known or end >= len(gaps) or gaps[end - 1] > low or gaps[end] < high:
             return False
-        first, last = gaps[place - 1], gaps[place]
-        below = (first, low - 1) if first < low else ()
-        above = (high + 1, last) if high < last else ()
-        gaps[place - 1 : place + 1] = (*below, *above)
-    if len(gaps) > 2 * GAPS_MAX:
-        forget(of, GAPS_MAX // 4)
+        kept += gaps[place : end - 1]
+        if gaps[end - 1] < low:
+            kept += (gaps[end - 1], low - 1)
+        place = end + 1
+        if high < gaps[end]:  # the next run may be in what is left of it
+            place = end - 1
+            gaps[place] = high + 1
+    gaps[start:place] = kept
+    surplus = len(gaps) // 2 - GAPS_MAX
+    if surplus > 0:
+        forget(of, max(surplus, GAPS_MAX // 4))
     return True
 
 

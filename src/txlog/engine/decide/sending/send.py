@@ -21,6 +21,7 @@ import pyarrow as pa
 from txlog.clock import Instant
 from txlog.engine.decide.draft import Decision, Draft
 from txlog.engine.decide.sending import dedup, producers
+from txlog.engine.decide.sending.dedup import Fresh
 from txlog.engine.decide.sending.deliver_at import Delays, delays_of
 from txlog.engine.decide.transactions import enter
 from txlog.engine.folds import buffer as buffers
@@ -55,7 +56,7 @@ from txlog.settings import TXN_MESSAGES_MAX, Settings
 from txlog.startup import compute as pc
 
 if TYPE_CHECKING:
-    from txlog.engine.decide.sending.dedup import Fresh, Rows
+    from txlog.engine.decide.sending.dedup import Rows
     from txlog.engine.decide.sending.producers import Named
     from txlog.engine.decide.transactions.enter import Use
     from txlog.engine.folds.coordinator import Txn
@@ -200,14 +201,19 @@ def send_into(draft: Draft, now: Instant, outgoing: Outgoing, row_start: int) ->
             if sent is None:
                 producers.make_room(draft, number, producer)
         if producer is None:
-            fresh = dedup.Fresh(_rows_of(routed, piece))
+            rows = routed.rows  # the whole batch: without times nobody looks at single rows
+            if routed.has_times:
+                rows = routed.batch.slice(piece.row_start, piece.rows)
+            fresh = Fresh(rows)
         else:
             fresh = dedup.fresh_rows(routed, piece, producer, sent, series)
         original = None
         if fresh.original is not None and sent is not None:
             where = MessageId(sent.ledger, sent.entry, sent.index)
             original = (fresh.original, where)
-        kept = _count_repeats(draft, number, piece, fresh)
+        kept = piece.rows
+        if fresh.repeats:
+            kept -= _count_repeats(draft, number, fresh)
         ledger = first = 0
         beyond = None
         if kept:
@@ -271,13 +277,18 @@ def send_in_txn(
         held = buffers.find_held(view.buffer(number), *pair)
         sent = None if held is None or producer is None else held.producers.get(producer)
         if producer is None:
-            fresh = dedup.Fresh(_rows_of(routed, piece))
+            rows = routed.rows  # the whole batch: without times nobody looks at single rows
+            if routed.has_times:
+                rows = routed.batch.slice(piece.row_start, piece.rows)
+            fresh = Fresh(rows)
         else:
             fresh = dedup.fresh_rows(routed, piece, producer, sent, series)
         original = None
         if fresh.original is not None and sent is not None:
             original = (fresh.original, MessageId(0, 0, sent.index))
-        kept = _count_repeats(draft, number, piece, fresh)
+        kept = piece.rows
+        if fresh.repeats:
+            kept -= _count_repeats(draft, number, fresh)
         index = 1 + (0 if held is None else held.count)
         ledger = first = 0
         beyond = None
@@ -390,21 +401,12 @@ def count_large(draft: Draft, topic: Topic, partition: int | None) -> None:
         draft.ops.append(SchemaMismatched(partition, 1))
 
 
-def _count_repeats(draft: Draft, partition: int, piece: PartitionSlice, fresh: Fresh) -> int:
-    """Count the repetitions of a slice; returns how many of its rows are to be stored."""
-    if not fresh.repeats:
-        return piece.rows
+def _count_repeats(draft: Draft, partition: int, fresh: Fresh) -> int:
+    """Count the repetitions of a slice; returns how many rows they are."""
     duplicates = dedup.repeated(fresh.repeats)
     missing = duplicates - (fresh.original is not None)
     draft.ops.append(Deduplicated(partition, duplicates, missing))
-    return piece.rows - duplicates
-
-
-def _rows_of(routed: Routed, piece: PartitionSlice) -> pa.RecordBatch | OneRow:
-    """The rows of a slice; the whole batch if nobody looks at single ones, as without times."""
-    if not routed.has_times:
-        return routed.rows
-    return routed.batch.slice(piece.row_start, piece.rows)
+    return duplicates
 
 
 def _joined(
