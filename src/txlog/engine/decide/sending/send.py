@@ -39,7 +39,7 @@ from txlog.engine.model.ops import (
 )
 from txlog.engine.plan.participants import check_available
 from txlog.engine.plan.records import ENFORCE, typing_of, unchecked
-from txlog.engine.plan.route import Routed, as_batch
+from txlog.engine.plan.route import PartitionSlice, Routed, as_batch
 from txlog.engine.view.view import View
 from txlog.errors import (
     InvalidArgument,
@@ -60,6 +60,7 @@ if TYPE_CHECKING:
     from txlog.engine.decide.sending.producers import Named
     from txlog.engine.decide.transactions.enter import Use
     from txlog.engine.folds.coordinator import Txn
+    from txlog.engine.model.sequences import Sequences
 
 _NO_TIME = pa.scalar(NO_TIME, pa.int64())
 
@@ -200,13 +201,7 @@ def send_into(draft: Draft, now: Instant, outgoing: Outgoing, row_start: int) ->
             sent = producers.last_sent(draft, now, number, producer)
             if sent is None:
                 producers.make_room(draft, number, producer)
-        if producer is None:
-            rows = routed.rows  # the whole batch: without times nobody looks at single rows
-            if routed.has_times:
-                rows = routed.batch.slice(piece.row_start, piece.rows)
-            fresh = Fresh(rows)
-        else:
-            fresh = dedup.fresh_rows(routed, piece, producer, sent, series)
+        fresh = _fresh(routed, piece, producer, sent, series)
         original = None
         if fresh.original is not None and sent is not None:
             where = MessageId(sent.ledger, sent.entry, sent.index)
@@ -276,13 +271,7 @@ def send_in_txn(
         number = number_of(topic, piece.partition)
         held = buffers.find_held(view.buffer(number), *pair)
         sent = None if held is None or producer is None else held.producers.get(producer)
-        if producer is None:
-            rows = routed.rows  # the whole batch: without times nobody looks at single rows
-            if routed.has_times:
-                rows = routed.batch.slice(piece.row_start, piece.rows)
-            fresh = Fresh(rows)
-        else:
-            fresh = dedup.fresh_rows(routed, piece, producer, sent, series)
+        fresh = _fresh(routed, piece, producer, sent, series)
         original = None
         if fresh.original is not None and sent is not None:
             original = (fresh.original, MessageId(0, 0, sent.index))
@@ -337,6 +326,21 @@ def _checked(view: View, topic: Topic, named: Named | None) -> str | None:
         return None
     producers.check_producer(view, topic, named)
     return named.name
+
+
+def _fresh(
+    routed: Routed,
+    piece: PartitionSlice,
+    producer: str | None,
+    sent: Sequences | None,
+    series: list[int] | None,
+) -> Fresh:
+    """What of a slice is stored; all of it without a producer's name."""
+    if producer is not None:
+        return dedup.fresh_rows(routed, piece, producer, sent, series)
+    if routed.has_times:
+        return Fresh(routed.batch.slice(piece.row_start, piece.rows))
+    return Fresh(routed.rows)  # the whole batch: nobody looks at single rows
 
 
 def times_of(rows: pa.RecordBatch) -> bytes | None:
