@@ -660,3 +660,46 @@ def test_a_signal_before_the_end_of_the_input_is_no_message(
     words = ["produce", "t", "--in", "raw", "--chunking"]
     assert main(["-S", bench.path, *words]) == 130
     assert (values(bench.client), files(bench)) == ([], [])
+
+
+def test_a_large_message_of_a_forgotten_producer_leaves_a_gap(tmp_path: Path) -> None:
+    """Kills: numbers below it that count as stored, because they were before it was forgotten."""
+    settings = {"max_message_bytes": LIMIT, "max_chunked_message_bytes": 50_000}
+    bench = Bench(tmp_path / "idle", dedup_idle_ms=1000, **settings)
+    bench.client.create_topic("t")
+    producer = bench.client.producer("t", name="p", chunking=True)
+    for number in range(3):
+        producer.send(b"x", sequence_id=number)
+
+    def slow() -> Iterator[bytes]:
+        """A value whose producer is forgotten while it is read."""
+        yield BIG
+        bench.clock.advance(1001)
+        yield OTHER
+
+    assert not producer.send(slow(), sequence_id=3).duplicate
+    for restart in (False, True):
+        if restart:
+            producer = bench.reopen().producer("t", name="p", chunking=True)
+        assert producer.send(BIG, sequence_id=3).duplicate
+        assert not producer.send(b"x", sequence_id=1 + restart).duplicate
+    bench.close()
+
+
+@pytest.mark.parametrize("in_txn", [False, True])
+@pytest.mark.parametrize("value", [b"small", BIG], ids=["small", "large"])
+def test_there_is_no_number_above_the_highest(bench: Bench, value: bytes, in_txn: bool) -> None:
+    """Kills: a message that nobody can read, as its number has 64 bits; an OverflowError."""
+    client, top = bench.client, 2**63 - 1
+    producer = client.producer("t", name="p", chunking=True)
+    txn = begin(client) if in_txn else None
+    assert not producer.send(value, sequence_id=top, partition=0, txn=txn).duplicate
+    with pytest.raises(InvalidArgument):
+        producer.send(value, sequence_id=top + 1, partition=0, txn=txn)
+    with pytest.raises(LimitExceeded, match="has no sequence above"):
+        producer.send(value, partition=0, txn=txn)
+    assert producer.send(value, sequence_id=top, partition=0, txn=txn).duplicate
+    assert not producer.send(value, sequence_id=5, partition=0, txn=txn).duplicate
+    if txn is not None:
+        client.commit(txn)
+    assert [message.sequence_id for message in read(client)] == [top, 5]

@@ -50,7 +50,7 @@ from txlog.errors import (
     ReadOnlyStore,
     TxlogError,
 )
-from txlog.ids import TxnId
+from txlog.ids import SEQUENCE_STOP, TxnId
 from txlog.settings import KEY_BYTES_MAX, MIB, TXN_MESSAGES_MAX, Settings
 
 Piece: TypeAlias = bytes | bytearray | memoryview
@@ -221,9 +221,12 @@ def address(
 ) -> Address:
     """Where a message goes: the partition that it names, that of its key, or the next in turn.
 
-    raises: InvalidArgument (there is no such partition), InvalidMessage (a negative sequence)
+    raises: InvalidArgument (no such partition, a sequence above 63 bits), InvalidMessage (a
+            negative sequence)
     """
     check_number("sequence_id", sequence)
+    if sequence is not None and sequence >= SEQUENCE_STOP:
+        raise InvalidArgument("sequence_id does not fit into 64 bits", code=203)
     if partition is None:
         partition = turn % partitions if key is None else partition_of_key(key, partitions)
     elif not 0 <= partition < partitions:

@@ -58,7 +58,7 @@ from txlog.serve.pulsar.batches import (
 from txlog.serve.pulsar.chunks import Chunks
 from txlog.serve.pulsar.connection import Connection, Handler
 from txlog.serve.pulsar.failure import refusal_of, text_of
-from txlog.serve.pulsar.fields import check
+from txlog.serve.pulsar.fields import INT64_MAX, check
 from txlog.serve.pulsar.messages import ERRORS, Proto
 from txlog.serve.pulsar.sends import Item, Lane, Told
 from txlog.serve.pulsar.wire import NO_REQUEST, ROOM_BYTES, Checked, checked, receipt_frame
@@ -257,7 +257,7 @@ async def open_producer(connection: Connection, body: Proto, rest: memoryview) -
         last = await connection.client.run(look)
     elif body.epoch and body.producer_name:
         if not body.user_provided_producer_name:
-            last += APART
+            last = min(last + APART, INT64_MAX)
         elif connection.version.startswith("Pulsar-CPP"):
             producer.restart = last + 1
     connection.send(

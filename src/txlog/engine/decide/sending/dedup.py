@@ -23,6 +23,7 @@ from txlog.engine.model.one_row import OneRow
 from txlog.engine.model.sequences import GAPS_MAX, Sequences
 from txlog.engine.plan.route import PartitionSlice, Routed, as_batch
 from txlog.errors import InvalidMessage, LimitExceeded
+from txlog.ids import SEQUENCE_STOP
 from txlog.startup import compute as pc
 
 # Rows of a slice, from the first up to the one before the second.
@@ -62,9 +63,10 @@ def fresh_rows(
     rows = routed.batch.slice(piece.row_start, piece.rows)
     at = rows.schema.get_field_index("sequence_id")
     if at < 0:
-        last = -1 if sent is None else sent.sequence
-        numbers = pa.arange(last + 1, last + 1 + piece.rows)
-        return Fresh(rows.append_column("sequence_id", numbers), last_sequence=last + piece.rows)
+        first = next_sequence(producer, sent, piece.rows)
+        numbers = pa.arange(first, first + piece.rows)
+        stop = first + piece.rows - 1
+        return Fresh(rows.append_column("sequence_id", numbers), last_sequence=stop)
     runs = _runs_of(rows.column(at), piece.partition)
     check_known(producer, sent, runs[0])
     new = sequences.fresh(sent, runs)
@@ -83,6 +85,19 @@ def fresh_rows(
     if row < 0 and sequences.is_next(sent, stored):
         return Fresh(kept, repeats, original, stored[-1])
     return Fresh(kept, repeats, original, -1, stored, row)
+
+
+def next_sequence(producer: str, sent: Sequences | None, count: int) -> int:
+    """The first of so many sequences that follow what is stored. Raises LimitExceeded."""
+    first = 0 if sent is None else sent.sequence + 1
+    if first + count > SEQUENCE_STOP:
+        raise LimitExceeded(
+            f"producer {producer} has no sequence above {SEQUENCE_STOP - 1}",
+            hint="send under another producer name",
+            limit=SEQUENCE_STOP - 1,
+            value=first + count - 1,
+        )
+    return first
 
 
 def check_known(producer: str, sent: Sequences | None, lowest: int) -> None:

@@ -16,7 +16,7 @@ import msgspec
 
 from txlog.clock import Instant
 from txlog.engine.decide.draft import Decision, Draft
-from txlog.engine.decide.sending.dedup import check_known
+from txlog.engine.decide.sending.dedup import check_known, next_sequence
 from txlog.engine.decide.sending.deliver_at import Delays
 from txlog.engine.decide.sending.producers import Named, check_producer, last_sent, make_room
 from txlog.engine.decide.sending.send import check_room, count_large
@@ -93,7 +93,7 @@ def reserve(view: View, settings: Settings, now: Instant, topic: Topic, to: Addr
     raises: ProducerFenced, PartitionUnavailable, InvalidMessage
     """
     draft = Draft(view, settings, now.wall_ms)
-    number, _, found = _plain(draft, now, topic, to)
+    number, _, found, _ = _plain(draft, now, topic, to)
     if found is not None:
         return draft.decision(found, sync=True)
     return _Due(draft, topic, to, number).refusal() or _reserved(draft, topic, number)
@@ -113,7 +113,7 @@ def append(
     raises: as reserve; LimitExceeded (unfinished transactions)
     """
     draft = Draft(view, settings, now.wall_ms)
-    number, sequence, found = _plain(draft, now, topic, to)
+    number, sequence, found, sent = _plain(draft, now, topic, to)
     if found is not None:
         return draft.decision(found, sync=True)
     due = _Due(draft, topic, to, number)
@@ -121,7 +121,7 @@ def append(
     if refusal is not None:
         return refusal
     producer = None if to.named is None else to.named.name
-    if producer is not None and view.topic(number).producers.get(producer) is None:
+    if producer is not None and sent is None:
         make_room(draft, number, producer)
     txn = open_txn(draft, NewTxn(owner, now, settings.txn_timeout_default_ms))
     pair = (txn.coordinator, txn.sequence)
@@ -131,9 +131,8 @@ def append(
     ledger, entry = draft.take_entries(number, "p", 1)
     markers = [(number, ledger, entry, 1)]
     runs = [sequence, sequence]
-    is_next = sequences.is_next(view.topic(number).producers.get(producer or ""), runs)
     noted: list[Op] = []
-    if producer is not None and not is_next:
+    if producer is not None and not sequences.is_next(sent, runs):
         noted.append(SequencesStored(number, producer, runs))
     draft.ops += [
         StatusUpdated(*pair, OPEN, COMMITTING, None, 1, 0, markers),
@@ -159,23 +158,23 @@ def append(
 
 def _plain(
     draft: Draft, now: Instant, topic: Topic, to: Address
-) -> tuple[int, int, LargeOutcome | None]:
-    """(partition, sequence or -1, what is stored already); the scope is that of plain sends."""
+) -> tuple[int, int, LargeOutcome | None, Sequences | None]:
+    """(partition, sequence or -1, what is stored already, and by the producer): of plain sends."""
     view, number = draft.view, numbers(topic)[to.partition]
     if to.named is not None:
         check_producer(view, topic, to.named)
     check_available(view, topic, number)
     if to.named is None:
-        return number, -1 if to.sequence is None else to.sequence, None
+        return number, -1 if to.sequence is None else to.sequence, None, None
     sent = last_sent(draft, now, number, to.named.name)
     sequence = _sequence(to, sent)
     if sent is None or sequences.fresh(sent, [sequence, sequence]):
-        return number, sequence, None
+        return number, sequence, None, sent
     original = None
     if sequence == sequences.placed(sent):
         original = MessageId(sent.ledger, sent.entry, sent.index)
     draft.ops.append(Deduplicated(number, 1, int(original is None)))
-    return number, sequence, LargeOutcome(message_id=original, duplicate=True)
+    return number, sequence, LargeOutcome(message_id=original, duplicate=True), sent
 
 
 # --- in a transaction -------------------------------------------------------------------------
@@ -270,7 +269,7 @@ def _sequence(to: Address, sent: Sequences | None) -> int:
     """The sequence of the message: its own, or the next; raises InvalidMessage, LimitExceeded."""
     assert to.named is not None
     if to.sequence is None:
-        return 0 if sent is None else sent.sequence + 1
+        return next_sequence(to.named.name, sent, 1)
     if to.sequence < 0:
         raise InvalidMessage("a sequence id is missing or negative", hint="number every message")
     check_known(to.named.name, sent, to.sequence)
