@@ -433,6 +433,24 @@ def test_the_longest_idle_names_are_forgotten(tmp_path: Path) -> None:
     assert bench.reopen().producer("t", name="a").last_sequence_id() == 5
 
 
+@pytest.mark.parametrize("is_first", [True, False])
+def test_a_name_that_is_forgotten_for_another_in_its_frame(tmp_path: Path, is_first: bool) -> None:
+    """Kills: numbers in its gaps that count as stored then; a frame that forgets what it stores."""
+    bench = Bench(tmp_path / "store", dedup_producers_max=1)
+    bench.client.create_topic("t", 2)
+    old = bench.client.producer("t", name="old", batching_max_publish_delay_ms=60_000)
+    for number in (0, 1, 5):
+        old.send(b"x", sequence_id=number, partition=1)
+    new = bench.client.producer("t", name="new", batching_max_publish_delay_ms=60_000)
+    for producer in (old, new) if is_first else (new, old):
+        producer.send_async(b"x", sequence_id=6, partition=1)
+    bench.client.flush()
+    assert old.send(b"x", sequence_id=6, partition=1).duplicate
+    assert not old.send(b"x", sequence_id=3, partition=1).duplicate
+    assert old.send(b"x", sequence_id=1, partition=1).duplicate == is_first
+    bench.close()
+
+
 def test_few_rows_are_sized_without_a_kernel(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -23,7 +23,9 @@ if TYPE_CHECKING:
     from txlog.engine.plan.ack_sets import Settled
 
 
-Mark: TypeAlias = tuple[int, dict[tuple[int, str], tuple[int, int]], int, bool]
+Mark: TypeAlias = tuple[
+    int, dict[tuple[int, str], tuple[int, int]], int, bool, set[tuple[int, str]]
+]
 
 
 class Decision(msgspec.Struct):
@@ -43,9 +45,22 @@ class Decision(msgspec.Struct):
 
 
 class Draft:
-    """Collects the ops of one frame."""
+    """Collects the ops of one frame.
 
-    __slots__ = ("_ends", "_next_ledger", "_settled", "now_ms", "ops", "settings", "sync", "view")
+    forgotten: names of producers that it forgets, by partition
+    """
+
+    __slots__ = (
+        "_ends",
+        "_next_ledger",
+        "_settled",
+        "forgotten",
+        "now_ms",
+        "ops",
+        "settings",
+        "sync",
+        "view",
+    )
 
     def __init__(self, view: View, settings: Settings, now_ms: int) -> None:
         self.view = view
@@ -53,17 +68,24 @@ class Draft:
         self.now_ms = now_ms
         self.ops: list[Op] = []
         self.sync = False
+        self.forgotten: set[tuple[int, str]] = set()
         self._ends: dict[tuple[int, str], tuple[int, int]] = {}
         self._next_ledger = 0
         self._settled: dict[tuple[int, int], Settled] | None = None
 
     def mark(self) -> Mark:
         """What it has so far, to come `back_to`."""
-        return (len(self.ops), dict(self._ends), self._next_ledger, self.sync)
+        return (
+            len(self.ops),
+            dict(self._ends),
+            self._next_ledger,
+            self.sync,
+            set(self.forgotten),
+        )
 
     def back_to(self, mark: Mark) -> None:
         """Drop what was added since a mark, as if it had not been asked for."""
-        count, self._ends, self._next_ledger, self.sync = mark
+        count, self._ends, self._next_ledger, self.sync, self.forgotten = mark
         del self.ops[count:]
 
     def new_ledger(self) -> int:

@@ -16,7 +16,7 @@ from txlog.engine.decide.draft import Decision, Draft
 from txlog.engine.decide.sending.exclusive import SEAT
 from txlog.engine.folds.catalog import Topic, number_of
 from txlog.engine.folds.topic import LastSent
-from txlog.engine.model.ops import ProducerOpened, ProducersForgotten
+from txlog.engine.model.ops import Appended, ProducerOpened, ProducersForgotten
 from txlog.engine.plan.clock_trust import trusted
 from txlog.engine.view.view import View
 from txlog.errors import ProducerFenced
@@ -63,22 +63,32 @@ def check_producer(view: View, topic: Topic, producer: Named) -> None:
 def last_sent(draft: Draft, now: Instant, number: int, name: str) -> LastSent | None:
     """What the name sent last to a partition; one that was idle too long is forgotten now."""
     known = draft.view.topic(number).producers.get(name)
-    if known is None:
+    if known is None or (number, name) in draft.forgotten:
         return None
     since_ms = known.time_ms + draft.settings.dedup_idle_ms
     if since_ms < now.wall_ms and since_ms < trusted(draft.view, draft.settings, now).wall_ms:
-        draft.ops.append(ProducersForgotten(number, [name]))
+        _forget(draft, number, [name])
         return None
     return known
 
 
 def make_room(draft: Draft, number: int, name: str) -> None:
-    """Forget the names idle longest in a partition, if a new one would be too many."""
+    """Forget the names idle longest in a partition, if a new one would be too many.
+
+    Not those that have messages in the same frame.
+    """
     producers = draft.view.topic(number).producers
     if name in producers:
         return
     surplus = len(producers) + 1 - draft.settings.dedup_producers_max
     if surplus > 0:
-        others = (one for one in producers if one != SEAT)
+        busy = {op.producer for op in draft.ops if isinstance(op, Appended)}
+        others = (one for one in producers if one != SEAT and one not in busy)
         oldest = nsmallest(surplus, others, key=lambda one: producers[one].time_ms)
-        draft.ops.append(ProducersForgotten(number, oldest))
+        _forget(draft, number, oldest)
+
+
+def _forget(draft: Draft, number: int, names: list[str]) -> None:
+    if names:
+        draft.ops.append(ProducersForgotten(number, names))
+        draft.forgotten.update((number, name) for name in names)
