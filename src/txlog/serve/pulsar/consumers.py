@@ -343,7 +343,7 @@ def acknowledge(
         answer(Room.of(connection).consumers.unknown(body.consumer_id))
         return None
     wire, member = found
-    ack = Ack(wire, [], [], body.ack_type == 1, txn, answer)
+    ack = Ack(wire, [], [], body.ack_type == 1, txn, answer, [])
     work = len(wire.held) // IDS_LOOKED_AT if ack.is_cumulative else len(body.message_id) // IDS
     if work > TURN:
         return _acknowledge_many(connection, body, member, ack)
@@ -360,7 +360,7 @@ async def _acknowledge_many(connection: Connection, body: Proto, member: Member,
     while some := list(islice(ids_left, 1 if ack.is_cumulative else TURN * IDS)):
         await asyncio.sleep(0)
         if room.consumers.get(number) != (ack.wire, member):
-            ack.answer(room.consumers.unknown(number))
+            ack.end(room.consumers.unknown(number))
             return
         _take(ack, some)
     member.relieve(ack.wire)
@@ -372,7 +372,7 @@ def _take(ack: Ack, given: Iterable[Proto]) -> None:
     for one in given:
         if ack.is_cumulative:
             taken_up_to(ack.wire, one)
-        mine = None if ack.is_cumulative else taken(ack.wire, one)
+        mine = None if ack.is_cumulative else taken(ack, one)
         if mine is None:
             ack.unknown.append(one)
         else:

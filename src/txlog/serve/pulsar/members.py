@@ -29,7 +29,7 @@ from txlog.engine.model.idset import IdSet, each
 from txlog.engine.model.ops import Mark, Run
 from txlog.engine.plan.consuming.choice import active_consumer
 from txlog.engine.view.view import View
-from txlog.errors import MessageNotFound, NotFound, TxlogError
+from txlog.errors import MessageNotFound, NotAllowed, NotFound, TxlogError
 from txlog.ids import MessageId, TxnId
 from txlog.serve.core.census import Census
 from txlog.serve.pulsar import ids
@@ -151,7 +151,8 @@ class Wire:
 class Ack(NamedTuple):
     """An acknowledgement to be made. Runs are known, or to be found by the ids.
 
-    error: what is wrong with an id that was looked for
+    claims: by id, what the consumer had of it that is to be acknowledged
+    error:  what is wrong with an id that was looked for
     """
 
     wire: Wire
@@ -160,7 +161,17 @@ class Ack(NamedTuple):
     is_cumulative: bool
     txn: TxnId | None
     answer: Callable[[Exception | None], None]
+    claims: list[tuple[tuple[int, int], Held]]
     error: TxlogError | None = None
+
+    def end(self, error: Exception | None) -> None:
+        """Tell the client. What was refused its consumer has as before, and may give back."""
+        if error is not None:
+            held = self.wire.held
+            for key, claim in self.claims:
+                left = held[key].left if key in held else 0
+                held[key] = claim._replace(left=claim.left | left)
+        self.answer(error)
 
 
 class Member:
@@ -440,7 +451,7 @@ class Member:
                 except Exception as error:
                     call = acks[0].wire.connection.service.tasks.call
                     for ack in acks:
-                        call(partial(ack.answer, error))
+                        call(partial(ack.end, error))
         finally:
             self._flushing = None
 
@@ -486,7 +497,7 @@ class Member:
                 return
             errors = [failure]
         for ack, error in zip(acks, errors, strict=True):
-            ack.wire.connection.service.in_loop(partial(ack.answer, error))
+            ack.wire.connection.service.in_loop(partial(ack.end, error))
 
     def _made(self, acks: list[Ack]) -> list[TxlogError | None]:
         """Make what can be made of acknowledgements; what is wrong with each. Raises TxlogError."""
@@ -570,9 +581,9 @@ def runs_of(span: Span, at: int, bits: int) -> list[Run]:
     return out
 
 
-def taken(wire: Wire, given: Proto) -> list[Run] | None:
-    """The messages of an acknowledgement that the consumer has; None: it has no such id."""
-    key = (given.ledgerId, given.entryId)
+def taken(ack: Ack, given: Proto) -> list[Run] | None:
+    """The messages of an id that the consumer has, claimed; None: it has no such id."""
+    wire, key = ack.wire, (given.ledgerId, given.entryId)
     held = wire.held.get(key)
     if held is None or ids.reach(given) > held.messages:
         return None
@@ -581,14 +592,28 @@ def taken(wire: Wire, given: Proto) -> list[Run] | None:
         done &= ~ids.unacked(list(given.ack_set), held.messages)
     elif given.batch_index >= 0 and (held.at == 0 or held.inner):
         done &= 1 << given.batch_index
+    if ack.txn is not None and not _is_certain(held, given, done):
+        return None
     left = held.left & ~done
     if left:
         wire.held[key] = held._replace(left=left)
     else:
         del wire.held[key]
+    ack.claims.append((key, held._replace(left=done)))
     if held.inner:
         return [] if left else [held.span.run(held.at, held.at)]
     return runs_of(held.span, held.at, done)
+
+
+def _is_certain(held: Held, given: Proto, done: int) -> bool:
+    """Whether an id in a transaction can only stand for these messages.
+
+    With each message Go names all that it ever acknowledged of the batch: also what another
+    transaction acknowledged and then aborted, and what was refused. Were that taken, it would be
+    acknowledged by a transaction that has no copy of it. So of a part one message is taken.
+    """
+    is_whole = not given.ack_set and done == (1 << held.messages) - 1
+    return is_whole or done.bit_count() == 1 or held.inner > 0
 
 
 def taken_up_to(wire: Wire, given: Proto) -> None:
@@ -615,6 +640,7 @@ class Lookup:
 
     def __init__(self, ack: Ack, topic: Topic) -> None:
         self.topic, self.is_cumulative = topic, ack.is_cumulative
+        self.is_in_txn = ack.txn is not None
         self.error: TxlogError | None = None
         self.runs: list[Run] = []
         self.ids, self.at = ack.unknown, 0
@@ -659,8 +685,15 @@ def _runs_of_id(view: View, lookup: Lookup, given: Proto) -> list[Run]:
         return []
     if given.ack_set:
         every = (1 << span.size) - 1
-        return runs_of(span, 0, every & ~ids.unacked(list(given.ack_set), span.size))
-    return [span.run(at, at) if is_one else span.run(0, span.size - 1)]
+        done = every & ~ids.unacked(list(given.ack_set), span.size)
+    else:
+        done = 1 << at if is_one else (1 << span.size) - 1
+    if lookup.is_in_txn and done.bit_count() > 1:
+        name = f"{given.ledgerId}:{given.entryId}"
+        text = f"the consumer does not have all that {name} stands for: it comes again"
+        lookup.error = NotAllowed(text)
+        return []
+    return runs_of(span, 0, done)
 
 
 def _last_of(view: View, number: int, given: Proto) -> list[Run]:

@@ -1,0 +1,114 @@
+"""What a consumer acknowledges in a transaction, and what it has after that went wrong."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.serve.served import Raw, served
+from tests.serve.test_deliveries import filled, messages, subscribed
+from txlog.ids import TxnId
+from txlog.serve.pulsar.ids import STEP
+from txlog.serve.pulsar.messages import ERRORS, MessageIdData
+
+pytestmark = pytest.mark.usefixtures("quick_disk")
+ABORT = 1
+
+
+def begun(raw: Raw) -> dict[str, int]:
+    """The two halves of a new transaction."""
+    body = raw.ask("newTxn", "newTxnResponse", txn_ttl_seconds=60_000, tc_id=0)
+    txn = TxnId.from_halves(body.txnid_most_bits, body.txnid_least_bits)
+    return {"txnid_most_bits": txn.most, "txnid_least_bits": txn.least}
+
+
+def aborted(raw: Raw, txn: dict[str, int]) -> None:
+    body = raw.ask("endTxn", "endTxnResponse", txn_action=ABORT, **txn)
+    assert not body.HasField("error"), body
+
+
+def acknowledged(raw: Raw, txn: dict[str, int], ledger: int, entry: int, **beside: Any) -> str:
+    """Nothing, or the name of the error."""
+    named = MessageIdData(ledgerId=ledger, entryId=entry, **beside)
+    fields = {"consumer_id": 1, "ack_type": 0, "message_id": [named]}
+    body = raw.ask("ack", "ackResponse", **fields, **txn)
+    return {number: name for name, number in ERRORS.items()}[body.error] if body.error else ""
+
+
+def redelivered(raw: Raw, ledger: int, *entries: int) -> None:
+    named = [MessageIdData(ledgerId=ledger, entryId=entry) for entry in entries]
+    raw.send("redeliverUnacknowledgedMessages", consumer_id=1, message_ids=named)
+
+
+def test_a_message_whose_acknowledgement_was_refused_comes_again(tmp_path: Path) -> None:
+    """Kills: a message that its consumer cannot give back, as the server thinks it has it not."""
+    with served(tmp_path / "s") as url:
+        ledger = filled(url, "refused")
+        with Raw(url) as raw:
+            subscribed(raw, "refused")
+            messages(raw, 3)
+            txn = begun(raw)
+            aborted(raw, txn)
+            assert acknowledged(raw, txn, ledger, 0)
+            assert acknowledged(raw, txn, ledger, STEP, ack_set=[0b110])
+            redelivered(raw, ledger, 0)
+            assert messages(raw, 1) == [(0, 1, 1)]
+            redelivered(raw, ledger, STEP)
+            assert messages(raw, 1) == [(STEP, 3, 1)]
+
+
+def test_an_aborted_transaction_gives_back_what_it_acknowledged(tmp_path: Path) -> None:
+    with served(tmp_path / "s") as url:
+        ledger = filled(url, "aborted")
+        with Raw(url) as raw:
+            subscribed(raw, "aborted")
+            messages(raw, 3)
+            txn = begun(raw)
+            assert acknowledged(raw, txn, ledger, 0) == ""
+            aborted(raw, txn)
+            assert messages(raw, 1) == [(0, 1, 1)]
+
+
+def test_a_transaction_acknowledges_no_message_that_another_took_and_aborted(
+    tmp_path: Path,
+) -> None:
+    """Go names all of a batch that it ever acknowledged: also what came again since.
+
+    Kills: a copy in transactions that lacks the messages of an aborted one, or has some twice.
+    """
+    with served(tmp_path / "s") as url:
+        ledger = filled(url, "stale")
+        with Raw(url) as raw:
+            subscribed(raw, "stale")
+            messages(raw, 3)
+            first, second = begun(raw), begun(raw)
+            assert acknowledged(raw, first, ledger, STEP, ack_set=[0b110]) == ""
+            aborted(raw, first)
+            assert messages(raw, 1) == [(STEP + 1, 1, 1)]
+            # its second message is certain, and its third; its first is elsewhere
+            assert acknowledged(raw, second, ledger, STEP, ack_set=[0b100]) == ""
+            redelivered(raw, ledger, STEP)
+            assert messages(raw, 1) == [(STEP + 3, 1, 1)]
+            assert acknowledged(raw, second, ledger, STEP) == "NotAllowedError"
+            third = begun(raw)
+            assert acknowledged(raw, third, ledger, STEP, ack_set=[0b000]) != ""
+            for entry in (0, STEP + 1, STEP + 3, 4 * STEP):
+                assert acknowledged(raw, second, ledger, entry) == ""
+
+
+def test_a_refused_acknowledgement_is_not_made_up_for_by_the_next(tmp_path: Path) -> None:
+    """The next one of Go names the refused message too, of which its transaction has no copy."""
+    with served(tmp_path / "s") as url:
+        ledger = filled(url, "next")
+        with Raw(url) as raw:
+            subscribed(raw, "next")
+            messages(raw, 3)
+            first, second = begun(raw), begun(raw)
+            aborted(raw, first)
+            assert acknowledged(raw, first, ledger, STEP, ack_set=[0b110])
+            assert acknowledged(raw, second, ledger, STEP, ack_set=[0b100]) == "NotAllowedError"
+            redelivered(raw, ledger, STEP)
+            assert messages(raw, 1) == [(STEP, 3, 1)]
+            assert acknowledged(raw, second, ledger, STEP) == ""  # all of it at once
