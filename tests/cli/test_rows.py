@@ -80,6 +80,7 @@ PRINTED: dict[str, type] = {
     "admin compact-topic": space.TopicCompacted,
     "admin compact-changes": space.ChangesCompacted,
     "admin offload": space.Offloaded,
+    "admin confirm": space.Confirmed,
     "admin trim": space.Trimmed,
     "admin repair": store.Repaired,
     "admin gc": space.GarbageCollected,

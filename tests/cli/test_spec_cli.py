@@ -336,6 +336,7 @@ admin delete-transaction-key nightly
 admin scale-transaction-coordinators 3
 admin trim orders --to end --force-unacked --yes
 admin offload orders --to {far}
+admin confirm {far}
 config show
 config get durability
 config set ttl_ms 1000

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -16,7 +17,9 @@ from txlog.engine.model.ops import PlaceAdded
 from txlog.engine.storage import manifest as manifests
 from txlog.engine.storage import remote
 from txlog.engine.storage.disk.posix import PosixDisk
+from txlog.errors import DiskFailed
 from txlog.ranges import END
+from txlog.sql.client_query import Query
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 
@@ -27,6 +30,7 @@ def made(path: Path, name: str = "store") -> Path:
     txlog.init(str(store), reader_grace_ms=0)
     with opened(store) as client:
         client.create_topic("orders")
+        client.create_subscription("orders", "s")
         for _ in range(2):
             client.producer("orders").send(b"x")
             client.checkpoint(roll_all=True)
@@ -151,6 +155,7 @@ def test_files_of_a_store_that_was_moved_go_once_its_place_is_confirmed(tmp_path
     files = sorted(archive.glob("**/*.parquet"))
     with opened(moved) as client:
         assert len(list(client.reader("orders"))) == 2  # it reads them as before
+        client.admin.confirm(str(archive))  # for reading only
     said = clean_up(moved)
     assert sorted(archive.glob("**/*.parquet")) == files
     assert any("txlog admin offload TOPIC --to PLACE confirms a place" in one for one in said)
@@ -161,18 +166,123 @@ def test_files_of_a_store_that_was_moved_go_once_its_place_is_confirmed(tmp_path
     assert list(archive.glob("**/*.parquet")) == []
 
 
-def test_offloading_goes_on_where_nothing_can_be_recorded(
+def test_nothing_is_offloaded_where_no_record_can_be_made(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As of a service whose home is read-only: files are moved and read, and stay there."""
+    """Kills: files that are moved to a place where nobody opens them any more."""
+    store, archive = made(tmp_path), tmp_path / "archive"
+    archive.mkdir(mode=0o700)
     (tmp_path / "state").write_text("a file")
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    with opened(store) as client:
+        with pytest.raises(DiskFailed, match="cannot record") as caught:
+            client.admin.offload("orders", str(archive))
+        assert "XDG_STATE_HOME" in str(caught.value.hint)
+        assert len(list(client.reader("orders"))) == 2
+    assert list(archive.glob("**/*.parquet")) == []
+
+
+def named_at(store: Path, place: str | None, far: str = "") -> None:
+    """Let the newest manifest say that all rows are in files at an address.
+
+    place: of a store, where each file keeps its name; None: all of them are at `far`
+    """
+    with opened(store) as client:
+        salt = client._store.identity.salt
+    disk = PosixDisk(str(store))
+    number = manifests.generations(disk)[-1]
+    known = manifests.read_manifest(disk, number, salt)
+    files = {
+        ledger: [
+            msgspec.structs.replace(
+                ref, path=far if place is None else remote.address(place, ref.path)
+            )
+            for ref in refs
+        ]
+        for ledger, refs in known.files.items()
+    }
+    changed = msgspec.structs.replace(known, files=files)
+    path = store / manifests.manifest_path(number)
+    path.chmod(0o600)
+    path.write_bytes(manifests.encode_manifest(changed, salt))
+    disk.close()
+
+
+def queried(client: Client) -> list[dict[str, object]]:
+    """Rows by SQL, which DuckDB reads from files."""
+    with Query(client, "SELECT count(value) AS n FROM orders") as query:
+        rows: list[dict[str, object]] = query.rows().read_all().to_pylist()
+        return rows
+
+
+def read_by_all_doors(store: Path) -> list[str]:
+    """What the ways to read a topic answer: each an error, which is returned."""
+    ways: list[Callable[[Client], object]] = [
+        lambda client: list(client.reader("orders")),
+        lambda client: client.consumer("orders", "s").receive(0),
+        queried,
+        lambda client: client._content("orders"),
+        lambda client: client._contents(None, everything=True),
+    ]
+    said = []
+    for way in ways:
+        with opened(store) as client, pytest.raises(DiskFailed) as caught:
+            way(client)
+        said.append(f"{caught.value} {caught.value.hint}")
+    return said
+
+
+@pytest.mark.parametrize("kind", ["local", "s3", "odd"])
+def test_nothing_is_opened_because_a_manifest_names_it(
+    tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kills: a file of the user that is shown, an address that is called with its credentials."""
+    store = made(tmp_path)
+    with opened(store) as client:
+        uuid = client._store.identity.uuid
+    monkeypatch.setattr(remote, "located", lambda far: pytest.fail(f"reached for {far}"))
+    if kind == "odd":
+        named_at(store, None, "file:///etc/passwd")
+        command = "do not trust this store"
+    else:
+        base = f"file://{tmp_path}" if kind == "local" else "s3://bucket/a"
+        options = "" if kind == "local" else "?endpoint_override=127.0.0.1:1&scheme=http"
+        named_at(store, f"{base}/{uuid}{options}")
+        command = f"txlog admin confirm '{base}{options}'"
+    for said in read_by_all_doors(store):
+        assert "only the store names this place" in said
+        assert command in said
+    report = txlog.verify(str(store), deep=True)
+    assert any(
+        "only the store names this place" in one["message"] for one in report["problem_list"]
+    )
+
+
+def test_a_store_of_another_user_is_read_once_its_place_is_confirmed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The hint of the error is the command that it takes; nothing of the store changes."""
     store, archive = made(tmp_path), tmp_path / "archive"
     archive.mkdir(mode=0o700)
     with opened(store) as client:
         assert client.admin.offload("orders", str(archive))["files"]
-        assert any("will stay" in one for one in client._store.reports)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "other"))
+    monkeypatch.setattr(remote, "_trusted", set[str]())
+    for said in read_by_all_doors(store):
+        assert f"txlog admin confirm 'file://{archive}'" in said
+    with txlog.open(str(store), read_only=True) as client:
+        client.admin.confirm(f"file://{archive}")
+    monkeypatch.setattr(remote, "_trusted", set[str]())
+    with opened(store) as client:
         assert len(list(client.reader("orders"))) == 2
-    files = sorted(archive.glob("**/*.parquet"))
-    clean_up(store)
-    assert sorted(archive.glob("**/*.parquet")) == files
+        assert queried(client) == [{"n": 2}]
+
+
+@pytest.mark.parametrize("name", ["a'b", "a\x1b[2J", "a b"])
+def test_a_hint_has_no_words_of_a_store_for_a_shell(tmp_path: Path, name: str) -> None:
+    """Kills: a command to copy that does what whoever made the store wants."""
+    far = f"file:///x/{name}/uuid/topics/a/b/c/partition=0/ledger-1.1.parquet"
+    with pytest.raises(DiskFailed) as caught:
+        remote.check_named(far)
+    shown = "'file:///x/a b'" if name == "a b" else "PLACE"
+    assert str(caught.value.hint).endswith(f"txlog admin confirm {shown}")

@@ -16,6 +16,7 @@ from txlog.engine.plan.lookup import check_partition
 from txlog.engine.plan.lookup import topic as find_topic
 from txlog.engine.plan.participants import unavailable_error
 from txlog.engine.storage.remote import check_place, is_far, place_of, size_of
+from txlog.engine.store.confirmed import confirm
 from txlog.engine.store.store import Store
 from txlog.engine.upkeep.changes.log import RELATIONS
 from txlog.engine.upkeep.checkpoint.checkpoint import CheckpointReport, maintenance
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from txlog.rows.space import (
         ChangesCompacted,
         Compacted,
+        Confirmed,
         GarbageCollected,
         Offloaded,
         TopicCompacted,
@@ -223,6 +225,13 @@ def offload(
         "ledgers_left": report.ledgers_left,
         "dry_run": dry_run,
     }
+
+
+def confirm_place(store: Store, to: str) -> Confirmed:
+    """Record a place for reading; the fields of `txlog admin confirm`."""
+    place = place_of(to, store.identity.uuid)
+    confirm(store, place, removes=False)
+    return {"place": place}
 
 
 def trim(

@@ -68,6 +68,7 @@ if TYPE_CHECKING:
     from txlog.rows.space import (
         ChangesCompacted,
         Compacted,
+        Confirmed,
         GarbageCollected,
         Offloaded,
         TopicCompacted,
@@ -612,6 +613,18 @@ class Admin:
                 DiskFailed (out of reach; what was moved before stays moved)
         """
         return space.offload(self._store, topic, to, partition, dry_run=dry_run)
+
+    def confirm(self, place: str) -> Confirmed:
+        """Let this user's programs read files of the store in a place, as if offloaded to there.
+
+        Programs open nothing outside a store because the store names it. Offloading confirms a
+        place for the user who does it; others, and other machines, need this call. It changes
+        nothing in the store, and files there are never removed because of it.
+
+        place:  as `to` of `offload`
+        raises: InvalidArgument, DiskFailed (it cannot be recorded)
+        """
+        return space.confirm_place(self._store, place)
 
     def trim(
         self,

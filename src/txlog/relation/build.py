@@ -30,7 +30,16 @@ from txlog.ids import TopicName, txn_halves
 from txlog.relation.frames import Frames, Journals, Marked
 from txlog.relation.hidden import HIDDEN, STORED, hidden
 from txlog.relation.positions import chosen_partitions
-from txlog.relation.relation import ALL, COMMITTED, LARGE, MARKERS, Content, Relation, Source
+from txlog.relation.relation import (
+    ALL,
+    COMMITTED,
+    LARGE,
+    MARKERS,
+    Content,
+    Relation,
+    Source,
+    source_of,
+)
 from txlog.relation.spans import PlacedMarker, Span, Wanted, placed, share, spans_of
 from txlog.startup import compute as pc
 
@@ -99,7 +108,7 @@ def contents(
 def _compacted(view: View, topic: Topic, left_out: Collection[int]) -> list[Source]:
     """The files of compacted rows of a topic."""
     return [
-        Source(index, "c", ref)
+        source_of(index, "c", ref)
         for index in range(topic.partitions)
         if index not in left_out
         for ref in compacted_files(view, number_of(topic, index))
@@ -351,7 +360,7 @@ class _Making:
                     if count:
                         kept = self.unclean if is_joined else self.direct
                         within = span if count < ref.rows and not is_joined else None
-                        source = Source(index, role, ref, within)
+                        source = source_of(index, role, ref, within)
                         (self.open if is_part else kept).append(source)
         self._add_plain_tail(
             index, [(end.ledger, end.entries) for end in state.ledgers], filed, span
@@ -418,7 +427,7 @@ class _Making:
                 self._add_pieces(self.frames, index, request[0], request, Marked(ledger, marker))
         if whole:
             refs = [large[request[0]] for request, _, _ in whole]
-            self.large_files += [Source(index, "s", ref) for ref in refs]
+            self.large_files += [source_of(index, "s", ref) for ref in refs]
             known = [buffer.chunked[ref.ledger] for ref in refs]
             more = {
                 "path": pa.array([ref.path for ref in refs]),

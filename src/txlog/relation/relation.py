@@ -31,6 +31,7 @@ import pyarrow as pa
 from txlog.engine.folds.catalog import SchemaVersion
 from txlog.engine.model.schema import INSTANT, PROPERTY_MAP
 from txlog.engine.plan.records import schema_in
+from txlog.engine.storage.remote import check_named, is_far
 from txlog.engine.storage.segment import FileRef
 from txlog.relation.frames import Frames
 from txlog.relation.spans import Span, Wanted
@@ -86,6 +87,16 @@ class Source:
     role: str
     ref: FileRef
     within: Span | None = None
+
+
+def source_of(partition: int, role: str, ref: FileRef, within: Span | None = None) -> Source:
+    """A source, which programs and workers may open that know nothing of places.
+
+    raises: DiskFailed: this user has not named the place where the file lies
+    """
+    if is_far(ref.path):
+        check_named(ref.path)
+    return Source(partition, role, ref, within)
 
 
 @dataclass(frozen=True, slots=True)

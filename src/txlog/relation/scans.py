@@ -20,7 +20,7 @@ from txlog.engine.model.schema import INSTANT, KIND_DATA, MESSAGE, PROPERTY_MAP
 from txlog.engine.plan.records import records_as, records_of_file, schema_in
 from txlog.engine.storage.chunks import reassembled
 from txlog.engine.storage.disk.protocol import Disk, File
-from txlog.engine.storage.remote import open_file
+from txlog.engine.storage.remote import open_planned
 from txlog.engine.storage.segment import RECORD, FileRef
 from txlog.engine.storage.segment_reader import SegmentReader
 from txlog.errors import MissingFile, SnapshotExpired
@@ -155,7 +155,7 @@ def read_scan(
         return
     assert scan.ref is not None
     try:
-        file = open_file(disk, scan.ref.path)
+        file = open_planned(disk, scan.ref.path)
     except MissingFile as error:
         raise SnapshotExpired(
             f"{scan.ref.path} was removed before it was read",

@@ -23,7 +23,7 @@ from txlog.engine.storage.segment_reader import SegmentReader
 from txlog.engine.view.view import View
 from txlog.ids import TopicName, txn_halves
 from txlog.relation.frames import PIECE_ROWS, Journals, windows
-from txlog.relation.relation import Source
+from txlog.relation.relation import Source, source_of
 
 ROW_COLUMNS: Final = (
     "kind", "entry", "lsn", "txn_most", "txn_least", "txn_index", "count", "marker_ledger",
@@ -244,10 +244,10 @@ class _Gathering:
                 filed = 0
                 for ref in self._view.files.of(end.ledger):
                     if ref.form == "part":
-                        self._parts.append(Source(index, role, ref))
+                        self._parts.append(source_of(index, role, ref))
                         self._claims.append((index, ref.path, ref))
                     else:
-                        self._files.append(Source(index, role, ref))
+                        self._files.append(source_of(index, role, ref))
                         self._claims.append((index, "", ref))
                     filed += ref.rows
                 if not end.sealed and filed < end.entries:
@@ -264,7 +264,7 @@ class _Gathering:
         [ref] = self._view.files.of(ledger)
         sequence = None if one.producer is None else one.last_sequence
         halves = txn_halves(one.coordinator, one.sequence)
-        self._large_files.append(Source(index, "s", ref))
+        self._large_files.append(source_of(index, "s", ref))
         self._large.append(
             (index, ledger, *halves, one.index, one.producer, sequence, ref.rows, one.value_bytes)
         )

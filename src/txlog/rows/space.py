@@ -49,6 +49,12 @@ class ChangesCompacted(TypedDict):
     size_after_bytes: int
 
 
+class Confirmed(TypedDict):
+    """Of `Admin.confirm`."""
+
+    place: str
+
+
 class Offloaded(TypedDict):
     """Of `Admin.offload`."""
 

@@ -6,7 +6,7 @@ packages of their own.
 Contents:
 
     admin         checkpoint, coordinators, keys, partitions
-    admin_space   giving space back: compact, offload, trim, gc; and accept-clock
+    admin_space   giving space back: compact, offload, confirm, trim, gc; and accept-clock
     admin_stats   shows coordinators, sidecars, pending acknowledgements and locks
     bench         `bench`
     check         `check`: whether a store is healthy, in a monitor's words and exit codes

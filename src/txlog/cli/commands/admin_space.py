@@ -1,4 +1,4 @@
-"""Owns the commands that give space back: compact, offload, trim, gc; accept-clock."""
+"""Owns the commands that give space back: compact, offload, confirm, trim, gc; accept-clock."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from txlog.cli.call.progress import Words
 from txlog.cli.line.command import command, exclusive
 from txlog.cli.line.declared import Argument, Option
 from txlog.cli.terminal.tables import counted, duration, size
+from txlog.engine.storage.remote import without_options
 from txlog.errors import Usage
 from txlog.ranges import parse_bound
 from txlog.settings import HOUR_MS
@@ -147,6 +148,30 @@ def offload(
         f"{size(answer['size_bytes'])}; {counted(left, 'ledger')} {stay}"
         " (open, in parts, or not clean)"
     )
+    call.output.result(answer)
+
+
+@command(
+    "admin confirm",
+    examples=(
+        "txlog admin confirm /mnt/archive",
+        "txlog admin confirm 's3://bucket/txlog?region=eu-central-1'",
+    ),
+    fields="place",
+)
+def confirm_place(
+    call: Call,
+    place: Annotated[str, Argument(metavar="DIR|URI", show_default=False)],
+) -> None:
+    """Let this user read files of the store at a place that somebody has offloaded them to.
+
+    Whoever made a store may name any file or bucket in it, so nothing outside is opened because a
+    store names it. Offloading confirms its place for the user who runs it. A store that came from
+    another user, another machine or an older version needs this command, once for each place.
+    Files there are not removed because of it.
+    """
+    answer = call.client(write=False).admin.confirm(place)
+    call.summary(f"files of this store are read at {without_options(answer['place'])}")
     call.output.result(answer)
 
 

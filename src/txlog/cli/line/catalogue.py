@@ -168,6 +168,9 @@ COMMANDS: Final[dict[str, Entry]] = {
     "admin offload": Entry(
         "commands.admin_space", "offload", "move sealed files to a directory or to S3"
     ),
+    "admin confirm": Entry(
+        "commands.admin_space", "confirm_place", "read what was offloaded to a place"
+    ),
     "admin trim": Entry("commands.admin_space", "trim", "delete the oldest messages"),
     "admin repair": Entry("commands.verify", "repair", "rebuild damaged files, or say how"),
     "admin gc": Entry("commands.admin_space", "gc", "files that no manifest names"),

@@ -10,6 +10,17 @@ address up to the uuid of the store, options included. pyarrow.fs makes the call
 those that it finds (environment, profile, role) and are never in an address. As with any file of
 the store, the reader compares checksums. Calls may take seconds, and fail when the network does:
 DiskFailed; or MissingFile when no such object exists.
+
+A store names its files outside, and whoever made it may name any file of this machine, or any
+bucket. Opening that would show what is in it, or that it exists, and would call an address with the
+credentials of this machine. So a file is opened only in a place that this user has named, by
+`txlog admin offload` or `txlog admin confirm`, or to this process (`trust`). What users have named
+is recorded where no store reaches:
+
+    $XDG_STATE_HOME/txlog/places/<hash of a store's path>.json   by default in ~/.local/state
+
+Reading asks all records: a store that was moved finds its files as before. Removing asks for more,
+see store/confirmed.
 """
 
 from __future__ import annotations
@@ -21,9 +32,12 @@ from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
+
 from txlog.engine.storage.disk.posix import PosixDisk, absolute
 from txlog.engine.storage.disk.protocol import Disk, File, is_of_handler
 from txlog.engine.storage.segment import arrow_module
+from txlog.engine.storage.user_files import names_in, read_file, state_home
 from txlog.errors import DiskFailed, InvalidArgument, MissingFile, NotFound, StoreNotFound
 from txlog.startup.crc32c import crc32c
 
@@ -32,8 +46,11 @@ if TYPE_CHECKING:
 
 PIECE_BYTES: Final = 8 << 20  # copied and compared at a time
 CONNECT_SECONDS: Final = 10
+RECORDS_MAX: Final = 1_000
+RECORD_BYTES_MAX: Final = 1 << 20
 REQUEST_SECONDS: Final = 30  # without a byte; the default of 3 is too short for a busy machine
 _OPTIONS: Final = ("endpoint_override", "region", "scheme")
+_SUFFIXES: Final = (".parquet", ".arrow")
 _BUCKET: Final = re.compile(r"[a-z0-9][a-z0-9.\-]{1,61}[a-z0-9]")
 _FORBIDDEN: Final = re.compile(r"[%?#\\\x00-\x1f\x7f]|//|(^|/)\.\.?(/|$)")
 
@@ -104,7 +121,14 @@ def without_options(far: str) -> str:
 def open_file(disk: Disk | None, path: str) -> File:
     """Open a file to read, inside the store or outside. Raises MissingFile, DiskFailed."""
     if is_far(path):
-        return open_far(path)
+        check_named(path)
+    return open_planned(disk, path)
+
+
+def open_planned(disk: Disk | None, path: str) -> File:
+    """The same in a process that was told to: who planned it has checked the place."""
+    if is_far(path):
+        return _opened(path)
     assert disk is not None
     return disk.open(path)
 
@@ -122,6 +146,11 @@ def is_there(disk: Disk, path: str) -> bool:
 
 def open_far(far: str) -> FarFile:
     """Open a file outside the store. Raises MissingFile, DiskFailed."""
+    check_named(far)
+    return _opened(far)
+
+
+def _opened(far: str) -> FarFile:
     filesystem, path = located(far)
     with _mapped("open", far):
         return FarFile(filesystem.open_input_file(path), far)
@@ -322,3 +351,107 @@ def _mapped(action: str, far: str) -> Iterator[None]:
             hint="is it reachable, and are the credentials set?",
             path=far,
         ) from error
+
+
+_trusted = set[str]()  # places of this process: recorded ones that it has seen, and given ones
+
+
+class Record(msgspec.Struct):
+    """What a file says: path and uuid of a store, and the places that its user has named.
+
+    places: files there may be read, and removed by this store
+    read:   files there may be read
+    """
+
+    store: str
+    uuid: str
+    places: list[str] = []
+    read: list[str] = []
+
+
+def record_directory() -> str | None:
+    """Where this user's records are; None: this user has no directory for state."""
+    home = state_home()
+    return None if home is None else f"{home}/txlog/places"
+
+
+def read_record(path: str) -> Record | None:
+    """A record; None without one, or for one that cannot be read. Raises DiskFailed."""
+    data = read_file(path, RECORD_BYTES_MAX)
+    try:
+        return None if data is None else msgspec.json.decode(data, type=Record)
+    except msgspec.DecodeError:
+        return None
+
+
+def trust(places: Iterable[str]) -> None:
+    """Let this process open files in these places, without a record."""
+    _trusted.update(places)
+
+
+def place_in(places: Iterable[str], uuid: str, far: str) -> str | None:
+    """The place that a file outside lies in, as a store puts it there; None: in none of these.
+
+    uuid: of the store, in whose directory of the place it must be
+    """
+    for place in places:
+        base, _, options = place.partition("?")
+        path, _, of_file = far.partition("?")
+        parts = path.removeprefix(f"{base}/").split("/")
+        if (
+            base.endswith(f"/{uuid}")
+            and path.startswith(f"{base}/topics/")
+            and options == of_file
+            and parts[-1].endswith(_SUFFIXES)
+            and not {"", ".", ".."}.intersection(parts)
+        ):
+            return place
+    return None
+
+
+def check_named(far: str) -> None:
+    """Raise unless this user has named the place of a file outside. Nothing outside is looked at.
+
+    raises: DiskFailed
+    """
+    if _is_named(far):
+        return
+    for record in _records():
+        _trusted.update(record.places, record.read)
+    if not _is_named(far):
+        raise DiskFailed(
+            f"{far.partition('?')[0]} is not opened: only the store names this place",
+            hint=_hint(far),
+            path=far,
+        )
+
+
+def _is_named(far: str) -> bool:
+    return place_in(_trusted, _split(far)[1], far) is not None
+
+
+def _split(far: str) -> tuple[str, str, str]:
+    """(directory or bucket, uuid, options) of an address, if it is one of a store's file."""
+    path, mark, options = far.partition("?")
+    base, _, uuid = path.partition("/topics/")[0].rpartition("/")
+    return base, uuid, mark + options
+
+
+def _hint(far: str) -> str:
+    base, uuid, options = _split(far)
+    if place_in([f"{base}/{uuid}{options}"], uuid, far) is None:
+        return "no offload puts a file there: do not trust this store"
+    place = base + options
+    is_plain = place.isprintable() and "'" not in place  # for a shell, which it may be meant for
+    shown = f"'{place}'" if is_plain else "PLACE"
+    return f"if you or yours have offloaded to there: txlog admin confirm {shown}"
+
+
+def _records() -> Iterator[Record]:
+    above = record_directory()
+    if above is None:
+        return
+    for name in names_in(above, RECORDS_MAX):
+        record = read_record(f"{above}/{name}") if name.endswith(".json") else None
+        if record is not None:
+            yield record

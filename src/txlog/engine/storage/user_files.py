@@ -107,6 +107,19 @@ def read_file(path: str, bytes_max: int) -> bytes | None:
     return data if len(data) <= bytes_max else None
 
 
+def names_in(path: str, most: int) -> list[str]:
+    """Names in a directory of this user, in order, at most so many; none if it is not there.
+
+    raises: DiskFailed
+    """
+    try:
+        return sorted(os.listdir(path))[:most]
+    except (FileNotFoundError, NotADirectoryError, PermissionError):
+        return []
+    except OSError as error:
+        raise _failure(error, path) from error
+
+
 def remove_files(paths: Iterable[str]) -> None:
     """Remove those files that exist, and flush their directories.
 

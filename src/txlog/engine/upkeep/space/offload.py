@@ -75,7 +75,7 @@ def offload_files(store: Store, place: str, refs: list[FileRef], report: Offload
     raises: DiskFailed when the place cannot be written, Corruption when a file is damaged here;
             what was moved before stays moved
     """
-    confirm(store, place)
+    confirm(store, place, removes=True)
     store.write(lambda view, now: deciding.add_place(view, place))
     for ref in refs:
         at = remote.address(place, ref.path)
