@@ -270,6 +270,107 @@ def test_what_is_somebodys_own_is_refused_to_others(folder: Path) -> None:
     serving(folder, program, rules=RULES)
 
 
+ONE_TOPIC = """
+superusers = ["boss"]
+[tokens]
+secret_key = "secret.key"
+[roles.tenant]
+produce = ["acme/shop/orders"]
+consume = ["acme/shop/orders"]
+admin = ["acme/shop/orders"]
+"""
+HIDDEN = ["acme/shop/secret-merger", "acme/secrets/orders", "rival/secrets/orders"]
+NEAR = ["orders", "secret-merge"]  # its own topic, and what a hint would be about
+
+
+async def _made_by_boss(served: Served) -> dict[str, str]:
+    """Topics, subscriptions, a key and a transaction over all of them; what paths say of it."""
+    boss = await served.connected(auth_method_name="token", auth_data=token("boss"))
+    boss.send("tcClientConnectRequest", request_id=1, tc_id=0, transaction_key="key-x", epoch=-1)
+    assert not (await boss.answer()).tcClientConnectResponse.HasField("error")
+    topics = [TOPIC, *(f"persistent://{name}" for name in HIDDEN)]
+    for at, topic in enumerate(topics):
+        made = await boss.ask("producer", topic=topic, producer_id=at, request_id=10 + at)
+        assert made.producer_ready
+        given = {"subscription": "s", "subType": 1, "consumer_id": at, "request_id": 20 + at}
+        await boss.ask("subscribe", topic=topic, **given)
+    txn = await boss.ask("newTxn", request_id=2, txn_ttl_seconds=60_000, tc_id=0)
+    halves = {"txnid_most_bits": txn.txnid_most_bits, "txnid_least_bits": txn.txnid_least_bits}
+    await boss.ask("addPartitionToTxn", request_id=3, partitions=topics, **halves)
+    return {"most": str(txn.txnid_most_bits), "least": str(txn.txnid_least_bits), "key": "key-x"}
+
+
+def test_no_endpoint_shows_names_of_topics_that_its_caller_may_not_see(folder: Path) -> None:
+    """Kills: a list, a hint or an error with the names of other tenants."""
+
+    async def program(served: Served) -> None:
+        made = {**GIVEN, **await _made_by_boss(served), "subscription": "s"}
+        by = f"Authorization: Bearer {token('tenant').decode()}\nConnection: close\n"
+        shown, answered, listed = [], 0, ""
+        for topic in NEAR:
+            given = {**made, "topic": topic}
+            paths = {(one.method, one.path) for one in ENDPOINTS if one.method in ("GET", "POST")}
+            paths |= {("GET", route.path) for route in routes_of(served)}
+            if topic != "orders":  # of other topics, those that are about a topic
+                paths = {(method, path) for method, path in paths if "{topic}" in path}
+            for method, path in sorted(paths):
+                if path.endswith("/events"):  # never ends by itself; the gate is asked as for GET
+                    continue
+                there = _filled(path, given)
+                head = f"{method} {there} HTTP/1.1\nHost: a.example\n{by}Content-Length: 2\n\n"
+                status, text = await served.request(head, b"{}")
+                answered += status == 200
+                if "persistent://acme/shop/orders" in text:
+                    listed += there
+                if re.search(r"secret-merger|secrets|rival", text.replace(there, "")):
+                    shown.append((method, there, text))
+        assert shown == []
+        assert answered > 50
+        assert "/admin/v2/namespaces/acme/shop/topics" in listed  # its own name is there
+
+    serving(folder, program, rules=ONE_TOPIC)
+
+
+def test_no_command_shows_names_of_topics_that_its_client_may_not_see(folder: Path) -> None:
+    """Kills: the same by Pulsar's protocol."""
+
+    async def program(served: Served) -> None:
+        halves = await _made_by_boss(served)
+        txn = {"txnid_most_bits": int(halves["most"]), "txnid_least_bits": int(halves["least"])}
+        shown = []
+        for topic in NEAR:
+            for name in sorted(one for one, who in WHO.items() if who not in ("anyone", "handle")):
+                if COMMANDS[name] not in handlers():
+                    continue
+                known: dict[str, Any] = {
+                    "transaction_key": "key-x",
+                    "tc_id": 0,
+                    "namespace": "acme/shop",
+                    "topics_pattern": "persistent://acme/shop/.*",
+                    "watcher_id": 1,
+                    **txn,
+                    **_fields(name, txn),
+                }
+                takes = message_class(type_of(FIELDS[COMMANDS[name]])).DESCRIPTOR.fields_by_name
+                fields = {key: one for key, one in known.items() if key in takes}
+                if "topic" in fields:
+                    fields["topic"] = f"persistent://acme/shop/{topic}"
+                client = await served.connected(auth_method_name="token", auth_data=token("tenant"))
+                client.send(FIELDS[COMMANDS[name]], **fields)
+                said = str(await client.answer())
+                client.close()
+                if re.search(r"secret-merger|secrets|rival", said):
+                    shown.append((name, topic, said))
+        assert shown == []
+
+    serving(folder, program, rules=ONE_TOPIC)
+
+
+def _filled(path: str, given: dict[str, str]) -> str:
+    """The path of a route with these words in its places, and 0 in the others."""
+    return re.sub(r"{(\w+)(?::\w+)?}", lambda place: given.get(place[1], "0"), path)
+
+
 def routes_of(served: Served) -> list[Route]:
     """The routes of requests; those of WebSockets are below."""
     app = served.server.listeners[1].application  # type: ignore[attr-defined]

@@ -3,7 +3,8 @@
     produce, consume    on topics
     admin               everything there, and the settings of what is there
     look                names and figures; whoever may do anything at a topic may look at its
-                        namespace and tenant, at the store only with a rule for all of it
+                        namespace and tenant, where lists have only the topics that it may look
+                        at; at the store only with a rule for all of it
 
 A place is the store, a tenant, a namespace or a topic: a tuple of no, one, two or three names. A
 rule names a place and holds for all below it.

@@ -120,7 +120,7 @@ def route_of(endpoint: Endpoint, serving: Serving) -> Route:
 
     async def handle(request: Request) -> Response:
         action = endpoint.action(request.path_params)
-        await serving.gate(request, action)
+        right = await serving.gate(request, action)
         given = endpoint.arguments(request.path_params, request.query_params)
         if endpoint.takes("body"):
             given["body"] = await body_of(request)
@@ -131,6 +131,7 @@ def route_of(endpoint: Endpoint, serving: Serving) -> Route:
             ("addresses", partial(serving.addresses_for, request.url.hostname)),
             ("publishers", serving.publishers),
             ("subscribers", serving.subscribers),
+            ("sees", lambda: (lambda topic: True) if right is None else right.sees),
         ):
             if endpoint.takes(name):
                 given[name] = value()

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import socket
 from contextlib import suppress
+from functools import partial
 from typing import Final
 
 import uvicorn
@@ -94,7 +95,7 @@ def gate_of(service: Service) -> Gate:
                 service.tell("dropped", told)
                 raise
 
-        return Right(check, caller.left_ms)
+        return Right(check, caller.left_ms, partial(caller.may, LOOK))
 
     return gate
 

@@ -7,7 +7,7 @@ without topics can be deleted.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Final
 
@@ -22,6 +22,7 @@ CLUSTER: Final = "standalone"
 BUNDLE: Final = "0x00000000_0xffffffff"  # the only one
 NAMESPACE: Final = "/admin/v2/namespaces/{tenant}/{namespace}"
 endpoint = Declared()
+Sees = Callable[[TopicName], bool]  # whether a caller may see the name of a topic
 
 
 def names(client: Client) -> list[TopicName]:
@@ -168,9 +169,13 @@ def delete_tenant(client: Client, tenant: str, force: bool = False) -> None:
 
 
 @endpoint("GET", "/admin/v2/namespaces/{tenant}", LOOK)
-def namespaces(client: Client, tenant: str) -> list[str]:
+def namespaces(client: Client, tenant: str, sees: Sees) -> list[str]:
     """The namespaces of a tenant that have topics; of public also default."""
-    found = [f"{name.tenant}/{name.namespace}" for name in names(client) if name.tenant == tenant]
+    found = [
+        f"{name.tenant}/{name.namespace}"
+        for name in names(client)
+        if name.tenant == tenant and sees(name)
+    ]
     if tenant == TENANT_DEFAULT:
         found.append(f"{TENANT_DEFAULT}/{NAMESPACE_DEFAULT}")
     return _unique(found)
@@ -237,11 +242,11 @@ def _within(client: Client, namespace: str) -> list[TopicName]:
 
 @endpoint("GET", f"{NAMESPACE}/topics", LOOK)
 @endpoint("GET", "/admin/v2/persistent/{tenant}/{namespace}", LOOK)
-def topics(client: Client, namespace: str) -> list[str]:
+def topics(client: Client, namespace: str, sees: Sees) -> list[str]:
     """The topics of a namespace; of a partitioned one its partitions."""
     found: list[str] = []
     for name, count in _partitions(client).items():
-        if f"{name.tenant}/{name.namespace}" == namespace:
+        if f"{name.tenant}/{name.namespace}" == namespace and sees(name):
             found += topics_of(name, count)
     return found
 
@@ -261,10 +266,12 @@ def not_persistent(client: Client, namespace: str) -> list[str]:
 
 
 @endpoint("GET", "/admin/v2/persistent/{tenant}/{namespace}/partitioned", LOOK)
-def partitioned(client: Client, namespace: str) -> list[str]:
+def partitioned(client: Client, namespace: str, sees: Sees) -> list[str]:
     """The topics of a namespace that have several partitions."""
     count = _partitions(client)
-    return [full(name) for name in _within(client, namespace) if count.get(name, 1) > 1]
+    return [
+        full(name) for name in _within(client, namespace) if count.get(name, 1) > 1 and sees(name)
+    ]
 
 
 @endpoint("GET", f"{NAMESPACE}/bundles", LOOK)

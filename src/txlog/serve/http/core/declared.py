@@ -9,7 +9,8 @@ What stands in the path or the query is an argument by its name, converted by it
 with `{tenant}/{namespace}/{topic}` gives `topic: TopicName`, one with `{tenant}/{namespace}` the
 argument `namespace`, one with `{most}/{least}` gives `txn: TxnId`. `body` is the JSON of the
 request; `now_ms`, `rates`, `addresses`, `places`, `publishers` and `subscribers` are of the
-application, and `creates` says whether this request may create a missing topic.
+application, `creates` says whether this request may create a missing topic, and
+`sees` whether its caller may see the name of a topic, which every list of names asks.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ _PLACE: Final = re.compile(r"{(\w+)(?::\w+)?}")
 _GIVEN: Final = frozenset(
     [
         *("client", "body", "now_ms", "rates", "addresses", "places"),
-        *("publishers", "subscribers", "creates"),
+        *("publishers", "subscribers", "creates", "sees"),
     ]
 )
 _TYPES: Final = {int: "integer", bool: "boolean", str: "string", float: "number"}

@@ -45,10 +45,12 @@ class Right(NamedTuple):
 
     check:   raises NotAllowed once it would be no more
     left_ms: how long its token holds; None: for ever
+    sees:    whether its caller may see the name of a topic
     """
 
     check: Callable[[], object]
     left_ms: int | None
+    sees: Callable[[TopicName], bool]
 
 
 STORING_MAX: Final = 4  # requests whose messages the server stores at a time
