@@ -12,9 +12,11 @@ from starlette.routing import Route, WebSocketRoute
 
 import txlog
 from tests.serve.siege import Served, serving
+from txlog.errors import Corruption, DiskFailed, MissingFile
 from txlog.serve.http.application import ENDPOINTS
 from txlog.serve.http.listener import HARMLESS, OWN
 from txlog.serve.pulsar.commands import handlers
+from txlog.serve.pulsar.failure import text_of
 from txlog.serve.pulsar.messages import COMMANDS, FIELDS, BaseCommand, message_class
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
@@ -364,6 +366,33 @@ def test_no_command_shows_names_of_topics_that_its_client_may_not_see(folder: Pa
         assert shown == []
 
     serving(folder, program, rules=ONE_TOPIC)
+
+
+def test_an_error_of_a_file_names_no_file_to_clients(folder: Path) -> None:
+    """Kills: paths of the machine, or an address of an offload, in what anybody is answered."""
+
+    async def program(served: Served) -> None:
+        boss = await served.connected(auth_method_name="token", auth_data=token("boss"))
+        await boss.ask("producer", topic=TOPIC, producer_id=1, request_id=1)
+        boss.message(b"x", {}, {}, producer_id=1, sequence_id=1)
+        assert (await boss.answer()).HasField("send_receipt")
+        with txlog.open(str(folder / "store")) as client:
+            client.checkpoint(roll_all=True)
+        [file] = (folder / "store").glob("topics/acme/**/*.parquet")
+        file.unlink()
+        status, text = await served.request(
+            "GET /admin/v2/persistent/acme/shop/orders/examinemessage?initialPosition=earliest"
+            f" HTTP/1.1\nHost: a.example\nAuthorization: Bearer {token('boss').decode()}\n"
+            "Connection: close\n\n"
+        )
+        assert status == 500
+        assert "cannot use a file of its store" in text
+        assert file.name not in text
+
+    serving(folder, program, rules=ONE_TOPIC)
+    for kind in (DiskFailed, MissingFile, Corruption):
+        said = text_of(kind("cannot open /srv/a.parquet", path="/srv/a.parquet"))
+        assert "/srv" not in said
 
 
 def _filled(path: str, given: dict[str, str]) -> str:

@@ -25,6 +25,8 @@ import txlog
 from txlog.answers.metrics_text import exposition
 from txlog.api.client import Client as Store
 from txlog.errors import (
+    DiskFailed,
+    IntegrityError,
     InternalError,
     InvalidArgument,
     NotAllowed,
@@ -189,7 +191,10 @@ async def _answer(
 
 async def _failed(request: Request, error: Exception) -> Response:
     assert isinstance(error, TxlogError)
-    return response_of(error, hides_names=request.app.state.serving.hides_names)
+    serving: Serving = request.app.state.serving
+    if isinstance(error, IntegrityError | DiskFailed):
+        serving.failed(error)
+    return response_of(error, hides_names=serving.hides_names)
 
 
 async def _refused(request: Request, error: Exception) -> Response:

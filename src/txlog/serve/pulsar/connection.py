@@ -34,7 +34,7 @@ from txlog.serve.core.limits import (
     too_many,
 )
 from txlog.serve.core.service import Service
-from txlog.serve.pulsar.failure import error_of, text_of
+from txlog.serve.pulsar.failure import FILE_ERRORS, error_of, text_of
 from txlog.serve.pulsar.fields import check
 from txlog.serve.pulsar.messages import COMMANDS, AuthData, Proto
 from txlog.serve.pulsar.sends import Sends
@@ -374,6 +374,8 @@ class Connection:
 
     def _refuse(self, body: Proto, error: Exception) -> None:
         """Answer ERROR; a command without a number ends the connection: no answer can name it."""
+        if isinstance(error, FILE_ERRORS):  # the client is not told which file
+            self.service.tell("failed", {"class": type(error).__name__, "reason": str(error)})
         if _has_number(body):
             number = body.request_id
             self.send("error", request_id=number, error=error_of(error), message=text_of(error))

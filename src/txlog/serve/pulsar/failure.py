@@ -87,8 +87,14 @@ def refusal_of(error: errors.TxlogError, version: str) -> int | None:
     return ERRORS["NotAllowedError"] if version.startswith("Pulsar-Java") else error_of(error)
 
 
+FILE_ERRORS: Final = (errors.IntegrityError, errors.DiskFailed)  # which name files of the machine
+OF_FILES: Final = "the server cannot use a file of its store; txlog verify says more on its machine"
+
+
 def text_of(error: Exception) -> str:
-    """What to say of it: its message and code, nothing of a bug."""
+    """What to say of it: its message and code, nothing of a bug and no name of a file."""
+    if isinstance(error, FILE_ERRORS):
+        return f"{OF_FILES} (TXL-{error.code})"
     if isinstance(error, errors.TxlogError):
         return f"{error.message} (TXL-{error.code})"
     return "the server failed at this command"

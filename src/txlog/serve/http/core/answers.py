@@ -20,7 +20,9 @@ from txlog.api.reading.message import Message
 from txlog.errors import (
     AlreadyExists,
     ConsumerBusy,
+    DiskFailed,
     IncompatibleSchema,
+    IntegrityError,
     InvalidArgument,
     LimitExceeded,
     NotAllowed,
@@ -142,8 +144,15 @@ def status_of(error: TxlogError) -> int:
 def error_of(error: TxlogError, *, hides_names: bool = False) -> dict[str, object]:
     """An error as JSON: `reason`, as Pulsar calls it, beside what the command line prints.
 
-    hides_names: no hint about what is missing, which may name what the caller must not see
+    hides_names: no hint about what is missing, which may name what the caller must not see, and no
+                 file of the machine
     """
+    if hides_names and isinstance(error, IntegrityError | DiskFailed):
+        error = type(error)(
+            "the server cannot use a file of its store",
+            hint="txlog verify says more on its machine",
+            code=error.code,
+        )
     said = error.as_dict()
     if hides_names and isinstance(error, NotFound):
         said["hint"] = None
