@@ -113,7 +113,7 @@ Source: spec/reliability 2.2 and 3; Laws 2 and 3.
 Contents:
 
     appender   from decisions to frames of the journal, which the folds then take
-    confirmed   places outside the store from which its files may be removed
+    confirmed   places outside the store that its user has named, for reading and for removing
     counters   what this process counted, for its metrics
     identity   `txlog.toml`, and the making of a new store
     liveness   who holds a lock file now, by the kernel's word
