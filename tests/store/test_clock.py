@@ -62,7 +62,7 @@ def use(bench: Bench) -> None:
     with client.consumer("t", "s") as consumer:
         consumer.receive_batch(1)
     send_txn(client, b"new")
-    client.producer("t", "named").send(b"new", sequence_id=1)
+    client.producer("t", "named").send(b"new", sequence_id=5)
     client.expire()
     client.subscription("t", "s").expire()
     client.admin.trim("t", by_policy=True)

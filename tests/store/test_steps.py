@@ -156,7 +156,7 @@ CASES: dict[str, tuple[Callable[[Client], Step], int]] = {
     "shared": (shared, 418),
     "send with key, properties, time": (send_all, 190),
     "send in a transaction": (send_in_txn, 180),
-    "send_batch of 10": (send_ten, 180),
+    "send_batch of 10": (send_ten, 181),
     "reader at an id": (partial(reader_at, start=Bound("skip", 150)), 248),
     "reader at the end": (partial(reader_at, start=Bound("last", 1)), 258),
 }

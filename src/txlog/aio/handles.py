@@ -106,7 +106,7 @@ class Closable(Handle[S]):
     async def close(self) -> None:
         """Close it; a second close does nothing. If cancelled here, it continues in the thread."""
         await self._worker.run(cast(Any, self._sync).close, keeps=True)
-        self._waits.end_all()  # tasks that wait in it look, and get AlreadyClosed
+        self._waits.end_of(self._sync)  # tasks that wait in it look, and get AlreadyClosed
 
     async def __aexit__(
         self,

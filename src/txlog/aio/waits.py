@@ -65,6 +65,7 @@ class Waits:
         "_is_closed",
         "_loop",
         "_resting",
+        "_rests",
         "_stall",
         "_store",
         "_worker",
@@ -83,6 +84,7 @@ class Waits:
         self._following: asyncio.Task[None] | None = None
         self._is_behind = False  # there was more while it followed
         self._is_closed = False
+        self._rests: dict[asyncio.Future[None], Rest] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
         self._descriptor = -1
         self._stall: asyncio.TimerHandle | None = None
@@ -120,11 +122,14 @@ class Waits:
             if found is not None or is_over:
                 return found
             while seconds > 0:
-                await self._rest(waiting, seconds)
+                await self._rest(waiting, seconds, rest)
                 seconds = waiting.rest_on()
 
-    async def _rest(self, waiting: Waiting, seconds: float) -> None:
-        """Rest until something is told after what was seen, at most so many seconds."""
+    async def _rest(self, waiting: Waiting, seconds: float, rest: Rest) -> None:
+        """Rest until something is told after what was seen, at most so many seconds.
+
+        rest: of the handle that waits, which `end_of` knows it by
+        """
         if self._is_closed:
             raise AlreadyClosed("the client is closed")
         wakeups, loop = self._store.wakeups, asyncio.get_running_loop()
@@ -141,6 +146,7 @@ class Waits:
         resting = loop.create_future()
         timer = loop.call_later(seconds, _end, resting)
         self._begin(resting, concern, waiting.departures.asked)
+        self._rests[resting] = rest
         self._mind_flush()  # it may have begun before, when nobody rested
         try:
             if not self._is_news(seen, concern):  # else a thread was told before it could pass on
@@ -152,6 +158,7 @@ class Waits:
                 await resting
         finally:
             timer.cancel()
+            del self._rests[resting]
             self._forget(resting, waiting)
             if not self._resting:
                 self.stop()
@@ -221,6 +228,12 @@ class Waits:
         """Have all tasks that rest look again."""
         for resting in self._resting:
             _end(resting)
+
+    def end_of(self, handle: object) -> None:
+        """Have the tasks that wait in a handle look again."""
+        for resting, rest in self._rests.items():
+            if getattr(rest, "__self__", None) is handle:
+                _end(resting)
 
     def _follow(self, loop: asyncio.AbstractEventLoop) -> None:
         """Have the worker ask what changed, and pass that on."""

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from txlog.api.topics.created import created
+from txlog.api.topics import created
 from txlog.cli.call import progress
 from txlog.cli.call.call import Call, is_terminal, split_key
 from txlog.cli.input import blocks
@@ -63,7 +63,7 @@ def run(call: Call, request: Request) -> None:
     blocks.check_files(request.files)
     client = call.client(write=True, durability=request.durability)
     made = [one for one in (request.topic, request.dead_letter_topic) if one is not None]
-    with created(client._store, made) if request.create else nullcontext():
+    with created.created(client._store, made) if request.create else nullcontext():
         _run(call, request, client)
 
 
