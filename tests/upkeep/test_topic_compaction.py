@@ -235,6 +235,33 @@ def test_a_start_within_a_transaction(tmp_path: Path) -> None:
             assert [m.key for m in compacted(client, Bound("after", one))] == left[1:]
 
 
+@pytest.mark.parametrize("is_trimmed", [False, True])
+def test_a_consumer_in_memory_gets_back_what_the_log_has_no_more(
+    is_trimmed: bool, tmp_path: Path
+) -> None:
+    client = bench_of(tmp_path).client
+    put(client, (b"a", b"1"), (b"b", b"2"), (b"a", b"3"), (b"c", b"4"))
+    with client.transaction() as txn:
+        put(client, (b"x", b"5"), (b"y", b"6"), txn=txn)
+    client.admin.compact_topic("t")
+    if is_trimmed:
+        trim_all(client)
+    expected = compacted(client)
+    with client.consumer("t", "s", durable=False, read_compacted=True) as consumer:
+        rows = consumer.receive_batch(10)
+        assert [message.message_id for message in messages(rows)] == [
+            message.message_id for message in expected
+        ]
+        consumer.acknowledge(expected[0])
+        for count in (1, 2):
+            consumer.negative_acknowledge(expected[1:])
+            again = [*messages(consumer.receive_batch(2)), *messages(consumer.receive_batch(9))]
+            assert [message.value for message in again] == [m.value for m in expected[1:]]
+            assert {message.redelivery_count for message in again} == {count}
+    with pytest.raises(InvalidArgument):
+        client.consumer("t", "s", create=True, read_compacted=True)
+
+
 def test_what_has_no_meaning_is_refused(tmp_path: Path) -> None:
     client = bench_of(tmp_path).client
     for wrong in (Bound("skip", 3), Bound("last", 3), Bound("sub", "s")):

@@ -540,6 +540,7 @@ class Client(RelationReader):
         listener: WatermarkListener[Any] | None = None,
         message_listener: Callable[[Any, Message], object] | None = None,
         batch_receive_policy: BatchReceivePolicy | None = None,
+        read_compacted: bool = False,
     ) -> Consumer | MultiTopicsConsumer | NonDurableConsumer:
         """A consumer of a subscription on a topic, on several, or on a pattern (re.compile).
 
@@ -549,11 +550,10 @@ class Client(RelationReader):
         priority:        with failover the lowest is active
         name, receiver_queue_size, ack_timeout_ms, nack_delay_ms: as in Consumer
         enable_watermarking: deliver watermarks: see Consumer.receive; listener: called for each
-        message_listener: called with the consumer and each message, on one thread of the client. It
-                         acknowledges; if it raises, that is logged, and the message comes again
-        batch_receive_policy: how many messages, how many bytes and how long `receive_batch()`
-                         without arguments waits for
+        message_listener: called with the consumer and each message, on one thread of the client
+        batch_receive_policy: what `receive_batch()` without arguments waits for
         durable:         False: a subscription in memory, from `start` on
+        read_compacted:  with durable=False: as of a reader
         raises:          ConsumerBusy, SubscriptionNotFound, NotAllowed (another isolation)
         """
         options: ConsumerOptions = {
@@ -569,6 +569,7 @@ class Client(RelationReader):
             "nack_delay_ms": nack_delay_ms,
             "enable_watermarking": enable_watermarking,
             "batch_receive_policy": batch_receive_policy,
+            "read_compacted": read_compacted,
         }
         opened = subscribing.open_consumer(
             self._store, topic, subscription, options, listener, durable=durable, start=start

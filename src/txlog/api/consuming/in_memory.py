@@ -34,7 +34,7 @@ from txlog.engine.decide.consuming.acknowledge import AckAnswer, by_partition
 from txlog.engine.folds.catalog import Topic, index_of
 from txlog.engine.model.idset import IdSet, each
 from txlog.engine.model.ops import Run
-from txlog.engine.plan.ack_sets import messages_in, through
+from txlog.engine.plan.ack_sets import is_trimmed, messages_in, through
 from txlog.engine.plan.lookup import topic as find_topic
 from txlog.engine.plan.reading.dispatch import NO_MESSAGES
 from txlog.engine.plan.reading.fetch import fetch, first_of, rows_in, taken_apart, without
@@ -291,6 +291,13 @@ class NonDurableConsumer(Watermarked):
         topic = self._topic(view)
         tables, taken = [], IdSet()
         for _, number, run in sorted(due, key=lambda item: item[1:]):
+            if limit and self._is_compacted_away(view, number, run):
+                table = self._compacted_again(view, topic, number, run, limit)
+                tables.append(table)
+                limit -= table.num_rows
+                for one in runs_of_table(table) if table.num_rows else [run]:
+                    taken.add(one)
+                continue
             head = first_of(taken_apart(view, number, [run]), limit)
             if head:
                 index = index_of(topic, number)
@@ -302,6 +309,23 @@ class NonDurableConsumer(Watermarked):
                 self._leave(view, number, run)  # trimmed: it is gone
         self._returned = self._except(view, taken)
         return tables
+
+    def _is_compacted_away(self, view: View, number: int, run: Run) -> bool:
+        """Whether a run is of compacted messages that the log does not have any more."""
+        return self._reader._wanted.kind == "compacted" and is_trimmed(view, number, run[0])
+
+    def _compacted_again(
+        self, view: View, topic: Topic, number: int, run: Run, limit: int
+    ) -> pa.Table:
+        """Compacted messages that were given back, at most limit, with their counts."""
+        table = self._reader._compacted_again(view, index_of(topic, number), run, limit)
+        ids = (table.column(name).to_pylist() for name in ("ledger", "entry", "index"))
+        counts = [
+            self._counts.get((ledger, entry, index or 0), 0)
+            for ledger, entry, index in zip(*ids, strict=True)
+        ]
+        at = table.schema.get_field_index("redelivery_count")
+        return table.set_column(at, table.schema.field(at), pa.array(counts, pa.int32()))
 
     def _new(self, limit: int) -> pa.Table:
         if self._unshown.num_rows:
@@ -466,7 +490,11 @@ class NonDurableConsumer(Watermarked):
     def _named(self, view: View, what: Acknowledgeable) -> Ours:
         """The messages that a caller names. Raises MessageNotFound."""
         asked = by_partition(view, self._topic(view), runs_of(what))
-        return [(n, run) for n, runs in asked.items() for run in taken_apart(view, n, runs)]
+        kept = [
+            (n, run) for n, runs in asked.items() for run in runs
+            if self._is_compacted_away(view, n, run)
+        ]  # fmt: skip
+        return kept + [(n, run) for n, runs in asked.items() for run in taken_apart(view, n, runs)]
 
     def _ours(self, view: View, runs: Iterable[Run]) -> Ours:
         self._topic(view)  # raises if it was deleted

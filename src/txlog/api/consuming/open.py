@@ -39,6 +39,7 @@ class ConsumerOptions(TypedDict, total=False):
     nack_delay_ms: int | None
     enable_watermarking: bool
     batch_receive_policy: BatchReceivePolicy | None
+    read_compacted: bool
 
 
 def open_consumer(
@@ -62,6 +63,8 @@ def open_consumer(
         return _non_durable(store, topics, subscription, start, options, listener)
     if start is not None:
         raise InvalidArgument("start is for durable=False; a new subscription has a position")
+    if options.get("read_compacted"):
+        raise InvalidArgument("read_compacted is for durable=False: a subscription has the log")
     bound_of(position)
     watermarks = options.get("enable_watermarking", False)
     check_listener(listener, watermarks)
@@ -139,7 +142,10 @@ def _non_durable(
     name = check_name("subscription", subscription)
     topic_in_use(store, TopicName.parse(topics, allow_partition=True))
     chosen = None if partitions is None else list(partitions)
-    reader = Reader(store, topics, range_from(start), chosen, isolation or "committed")
+    if watermarks and options.get("read_compacted"):
+        raise InvalidArgument("compacted messages have no watermarks", code=203)
+    wanted = range_from(start, read_compacted=options.get("read_compacted", False))
+    reader = Reader(store, topics, wanted, chosen, isolation or "committed")
     policy = options.get("batch_receive_policy")
     return NonDurableConsumer(store, reader, name, watermarks, listener, policy)
 

@@ -29,14 +29,14 @@ from txlog.arguments import checked
 from txlog.engine.folds.catalog import Topic, number_of, numbers
 from txlog.engine.folds.cursor import Cursor, covers
 from txlog.engine.model.idset import IdSet
-from txlog.engine.model.ops import Mark
+from txlog.engine.model.ops import Mark, Run
 from txlog.engine.model.routes import CATALOG
 from txlog.engine.plan.damage import damage_error, find_damage, quarantine_wall
 from txlog.engine.plan.damage import wall as damage_wall
 from txlog.engine.plan.lookup import check_partition, live_topic
 from txlog.engine.plan.lookup import topic as find_topic
 from txlog.engine.plan.participants import unavailable_error
-from txlog.engine.plan.reading.compacted import Left
+from txlog.engine.plan.reading.compacted import Left, take_again
 from txlog.engine.plan.reading.compacted import take as take_compacted
 from txlog.engine.plan.reading.dispatch import (
     NO_MESSAGES,
@@ -60,6 +60,7 @@ from txlog.engine.plan.reading.ranges import (
     stop_after,
 )
 from txlog.engine.plan.reading.uncommitted import START, PreviewPlace, check_isolation, preview
+from txlog.engine.storage.segment import FileRef
 from txlog.engine.store.mutex import Mutex
 from txlog.engine.store.store import Store
 from txlog.engine.upkeep.checkpoint import quarantine
@@ -108,6 +109,7 @@ class Reader(Watermarked):
     __slots__ = (
         "_ahead",
         "_compacted",
+        "_compacted_files",
         "_concern",
         "_damage",
         "_decoder",
@@ -170,6 +172,7 @@ class Reader(Watermarked):
         self._damage: tuple[int, int, int] | None = None  # found in this call, to be recorded
         self._places: dict[int, Mark] = {}
         self._compacted: dict[int, Left] = {}  # rows that come before the place
+        self._compacted_files: dict[int, tuple[FileRef, ...]] = {}  # those that it began with
         self._stops: dict[int, Mark | None] = {}
         self._skips: dict[int, tuple[Mark, IdSet] | None] = {}
         self._previews: dict[int, PreviewPlace] = {}
@@ -254,6 +257,12 @@ class Reader(Watermarked):
         self._compacted.pop(partition, None)
         if place.compacted is not None:
             self._compacted[partition] = place.compacted
+            self._compacted_files[partition] = place.compacted.files
+
+    def _compacted_again(self, view: View, partition: int, run: Run, limit: int) -> pa.Table:
+        """Compacted rows that it has read, of a run without whole markers; see take_compacted."""
+        files = self._compacted_files.get(partition, ())
+        return take_again(view, self.short, partition, files, run, limit)
 
     def _number(self, view: View, partition: int) -> int:
         return number_of(self._found(view), partition)

@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from txlog.engine.model.ops import Mark
-from txlog.engine.plan.reading.dispatch import RECEIVED
+from txlog.engine.model.ops import Mark, Run
+from txlog.engine.plan.reading.dispatch import NO_MESSAGES, RECEIVED
 from txlog.engine.storage.segment import FileRef
 from txlog.engine.view.view import View
 from txlog.errors import MissingFile, SnapshotExpired
@@ -105,6 +105,60 @@ def take(view: View, topic: str, index: int, left: Left, limit: int) -> tuple[pa
             partition=index,
         ) from error
     return _received(topic, index, rows), left._replace(start=left.start + count)
+
+
+def take_again(
+    view: View, topic: str, index: int, files: tuple[FileRef, ...], run: Run, limit: int
+) -> pa.Table:
+    """The rows of a run without whole markers, at most limit; raises as take."""
+    ledger, first, last, index_first, index_last = run
+    start = rows_before(view, files, (ledger, first, index_first))
+    stop = rows_before(view, files, (ledger, last, index_last + 1))
+    left = Left(files, start, min(stop, start + limit), (ledger, last, index_last))
+    tables = [NO_MESSAGES]
+    while left.start < left.stop:
+        table, left = take(view, topic, index, left, limit)
+        tables.append(table)
+    return pa.concat_tables(tables)
+
+
+def last_row(view: View, number: int) -> Mark | None:
+    """The id of the last compacted row of a partition; None: it has none."""
+    files = compacted_files(view, number)
+    if not files:
+        return None
+    last = files[-1]
+    ids = view.files.pick(last, [(last.rows - 1, last.rows)], _IDS)
+    [ledger], [entry], [index] = (column.to_pylist() for column in ids.columns)
+    return (ledger, entry, index or 0)
+
+
+def is_newest(view: View, number: int, rows: pa.Table) -> pa.BooleanArray:
+    """For each row of the log of a partition whether a reader of compacted messages gets it.
+
+    rows: in order of position
+    cost: the ids of the compacted rows, once
+    """
+    known = view.topic(number).compaction
+    columns = (rows.column(name).to_pylist() for name in ("ledger", "entry", "index"))
+    marks = [(ledger, entry, index or 0) for ledger, entry, index in zip(*columns, strict=True)]
+    if known is None or marks[0][:2] > known.horizon:
+        return pa.repeat(pa.scalar(True), len(marks))
+    files, newest = compacted_files(view, number), set[Mark]()
+    ledger, entry, index = marks[-1]
+    start = rows_before(view, files, marks[0])
+    stop = rows_before(view, files, (ledger, entry, index + 1))
+    for ref in files:
+        low, high = max(0, start), min(ref.rows, stop)
+        if low < high:
+            ids = view.files.pick(ref, [(low, high)], _IDS)
+            ledgers, entries, indexes = (column.to_pylist() for column in ids.columns)
+            newest |= {
+                (ledger, entry, index or 0)
+                for ledger, entry, index in zip(ledgers, entries, indexes, strict=True)
+            }
+        start, stop = start - ref.rows, stop - ref.rows
+    return pa.array([mark[:2] > known.horizon or mark in newest for mark in marks], pa.bool_())
 
 
 def _received(topic: str, index: int, rows: pa.Table) -> pa.Table:

@@ -17,7 +17,13 @@ from txlog.engine.model.ops import Mark
 from txlog.engine.plan.ack_sets import is_trimmed
 from txlog.engine.plan.lookup import subscription as find_subscription
 from txlog.engine.plan.participants import check_available
-from txlog.engine.plan.reading.compacted import Left, compacted_files, rows_before, rows_earlier
+from txlog.engine.plan.reading.compacted import (
+    Left,
+    compacted_files,
+    last_row,
+    rows_before,
+    rows_earlier,
+)
 from txlog.engine.plan.reading.dispatch import NO_MATTER, plan, position_followed_by
 from txlog.engine.plan.reading.skip_sets import Skip
 from txlog.engine.view.view import View
@@ -321,6 +327,16 @@ def last_message(view: View, number: int) -> MessageId | None:
     if last is None or (state.trimmed is not None and covers(state.trimmed, last)):
         return None
     return MessageId(*last)
+
+
+def last_compacted(view: View, number: int) -> MessageId | None:
+    """The last message of a partition that a reader of compacted messages gets."""
+    state = view.topic(number)
+    known, last = state.compaction, state.last_message
+    if known is None or (last is not None and last[:2] > known.horizon):
+        return last_message(view, number)
+    mark = last_row(view, number)
+    return None if mark is None else MessageId(*mark)
 
 
 def stop_after(after: Mark) -> Mark:
