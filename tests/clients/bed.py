@@ -238,6 +238,11 @@ def tried(client: str, server: Server | Elsewhere, prefix: str, *names: str) -> 
     return {one["scenario"]: one["error"] for one in found}
 
 
+def environment(settings: Mapping[str, str]) -> dict[str, str]:
+    """That of a program: ours, with some settings."""
+    return {**os.environ, **settings}
+
+
 def said(
     command: list[str], server: Server | Elsewhere, folder: Path | None = None
 ) -> Iterator[str]:
@@ -251,7 +256,7 @@ def said(
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
-        env={**os.environ, **server.settings},
+        env=environment(server.settings),
     ) as process:
         assert process.stdin is not None and process.stdout is not None
         timer = Timer(RUN_SECONDS, process.kill)

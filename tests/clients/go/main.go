@@ -44,6 +44,9 @@ func main() {
 	if text := os.Getenv("PLAN"); text != "" {
 		answered(text)
 	}
+	if text := os.Getenv("COPY"); text != "" {
+		copied(text)
+	}
 	var client pulsar.Client
 	if secrets == "" {
 		var err error
