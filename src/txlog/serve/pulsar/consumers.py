@@ -15,8 +15,14 @@ from typing import TYPE_CHECKING, Any, Final
 from txlog.api.client import Client
 from txlog.api.consuming.consumer import Consumer
 from txlog.engine.folds.catalog import Topic, number_of
+from txlog.engine.model.ops import Mark
 from txlog.engine.plan.lookup import topic as find_topic
-from txlog.engine.plan.reading.ranges import resolve_bound
+from txlog.engine.plan.reading.ranges import (
+    compacted_range,
+    last_compacted,
+    last_message,
+    resolve_bound,
+)
 from txlog.engine.view.view import View
 from txlog.errors import (
     AlreadyClosed,
@@ -28,8 +34,8 @@ from txlog.errors import (
     TxlogError,
 )
 from txlog.ids import MessageId, TopicName, TxnId
-from txlog.ranges import END, START, Bound
-from txlog.relation.positions import last_ids, seek_to
+from txlog.ranges import END, START, Bound, Range
+from txlog.relation.positions import seek_to
 from txlog.serve.core.authority import CONSUME
 from txlog.serve.core.census import Census
 from txlog.serve.core.descriptors import check_room
@@ -67,7 +73,8 @@ KINDS: Final = ("exclusive", "shared", "failover", "key-shared")
 class Room:
     """The consumers of one client.
 
-    members: consumers of the store by topic, subscription, type and name
+    members: consumers of the store by topic, subscription, type, name, and whether they read
+             compacted messages
     sought:  where a reader was sent by SEEK, until it comes again: its topic, subscription and
              partition, and the place
     """
@@ -75,7 +82,7 @@ class Room:
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
         self.consumers: IdTable[tuple[Wire, Member]] = IdTable("consumer", ConsumerBusy)
-        self.members: dict[tuple[str, str, str, str], Member] = {}
+        self.members: dict[tuple[str, str, str, str, bool], Member] = {}
         self.sought: dict[int, tuple[tuple[str, str, int], Bound]] = {}
         self.joining = asyncio.Lock()
         connection.farewells.append(self.close)
@@ -204,10 +211,12 @@ async def _opened(
 
 async def _joined(room: Room, topic: Topic, wire: Wire, body: Proto) -> Member:
     """The member that a new consumer gets its messages from."""
+    if body.read_compacted and KINDS[body.subType] not in ("exclusive", "failover"):
+        raise NotAllowed("only exclusive and failover consumers read compacted messages")
     if not body.durable:
         return await _in_memory(room.connection, topic, wire, body)
     kind = KINDS[body.subType]
-    key = (topic.name, body.subscription, kind, body.consumer_name)
+    key = (topic.name, body.subscription, kind, body.consumer_name, body.read_compacted)
     member = room.members.get(key)
     if member is None or member.is_over or wire.partition in member.wires:
         member = room.members[key] = await _durable(room.connection, topic, body, kind)
@@ -233,12 +242,13 @@ async def _durable(connection: Connection, topic: Topic, body: Proto, kind: str)
         name=f"{connection.peer} {body.consumer_name}"[:128].strip().replace(" ", "@"),
         priority=body.priority_level,
     )
-    return Member(handle, topic, body.subscription, kind)
+    return Member(handle, topic, body.subscription, kind, reads_compacted=body.read_compacted)
 
 
 async def _in_memory(connection: Connection, topic: Topic, wire: Wire, body: Proto) -> Member:
     """A subscription that is not durable: it starts where the client says, or was sent to."""
     place, room = (topic.name, body.subscription, wire.partition), Room.of(connection)
+    is_compacted = body.read_compacted
     before, sought = room.sought.get(wire.number, (None, None))
     if before != place:
         sought = None
@@ -253,7 +263,7 @@ async def _in_memory(connection: Connection, topic: Topic, wire: Wire, body: Pro
             else:
                 bound = START if body.initialPosition == 1 else END
             try:
-                mark = resolve_bound(view, found, wire.partition, bound)
+                mark = place_in(view, found, wire.partition, bound, compacted=is_compacted)
             except MessageNotFound:  # it was trimmed: what is left of the topic is what it can have
                 bound = START
                 mark = resolve_bound(view, found, wire.partition, bound)
@@ -263,16 +273,32 @@ async def _in_memory(connection: Connection, topic: Topic, wire: Wire, body: Pro
 
     bound, wire.mark = await connection.client.run(start)
     full = f"{topic.name}/{wire.partition}"
+    begin = partial(
+        connection.client.consumer,
+        full,
+        body.subscription,
+        durable=False,
+        read_compacted=is_compacted,
+    )
     try:
-        handle = await connection.client.consumer(
-            full, body.subscription, durable=False, start=bound
-        )
+        handle = await begin(start=bound)
     except MessageNotFound:  # it was trimmed meanwhile
-        handle = await connection.client.consumer(
-            full, body.subscription, durable=False, start=START
-        )
+        handle = await begin(start=START)
     room.sought.pop(wire.number, None)
-    return Member(handle, topic, body.subscription, "exclusive", _ranges_of(body))
+    ranges = _ranges_of(body)
+    return Member(
+        handle, topic, body.subscription, "exclusive", ranges, reads_compacted=is_compacted
+    )
+
+
+def place_in(view: View, topic: Topic, partition: int, bound: Bound, *, compacted: bool) -> Mark:
+    """The position before a bound, for a reader of the log or of the compacted messages.
+
+    raises: MessageNotFound
+    """
+    if compacted:
+        return compacted_range(view, topic, partition, Range(bound, kind="compacted")).after
+    return resolve_bound(view, topic, partition, bound)
 
 
 def _ranges_of(body: Proto) -> list[range]:
@@ -299,7 +325,8 @@ def start_of(view: View, topic: Topic, wire: Wire, given: Proto) -> Bound:
     if ids.partition_of(view, given) == number:
         found = ids.place_of(view, number, given)
     if found is None:
-        return Bound("id", MessageId(given.ledgerId, given.entryId // ids.STEP))
+        entry, index = ids.parts_of(given)
+        return Bound("id", MessageId(given.ledgerId, entry, index))
     return Bound("id", found.span.id(found.start))
 
 
@@ -476,7 +503,7 @@ async def close_consumer(connection: Connection, body: Proto, rest: memoryview) 
 # --- questions -----------------------------------------------------------------------------------
 
 
-async def last_message(connection: Connection, body: Proto, rest: memoryview) -> None:
+async def last_id_of(connection: Connection, body: Proto, rest: memoryview) -> None:
     """GET_LAST_MESSAGE_ID: the last message of the partition, -1:-1 if there is none.
 
     The position up to which all is done comes with it: after a seek to a time clients have nothing
@@ -486,10 +513,11 @@ async def last_message(connection: Connection, body: Proto, rest: memoryview) ->
 
     def _look(sync: Any, view: View) -> tuple[Proto, Proto | None]:
         topic, mark = find_topic(view, TopicName.parse(member.topic.name)), wire.mark
+        number = number_of(topic, wire.partition)
         if isinstance(sync, Consumer):
-            held, number = sync._receiving.subscription.number, number_of(topic, wire.partition)
+            held = sync._receiving.subscription.number
             mark = mark_id(view, topic, wire, view.cursor(held, number).mark_delete)
-        last = last_ids(view, topic, [wire.partition])[wire.partition]
+        last = (last_compacted if member.reads_compacted else last_message)(view, number)
         return last_id(view, topic, wire, last), mark
 
     last, mark = await run(member, lambda sync: sync._store.read(partial(_look, sync)))
@@ -530,6 +558,6 @@ HANDLERS: Final[Mapping[str, Handler]] = {
     "SEEK": seek,
     "UNSUBSCRIBE": unsubscribe,
     "CLOSE_CONSUMER": close_consumer,
-    "GET_LAST_MESSAGE_ID": last_message,
+    "GET_LAST_MESSAGE_ID": last_id_of,
     "CONSUMER_STATS": stats,
 }

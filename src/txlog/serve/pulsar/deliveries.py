@@ -179,11 +179,14 @@ def _pieces(view: View, number: int, rows: Rows) -> Iterator[Piece]:
             while _continues(rows, at, stop) and rows.entries[stop] == entry:
                 stop += 1
             marker = find_marker(view.buffer(number), ledger, entry)
-            count = inner + stop - at - 1 if marker is None else marker.count
             row = at
+            if marker is None:  # its ledger was trimmed: these are compacted, each alone
+                yield from _compacted(ledger, entry, inner, at, stop)
+                row = stop
             while row < stop:
+                assert marker is not None
                 index = inner + row - at
-                span = in_txn(ledger, entry, count, index)
+                span = in_txn(ledger, entry, marker.count, index)
                 size = min(span.inner + span.size - index, stop - row)
                 yield from _of_span(span, index - span.inner, row, size)
                 row += size
@@ -195,6 +198,13 @@ def _pieces(view: View, number: int, rows: Rows) -> Iterator[Piece]:
                 size = min(span.entry + span.size, entry + stop - at) - first
                 yield from _of_span(span, first - span.entry, at + first - entry, size)
         at = stop
+
+
+def _compacted(ledger: int, entry: int, inner: int, row: int, stop: int) -> Iterator[Piece]:
+    """Rows of a transaction of which nobody knows any more how many messages it had."""
+    for index in range(inner, inner + stop - row):
+        span = in_txn(ledger, entry, index, index)
+        yield Piece(span, index - span.inner, 1, row + index - inner, True)
 
 
 def _continues(rows: Rows, at: int, row: int) -> bool:

@@ -121,9 +121,12 @@ def wire_id(span: Span, at: int, partition: int, *, is_alone: bool) -> Proto:
 def spans(view: View, partition: int, ledger: int, first: int, last: int) -> list[Span]:
     """The batches, or pieces of them, that hold the plain rows first..last of a ledger, in order.
 
-    partition: by its store-wide number. Entries of other kinds than messages are in none.
+    partition: by its store-wide number. Entries of other kinds than messages are in none. Of a
+               ledger that was trimmed only compacted messages are left, each alone.
     """
     stop = _end(view, partition, ledger)
+    if last >= stop:
+        return [Span(ledger, entry, 1) for entry in range(first, last + 1)]
     low, high = max(0, first - 1), min(last + 2, stop)  # mostly the neighbours tell
     rows = _marks(view, ledger, low, high)
     begins, ends = rows[first - low], rows[last - low]
@@ -293,6 +296,13 @@ def place_of(view: View, partition: int, given: Proto) -> Place | None:
     at = min(part or given.batch_index + 1 or span.size, span.size) - 1
     is_one = part > 0 or given.batch_index >= 0
     return Place(span, at, is_one, at if part or (is_cut and is_one) else 0)
+
+
+def parts_of(given: Proto) -> tuple[int, int]:
+    """Entry and index of an id that only a compacted message of a trimmed ledger can have."""
+    entry, part = divmod(given.entryId, STEP)
+    piece, rest = divmod(part - _HALF, _STRIDE) if part >= _HALF else (0, part)
+    return entry, piece * PIECE + rest
 
 
 def reach(given: Proto) -> int:

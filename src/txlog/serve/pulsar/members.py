@@ -28,6 +28,7 @@ from txlog.engine.folds.catalog import Topic, index_of, number_of
 from txlog.engine.model.idset import IdSet, each
 from txlog.engine.model.ops import Mark, Run
 from txlog.engine.plan.consuming.choice import active_consumer
+from txlog.engine.plan.reading.compacted import is_newest
 from txlog.engine.view.view import View
 from txlog.errors import MessageNotFound, NotAllowed, NotFound, TxlogError
 from txlog.ids import MessageId, TxnId
@@ -187,8 +188,14 @@ class Member:
         subscription: str,
         kind: str,
         ranges: Sequence[range] = (),
+        *,
+        reads_compacted: bool = False,
     ) -> None:
-        """ranges: of slots of keys that a reader wants; none: all"""
+        """ranges: of slots of keys that a reader wants; none: all
+
+        reads_compacted: of what was compacted it gets the newest message of each key
+        """
+        self.reads_compacted = reads_compacted
         self.handle, self.topic, self.ranges = handle, topic, ranges
         self.subscription, self.kind = subscription, kind
         self.wires: dict[int, Wire] = {}
@@ -309,18 +316,24 @@ class Member:
         self._message_bytes = table.nbytes // table.num_rows + 1
         store, topic = sync._store, self.topic
         table = self._completed(table)
+        if self.reads_compacted and isinstance(sync, Consumer):
+            table = self._kept(table, store.read(partial(newest, topic, table), fresh=False))
         if self.ranges:
-            mask = is_within(table, self.ranges)
-            sync.acknowledge(table.filter(pc.invert(mask)))
-            table = table.filter(mask)
-            if not table.num_rows:
-                return _nothing, []
+            table = self._kept(table, is_within(table, self.ranges))
+        if not table.num_rows:
+            return _nothing, []
         bytes_max = store.settings.max_message_bytes
         is_read = reads_empty(connection.version)
         found = store.read(
             lambda view: planned(view, topic, table, bytes_max, reads_empty=is_read), fresh=False
         )
         return partial(sync._unread, table), found
+
+    def _kept(self, table: pa.Table, mask: pa.BooleanArray) -> pa.Table:
+        """The rows that the client gets; the others are acknowledged for it."""
+        if not pc.all(mask).as_py():
+            self._sync.acknowledge(table.filter(pc.invert(mask)))
+        return table.filter(mask)
 
     def _leased(self, limits: dict[int, int], most: int, is_thorough: bool) -> pa.Table | None:
         """Rows that are leased now: of each partition, and of all, at most so many."""
@@ -395,6 +408,8 @@ class Member:
         ids_left = (MessageId(*one) for run in merged(runs) for one in each(run))
         while again := list(islice(ids_left, RETURNED_MAX)):
             await self.handle._worker.run(partial(self._sync.negative_acknowledge, again, 0))
+        if not isinstance(self._sync, Consumer):  # the store has no news of it that wakes the pump
+            self._changed.set()
 
     async def redeliver(self, wire: Wire, named: list[Proto]) -> None:
         """Deliver again what a consumer has not acknowledged; named: only these."""
@@ -535,6 +550,22 @@ class Member:
             sync.acknowledge_cumulative(named[-1], txn=ack.txn)
         else:
             sync.acknowledge(named, txn=ack.txn)
+
+
+def newest(topic: Topic, table: pa.Table, view: View) -> pa.BooleanArray:
+    """For each leased row whether a consumer that reads compacted messages gets it."""
+    column = table.column("partition")
+    mask = pa.repeat(pa.scalar(True), table.num_rows)
+    for partition in pc.unique(column).to_pylist():
+        is_here = pc.equal(column, partition)
+        rows = table.filter(is_here)
+        order = pc.sort_indices(
+            rows, [("ledger", "ascending"), ("entry", "ascending"), ("index", "ascending")]
+        )
+        is_kept = is_newest(view, number_of(topic, partition), rows.take(order))
+        unsorted = is_kept.take(pc.sort_indices(order))
+        mask = pc.replace_with_mask(mask, is_here.combine_chunks(), unsorted)
+    return mask
 
 
 def _nothing() -> None:
@@ -722,7 +753,11 @@ def last_id(view: View, topic: Topic, wire: Wire, found: MessageId | None) -> Pr
         return MessageIdData(ledgerId=ids.NOWHERE, entryId=ids.NOWHERE, partition=wire.shown)
     number = number_of(topic, wire.partition)
     span = ids.span_at(view, number, found.ledger, found.entry, found.index)
-    assert span is not None
+    if span is None:  # a compacted message whose ledger was trimmed
+        span = Span(found.ledger, found.entry, 1)
+        if found.index:
+            span = ids.in_txn(found.ledger, found.entry, found.index, found.index)
+        return wire_id(span, span.at(found), wire.shown, is_alone=span.inner > 0)
     last = wire_id(span, span.at(found), wire.shown, is_alone=False)
     inner = ids.inner_count(view, span)
     if inner > 1:
