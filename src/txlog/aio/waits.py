@@ -65,7 +65,6 @@ class Waits:
         "_is_closed",
         "_loop",
         "_resting",
-        "_rests",
         "_stall",
         "_store",
         "_worker",
@@ -73,7 +72,7 @@ class Waits:
 
     def __init__(self, store: Store, worker: Worker) -> None:
         self._store, self._worker = store, worker
-        self._resting: dict[asyncio.Future[None], Concern | None] = {}
+        self._resting: dict[asyncio.Future[None], tuple[Concern | None, Rest]] = {}
         self._concerned: dict[Component, set[asyncio.Future[None]]] = {}
         self._bereft = set[asyncio.Future[None]]()  # who rested while a peer died
         self._heard = Tally()  # what was passed on
@@ -84,7 +83,6 @@ class Waits:
         self._following: asyncio.Task[None] | None = None
         self._is_behind = False  # there was more while it followed
         self._is_closed = False
-        self._rests: dict[asyncio.Future[None], Rest] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
         self._descriptor = -1
         self._stall: asyncio.TimerHandle | None = None
@@ -145,8 +143,7 @@ class Waits:
             return
         resting = loop.create_future()
         timer = loop.call_later(seconds, _end, resting)
-        self._begin(resting, concern, waiting.departures.asked)
-        self._rests[resting] = rest
+        self._begin(resting, concern, waiting.departures.asked, rest)
         self._mind_flush()  # it may have begun before, when nobody rested
         try:
             if not self._is_news(seen, concern):  # else a thread was told before it could pass on
@@ -158,7 +155,6 @@ class Waits:
                 await resting
         finally:
             timer.cancel()
-            del self._rests[resting]
             self._forget(resting, waiting)
             if not self._resting:
                 self.stop()
@@ -170,11 +166,13 @@ class Waits:
             return tally.count != seen.count
         return tally.others != seen.others
 
-    def _begin(self, resting: asyncio.Future[None], concern: Concern | None, asked: int) -> None:
+    def _begin(
+        self, resting: asyncio.Future[None], concern: Concern | None, asked: int, rest: Rest
+    ) -> None:
         if not self._resting:
             self._heard, self._followed = self._store.wakeups.tally.copy(), BY_TIME.lsn
             self._asked = NEVER
-        self._resting[resting] = concern
+        self._resting[resting] = concern, rest
         if concern is not None:
             self._followed = min(self._followed, concern.lsn)
             self._asked = min(self._asked, asked)
@@ -182,7 +180,7 @@ class Waits:
                 self._concerned.setdefault(key, set()).add(resting)
 
     def _forget(self, resting: asyncio.Future[None], waiting: Waiting) -> None:
-        concern = self._resting.pop(resting)
+        concern, _ = self._resting.pop(resting)
         if concern is None:
             return
         for key in concern.keys:
@@ -218,7 +216,7 @@ class Waits:
         if heard.others != before.others:
             self.end_all()
         elif heard.count != before.count:
-            for resting in [one for one, concern in self._resting.items() if concern is None]:
+            for resting in [one for one, (concern, _) in self._resting.items() if concern is None]:
                 _end(resting)
             if heard.news != before.news and self._concerned and self._loop is not None:
                 self._follow(self._loop)
@@ -231,7 +229,7 @@ class Waits:
 
     def end_of(self, handle: object) -> None:
         """Have the tasks that wait in a handle look again."""
-        for resting, rest in self._rests.items():
+        for resting, (_, rest) in self._resting.items():
             if getattr(rest, "__self__", None) is handle:
                 _end(resting)
 
