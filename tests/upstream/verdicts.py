@@ -78,6 +78,12 @@ def write(client: str, verdicts: Iterable[Verdict]) -> None:
     (FOLDER / f"{client}.tsv").write_text("".join(lines), encoding="utf-8")
 
 
+def failing(verdicts: Mapping[str, Verdict], outcomes: Iterable[Outcome]) -> list[str]:
+    """The tests that should pass, and did not."""
+    should = {test for test, verdict in verdicts.items() if verdict.kind == PASSES}
+    return [each.test for each in outcomes if each.test in should and not each.is_passed]
+
+
 def broken(verdicts: Mapping[str, Verdict], outcomes: Iterable[Outcome]) -> list[str]:
     """A line for each outcome whose verdict does not hold."""
     lines = []
