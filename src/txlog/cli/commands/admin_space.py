@@ -10,7 +10,7 @@ from txlog.cli.call.progress import Words
 from txlog.cli.line.command import command, exclusive
 from txlog.cli.line.declared import Argument, Option
 from txlog.cli.terminal.tables import counted, duration, size
-from txlog.engine.storage.remote import without_options
+from txlog.engine.storage import remote
 from txlog.errors import Usage
 from txlog.ranges import parse_bound
 from txlog.settings import HOUR_MS
@@ -161,7 +161,7 @@ def offload(
 )
 def confirm_place(
     call: Call,
-    place: Annotated[str, Argument(metavar="DIR|URI", show_default=False)],
+    place: Annotated[str, Argument(help="a directory, s3://bucket/prefix", show_default=False)],
 ) -> None:
     """Let this user read files of the store at a place that somebody has offloaded them to.
 
@@ -171,7 +171,7 @@ def confirm_place(
     Files there are not removed because of it.
     """
     answer = call.client(write=False).admin.confirm(place)
-    call.summary(f"files of this store are read at {without_options(answer['place'])}")
+    call.summary(f"files of this store are read at {remote.without_options(answer['place'])}")
     call.output.result(answer)
 
 
