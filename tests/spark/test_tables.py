@@ -216,10 +216,14 @@ class TestOptions:
             batch_options({"path": "p", **options})
         assert why in f"{caught.value}; {caught.value.hint}"
 
-    def test_source_with_columns_has_these(self) -> None:
-        source = TxlogSource({"path": "p", "columns": "value, key"})
+    def test_source_with_columns_has_these(self, tmp_path: Path) -> None:
+        given = {"path": str(tmp_path / "s"), "topic": "t"}
+        txlog.init(given["path"])
+        with txlog.open(given["path"]) as client:
+            client.create_topic("t")
+        source = TxlogSource({**given, "columns": "value, key"})
         assert source.schema() == "value binary, key binary"
-        assert TxlogSource({"path": "p"}).schema() == SCHEMA
+        assert TxlogSource(given).schema() == SCHEMA
 
     def test_cause_of_an_error_stays_when_spark_shortens_it(self) -> None:
         with pytest.raises(TxlogError) as caught, first_line():
