@@ -26,6 +26,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO
 
+import pyarrow as pa
+
 import txlog
 from tests.clients import bed
 from tests.clients.answered import Mortal
@@ -40,6 +42,7 @@ PLANS: tuple[Plan, ...] = (
 )
 # A transaction is open for 10 s, a client waits for an answer for 30 s.
 STUCK_MS = 60_000
+BATCH = 60  # messages that are sent together, over all partitions
 MORE = 1_000  # messages that come when few are left before the last kill
 
 
@@ -125,9 +128,10 @@ class _Input:
         self._producer = client.producer(INPUT)
 
     def add(self, count: int) -> None:
-        """Send so many, to the partitions in turns; no batches, of which Go loses messages."""
-        for n in range(self.count, self.count + count):
-            self._producer.send(str(n).encode())
+        """Send so many, in batches of each partition."""
+        values = [str(n).encode() for n in range(self.count, self.count + count)]
+        for first in range(0, count, BATCH):
+            self._producer.send_batch(pa.table({"value": values[first : first + BATCH]}))
         self.count += count
 
     def left(self) -> int:

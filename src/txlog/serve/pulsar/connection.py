@@ -122,6 +122,7 @@ class Connection:
         self.refreshes = False  # it can be asked for another token
         self.version = ""  # of the client
         self.protocol = 0
+        self.has_coordinator = False  # its client asked for the coordinator of transactions
         self.rooms: dict[str, Any] = {}
         self.farewells: list[Callable[[], Awaitable[None]]] = []
         self.occupied: list[Occupied] = []

@@ -1,12 +1,14 @@
 """Owns deliveries: received rows as messages to a consumer, batches as they were sent.
 
 A batch of which everything is there goes out as a batch, with the ids of its receipt. Of one that
-another consumer has a part of, or that was acknowledged in part, each message goes alone.
+another consumer has a part of, or that was acknowledged in part, each message goes alone. So does
+each message to a client that may acknowledge it in a transaction, but cannot name it in a batch.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from struct import Struct
 from typing import Final, NamedTuple
 
@@ -69,6 +71,19 @@ def reads_empty(version: str) -> bool:
     version: of the client, as it says
     """
     return version.startswith(("Pulsar-Java", "Pulsar-CPP"))
+
+
+def names_in_batch(version: str) -> bool:
+    """Whether a client can acknowledge one message of a batch in a transaction.
+
+    Go's acknowledges a batch as a whole, in the transaction of the last message of it that its
+    application acknowledges. If an earlier transaction was aborted, the batch takes the messages of
+    that one with it. If an earlier one was committed and the client is killed before the last
+    message, its messages come again.
+
+    version: of the client, as it says
+    """
+    return not version.startswith("Pulsar-Go")
 
 
 class Gap(NamedTuple):
@@ -144,11 +159,18 @@ def _has_key(view: View, ledger: int, entry: int, key: bytes | None) -> bool:
 
 
 def planned(
-    view: View, topic: Topic, table: pa.Table, bytes_max: int, *, reads_empty: bool
+    view: View,
+    topic: Topic,
+    table: pa.Table,
+    bytes_max: int,
+    *,
+    reads_empty: bool,
+    is_split: bool = False,
 ) -> list[Delivery]:
     """What goes out of received rows, in their order.
 
     reads_empty: as of `reads_empty`, of the client that gets them
+    is_split:    each message of a batch goes alone
     """
     out: list[Delivery] = []
     table = table.filter(table.column("ledger").is_valid())
@@ -163,7 +185,10 @@ def planned(
         if len(partitions) > 1:
             rows = table.filter(pc.equal(table.column("partition"), partition))
         columns = Rows(rows, version)
-        for piece in _pieces(view, number_of(topic, partition), columns):
+        pieces = _pieces(view, number_of(topic, partition), columns)
+        if is_split:
+            pieces = chain.from_iterable(map(_split, pieces))
+        for piece in pieces:
             out += _delivered(columns, partition, piece, bytes_max, reads_empty=reads_empty)
     return out
 
@@ -221,8 +246,18 @@ def _continues(rows: Rows, at: int, row: int) -> bool:
 
 def _of_span(span: Span, at: int, row: int, size: int) -> Iterator[Piece]:
     """Messages at..at+size-1 of a batch: as one piece if that is all of it."""
+    piece = Piece(span, at, size, row, False)
     if size == span.size:
-        yield Piece(span, at, size, row, False)
+        yield piece
+    else:
+        yield from _split(piece)
+
+
+def _split(piece: Piece) -> Iterator[Piece]:
+    """The messages of a piece, each alone; what is all of its batch keeps the batch's id."""
+    span, at, size, row, _ = piece
+    if span.size == 1:
+        yield piece
         return
     for step in range(size):
         yield Piece(span, at + step, 1, row + step, True)

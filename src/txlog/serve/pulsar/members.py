@@ -35,7 +35,14 @@ from txlog.ids import MessageId, TxnId
 from txlog.serve.core.census import Census
 from txlog.serve.pulsar import ids
 from txlog.serve.pulsar.connection import Connection
-from txlog.serve.pulsar.deliveries import Delivery, gaps, is_within, planned, reads_empty
+from txlog.serve.pulsar.deliveries import (
+    Delivery,
+    gaps,
+    is_within,
+    names_in_batch,
+    planned,
+    reads_empty,
+)
 from txlog.serve.pulsar.ids import STEP, Span, wire_id
 from txlog.serve.pulsar.messages import MessageIdData, Proto
 from txlog.serve.pulsar.wire import made, message_frame
@@ -207,6 +214,7 @@ class Member:
         self._acks: deque[Ack] = deque()
         self._flushing: asyncio.Task[None] | None = None
         self._tasks: list[asyncio.Task[None]] = []
+        self._acks_plainly = False  # its client acknowledged something outside of a transaction
         self._message_bytes = MESSAGE_BYTES  # of one, on the average of the last turn
 
     def is_gone(self, census: Census) -> bool:
@@ -315,7 +323,9 @@ class Member:
             table = table.slice(0, kept)
         self._message_bytes = table.nbytes // table.num_rows + 1
         store, topic = sync._store, self.topic
-        table = self._completed(table)
+        is_split = self._is_split(connection)
+        if not is_split:  # else it would get more messages than it has permits
+            table = self._completed(table)
         if self.reads_compacted and isinstance(sync, Consumer):
             table = self._kept(table, store.read(partial(newest, topic, table), fresh=False))
         if self.ranges:
@@ -323,11 +333,27 @@ class Member:
         if not table.num_rows:
             return _nothing, []
         bytes_max = store.settings.max_message_bytes
-        is_read = reads_empty(connection.version)
-        found = store.read(
-            lambda view: planned(view, topic, table, bytes_max, reads_empty=is_read), fresh=False
+        plan = partial(
+            planned,
+            topic=topic,
+            table=table,
+            bytes_max=bytes_max,
+            reads_empty=reads_empty(connection.version),
+            is_split=is_split,
         )
+        found = store.read(plan, fresh=False)
         return partial(sync._unread, table), found
+
+    def _is_split(self, connection: Connection) -> bool:
+        """Whether each message of a batch goes out alone.
+
+        A client that cannot name a message in a batch gets batches once it has shown that it does
+        not acknowledge in transactions. After a reconnect a consumer may subscribe before its
+        client asks for the coordinator, so having no coordinator shows nothing by itself.
+        """
+        if names_in_batch(connection.version) or not isinstance(self._sync, Consumer):
+            return False
+        return connection.has_coordinator or not self._acks_plainly
 
     def _kept(self, table: pa.Table, mask: pa.BooleanArray) -> pa.Table:
         """The rows that the client gets; the others are acknowledged for it."""
@@ -445,6 +471,8 @@ class Member:
 
     def acknowledge(self, ack: Ack) -> None:
         """Queue an acknowledgement; those that are queued are made together."""
+        if ack.txn is None:
+            self._acks_plainly = True
         self._acks.append(ack)
         if self._flushing is None:
             tasks = ack.wire.connection.service.tasks

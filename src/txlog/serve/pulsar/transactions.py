@@ -105,6 +105,7 @@ async def connect(connection: Connection, body: Proto, rest: memoryview) -> None
     except TxlogError as error:
         _refused(connection, name, body, error)
     else:
+        connection.has_coordinator = True
         connection.send(name, request_id=body.request_id, epoch=epoch)
 
 
