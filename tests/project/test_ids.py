@@ -168,6 +168,8 @@ def test_bad_topic_is_refused(text: str) -> None:
 
 
 @given(st.text(st.sampled_from("_txnlogpartition-019/.:é~ "), max_size=24), st.integers(0, 99))
+@example("-", 0)
+@example("-x", 3)
 @example("_txnlog", 0)
 @example("0", 0)
 @example("a/b/0", 7)
@@ -195,7 +197,6 @@ def test_sidecar_is_not_a_topic() -> None:
         "",
         ".",
         "..",
-        "-x",
         "__x",
         "a/b",
         "a b",
@@ -225,6 +226,16 @@ def test_bad_name_is_refused(name: str) -> None:
 )
 def test_good_name_is_returned_unchanged(name: str) -> None:
     assert check_name("topic", name) == name
+
+
+def test_only_a_topic_may_begin_with_a_dash_and_is_written_in_full() -> None:
+    """Stock Go clients make the topic -SUBSCRIPTION-RETRY; a command takes -x for an option."""
+    name = TopicName.parse("persistent://public/default/-s-RETRY").check_new()
+    assert name.short == str(name) == "public/default/-s-RETRY"
+    assert TopicName.parse(name.short) == TopicName.parse("-s-RETRY") == name
+    for kind in ("tenant", "namespace", "subscription", "producer", "consumer"):
+        with pytest.raises(InvalidArgument, match="begins with -"):
+            check_name(kind, "-s")
 
 
 @given(NAMES)

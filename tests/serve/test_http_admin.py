@@ -122,7 +122,7 @@ def test_an_error_is_json_with_reason_code_and_hint(path: str) -> None:
             ("GET", "/admin/v2/nothing", 404, "TXL-308"),
             ("PATCH", f"{BASE}/orders/stats", 405, "TXL-201"),
             ("PUT", f"{BASE}/orders/partitions", 400, "TXL-201"),
-            ("GET", f"{BASE}/-x/stats", 400, "TXL-202"),
+            ("GET", f"{BASE}/x%20y/stats", 400, "TXL-202"),
             ("POST", f"{BASE}/orders/subscription/s/skip/many", 400, "TXL-201"),
             ("GET", "/admin/v3/transactions/transactionMetadata/0/99", 404, "TXL-304"),
             ("GET", "/admin/v2/transactions/transaction-keys/none", 404, "TXL-306"),
