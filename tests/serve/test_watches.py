@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -12,8 +14,11 @@ import txlog
 from tests.serve.served import Raw, served
 from tests.serve.test_deliveries import messages, subscribed
 from tests.serve.test_sends import opened
+from txlog.serve.core.census import Census
+from txlog.serve.core.topic_patterns import SLICE_NAMES, TopicPattern, hash_of
+from txlog.serve.pulsar.connection import Connection
 from txlog.serve.pulsar.messages import COMMANDS, ERRORS
-from txlog.serve.pulsar.watches import hash_of
+from txlog.serve.pulsar.watches import Watch
 
 OF_SHOP = "persistent://public/default/shop-.*"
 
@@ -63,6 +68,59 @@ def test_a_pattern_that_is_no_regular_expression_is_refused(place: tuple[Path, s
     with Raw(url) as raw:
         for pattern in ("(", "(a)\\1", "x" * 2_000):
             assert watched(raw, pattern, "error").error == ERRORS["NotAllowedError"]
+        assert watched(raw, "persistent://.*)|(.*", "error").error == ERRORS["NotAllowedError"]
+
+
+def named(raw: Raw, namespace: str = "acme/asked", **fields: object) -> tuple[list[str], Any]:
+    """The last parts of the topics that a client is answered, and the answer."""
+    said = raw.ask(
+        "getTopicsOfNamespace", "getTopicsOfNamespaceResponse", namespace=namespace, **fields
+    )
+    return [topic.removeprefix(f"persistent://{namespace}/") for topic in said.topics], said
+
+
+def test_topics_are_answered_by_pattern_mode_and_hash(place: tuple[Path, str]) -> None:
+    """As a broker does: what it leaves to the client says filtered=false."""
+    path, url = place
+    with txlog.open(str(path)) as client, Raw(url) as raw:
+        client.create_topic("acme/asked/shop-a")
+        client.create_topic("acme/asked/shop-b", 2)
+        client.create_topic("acme/asked/-s-RETRY")
+        every = ["-s-RETRY", "shop-a", "shop-b-partition-0", "shop-b-partition-1"]
+        for mode in (0, 2):
+            names, said = named(raw, mode=mode)
+            assert (names, said.filtered, said.changed) == (every, False, True)
+            assert said.topics_hash == hash_of(said.topics)
+        assert named(raw, mode=1)[0] == []
+        for scheme in ("persistent://", "non-persistent://", ""):
+            asked: Any = {"topics_pattern": f"{scheme}acme/asked/shop-.", "mode": 2}
+            names, said = named(raw, **asked)
+            assert (names, said.filtered, said.changed) == (every[1:], True, True)
+        again, same = named(raw, **asked, topics_hash=said.topics_hash)
+        assert (again, same.changed, same.topics_hash) == ([], False, said.topics_hash)
+        client.create_topic("acme/asked/shop-c")
+        assert named(raw, **asked, topics_hash=said.topics_hash)[0] == [*every[1:], "shop-c"]
+        for pattern in ("acme/asked/(?!shop-).*", "(", "x" * 2_000, "acme)|(.*"):
+            names, said = named(raw, topics_pattern=pattern)
+            assert (names, said.filtered) == ([*every, "shop-c"], False)
+
+
+def test_a_pattern_that_takes_long_is_left_to_its_client() -> None:
+    """Each name takes a millisecond. A match stops, and a watch goes on where it stopped."""
+    costly = TopicPattern("(?:.*a.{200}|.*b.{200}){4}x")
+    names = [f"acme/shop/{'ab' * 50}{number}" for number in range(SLICE_NAMES + 1)]
+    assert costly.matching(names, limit_s=0) == ([], SLICE_NAMES)
+    topics = {number: (name, 1) for number, name in enumerate([*names, "other/shop/a"])}
+    look = Watch("acme/shop", ".*[05]")
+    census = Census((len(topics),), topics, frozenset())
+    asked = cast(Connection, SimpleNamespace(may=lambda *_: None))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(look.pattern, "matching", partial(look.pattern.matching, limit_s=0))
+        assert look.look(asked, census) is None
+        found = look.look(asked, census)
+        assert found == {f"persistent://{name}" for name in names if name[-1] in "05"}
+        del topics[5]
+        assert look.look(asked, census) == found - {f"persistent://{names[5]}"}
 
 
 def test_clients_of_a_topic_that_is_deleted_are_told_at_once(place: tuple[Path, str]) -> None:

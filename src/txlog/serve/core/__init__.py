@@ -17,4 +17,5 @@ Contents:
     systemd     sockets that are handed over, and READY
     tasks       where background tasks begin, and what happens when one fails
     tls         certificates
+    topic_patterns   regular expressions for topics, and what a match may cost
 """

@@ -13,16 +13,18 @@ server was told not to; the setting default_num_partitions says with how many pa
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from txlog.engine.folds.catalog import Topic
 from txlog.engine.plan.lookup import topic as find_topic
 from txlog.engine.view.view import View
-from txlog.errors import TopicNotFound, TxlogError
+from txlog.errors import InvalidArgument, NotAllowed, TopicNotFound, TxlogError
 from txlog.ids import TopicName
 from txlog.serve.core.authority import ADMIN, CONSUME, PRODUCE
 from txlog.serve.core.shares import check_topic
+from txlog.serve.core.topic_patterns import TopicPattern, hash_of
 from txlog.serve.pulsar.connection import Connection, Handler
 from txlog.serve.pulsar.failure import error_of, text_of
 from txlog.serve.pulsar.messages import Proto
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
 COORDINATOR_TOPIC: Final = TopicName("pulsar", "system", "transaction_coordinator_assign")
 COORDINATORS: Final = 1  # that clients are told of; see transactions
 _PATTERN: Final = frozenset("*?[(|^$\\")  # of regular expressions, and of no name
+_NON_PERSISTENT: Final = 1  # of CommandGetTopicsOfNamespace.Mode; every topic here is persistent
 _CONNECT, _FAILED = 1, 2  # of CommandLookupTopicResponse.LookupType
 
 
@@ -180,31 +183,51 @@ def lookup(connection: Connection, body: Proto, rest: memoryview) -> None:
 
 
 async def of_namespace(connection: Connection, body: Proto, rest: memoryview) -> None:
-    """GET_TOPICS_OF_NAMESPACE: its topics by name, those with partitions as these."""
+    """GET_TOPICS_OF_NAMESPACE: its topics by name, those with partitions as these.
 
-    start = f"{body.namespace}/"
+    filtered: only those that match the client's pattern. Without it the client matches itself, as
+              a broker of Pulsar lets it for a long pattern. So here for one that RE2 does not read
+              (Java's `(?!...)`) or that takes too long
+    changed:  false, without topics, if the client named the hash of this answer
+    """
+    start, pattern = f"{body.namespace}/", None
+    if body.HasField("topics_pattern"):
+        with suppress(InvalidArgument, NotAllowed):
+            pattern = TopicPattern(body.topics_pattern)
 
-    def look(view: View) -> list[tuple[str, int]]:
+    def look(view: View) -> dict[str, int]:
         every = view.catalog.topics.values()
-        return [(one.name, one.partitions) for one in every if one.name.startswith(start)]
+        return {topic.name: topic.partitions for topic in every if topic.name.startswith(start)}
 
-    def act(client: Client) -> list[str]:
-        names = []
-        for name, count in sorted(client._store.read(look)):
+    def act(client: Client) -> tuple[list[str], bool]:
+        partitions = client._store.read(look)
+        names = sorted(partitions)
+        is_filtered = False
+        if pattern is not None:
+            matching, tried = pattern.matching(names)
+            is_filtered = tried == len(names)
+            names = matching if is_filtered else names
+        urls = []
+        for name in names:
             try:
                 may_any(connection, TopicName.parse(name))
             except TxlogError:
                 continue
-            names += urls_of(name, count)
-        return names
+            urls += urls_of(name, partitions[name])
+        return urls, is_filtered
 
-    names = await connection.client.run(act)
+    topics, is_filtered = list[str](), pattern is not None
+    if body.mode != _NON_PERSISTENT:
+        topics, is_filtered = await connection.client.run(act)
+    stamp = hash_of(topics)
+    is_changed = stamp != body.topics_hash
     connection.send(
         "getTopicsOfNamespaceResponse",
         request_id=body.request_id,
-        topics=names,
-        filtered=False,
-        changed=True,
+        topics=topics if is_changed else [],
+        filtered=is_filtered,
+        topics_hash=stamp,
+        changed=is_changed,
     )
 
 
