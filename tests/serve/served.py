@@ -25,6 +25,18 @@ WAIT_SECONDS = 30
 @contextmanager
 def served(path: Path, port: int = 0, **options: Any) -> Iterator[str]:
     """Serve a store, made if there is none; gives the URL for clients of Pulsar."""
+    with served_twice(path, port, None, **options) as places:
+        yield places[0]
+
+
+@contextmanager
+def served_twice(
+    path: Path,
+    port: int = 0,
+    http: Address | None = Address("127.0.0.1", 0),  # noqa: B008  # it does not change
+    **options: Any,
+) -> Iterator[list[str]]:
+    """Serve a store, made if there is none; gives the URLs for clients of Pulsar and for HTTP."""
     if not (path / "txlog.toml").exists():
         txlog.init(str(path))
     places: list[str] = []
@@ -32,7 +44,7 @@ def served(path: Path, port: int = 0, **options: Any) -> Iterator[str]:
     loops: list[tuple[asyncio.AbstractEventLoop, Server]] = []
 
     async def run() -> None:
-        server = Server(txlog.open(str(path)), Options(Address("127.0.0.1", port), None, **options))
+        server = Server(txlog.open(str(path)), Options(Address("127.0.0.1", port), http, **options))
         loops.append((asyncio.get_running_loop(), server))
         try:
             places.extend(await server.start())
@@ -45,7 +57,7 @@ def served(path: Path, port: int = 0, **options: Any) -> Iterator[str]:
     thread.start()
     ready.wait(WAIT_SECONDS)
     try:
-        yield places[0]
+        yield places
     finally:
         loop, server = loops[0]
         loop.call_soon_threadsafe(server.stop)

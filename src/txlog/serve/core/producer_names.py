@@ -9,6 +9,9 @@ shared ones leave no trace there before they send. So the rules between these tw
     waiting    waits until there is no other one
     fencing    closes the others
 
+Producers of both protocols are here, Pulsar's binary one and its WebSockets. REST has none: each
+request is a transaction of its own, as in Pulsar, and only the store refuses it.
+
 A name belongs to its newest holder: when an older one leaves at last, the name stays taken.
 
 Source: Pulsar's AbstractTopic.

@@ -132,6 +132,7 @@ class HttpListener:
             places=service.options.places,
             publishers=lambda: service.publishers(),
             subscribers=lambda: service.subscribers(),
+            names=service.names,
             failed=service.failed,
             budget=service.budget,
             tasks=service.tasks,

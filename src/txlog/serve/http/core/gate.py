@@ -23,6 +23,7 @@ from txlog.ids import TopicName
 from txlog.serve.core.budget import Hold, MemoryBudget, Share
 from txlog.serve.core.exposure import is_every_address
 from txlog.serve.core.limits import Limits, Seat
+from txlog.serve.core.producer_names import ProducerNames
 from txlog.serve.core.service import Publisher, Subscriber
 from txlog.serve.core.shares import check_topic
 from txlog.serve.core.tasks import Supervisor
@@ -95,6 +96,7 @@ class Serving:
     hides_names: errors have no hints that may name what a client must not see
     creates_topics: a topic that a client sends to or consumes, and that is missing, is made
     publishers: producers of stock clients, in the moment; subscribers: their consumers
+    names:     who holds the name of a producer, by all protocols
     failed:    told of an error that is a bug
     tasks:     what runs in the background
     figures:   looks at the whole store without keeping clients waiting; None: client does
@@ -114,6 +116,7 @@ class Serving:
     hides_names: bool = False
     publishers: Callable[[], list[Publisher]] = list
     subscribers: Callable[[], list[Subscriber]] = list
+    names: ProducerNames = field(default_factory=ProducerNames)
     stopped: asyncio.Event = field(default_factory=asyncio.Event)
     stays: set[Stay] = field(default_factory=set)
     failed: Callable[[BaseException], object] = repr

@@ -9,9 +9,10 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
-from collections.abc import Awaitable, Callable, Mapping
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime
+from itertools import count
 from typing import Any, Final
 
 from starlette.websockets import WebSocket, WebSocketDisconnect
@@ -23,6 +24,7 @@ from txlog.ids import MessageId, TopicName
 from txlog.ranges import END, START, Bound
 from txlog.serve.core.budget import Hold
 from txlog.serve.core.descriptors import check_room
+from txlog.serve.core.producer_names import SHARED, Holder
 from txlog.serve.http.core.answers import parsed, status_of
 from txlog.serve.http.core.bounds import taken
 from txlog.serve.http.core.declared import CONSUME, PRODUCE, Action
@@ -39,6 +41,7 @@ _TYPES: Final = {
     "Failover": "failover",
     "Key_Shared": "key-shared",
 }
+_UNNAMED: Final = count(1)
 Session = Callable[[Serving, WebSocket, TopicName], Awaitable[None]]
 
 
@@ -97,39 +100,85 @@ async def _words(socket: WebSocket, hold: Hold) -> dict[str, Any]:
 
 
 async def producing(serving: Serving, socket: WebSocket, topic: TopicName) -> None:
-    """Send what a client sends; each gets its answer, in order."""
+    """Send what a client sends; each gets its answer, in order.
+
+    raises: ProducerBusy, ProducerFenced: for another producer of the topic, at any time
+    """
     name = socket.query_params.get("producerName")
-    async with serving.client.producer(str(topic), name) as producer:
+    async with (
+        _seated(serving, topic, name) as holder,
+        serving.client.producer(str(topic), name) as producer,
+    ):
         await socket.accept()
-        waiting: asyncio.Queue[tuple[object, asyncio.Task[dict[str, object]]]] = asyncio.Queue(
-            QUEUE
-        )
-
-        async def answer() -> None:
-            while True:
-                context, sending = await waiting.get()
-                said = await sending
-                del sending
-                if context is not None:
-                    said["context"] = context
-                await socket.send_json(said)
-
-        answering = asyncio.create_task(answer())
         try:
-            while not answering.done():
-                hold = serving.hold(socket)
-                given = await _words(socket, hold)
-                context = given.get("context")
-                sending = asyncio.create_task(_send(producer, given))
-                sending.add_done_callback(lambda _, hold=hold: hold.close())  # type: ignore[misc]
-                del given
-                await waiting.put((context, sending))
-            answering.result()  # what it failed with ends the connection
-        finally:
-            answering.cancel()
-            await asyncio.gather(answering, return_exceptions=True)
-            while not waiting.empty():  # they are sent, though nobody is told
-                await asyncio.gather(waiting.get_nowait()[1], return_exceptions=True)
+            await _answered(serving, socket, producer)
+        finally:  # what was sent is stored by now, and closing must not be cut short
+            holder.is_leaving = True
+
+
+@asynccontextmanager
+async def _seated(serving: Serving, topic: TopicName, name: str | None) -> AsyncGenerator[Holder]:
+    """While a producer is connected: its place among the producers of all protocols.
+
+    As a broker sees it, it is shared: another of its name is refused, and so is an exclusive one.
+    One that takes over ends the task. A producer without a name has a place, too.
+    """
+    task = asyncio.current_task()
+    assert task is not None
+    refusal: TxlogError | None = None
+
+    def close(error: TxlogError) -> None:
+        nonlocal refusal
+        if not holder.is_leaving and refusal is None:
+            refusal = error
+            task.cancel()
+
+    # With a space in it, which no name of a client can have in the store.
+    place = name or f"unnamed {next(_UNNAMED)}"
+    holder = Holder(topic.full, place, SHARED, close)
+    before = serving.names.take(holder, comes_again=False)
+    try:
+        if before is not None:  # it is leaving: another one would have been ProducerBusy
+            await serving.names.succeed(before)
+        yield holder
+    except asyncio.CancelledError:
+        if refusal is None or task.uncancel():
+            raise  # its connection ends
+        raise refusal from None
+    finally:
+        holder.is_leaving = True
+        serving.names.free(holder)
+
+
+async def _answered(serving: Serving, socket: WebSocket, producer: aio.Producer) -> None:
+    """Store what a client sends, and answer, until it goes; then what it sent is stored."""
+    waiting: asyncio.Queue[tuple[object, asyncio.Task[dict[str, object]]]] = asyncio.Queue(QUEUE)
+
+    async def answer() -> None:
+        while True:
+            context, sending = await waiting.get()
+            said = await sending
+            del sending
+            if context is not None:
+                said["context"] = context
+            await socket.send_json(said)
+
+    answering = asyncio.create_task(answer())
+    try:
+        while not answering.done():
+            hold = serving.hold(socket)
+            given = await _words(socket, hold)
+            context = given.get("context")
+            sending = asyncio.create_task(_send(producer, given))
+            sending.add_done_callback(lambda _, hold=hold: hold.close())  # type: ignore[misc]
+            del given
+            await waiting.put((context, sending))
+        answering.result()  # what it failed with ends the connection
+    finally:
+        answering.cancel()
+        await asyncio.gather(answering, return_exceptions=True)
+        while not waiting.empty():  # they are sent, though nobody is told
+            await asyncio.gather(waiting.get_nowait()[1], return_exceptions=True)
 
 
 async def _send(producer: aio.Producer, given: dict[str, Any]) -> dict[str, object]:
