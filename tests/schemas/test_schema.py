@@ -145,6 +145,15 @@ def test_what_is_no_schema_is_told_by_field(text: str) -> None:
     assert "\n" not in str(raised.value)
 
 
+def test_a_record_without_fields_is_refused_with_the_reason() -> None:
+    """At the top and within: the column of records has no place for it."""
+    empty = {"type": "record", "name": "E", "fields": list[Any]()}
+    for text in (of(), of(field(empty))):
+        with pytest.raises(InvalidArgument) as raised:
+            Schema.parse("json", text)
+        assert "Parquet and DuckDB have no column without fields" in str(raised.value.hint)
+
+
 def test_a_definition_is_bounded() -> None:
     """Kills: text that names the same records again and again, a tree of billions of fields."""
     with pytest.raises(InvalidArgument, match="has more than 256 KiB"):

@@ -68,6 +68,10 @@ def test_change_that_breaks_readers_is_refused(tmp_path: Path) -> None:
 
 KEY_VALUE, BYTES = 15, 0
 NODE = b'{"type":"record","name":"Node","fields":[{"name":"next","type":["null","Node"]}]}'
+MARKED = (
+    b'{"type":"record","name":"W","fields":[{"name":"e","type":{"type":"record","name":"E",'
+    b'"fields":[]}},{"name":"a","type":"int"}]}'
+)
 # What a client declares: type, bytes, properties.
 DECLARED = [
     (STRING, b"", {}),
@@ -80,6 +84,8 @@ DECLARED = [
     (3, NODE, {"x": "y"}),  # Protobuf
     (20, b'{"fileDescriptorSet":"CgA="}', {}),  # ProtobufNative
     (AVRO, b'{"type":"record","name":"Ping","fields":[]}', {}),
+    (JSON, b'{"type":"record","name":"Ping","fields":[]}', {}),
+    (AVRO, MARKED, {}),
 ]
 
 

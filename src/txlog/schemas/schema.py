@@ -481,7 +481,8 @@ class _Reading:
     def _fields(self, node: Any, path: str, namespace: str, depth: int) -> tuple[Field, ...]:
         given = node.get("fields")
         if not isinstance(given, list) or not given:
-            raise _wrong(path, "is a record without fields", "a column needs at least one")
+            hint = "Parquet and DuckDB have no column without fields: add one, such as a nullable"
+            raise _wrong(path, "is a record without fields", hint)
         found: dict[str, Field] = {}
         for one in given:
             name = one.get("name") if isinstance(one, dict) else None
