@@ -47,7 +47,7 @@ def explained(function: F) -> F:
                 return (yield from function(*args, **kwargs))
             except (TxlogError, OSError):
                 raise
-            except Exception as error:
+            except Exception as error:  # a wrong argument may raise anything
                 found = blamed(function, args, kwargs)
                 if found is None:
                     raise
@@ -61,7 +61,7 @@ def explained(function: F) -> F:
             return function(*args, **kwargs)
         except (TxlogError, OSError):  # OSError: from a signal handler, never from an argument
             raise
-        except Exception as error:
+        except Exception as error:  # a wrong argument may raise anything
             found = blamed(function, args, kwargs)
             if found is None:
                 raise

@@ -126,7 +126,7 @@ class Replayed:
             return table
         try:
             found = self._function(table)
-        except Exception as error:
+        except Exception as error:  # of the user's function: anything
             raise CommandFailed(f"the transform failed: {type(error).__name__}: {error}") from error
         if not isinstance(found, pa.Table):
             raise CommandFailed(f"the transform gave a {type(found).__name__}, not a pyarrow.Table")

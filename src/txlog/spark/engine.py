@@ -159,7 +159,7 @@ class Spark:
     def _changed(self, frame: DataFrame, function: Transform) -> DataFrame:
         try:
             found = function(frame)
-        except Exception as error:
+        except Exception as error:  # of the user's function: anything
             raise CommandFailed(f"the transform failed: {type(error).__name__}: {error}") from error
         if not isinstance(found, DataFrame):
             raise CommandFailed(f"the transform returned a {type(found).__name__}, not a DataFrame")

@@ -34,7 +34,7 @@ def run(words: list[str]) -> int:
     except (PipeGone, BrokenPipeError):
         silence_stdout()
         return 141
-    except Exception as error:
+    except Exception as error:  # nobody sees a traceback: a bug is an error, too
         if not isinstance(error, errors.TxlogError | OSError):
             # Python and libraries turn what interrupts them into errors of their own.
             cause = error.__cause__

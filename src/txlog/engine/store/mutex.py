@@ -185,7 +185,7 @@ class Mutex:
                 return
             try:
                 act()
-            except Exception as error:
+            except Exception as error:  # its caller has gone, and this one asked for nothing
                 if may_be_of_handler(error):
                     raise
                 if self._report is not None:

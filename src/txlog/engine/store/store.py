@@ -780,7 +780,7 @@ class Store:
             raise
         except NothingWritten as refused:  # the folds are ahead of the journal
             self._give_up(calls[written:], refused.error, now)
-        except Exception as error:
+        except Exception as error:  # also of a signal handler: no call may stay undecided
             if in_doubt(joined) or not is_own:
                 raise
             self._give_up(calls[written:], error, now)

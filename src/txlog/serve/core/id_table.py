@@ -212,7 +212,7 @@ class IdTable(Generic[T]):
         entry.become(State.CLOSING)
         try:
             await act(entry.opened())
-        except Exception:
+        except Exception:  # refused, or a bug: a taken id would be lost; cancelled: rule 4
             self._free(number, entry)
             raise
         self._free(number, entry)
@@ -229,7 +229,7 @@ class IdTable(Generic[T]):
         entry.become(State.CLOSING)
         try:
             await act(entry.opened())
-        except Exception:
+        except Exception:  # refused, or a bug: nothing was closed; cancelled: rule 4
             entry.become(State.OPEN)
             raise
         self._dismissed.append(number)
@@ -246,7 +246,7 @@ class IdTable(Generic[T]):
             if entry.value is not None:
                 try:
                     await act(entry.value)
-                except Exception as error:
+                except Exception as error:  # a bug, too: the others hold locks and leases
                     failed(error)
             self._free(number, entry)
 

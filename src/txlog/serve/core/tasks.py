@@ -44,7 +44,7 @@ class Supervisor:
         """Call something whose failure must not stop its caller."""
         try:
             act()
-        except Exception as error:
+        except Exception as error:  # a bug: it is logged, and the caller goes on
             self._failed(error)
             if close is not nothing:
                 self.call(close)

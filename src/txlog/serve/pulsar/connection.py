@@ -200,7 +200,7 @@ class Connection:
         except (InvalidMessage, LimitExceeded, TryAgain) as error:
             self._tell("dropped", error.message)
             self.send("error", request_id=0, error=error_of(error), message=text_of(error))
-        except Exception as error:
+        except Exception as error:  # a bug: it ends this connection and no other
             self.service.failed(error)
         finally:
             await self._end()
@@ -367,7 +367,7 @@ class Connection:
             raise
         except TxlogError as error:
             self._refuse(body, error)
-        except Exception as error:
+        except Exception as error:  # a bug: the client waits for an answer
             if not _has_number(body):
                 raise
             self.service.failed(error)

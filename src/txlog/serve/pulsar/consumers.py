@@ -450,7 +450,7 @@ async def _sought(room: Room, body: Proto, consumer: tuple[Wire, Member]) -> Non
     await member.stop()
     try:
         bound = await run(member, _act)
-    except Exception:
+    except Exception:  # refused, or a bug: the consumer is still open, and goes on
         member.begin(wire)
         raise
     if not isinstance(member.handle._sync, Consumer):

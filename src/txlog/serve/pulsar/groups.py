@@ -241,7 +241,7 @@ def _done(group: _Group, client: Client) -> _Outcome:
         last = [call for _, call in in_order]
         sends = written(store, group.turns, first, last)
         tend_due(store)
-    except Exception as error:
+    except Exception as error:  # a bug, too: each client of the group waits for its answer
         sends = error
         for _, call in [*begins, *ends]:
             if not call.done:
@@ -282,7 +282,7 @@ def _answers(store: Store, wanted: list[Question]) -> list[Answer]:
             if is_due:
                 store.sweep_if_due(uses)
         return store.read(lambda view: [one.answer(view, store.settings) for one in wanted])
-    except Exception as error:
+    except Exception as error:  # a bug, too: each client of the group waits for its answer
         return [error for _ in wanted]
 
 

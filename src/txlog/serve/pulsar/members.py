@@ -491,7 +491,7 @@ class Member:
                     if len(acks[0].unknown) > LOOKUPS_MAX:
                         acks = [await self._looked_up(acks[0])]
                     await self.handle._worker.run(partial(self._make, acks))
-                except Exception as error:
+                except Exception as error:  # refused, or a bug: those behind are made all the same
                     call = acks[0].wire.connection.service.tasks.call
                     for ack in acks:
                         call(partial(ack.end, error))

@@ -694,7 +694,7 @@ class Journal:
                     file.pwrite(current.size, bytes(FILL_BYTES))
                     current.size += FILL_BYTES
             file.pwrite(offset, joined(parts) if total <= FILL_FRAME_BYTES_MAX else parts)
-        except Exception as exc:
+        except Exception as exc:  # also what a signal handler raised: bytes may be there
             try:
                 self._flusher.run(partial(self._cut_back, offset, exc), is_written=True)
             except TxlogError as failure:
