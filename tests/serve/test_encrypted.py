@@ -133,6 +133,29 @@ def test_the_permits_of_an_encrypted_batch_are_those_of_its_messages(
         assert (found.entryId, found.batch_index, found.batch_size) == (0, COUNT - 1, COUNT)
 
 
+@pytest.mark.parametrize("kind", [0, 1, None], ids=["exclusive", "shared", "reader"])
+def test_permits_run_out_within_one_encrypted_batch_and_not_after_several(
+    kind: int | None, place: tuple[Path, str]
+) -> None:
+    """Kills: as many batches as there are permits, each of many messages."""
+    _, url = place
+    topic = f"overrun-{kind}"
+    how: dict[str, Any] = {"subType": kind} if kind is not None else {"durable": False}
+    with Raw(url) as raw, Raw(url) as reader:
+        opened(raw, topic)
+        for at in range(4):
+            numbers = {"sequence_id": at * COUNT, "highest_sequence_id": at * COUNT + COUNT - 1}
+            sent(raw, BATCH | numbers, highest_sequence_id=at * COUNT + COUNT - 1)
+        subscribed(reader, topic, **how)
+
+        for permits, entries in ((COUNT + 1, [0, 1]), (COUNT, [2]), (COUNT, [3])):
+            reader.send("flow", consumer_id=1, messagePermits=permits)
+            found = [delivered(reader, 0)[0].message_id.entryId // STEP for _ in entries]
+            assert found == entries  # of the first permits, four more than it asked for
+            reader.send("ping")
+            reader.read("pong")  # nothing more came before it
+
+
 def test_encrypted_messages_of_a_transaction_come_alone(place: tuple[Path, str]) -> None:
     """No batch of the server can hold them: their clients made batches of their own."""
     _, url = place
