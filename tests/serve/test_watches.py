@@ -151,6 +151,29 @@ def test_consumers_of_a_subscription_that_is_deleted_are_told(place: tuple[Path,
         assert raw.read("close_consumer").consumer_id == 1
 
 
+def test_a_client_may_unsubscribe_from_partitions_that_the_server_has_closed(
+    place: tuple[Path, str],
+) -> None:
+    """A client unsubscribes from each partition, and the first deletes the subscription of all.
+
+    Kills: an error for those whose close_consumer and UNSUBSCRIBE passed each other.
+    """
+    path, url = place
+    with txlog.open(str(path)) as client, Raw(url) as raw:
+        client.create_topic("left", 3)
+        for at in range(3):
+            subscribed(raw, f"left-partition-{at}", consumer_id=at)
+        raw.ask("unsubscribe", "success", consumer_id=0)
+        assert {raw.read("close_consumer").consumer_id for _ in range(2)} == {1, 2}
+        raw.ask("unsubscribe", "success", consumer_id=1)
+        subscribed(raw, "left-partition-0", consumer_id=7)
+        error = raw.ask("unsubscribe", "error", consumer_id=2)  # another consumer has it now
+        assert "no consumer 2" in error.message
+        assert raw.ask("unsubscribe", "error", consumer_id=9).error == error.error
+        raw.ask("unsubscribe", "success", consumer_id=7)
+        assert client.subscriptions("left") == []
+
+
 def test_a_producer_that_waits_for_its_turn_does_not_hold_up_the_stop(tmp_path: Path) -> None:
     """Kills: a stop that takes all the time there is for draining."""
     with served(tmp_path / "s") as url:

@@ -15,7 +15,7 @@ Source: Pulsar's ServerCnx, where the map from ids to futures has this task.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from enum import Enum
 from typing import Final, Generic, TypeVar
@@ -98,7 +98,7 @@ class IdTable(Generic[T]):
         self._entries: dict[int, _Entry[T]] = {}
         # Ids that the server closed last. Their clients may be closing them as well, and what they
         # had sent by then is still coming.
-        self._dismissed: deque[int] = deque(maxlen=DISMISSED_MAX)
+        self._dismissed: OrderedDict[int, object] = OrderedDict()  # id -> what its client wanted
 
     def __len__(self) -> int:
         """How many ids are open, or about to be."""
@@ -140,6 +140,10 @@ class IdTable(Generic[T]):
     def dismissed(self, number: int) -> bool:
         """Whether the server closed this id, not its client."""
         return number in self._dismissed
+
+    def wanted_before(self, number: int) -> object:
+        """What the client wanted with an id that the server closed; None: it did not close it."""
+        return self._dismissed.get(number)
 
     # --- opening -----------------------------------------------------------------------------
 
@@ -203,7 +207,7 @@ class IdTable(Generic[T]):
         if entry is None:
             return False
         if by_server:
-            self._dismissed.append(number)
+            self._dismiss(number, entry)
         entry.closes += 1
         entry.refuse(self.closed(number))
         await self._settled(number, entry)
@@ -232,7 +236,7 @@ class IdTable(Generic[T]):
         except Exception:  # refused, or a bug: nothing was closed; cancelled: rule 4
             entry.become(State.OPEN)
             raise
-        self._dismissed.append(number)
+        self._dismiss(number, entry)
         self._free(number, entry)
 
     async def close_all(
@@ -259,6 +263,12 @@ class IdTable(Generic[T]):
         finally:
             entry.waiting -= 1
             self._forget(number, entry)
+
+    def _dismiss(self, number: int, entry: _Entry[T]) -> None:
+        self._dismissed[number] = entry.wanted
+        self._dismissed.move_to_end(number)
+        if len(self._dismissed) > DISMISSED_MAX:
+            self._dismissed.popitem(last=False)
 
     def _free(self, number: int, entry: _Entry[T]) -> None:
         entry.value = None

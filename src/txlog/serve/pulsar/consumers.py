@@ -16,6 +16,7 @@ from txlog.api.client import Client
 from txlog.api.consuming.consumer import Consumer
 from txlog.engine.folds.catalog import Topic, number_of
 from txlog.engine.model.ops import Mark
+from txlog.engine.plan.lookup import subscription as find_subscription
 from txlog.engine.plan.lookup import topic as find_topic
 from txlog.engine.plan.reading.ranges import (
     compacted_range,
@@ -30,6 +31,7 @@ from txlog.errors import (
     InvalidArgument,
     MessageNotFound,
     NotAllowed,
+    NotFound,
     SubscriptionNotFound,
     TxlogError,
 )
@@ -466,10 +468,30 @@ async def _sought(room: Room, body: Proto, consumer: tuple[Wire, Member]) -> Non
 
 
 async def unsubscribe(connection: Connection, body: Proto, rest: memoryview) -> None:
-    """UNSUBSCRIBE: delete the subscription; its other partitions are consumed by nobody then."""
-    room = Room.of(connection)
-    await room.consumers.try_close(body.consumer_id, partial(_unsubscribed, room))
+    """UNSUBSCRIBE: delete the subscription; its other partitions are consumed by nobody then.
+
+    A client unsubscribes from each partition. Once the first has deleted the subscription, the
+    server closes the consumers of the others, perhaps before their UNSUBSCRIBE comes: that is done.
+    """
+    room, number = Room.of(connection), body.consumer_id
+    try:
+        await room.consumers.try_close(number, partial(_unsubscribed, room))
+    except NotFound:
+        wanted = room.consumers.wanted_before(number)
+        if wanted is None or not await connection.client.run(partial(_is_deleted, wanted)):
+            raise
     connection.send("success", request_id=body.request_id)
+
+
+def _is_deleted(wanted: Any, client: Client) -> bool:
+    """Whether the subscription is gone that a consumer had; wanted: as in `subscribe`."""
+    name, subscription, *_ = wanted
+    try:
+        topic = topics.found(client, topics.name_of(name))
+        client._store.read(lambda view: find_subscription(view, topic, subscription))
+    except NotFound:
+        return True
+    return False
 
 
 async def _unsubscribed(room: Room, consumer: tuple[Wire, Member]) -> None:
