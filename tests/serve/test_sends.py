@@ -295,6 +295,34 @@ def test_partitions_that_open_one_name_at_once_are_one_producer(place: tuple[Pat
             raw.read("send_receipt")
 
 
+def test_partitions_of_one_producer_come_over_several_connections(
+    place: tuple[Path, str],
+) -> None:
+    """A partition has one producer of a name; one that comes again takes its place there."""
+    path, url = place
+    with txlog.open(str(path)) as client:
+        client.create_topic("spread", 2)
+    with Raw(url) as raw, Raw(url) as other, Raw(url) as later:
+        one, two = (f"spread-partition-{at}" for at in range(2))
+        opened(raw, one, "till")
+        opened(other, two, "till")
+        given = {"topic": one, "producer_id": 2, "producer_name": "till"}
+        error = other.ask("producer", "error", **given)
+        assert error.error == ERRORS["ProducerBusy"]
+        sent(raw, b"a", 0)
+        sent(other, b"b", 0)
+        raw.read("send_receipt")
+        other.read("send_receipt")
+        found = other.ask("producer", "producer_success", epoch=1, **given)
+        assert found.last_sequence_id >= 0
+        raw.read("close_producer")
+        error = later.ask("producer", "error", **given)
+        assert error.error == ERRORS["ProducerBusy"]
+        sent(other, b"c", 1)
+        other.read("send_receipt")
+    assert sorted(rows(path, "spread")) == [(b"a", None), (b"b", None), (b"c", None)]
+
+
 WRONG = {
     "a key that is too long": {"partition_key": "k" * 70_000},
     "a delay that is too long": {"deliver_at_time": 1 << 42},

@@ -81,6 +81,7 @@ class Host(Protocol):
     wanted: Groups
     sends: Sends
     fenced: deque[tuple[str, str, int]]
+    halls: dict[str, Any]
 
     def check_open(self) -> None:
         """Raises AlreadyClosed if nothing more is to be opened here."""
@@ -212,7 +213,7 @@ class Connection:
         connected_by, whole_by = now() + limits.connect_timeout_ms / 1_000, math.inf
         paces = Pace(limits.bytes_per_second, now), Pace(limits.commands_per_second, now)
         is_asked = False
-        while not self._is_over():
+        while not self.is_over():
             last = whole_by if self._is_connected else min(whole_by, connected_by)
             try:
                 async with asyncio.timeout_at(min(now() + idle_seconds, last)):
@@ -231,7 +232,7 @@ class Connection:
             for frame in self._frames.whole(data):
                 count += 1
                 await self._take(handlers, frame)
-                if self._is_over():
+                if self.is_over():
                     return
             wanted = self._frames.wanted
             if not wanted:
@@ -249,7 +250,8 @@ class Connection:
             connected_by, whole_by = connected_by + waited, whole_by + waited
             self._read_ahead(is_busy=came >= READ_BYTES)
 
-    def _is_over(self) -> bool:
+    def is_over(self) -> bool:
+        """Whether it ends: nothing more of its client is done."""
         return self._is_closing
 
     def _read_ahead(self, *, is_busy: bool) -> None:

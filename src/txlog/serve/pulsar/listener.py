@@ -6,7 +6,7 @@ import asyncio
 from collections import deque
 from functools import partial
 from itertools import count
-from typing import Final
+from typing import Any, Final
 
 from txlog.errors import AlreadyClosed
 from txlog.serve.core.acceptor import Acceptor
@@ -32,6 +32,7 @@ class PulsarListener:
     url:         where clients are sent by a lookup
     connections: those that are open
     wanted:      what they want of the store in the moment; sends: what they send
+    halls:       what the rooms of all connections have in common, by the name of the room
     fenced:      (topic, name, partition) of those that shall not come again; see producers.APART
     """
 
@@ -42,6 +43,7 @@ class PulsarListener:
         self._address = address
         self.wanted = Groups(service)
         self.sends = self.wanted.sends
+        self.halls: dict[str, Any] = {}
         self.fenced: deque[tuple[str, str, int]] = deque(maxlen=FENCED_MAX)
         self._stem = service.store._store.disk.random_bytes(6).hex()
         self._named = count()

@@ -85,17 +85,37 @@ APART: Final = 1 << 32
 
 
 class Shared:
-    """A producer of the store, and the producers of one client that are it."""
+    """A producer of the store, and the producers of clients that are it.
+
+    A client has one for each partition of a topic, all of one name, over one or more connections.
+
+    users: by partition, the room of a producer and its number there
+    """
 
     def __init__(
-        self, handle: Handle, topic: Topic, name: str, version: int | None, holder: Holder
+        self,
+        handle: Handle,
+        topic: Topic,
+        holder: Holder,
+        schema: Schema | None,
+        version: int | None,
     ) -> None:
         """version: of its schema; None: it has none"""
-        self.handle, self.topic, self.name, self.holder = handle, topic, name, holder
-        self.version = version
+        self.handle, self.topic, self.name, self.holder = handle, topic, holder.name, holder
+        self.schema, self.version = schema, version
         self.lane = Lane(handle._sync)
-        self.users: dict[int, int] = {}  # partition -> producer id
+        self.users: dict[int, tuple[Room, int]] = {}
         self.is_over = False  # it is being closed here: what still comes is not stored
+
+    async def dismiss(self) -> None:
+        """Close its producers; their clients open them again."""
+        for room, number in list(self.users.values()):
+            await room.dismiss(self, number)
+
+    def close_connections(self) -> None:
+        """End the connections of its producers: their clients ask what became of what they sent."""
+        for room, _ in list(self.users.values()):
+            room.connection.close()
 
 
 class WireProducer:
@@ -134,18 +154,29 @@ class WireProducer:
             self.chunks = None
 
 
-class Room:
-    """The producers of one client.
+class Known:
+    """Producers of the store that are open, by topic and name.
 
-    shared:  those of the store by topic and name
     opening: a lock for each that is opening: other partitions wait for it
+    """
+
+    def __init__(self) -> None:
+        self.shared: dict[tuple[str, str], Shared] = {}
+        self.opening: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
+
+
+class Room:
+    """The producers of one connection.
+
+    seats:     by the number of a producer, even of one that is opening, the store's that it is
+    exclusive: those of the store that no other connection joins
     """
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
         self.producers: IdTable[WireProducer] = IdTable("producer", ProducerBusy)
-        self.shared: dict[tuple[str, str], Shared] = {}
-        self.opening: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
+        self.seats: dict[int, Shared] = {}
+        self.exclusive = Known()
         connection.farewells.append(self.close)
         connection.occupied.append(self)
 
@@ -157,6 +188,13 @@ class Room:
             found = connection.rooms[ROOM] = cls(connection)
         return found
 
+    def known(self, mode: str) -> Known:
+        """The producers of the store that one of this mode may join."""
+        if mode != SHARED:
+            return self.exclusive
+        known: Known = self.connection.listener.halls.setdefault(ROOM, Known())
+        return known
+
     async def leave(self, producer: WireProducer) -> None:
         """Close a producer, once all it sent is stored."""
         producer.end_chunks()
@@ -164,35 +202,36 @@ class Room:
 
     async def vacate(self, shared: Shared, partition: int, number: int) -> None:
         """A partition of a producer of the store is left; with the last one it closes."""
-        if shared.users.get(partition) == number:
+        if shared.users.get(partition) == (self, number):
             del shared.users[partition]
+            del self.seats[number]
         if shared.users:
             return
         shared.holder.is_leaving = True
-        if self.shared.get((shared.topic.name, shared.name)) is shared:
-            del self.shared[shared.topic.name, shared.name]
-        await shared.lane.idle.wait()
+        known, key = self.known(shared.holder.mode), (shared.topic.name, shared.name)
+        if known.shared.get(key) is shared:
+            del known.shared[key]
+        await shared.lane.settled()
         self.connection.service.names.free(shared.holder)
         await shared.handle.close()
 
-    async def dismiss(self, shared: Shared) -> None:
-        """Close producers whose client shall open them again, and tell it."""
-        for number in list(shared.users.values()):
-            producer = self.producers.get(number)
-            if producer is not None and producer.shared is not shared:
-                continue
-            with suppress(TxlogError):  # nothing is lost with it: what is not stored comes again
-                await self.producers.close(number, self.leave, by_server=True)
-            if producer is not None:
-                self.tell_closed(number)
+    async def dismiss(self, shared: Shared, number: int) -> None:
+        """Close a producer whose client shall open it again, and tell it."""
+        producer = self.producers.get(number)
+        if producer is not None and producer.shared is not shared:
+            return
+        with suppress(TxlogError):  # nothing is lost with it: what is not stored comes again
+            await self.producers.close(number, self.leave, by_server=True)
+        if producer is not None:
+            self.tell_closed(number)
 
     async def follow(self, census: Census | None) -> None:
         """Dismiss those whose topic is gone; None: all."""
         if census is None:
             self.producers.refuse_opening(AlreadyClosed("the server stops"))
-        for shared in list(self.shared.values()):
+        for number, shared in list(self.seats.items()):
             if census is None or census.lacks_topic(shared.topic.number):
-                await self.dismiss(shared)
+                await self.dismiss(shared, number)
 
     def tell_closed(self, number: int) -> None:
         """Tell the client that a producer is closed here."""
@@ -289,11 +328,11 @@ async def _producer(
     if seat in connection.listener.fenced:
         connection.listener.fenced.remove(seat)
         raise ProducerFenced(f"producer {given} of {name} gave one number to two messages")
-    shared = await _shared(connection, room, body, topic, name_in_store(given))
-    if partition in shared.users:
-        raise ProducerBusy(f"producer {given} of {name} is connected")
-    shared.users[partition] = body.producer_id
+    shared = await _shared(connection, room, body, topic, seat)
+    shared.users[partition] = (room, body.producer_id)
+    room.seats[body.producer_id] = shared
     try:
+        await shared.lane.settled()  # what this partition had by another connection
         last = await connection.client.run(partial(_last_sequence, topic, partition, shared.name))
     except BaseException:  # a CLOSE came, too
         await room.vacate(shared, partition, body.producer_id)
@@ -336,18 +375,26 @@ def name_in_store(name: str) -> str:
 
 
 async def _shared(
-    connection: Connection, room: Room, body: Proto, topic: Topic, name: str
+    connection: Connection, room: Room, body: Proto, topic: Topic, seat: tuple[str, str, int]
 ) -> Shared:
-    """The producer of the store for a name, opened by its first user; others wait for that one."""
+    """The producer of the store for a name, opened by its first user; others wait for that one.
+
+    seat: the topic, the name in the store and the partition, which is free when this returns
+    """
+    *_, name, partition = seat
     key, mode = (topic.name, name), MODES[body.producer_access_mode]
-    schema = schemas.schema_of(body)
-    async with room.opening.setdefault(key, asyncio.Lock()):
-        shared = room.shared.get(key)
-        if shared is not None and not shared.is_over:
-            if shared.holder.mode == mode:
+    schema, known = schemas.schema_of(body), room.known(mode)
+    async with known.opening.setdefault(key, asyncio.Lock()):
+        while (shared := known.shared.get(key)) is not None and not shared.is_over:
+            is_here = any(each is room for each, _ in shared.users.values())
+            user = shared.users.get(partition)
+            if user is None and (is_here or shared.schema == schema):
                 return shared
-            error = ProducerFenced if mode == EXCLUSIVE else ProducerBusy
-            raise error(f"producer {name} of {topic.name} is connected, and {shared.holder.mode}")
+            if user is not None and user[0] is not room and body.epoch:
+                await user[0].dismiss(shared, user[1])  # its client comes by this connection now
+                if shared.users.get(partition) != user:
+                    continue
+            raise ProducerBusy(f"producer {name} of {topic.name} is connected")
         names = connection.service.names
         holder = Holder(topic.name, name, mode, partial(room.producers.refuse, body.producer_id))
         before = names.take(holder, comes_again=bool(body.epoch))
@@ -363,9 +410,10 @@ async def _shared(
         except BaseException:  # the name is free again, whatever came
             names.free(holder)
             raise
-        shared = room.shared[key] = Shared(handle, topic, name, version, holder)
+        shared = known.shared[key] = Shared(handle, topic, holder, schema, version)
         holder.is_waiting = False
-        holder.close = lambda _: connection.begin(room.dismiss(shared))
+        tasks = connection.service.tasks
+        holder.close = lambda _: tasks.begin(shared.dismiss(), shared.close_connections)
         if mode == FENCING:
             names.close_others(holder)
         return shared
@@ -649,12 +697,13 @@ def _told(
             return
         one.shared.is_over = True
         if not isinstance(error, TxlogError):
-            connection.close()  # nobody knows what became of it: the client asks by repeating it
+            one.shared.close_connections()  # nobody knows what became of it: clients repeat it
             return
         number = refusal_of(error, connection.version)
         if number is not None:
             _refuse(connection, body, number, text_of(error))
-        connection.begin(Room.of(connection).dismiss(one.shared))
+        close = one.shared.close_connections
+        connection.service.tasks.begin(one.shared.dismiss(), close)
         return
     ledger, entry = (-1, -1) if found is None else (found.ledger, found.entry * ids.STEP)
     sequence, highest = body.sequence_id, body.highest_sequence_id

@@ -96,20 +96,41 @@ class Item:
 class Lane:
     """What one producer has queued.
 
+    waiting:    queued, or being written; answered: how many were before those
     is_refused: one of its SENDs was, so nothing behind that is stored
     refused:    what of it this group refuses so far, if anything
     """
 
-    __slots__ = ("idle", "is_refused", "producer", "queue", "refused", "waiting")
+    __slots__ = (
+        "_news",
+        "answered",
+        "is_refused",
+        "producer",
+        "queue",
+        "refused",
+        "waiting",
+    )
 
     def __init__(self, producer: Producer) -> None:
         self.producer = producer
         self.queue: deque[Item] = deque()
-        self.waiting = 0  # queued, or being written
-        self.idle = asyncio.Event()
-        self.idle.set()
+        self.waiting = self.answered = 0
+        self._news = asyncio.Event()
         self.is_refused = False
         self.refused: _Rows | _InTxn | None = None
+
+    async def settled(self) -> None:
+        """Wait until all that is queued at this moment is answered."""
+        end = self.answered + self.waiting
+        while self.answered < end:
+            self._news.clear()
+            await self._news.wait()
+
+    def answer(self, count: int) -> None:
+        """So many were answered."""
+        self.waiting -= count
+        self.answered += count
+        self._news.set()
 
     def next(self) -> list[Item]:
         """Take from the queue what goes into one frame: one SEND, or messages without a batch.
@@ -162,7 +183,6 @@ class Sends:
         """Queue a SEND."""
         lane.queue.append(item)
         lane.waiting += 1
-        lane.idle.clear()
         self._lanes[lane] = None
         self._bytes += item.size
         if self._bytes > QUEUED_BYTES_MAX:
@@ -210,9 +230,7 @@ class Sends:
             self._bytes -= item.size
         for turn in turns:
             for lane, items in turn:
-                lane.waiting -= len(items)
-                if not lane.waiting:
-                    lane.idle.set()
+                lane.answer(len(items))
         if self._bytes <= QUEUED_BYTES_MAX:
             self._has_room.set()
 
