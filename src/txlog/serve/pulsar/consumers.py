@@ -11,6 +11,7 @@ from contextlib import suppress
 from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
+from weakref import WeakValueDictionary
 
 from txlog.api.client import Client
 from txlog.api.consuming.consumer import Consumer
@@ -62,7 +63,7 @@ from txlog.serve.pulsar.messages import Proto
 from txlog.serve.pulsar.wire import NO_REQUEST
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Iterable, Mapping
+    from collections.abc import Coroutine, Hashable, Iterable, Mapping
 
 
 ROOM: Final = "consumers"
@@ -72,11 +73,54 @@ IDS, IDS_LOOKED_AT = 3, 50
 KINDS: Final = ("exclusive", "shared", "failover", "key-shared")
 
 
-class Room:
-    """The consumers of one client.
+class Members:
+    """Consumers of the store, by all that the consumers of one client have in common.
 
-    members: consumers of the store by topic, subscription, type, name, and whether they read
-             compacted messages
+    joining: a lock for each key: partitions that come at once share a consumer of the store
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[Hashable, list[Member]] = {}
+        self.joining: WeakValueDictionary[Hashable, asyncio.Lock] = WeakValueDictionary()
+
+    def add(self, member: Member) -> None:
+        """Consumers of other partitions may join this one from now on."""
+        self._known.setdefault(member.key, []).append(member)
+
+    def forget(self, member: Member) -> None:
+        """No other consumer joins it."""
+        known = self._known.get(member.key, [])
+        if member in known:
+            known.remove(member)
+            if not known:
+                del self._known[member.key]
+
+    def free(self, key: Hashable, wire: Wire) -> Member | None:
+        """The one that a consumer may join, best one that has others of its connection."""
+        free = [
+            each
+            for each in self._known.get(key, [])
+            if not each.is_over and wire.partition not in each.wires
+        ]
+        return max(free, key=lambda each: each.serves(wire.connection), default=None)
+
+    def rest(self, member: Member) -> list[Wire]:
+        """The consumers of a member that another one has room for, all of them.
+
+        Clients of one name on one computer may have joined each other's member. When one of them
+        goes, the other has two, and each gets a share of the keys or partitions that it has not.
+        """
+        mine = set(member.wires)
+        others = [each for each in self._known.get(member.key, []) if each is not member]
+        if any(not each.is_over and mine.isdisjoint(each.wires) for each in others):
+            return list(member.wires.values())
+        return []
+
+
+class Room:
+    """The consumers of one connection.
+
+    members: consumers of the store that those of any connection may join
     sought:  where a reader was sent by SEEK, until it comes again: its topic, subscription and
              partition, and the place
     """
@@ -84,9 +128,8 @@ class Room:
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
         self.consumers: IdTable[tuple[Wire, Member]] = IdTable("consumer", ConsumerBusy)
-        self.members: dict[tuple[str, str, str, str, bool], Member] = {}
+        self.members: Members = connection.listener.halls.setdefault(ROOM, Members())
         self.sought: dict[int, tuple[tuple[str, str, int], Bound]] = {}
-        self.joining = asyncio.Lock()
         connection.farewells.append(self.close)
         connection.occupied.append(self)
 
@@ -103,19 +146,17 @@ class Room:
         wire, member = consumer
         self.uncount(wire)
         if set(member.wires) <= {wire.partition}:
-            self.forget(member)
+            self.members.forget(member)
         await member.leave(wire)
+        for other in self.members.rest(member):
+            if not other.connection.is_over():  # it leaves by itself
+                other.dismiss()
 
     def uncount(self, wire: Wire) -> None:
         """A consumer leaves; it may be told to again."""
         if wire.is_counted:
             wire.is_counted = False
             self.connection.service.consumers.give(self.connection.holder)
-
-    def forget(self, member: Member) -> None:
-        """No other consumer of the client joins this one of the store."""
-        for key in [key for key, one in self.members.items() if one is member]:
-            del self.members[key]
 
     async def dismiss(self, wire: Wire) -> None:
         """Close a consumer whose client shall open it again, and tell it."""
@@ -198,11 +239,12 @@ async def _opened(
     wire.metadata = {pair.key: pair.value for pair in body.metadata}
     wire.since_ms = connection.service.store._store.clock.now().wall_ms
     pool, caller = connection.service.consumers, connection.caller
-    async with room.joining:  # partitions that come at once share a consumer of the store
+    key = _key(connection, topic, body)
+    async with room.members.joining.setdefault(key, asyncio.Lock()):
         check_room()
         pool.take(connection.holder, is_bounded=caller is None or not caller.is_superuser)
         try:
-            member = await _joined(room, topic, wire, body)
+            member = await _joined(room, topic, wire, body, key)
         except BaseException:  # cancelled, too: nobody else gives it back
             pool.give(connection.holder)
             raise
@@ -211,17 +253,34 @@ async def _opened(
     return wire, member
 
 
-async def _joined(room: Room, topic: Topic, wire: Wire, body: Proto) -> Member:
+def _key(connection: Connection, topic: Topic, body: Proto) -> Hashable:
+    """What the consumers of one client for the partitions of a topic have in common."""
+    return (
+        topic.name,
+        body.subscription,
+        body.subType,
+        body.consumer_name,
+        body.priority_level,
+        body.durable,
+        body.read_compacted,
+        connection.peer.rpartition(":")[0],
+        connection.role,
+        connection.version,
+    )
+
+
+async def _joined(room: Room, topic: Topic, wire: Wire, body: Proto, key: Hashable) -> Member:
     """The member that a new consumer gets its messages from."""
     if body.read_compacted and KINDS[body.subType] not in ("exclusive", "failover"):
         raise NotAllowed("only exclusive and failover consumers read compacted messages")
     if not body.durable:
         return await _in_memory(room.connection, topic, wire, body)
     kind = KINDS[body.subType]
-    key = (topic.name, body.subscription, kind, body.consumer_name, body.read_compacted)
-    member = room.members.get(key)
-    if member is None or member.is_over or wire.partition in member.wires:
-        member = room.members[key] = await _durable(room.connection, topic, body, kind)
+    member = room.members.free(key, wire)
+    if member is None:
+        member = await _durable(room.connection, topic, body, kind)
+        member.key = key
+        room.members.add(member)
     return member
 
 
@@ -448,11 +507,13 @@ async def _sought(room: Room, body: Proto, consumer: tuple[Wire, Member]) -> Non
             sync._receiving.begin_again()
         return bound
 
+    permits, wire.permits = wire.permits, 0  # it gets nothing, though others of it go on
     await member.acknowledged()
     await member.stop()
     try:
         bound = await run(member, _act)
     except Exception:  # refused, or a bug: the consumer is still open, and goes on
+        wire.permits = permits
         member.begin(wire)
         raise
     if not isinstance(member.handle._sync, Consumer):
@@ -509,7 +570,7 @@ async def _unsubscribed(room: Room, consumer: tuple[Wire, Member]) -> None:
             raise
     room.uncount(wire)
     member.wires.pop(wire.partition, None)
-    room.forget(member)
+    room.members.forget(member)
 
 
 async def close_consumer(connection: Connection, body: Proto, rest: memoryview) -> None:

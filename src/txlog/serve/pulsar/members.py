@@ -1,7 +1,8 @@
 """Owns Member: one consumer of the store, and the consumers of a client that it is.
 
-A client has a consumer for each partition of a topic; to the store these are one, which leases and
-acknowledges for all of them. So an exclusive subscription has one consumer, as the client meant it.
+A client has a consumer for each partition of a topic, over one or more connections; to the store
+these are one, which leases and acknowledges for all of them. So an exclusive subscription has one
+consumer, as the client meant it, and of a key-shared or failover one each partition gets its share.
 
     FLOW ─► permits ─► pump: lease, rows to frames ─► MESSAGE         in the thread of the store
     ACK  ─► queue ─► flusher: all that is queued, in one call ─► ACK_RESPONSE
@@ -14,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Hashable, Mapping, Sequence
 from functools import partial
 from itertools import islice
 from typing import Any, Final, NamedTuple, TypeVar
@@ -204,6 +205,7 @@ class Member:
         reads_compacted: of what was compacted it gets the newest message of each key
         """
         self.reads_compacted = reads_compacted
+        self.key: Hashable = None  # what others that join it have in common
         self.handle, self.topic, self.ranges = handle, topic, ranges
         self.subscription, self.kind = subscription, kind
         self.wires: dict[int, Wire] = {}
@@ -225,6 +227,10 @@ class Member:
         if not isinstance(self._sync, Consumer):
             return False
         return census.lacks_subscription(self._sync._receiving.subscription.number)
+
+    def serves(self, connection: Connection) -> bool:
+        """Whether it has consumers of a connection."""
+        return any(one.connection is connection for one in self.wires.values())
 
     # --- delivering --------------------------------------------------------------------------
 
@@ -252,18 +258,16 @@ class Member:
     async def _pump(self) -> None:
         while True:
             self._changed.clear()
-            self._ready = [
-                at for at, one in self.wires.items() if one.permits > 0 and not self._is_laden(one)
+            takers = [
+                one for one in self.wires.values() if one.permits > 0 and not self._is_laden(one)
             ]
+            full = {one.connection for one in takers if one.connection.is_full}
+            self._ready = [one.partition for one in takers if one.connection not in full]
             if not self._ready:
-                await self._changed.wait()
-                continue
-            connection = self.wires[self._ready[0]].connection
-            if connection.is_full:
-                await connection.has_room.wait()
+                await self._news(full)
                 continue
             try:
-                found = await self._taken()
+                found = await self._taken(full)
             except TxlogError as error:  # its clients subscribe again, and are told why
                 self.is_over = True
                 for one in list(self.wires.values()):
@@ -280,15 +284,28 @@ class Member:
                 runs = [one.span.run(one.at, one.at + one.size - 1) for one in gone]
                 await self.give_back(runs)
 
-    async def _taken(self) -> list[Delivery] | None:
+    async def _news(self, full: set[Connection]) -> None:
+        """Wait until who may take has changed: a consumer, or a connection that was full."""
+        if not full:
+            await self._changed.wait()
+            return
+        events = [self._changed, *(one.has_room for one in full)]
+        waits = [asyncio.ensure_future(one.wait()) for one in events]
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for wait in waits:
+                wait.cancel()
+
+    async def _taken(self, full: set[Connection]) -> list[Delivery] | None:
         """The next deliveries; None: who may take has changed."""
-        connection = self.wires[self._ready[0]].connection
         permits = {at: self.wires[at].permits for at in self._ready}
-        look = partial(self._look, permits, connection)
+        connections = {self.wires[at].connection for at in self._ready}
+        look = partial(self._look, permits, connections)
         sync = self._sync
         waiting = self.handle._waits.until(look, None, sync._rest, lambda found: found[0]())
         take = asyncio.ensure_future(waiting)
-        change = asyncio.ensure_future(self._changed.wait())
+        change = asyncio.ensure_future(self._news(full))
         try:
             await asyncio.wait({take, change}, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -304,15 +321,17 @@ class Member:
         return None if found is None else found[1]
 
     def _look(
-        self, permits: dict[int, int], connection: Connection, is_thorough: bool
+        self, permits: dict[int, int], connections: set[Connection], is_thorough: bool
     ) -> tuple[Callable[[], None], list[Delivery]] | None:
         """In the thread of the store: lease rows, and make what goes out of them.
 
-        permits: the messages that the consumer of each partition takes
+        permits:     the messages that the consumer of each partition takes
+        connections: those of these consumers, all of one client
         """
-        if connection.is_full:  # by what others of its client got meanwhile
+        if any(one.is_full for one in connections):  # by what others of its client got meanwhile
             return _nothing, []
         sync = self._sync
+        connection = next(iter(connections))
         backlog = connection.service.backlog
         most = TAKE_BYTES_MIN if backlog.is_large else TAKE_BYTES
         limit = min(TAKE_MAX, most // self._message_bytes)
