@@ -14,15 +14,17 @@ import pytest
 
 import txlog
 from tests.serve.raw import Place, Raw, told
+from txlog.engine.decide.transactions.register import AHEAD_MAX
 from txlog.engine.store.store import Store
 from txlog.errors import DiskFailed
 from txlog.ids import TxnId
 from txlog.serve.pulsar import groups, sends
-from txlog.serve.pulsar.messages import ERRORS, MessageMetadata
+from txlog.serve.pulsar.messages import ERRORS, MessageMetadata, message_class
 from txlog.serve.pulsar.wire import encoded, made, message_frame
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 COMMIT, ABORT = 0, 1
+Subscription = message_class("Subscription")
 
 
 async def begin(raw: Raw, **fields: object) -> TxnId:
@@ -99,7 +101,7 @@ def test_end_answers_what_the_store_does(tmp_path: Path) -> None:
     told(tmp_path, story)
 
 
-def test_registration_asks_for_the_topic_and_the_state(tmp_path: Path) -> None:
+def test_registration_checks_the_topic_and_the_state(tmp_path: Path) -> None:
     async def story(place: Place) -> None:
         raw = await place.client()
         with txlog.open(place.store) as client:
@@ -114,8 +116,73 @@ def test_registration_asks_for_the_topic_and_the_state(tmp_path: Path) -> None:
         txn = await begin(raw)
         assert await added(txn, "persistent://public/default/orders") == ""
         assert await added(txn, "persistent://public/default/missing") == "TopicNotFound"
+        assert await added(txn, "orders-partition-1") == "TopicNotFound"
         await end(raw, txn, COMMIT)
         assert await added(txn, "persistent://public/default/orders") == "InvalidTxnStatus"
+
+    told(tmp_path, story)
+
+
+async def add(raw: Raw, txn: TxnId, *topics: str, subscription: str = "") -> None:
+    """Register topics, or a subscription on each of them, in a transaction."""
+    command, fields = "addPartitionToTxn", {"partitions": [*topics]}
+    if subscription:
+        command = "addSubscriptionToTxn"
+        places = [Subscription(topic=topic, subscription=subscription) for topic in topics]
+        fields = {"subscription": places}
+    _, body = await raw.ask(command, request_id=5, **fields, **halves(txn))
+    assert error_in(body) == ""
+
+
+@pytest.mark.parametrize("action", [COMMIT, ABORT])
+def test_what_is_registered_takes_part_before_it_is_used(tmp_path: Path, action: int) -> None:
+    """PIP-31, "Add partition". It is in the store, so each server and command shows it."""
+
+    async def story(place: Place) -> None:
+        raw = await place.client()
+        with txlog.open(place.store) as client:
+            client.create_topic("orders")
+            client.create_topic("wide", 3)
+            for topic in ("orders", "wide"):
+                client.create_subscription(topic, "s")
+            txn = await begin(raw)
+            for _ in range(2):
+                await add(raw, txn, "persistent://public/default/orders", "wide-partition-1")
+                await add(raw, txn, "wide", "orders", subscription="s")
+            await add(raw, txn, "orders", subscription="in-memory")
+            metadata = client.admin.transaction_metadata(txn)
+            assert list(metadata["produced_partitions"]) == ["orders/0", "wide/1"]
+            acked = {name: list(of) for name, of in metadata["acked_partitions"].items()}
+            assert acked == {name: ["s"] for name in ("orders/0", "wide/0", "wide/1", "wide/2")}
+            assert metadata["produced_partitions"]["orders/0"]["messages"] == 0
+            assert txlog.verify(place.store, deep=True)["errors"] == 0
+            assert await end(raw, txn, action) == ""
+            assert txlog.verify(place.store, deep=True)["errors"] == 0
+            ended = client.admin.transaction_metadata(txn)
+            assert ended["skipped_list"] == [] and "orders/0" in ended["produced_partitions"]
+            assert [*client.reader("orders")] == []
+
+    told(tmp_path, story)
+
+
+def test_a_transaction_registers_so_many_places_ahead(tmp_path: Path) -> None:
+    """Kills: a short command that costs every process seconds. Messages still register theirs."""
+
+    async def story(place: Place) -> None:
+        raw = await place.client()
+        with txlog.open(place.store) as client:
+            client.create_topic("wide", AHEAD_MAX + 1)
+        txn = await begin(raw)
+        await add(raw, txn, "wide")
+        last = f"wide-partition-{AHEAD_MAX}"
+        await raw.ask("producer", request_id=1, producer_id=0, topic=last)
+        with txlog.open(place.store) as client:
+            assert len(client.admin.transaction_metadata(txn)["produced_partitions"]) == AHEAD_MAX
+            raw.write([send(0, 1, txn)])
+            assert (await raw.next())[0] == "send_receipt"
+            places = client.admin.transaction_metadata(txn)["produced_partitions"]
+            assert len(places) == AHEAD_MAX + 1
+        assert await end(raw, txn, COMMIT) == ""
 
     told(tmp_path, story)
 
@@ -256,7 +323,7 @@ def test_what_comes_at_once_is_one_call_of_the_store(
                 ]
             )
             names = [(await raw.next())[0] for _ in range(33)]
-        assert sorted(submitted, reverse=True)[0] == sum(submitted) == 32
+        assert sorted(submitted, reverse=True)[0] == sum(submitted) == 33
         assert names.count("send_receipt") == 30
         assert [await end(raw, txn, COMMIT) for txn in (txns[2], txns[0])] == ["", ""]
         with txlog.open(place.store) as client:

@@ -1,14 +1,14 @@
 """Owns Groups: what all clients want of the store in the moment, done together.
 
     NEW_TXN ─► begins                 ┐
+    ADD_*   ─► registrations          │
     SEND    ─► queues of producers    ├─► a group: one lock, one look at the journal, one flush
     END_TXN ─► ends                   ┘
-    ADD_*   ─► questions              ──► a look at what is known then
 
 While one group is done, the next one gathers. The order in it is that of this drawing: of one
 client's commands each is answered before the next one can depend on it.
 
-1. Begins and ends share a frame; one that is refused is refused alone.
+1. Begins, registrations and ends share a frame; one that is refused is refused alone.
 2. Ends are in the order of ids. Of transactions with one decision LSN the lower id is the first,
    wherever they are put in order (plan/participants), so that is their order in the frame.
 3. SENDs and transaction commands in one group succeed or fail independently, and so does each of
@@ -24,14 +24,12 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias, TypeVar
 
 from txlog.api.transactions.end import unknown_end
 from txlog.engine.decide.transactions import end as end_txn
+from txlog.engine.decide.transactions.register import Place, register
 from txlog.engine.decide.transactions.sweep import Uses
-from txlog.engine.plan.lookup import check_open, check_owner, transaction
-from txlog.engine.plan.lookup import topic as find_topic
 from txlog.engine.store.appender import Call
-from txlog.engine.store.sweeper import is_sweep_due
 from txlog.engine.upkeep.delayed.buckets import tend_due
 from txlog.errors import InternalError, OutcomeUnknown, TryAgain, TxlogError
-from txlog.ids import TopicName, TxnId
+from txlog.ids import TxnId
 from txlog.serve.core.shares import OpenTxns
 from txlog.serve.pulsar.sends import Sends, Stored, Turn, written
 
@@ -39,9 +37,7 @@ if TYPE_CHECKING:
     from txlog.api.client import Client
     from txlog.engine.decide.transactions.enter import NewTxn
     from txlog.engine.store.store import Store
-    from txlog.engine.view.view import View
     from txlog.serve.core.service import Service
-    from txlog.settings import Settings
 
 TOGETHER_MAX: Final = 1000  # of each kind
 COORDINATOR: Final = 0  # the one that clients are told of
@@ -92,24 +88,24 @@ class End(NamedTuple):
         return call.error if isinstance(call.error, Exception) else self.txn_id
 
 
-class Question(NamedTuple):
-    """Whether a transaction is open and topics are there."""
+class Registration(NamedTuple):
+    """What a client wants to use in a transaction, and who wants it."""
 
     txn_id: TxnId
     uid: int
-    names: list[TopicName]
+    places: list[Place]
 
-    def answer(self, view: View, settings: Settings) -> Answer:
-        """The transaction, or what an operation in it would raise."""
-        try:
-            txn = transaction(view, self.txn_id, settings.coordinators)
-            check_owner(txn, self.uid)
-            check_open(txn)
-            for name in self.names:
-                find_topic(view, name.topic)
-        except TxlogError as error:
-            return error
-        return self.txn_id
+    def call(self, store: Store) -> Call:
+        """What does it."""
+        (txn_id, uid, places), settings = self, store.settings
+        return Call(
+            lambda view, now: register(view, settings, now, uid, txn_id, places),
+            uses=_uses(txn_id),
+        )
+
+    def answer(self, call: Call) -> Answer:
+        """What became of it."""
+        return call.error if isinstance(call.error, Exception) else self.txn_id
 
 
 class _Group(NamedTuple):
@@ -118,7 +114,7 @@ class _Group(NamedTuple):
     begins: list[tuple[Begin, Told]]
     turns: list[Turn]
     ends: list[tuple[End, Told]]
-    questions: list[tuple[Question, Told]]
+    registrations: list[tuple[Registration, Told]]
 
 
 class _Outcome(NamedTuple):
@@ -127,7 +123,7 @@ class _Outcome(NamedTuple):
     begins: list[Answer]
     sends: list[Stored] | Exception
     ends: list[Answer]
-    questions: list[Answer]
+    registrations: list[Answer]
 
 
 class Groups:
@@ -141,7 +137,7 @@ class Groups:
         self.sends = Sends(self._wake)
         self._begins: list[tuple[Begin, Told]] = []
         self._ends: list[tuple[End, Told]] = []
-        self._questions: list[tuple[Question, Told]] = []
+        self._registrations: list[tuple[Registration, Told]] = []
         self._task: asyncio.Task[None] | None = None
 
     def begin(self, wanted: Begin, told: Told) -> None:
@@ -154,9 +150,9 @@ class Groups:
         self._ends.append((wanted, told))
         self._wake()
 
-    def ask(self, wanted: Question, told: Told) -> None:
-        """Have a question answered."""
-        self._questions.append((wanted, told))
+    def register(self, wanted: Registration, told: Told) -> None:
+        """Have places registered in a transaction."""
+        self._registrations.append((wanted, told))
         self._wake()
 
     async def settled(self) -> None:
@@ -170,12 +166,12 @@ class Groups:
 
     async def _run(self) -> None:
         try:
-            while self._begins or self._ends or self._questions or self.sends.is_waiting:
+            while self._begins or self._ends or self._registrations or self.sends.is_waiting:
                 group = _Group(
                     _taken(self._begins),
                     self.sends.turns(),
                     _taken(self._ends),
-                    _taken(self._questions),
+                    _taken(self._registrations),
                 )
                 self._tell(group, await self._outcome(group))
         finally:
@@ -184,8 +180,8 @@ class Groups:
     def _fail(self) -> None:
         """The task has failed: what waits is refused, and what comes begins another one."""
         error = InternalError("a group of commands failed")
-        waiting = [*self._begins, *self._ends, *self._questions]
-        for mine in (self._begins, self._ends, self._questions):
+        waiting = [*self._begins, *self._ends, *self._registrations]
+        for mine in (self._begins, self._ends, self._registrations):
             mine.clear()
         for _, told in waiting:
             self._service.tasks.call(partial(told, error))
@@ -201,7 +197,7 @@ class Groups:
                 [error for _ in group.begins],
                 error,
                 [error for _ in group.ends],
-                [error for _ in group.questions],
+                [error for _ in group.registrations],
             )
 
     def _tell(self, group: _Group, outcome: _Outcome) -> None:
@@ -216,7 +212,7 @@ class Groups:
         for wanted, answers in (
             (group.begins, outcome.begins),
             (group.ends, outcome.ends),
-            (group.questions, outcome.questions),
+            (group.registrations, outcome.registrations),
         ):
             for (_, told), answer in zip(wanted, answers, strict=True):
                 self._service.tasks.call(partial(told, answer))
@@ -233,24 +229,26 @@ def _done(group: _Group, client: Client) -> _Outcome:
     """Do a group; what is not in an open transaction is durable when it returns."""
     store = client._store
     begins = _allowed(store, [one for one, _ in group.begins])
+    registrations = [(one, one.call(store)) for one, _ in group.registrations]
     ends = [(one, one.call(store)) for one, _ in group.ends]
     in_order = sorted(ends, key=_id_of)
     sends: list[Stored] | Exception
     try:
         first = [call for _, call in begins if not call.done]
+        first += [call for _, call in registrations]
         last = [call for _, call in in_order]
         sends = written(store, group.turns, first, last)
         tend_due(store)
     except Exception as error:  # a bug, too: each client of the group waits for its answer
         sends = error
-        for _, call in [*begins, *ends]:
+        for _, call in [*begins, *registrations, *ends]:
             if not call.done:
                 call.end(error)
     return _Outcome(
         [one.answer(call) for one, call in begins],
         sends,
         [one.answer(call) for one, call in ends],
-        _answers(store, [one for one, _ in group.questions]),
+        [one.answer(call) for one, call in registrations],
     )
 
 
@@ -269,21 +267,6 @@ def _allowed(store: Store, begins: list[Begin]) -> list[tuple[Begin, Call]]:
 
 def _id_of(end: tuple[End, Call]) -> TxnId:
     return end[0].txn_id
-
-
-def _answers(store: Store, wanted: list[Question]) -> list[Answer]:
-    """Answer questions; what is overdue ends before."""
-    if not wanted:
-        return []
-    used, now = [_uses(txn_id) for txn_id in {one.txn_id for one in wanted}], store.clock.now()
-    try:
-        due = store.read(lambda view: [is_sweep_due(view, store.settings, now, it) for it in used])
-        for uses, is_due in zip(used, due, strict=True):
-            if is_due:
-                store.sweep_if_due(uses)
-        return store.read(lambda view: [one.answer(view, store.settings) for one in wanted])
-    except Exception as error:  # a bug, too: each client of the group waits for its answer
-        return [error for _ in wanted]
 
 
 def _uses(txn_id: TxnId) -> Uses:

@@ -346,7 +346,7 @@ class Member:
             table = table.filter(mask)
         self._message_bytes = table.nbytes // table.num_rows + 1
         store, topic = sync._store, self.topic
-        is_split = self._is_split(connection)
+        is_split = self._is_split(connection.version)
         if not is_split:  # else it would get more messages than it has permits
             table = self._completed(table)
         if self.reads_compacted and isinstance(sync, Consumer):
@@ -367,16 +367,18 @@ class Member:
         found = store.read(plan, fresh=False)
         return partial(sync._unread, table), found
 
-    def _is_split(self, connection: Connection) -> bool:
+    def _is_split(self, version: str) -> bool:
         """Whether each message of a batch goes out alone.
 
         A client that cannot name a message in a batch gets batches once it has shown that it does
         not acknowledge in transactions. After a reconnect a consumer may subscribe before its
         client asks for the coordinator, so having no coordinator shows nothing by itself.
         """
-        if names_in_batch(connection.version) or not isinstance(self._sync, Consumer):
+        if names_in_batch(version) or not isinstance(self._sync, Consumer):
             return False
-        return connection.has_coordinator or not self._acks_plainly
+        connections = [wire.connection for wire in tuple(self.wires.values())]
+        has_coordinator = any(connection.has_coordinator for connection in connections)
+        return has_coordinator or not self._acks_plainly
 
     def _kept(self, table: pa.Table, mask: pa.BooleanArray) -> pa.Table:
         """The rows that the client gets; the others are acknowledged for it."""

@@ -2,7 +2,7 @@
 
     TC_CLIENT_CONNECT   the coordinator is here; with a key: take it
     NEW_TXN             begins one; its time-out is told in milliseconds, whatever the field says
-    ADD_*_TO_TXN        asks whether it is open: the first message and acknowledgement register it
+    ADD_*_TO_TXN        registers what its client wants to use, in the record of the transaction
     END_TXN             answered once it is durable
 
 What clients want at once is done together (`groups`): one lock, one look at the journal, one flush.
@@ -27,13 +27,14 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine, Iterable
 from typing import TYPE_CHECKING, Any, Final
 
+from txlog.engine.decide.transactions.register import Place
 from txlog.errors import CoordinatorNotFound, InvalidArgument, TxlogError
 from txlog.ids import TxnId
 from txlog.serve.core.authority import CONSUME, PRODUCE
 from txlog.serve.core.shares import OpenTxns, check_key
 from txlog.serve.pulsar.connection import Connection, Handler
 from txlog.serve.pulsar.failure import error_of, text_of
-from txlog.serve.pulsar.groups import COORDINATOR, Answer, Begin, End, Question, Told
+from txlog.serve.pulsar.groups import COORDINATOR, Answer, Begin, End, Registration, Told
 from txlog.serve.pulsar.messages import Proto
 from txlog.serve.pulsar.topics import COORDINATORS, name_of
 from txlog.serve.pulsar.wire import txn_frame
@@ -143,25 +144,30 @@ async def _new_of_key(connection: Connection, body: Proto) -> None:
 
 
 def add_partitions(connection: Connection, body: Proto, rest: memoryview) -> None:
-    """ADD_PARTITION_TO_TXN: may it send there?"""
-    _ask(connection, "addPartitionToTxnResponse", body, PRODUCE, body.partitions)
+    """ADD_PARTITION_TO_TXN: it wants to send there."""
+    places = ((name, None) for name in body.partitions)
+    _register(connection, "addPartitionToTxnResponse", body, PRODUCE, places)
 
 
 def add_subscriptions(connection: Connection, body: Proto, rest: memoryview) -> None:
-    """ADD_SUBSCRIPTION_TO_TXN: may it acknowledge there?"""
-    topics = [each.topic for each in body.subscription]
-    _ask(connection, "addSubscriptionToTxnResponse", body, CONSUME, topics)
+    """ADD_SUBSCRIPTION_TO_TXN: it wants to acknowledge there."""
+    places = ((each.topic, each.subscription) for each in body.subscription)
+    _register(connection, "addSubscriptionToTxnResponse", body, CONSUME, places)
 
 
-def _ask(
-    connection: Connection, name: str, body: Proto, action: str, topics: Iterable[str]
+def _register(
+    connection: Connection,
+    name: str,
+    body: Proto,
+    action: str,
+    named: Iterable[tuple[str, str | None]],
 ) -> None:
     def want(told: Told) -> None:
-        names = [name_of(text) for text in topics]
-        for one in names:
-            connection.may(action, one.topic)
-        question = Question(_named(body), connection.uid, names)
-        connection.listener.wanted.ask(question, told)
+        places = [Place(name_of(topic), subscription) for topic, subscription in named]
+        for place in places:
+            connection.may(action, place.name.topic)
+        registration = Registration(_named(body), connection.uid, places)
+        connection.listener.wanted.register(registration, told)
 
     _wanted(connection, name, body, want)
 
