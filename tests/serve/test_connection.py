@@ -73,6 +73,25 @@ def test_topics_are_looked_up(url: str) -> None:
         assert (wrong.response, wrong.error) == (2, ERRORS["InvalidTopicName"])
 
 
+@pytest.mark.parametrize(
+    ("version", "name"),
+    [("Pulsar-Java-v4.0.4", "NotAllowedError"), ("Pulsar Go 0.19", "InvalidTopicName")],
+)
+def test_a_client_does_not_look_up_a_refused_name_until_its_time_out(
+    url: str, version: str, name: str
+) -> None:
+    """Java knows no InvalidTopicName, and repeats what fails with an error unknown to it."""
+    with Raw(url, connects=False) as raw:
+        raw.send("connect", client_version=version, protocol_version=21)
+        raw.read("connected")
+        for command, answer in (
+            ("partitionMetadata", "partitionMetadataResponse"),
+            ("lookupTopic", "lookupTopicResponse"),
+        ):
+            for topic in ("non-persistent://a/b/c", "persistent://a/b/c d"):
+                assert raw.ask(command, answer, topic=topic).error == ERRORS[name]
+
+
 def test_a_missing_topic_stays_missing_if_the_server_makes_none(tmp_path: Path) -> None:
     with served(tmp_path / "s", creates_topics=False) as url, Raw(url) as raw:
         error = raw.ask("producer", "error", topic="no", producer_id=1)

@@ -53,6 +53,20 @@ def error_of(error: Exception) -> int:
     return ERRORS["UnknownError"]
 
 
+def lookup_error_of(error: Exception, version: str) -> int:
+    """The same for a look-up, which Java repeats until its time-out after an error unknown to it.
+
+    It checks names itself and so has no InvalidTopicName, but lets names pass that the store has
+    not, such as `non-persistent://`.
+
+    version: of the client, as it says
+    """
+    number = error_of(error)
+    if number == ERRORS["InvalidTopicName"] and version.startswith("Pulsar-Java"):
+        return ERRORS["NotAllowedError"]
+    return number
+
+
 # What a client may send again as it is, and have it stored; a topic that is gone it makes again.
 _PASSING: Final = (
     errors.TopicNotFound,

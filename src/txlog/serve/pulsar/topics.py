@@ -26,7 +26,7 @@ from txlog.serve.core.authority import ADMIN, CONSUME, PRODUCE
 from txlog.serve.core.shares import check_topic
 from txlog.serve.core.topic_patterns import TopicPattern, hash_of
 from txlog.serve.pulsar.connection import Connection, Handler
-from txlog.serve.pulsar.failure import error_of, text_of
+from txlog.serve.pulsar.failure import lookup_error_of, text_of
 from txlog.serve.pulsar.messages import Proto
 
 if TYPE_CHECKING:
@@ -145,7 +145,7 @@ async def partitions(connection: Connection, body: Proto, rest: memoryview) -> N
             "partitionMetadataResponse",
             request_id=body.request_id,
             response=1,
-            error=error_of(error),
+            error=lookup_error_of(error, connection.version),
             message=text_of(error),
         )
         return
@@ -168,7 +168,7 @@ def lookup(connection: Connection, body: Proto, rest: memoryview) -> None:
             "lookupTopicResponse",
             request_id=body.request_id,
             response=_FAILED,
-            error=error_of(error),
+            error=lookup_error_of(error, connection.version),
             message=text_of(error),
         )
         return
