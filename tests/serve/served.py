@@ -67,13 +67,13 @@ def served_twice(
 class Raw:
     """A client that sends what it is told and reads what comes."""
 
-    def __init__(self, url: str, *, connects: bool = True) -> None:
+    def __init__(self, url: str, *, connects: bool = True, version: str = "raw") -> None:
         host, port = url.removeprefix("pulsar://").split(":")
         self.socket = socket.create_connection((host, int(port)), WAIT_SECONDS)
         self.frames = Frames(1 << 24)
         self.came: list[Frame] = []
         if connects:
-            self.send("connect", client_version="raw", protocol_version=19)
+            self.send("connect", client_version=version, protocol_version=19)
             self.read("connected")
 
     def __enter__(self) -> Raw:

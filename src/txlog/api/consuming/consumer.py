@@ -229,6 +229,11 @@ class Consumer(Watermarked):
         with self._turns.held():
             self._receiving.give_back(table)
 
+    def _unread_runs(self, parts: Sequence[tuple[int, list[Run]]]) -> None:
+        """Return runs by partition, its store-wide number, uncounted: nobody has seen them."""
+        with self._turns.held():
+            self._receiving.give_back_runs(parts)
+
     def _unreceived(self, message: Message) -> None:
         """A message that `_next` returned goes back uncounted: no application got it."""
         parts = [(self._receiving.number_of(message), runs_of(message))]

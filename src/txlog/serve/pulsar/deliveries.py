@@ -308,15 +308,17 @@ def _delivered(
 ) -> Iterator[Delivery]:
     """A piece as what goes out; a batch that would be too large, message for message."""
     span, at, size, row, is_alone = piece
-    count = 0
+    counts = [0] * size
     if rows.redelivered is not None:
-        count = max(one or 0 for one in rows.redelivered[row : row + size])
+        counts = [count or 0 for count in rows.redelivered[row : row + size]]
     is_batch = not is_alone and (size > 1 or span.inner > 0)
-    if is_batch and not (span.inner and rows.has_encrypted(row, size)):
+    # A frame has one count. With the count of another, a message became a dead letter too early.
+    is_even = min(counts) == max(counts)
+    if is_batch and is_even and not (span.inner and rows.has_encrypted(row, size)):
         head, payload = rows.batch(row, size)
         if len(payload) <= bytes_max:
             heads = [(head.SerializeToString(), payload)]
-            yield Delivery(partition, span, at, size, False, count, heads)
+            yield Delivery(partition, span, at, size, False, counts[0], heads)
             return
     for step in range(size):
         here = row + step
@@ -325,7 +327,7 @@ def _delivered(
         heads, inner = _heads(rows, here, bytes_max, in_batch=is_one or is_unread)
         # one that is all of its span keeps the id of its receipt, as a message in chunks
         alone = is_alone or size > 1
-        yield Delivery(partition, span, at + step, 1, alone, count, heads, inner)
+        yield Delivery(partition, span, at + step, 1, alone, counts[step], heads, inner)
 
 
 def _heads(

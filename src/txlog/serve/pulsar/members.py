@@ -57,6 +57,7 @@ TAKE_BYTES_MIN: Final = 64 << 10  # while many clients do not read
 MESSAGE_BYTES: Final = 16 << 10  # what a message is taken to have before one was seen
 # Ids of a consumer that are not acknowledged: with more one of a shared type gets nothing (Pulsar's
 # maxUnackedMessagesPerConsumer), of others only the messages are known, not their ids.
+CLAIMED_MAX: Final = 10_000  # batches; of more than these an abort gives back the part alone
 HELD_MAX: Final = 50_000
 ACTIVE_SECONDS: Final = 1.0  # how often a failover consumer looks whether it is its turn
 BACK_STEPS_MAX: Final = 1_000
@@ -107,6 +108,8 @@ class Wire:
         self.mark: Proto | None = None
         self.held: dict[tuple[int, int], Held] = {}  # the oldest first
         self.older = IdSet()  # messages before those, by which ids they came is not known
+        # Of batches that it has a part of: what it acknowledged in transactions, a bit a message.
+        self.claimed: dict[tuple[int, int], int] = {}
         self.active: bool | None = None
         self.is_counted = False  # it has its place among the consumers of all clients
         self.name = ""
@@ -126,8 +129,46 @@ class Wire:
         """Have nothing any more; what was not acknowledged."""
         runs = self.older.runs() + [run for one in self.held.values() for run in _left(one)]
         self.held.clear()
+        self.claimed.clear()
         self.older = IdSet()
         return runs
+
+    def claim(self, entry: int, held: Held, bits: int) -> None:
+        """It acknowledges messages of a batch in a transaction, which may be aborted.
+
+        entry: of the id under which it has them
+        """
+        key = held.span.ledger, held.span.wire_entry
+        if held.left == bits and entry == held.span.wire_entry:  # it has no more of the batch
+            self.claimed.pop(key, None)
+            return
+        self.claimed[key] = self.claimed.get(key, 0) | bits << held.at
+        if len(self.claimed) > CLAIMED_MAX:
+            spans = [one.span for one in self.held.values()]
+            parts = {(span.ledger, span.wire_entry) for span in spans} & self.claimed.keys()
+            self.claimed = {key: self.claimed[key] for key in islice(parts, CLAIMED_MAX // 2)}
+
+    def unclaim(self, claim: Held) -> None:
+        """The store refused to acknowledge these: no abort gives them back."""
+        key = claim.span.ledger, claim.span.wire_entry
+        if key in self.claimed:
+            self.claimed[key] &= ~(claim.left << claim.at)
+
+    def rest_of(self, delivery: Delivery) -> list[Run]:
+        """Take from what it has the rest of a batch of which an aborted transaction had a part.
+
+        Empty for any other delivery, and for a client that gets each message of a batch alone.
+        """
+        span = delivery.span
+        if not names_in_batch(self.connection.version):
+            return []
+        bits = self.claimed.get((span.ledger, span.wire_entry), 0) >> delivery.at
+        if not (delivery.redelivered and bits & ((1 << delivery.size) - 1)):
+            return []
+        del self.claimed[(span.ledger, span.wire_entry)]
+        entries = range(span.wire_entry, span.wire_entry + span.size + 1)
+        parts = [self.held.pop((span.ledger, entry), None) for entry in entries]
+        return [run for part in parts if part is not None for run in _left(part)]
 
     def _pack(self) -> None:
         """Of the older half of what it has keep only which messages these are."""
@@ -181,6 +222,7 @@ class Ack(NamedTuple):
             for key, claim in self.claims:
                 left = held[key].left if key in held else 0
                 held[key] = claim._replace(left=claim.left | left)
+                self.wire.unclaim(claim)
         self.answer(error)
 
 
@@ -275,11 +317,12 @@ class Member:
                         one.connection.service.failed(error)
                     one.dismiss()
                 return
-            for delivery in found or ():
+            found = await self._without_parts(found or [])
+            for delivery in found:
                 wire = self.wires.get(delivery.partition)
                 if wire is not None:
                     wire.send(delivery)
-            gone = [one for one in found or () if one.partition not in self.wires]
+            gone = [one for one in found if one.partition not in self.wires]
             if gone:
                 runs = [one.span.run(one.at, one.at + one.size - 1) for one in gone]
                 await self.give_back(runs)
@@ -296,6 +339,37 @@ class Member:
         finally:
             for wait in waits:
                 wait.cancel()
+
+    async def _without_parts(self, found: list[Delivery]) -> list[Delivery]:
+        """What goes out now; the server gives batches back that an abort gave back in part.
+
+        As in Pulsar, a message that an aborted transaction had acknowledged comes again together
+        with what its consumer still has of the batch, and all of it counts as redelivered.
+        """
+        if not self.is_shared:  # there an abort rewinds
+            return found
+        now, parts, rests = list[Delivery](), list[Delivery](), list[Run]()
+        split = set[tuple[int, Span]]()
+        for delivery in found:
+            wire, batch = self.wires.get(delivery.partition), (delivery.partition, delivery.span)
+            rest = [] if wire is None or batch in split else wire.rest_of(delivery)
+            if rest:
+                split.add(batch)
+                rests += rest
+            (parts if batch in split else now).append(delivery)
+        if parts:
+            await self.acknowledged()
+            await self.handle._worker.run(partial(self._put_back, parts))
+            await self.give_back(rests)
+        return now
+
+    def _put_back(self, deliveries: list[Delivery]) -> None:
+        """In the thread of the store: return what was leased and did not go out, uncounted."""
+        by_partition: dict[int, list[Run]] = {}
+        for one in deliveries:
+            run = one.span.run(one.at, one.at + one.size - 1)
+            by_partition.setdefault(number_of(self.topic, one.partition), []).append(run)
+        self._sync._unread_runs(list(by_partition.items()))
 
     async def _taken(self, full: set[Connection]) -> list[Delivery] | None:
         """The next deliveries; None: who may take has changed."""
@@ -702,6 +776,8 @@ def taken(ack: Ack, given: Proto) -> list[Run] | None:
         done &= 1 << given.batch_index
     if ack.txn is not None and not _is_certain(held, given, done):
         return None
+    if ack.txn is not None and held.span.size > 1:
+        wire.claim(given.entryId, held, done)
     left = held.left & ~done
     if left:
         wire.held[key] = held._replace(left=left)
