@@ -83,6 +83,11 @@ def test_clients_look_topics_up_by_http(path: str) -> None:
         assert (await http.get(f"{BASE}/none/partitions")).status_code == 404
         assert (await http.get(f"{BASE}/wide/partitions", params=asks)).json()["partitions"] == 3
         assert [row["topic"] for row in await client.topics()] == ["wide"]
+        old = await http.get("/admin/persistent/p/use/ns/old/partitions", params=asks)
+        assert old.json()["partitions"] == 3
+        assert "p/use~ns/old" in [row["topic"] for row in await client.topics()]
+        found = await http.get("/lookup/v2/destination/persistent/p/use/ns/old")
+        assert found.json()["brokerUrl"] == "pulsar://here:80"
         coordinators = await http.get(f"/admin/v2/persistent/{ASSIGN}/partitions", params=asks)
         assert coordinators.json()["partitions"] == 1
         for topic in ("persistent/public/default/none", f"persistent/{ASSIGN}-partition-0"):

@@ -50,6 +50,18 @@ def test_a_client_that_asks_for_a_missing_topic_gets_topic_not_found(
         assert sorted(row["topic"] for row in client.topics()) == ["plain", "wide"]
 
 
+def test_a_name_of_pulsar_1_keeps_its_cluster_apart(place: tuple[Path, str]) -> None:
+    """Kills: topics of two clusters that are one, or a client of old names that is refused."""
+    path, url = place
+    with Raw(url) as raw:
+        for at, topic in enumerate(("p/use/ns/old", "p/usw/ns/old", "p/ns/old", "p/ns/old/0")):
+            given = {"topic": f"persistent://{topic}", "producer_id": at, "producer_name": f"m{at}"}
+            raw.ask("producer", "producer_success", **given)
+    with txlog.open(str(path), read_only=True) as client:
+        found = {row["topic"] for row in client.topics() if row["topic"].startswith("p/")}
+    assert found == {"p/use~ns/old", "p/usw~ns/old", "p/ns/old"}
+
+
 def test_the_server_says_that_it_knows_questions_without_creation(place: tuple[Path, str]) -> None:
     with Raw(place[1], connects=False) as raw:
         raw.send("connect", client_version="raw", protocol_version=21)

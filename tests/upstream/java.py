@@ -58,8 +58,7 @@ class Java(Suite):
         "a broker has no settings here": "changes settings of a running broker",
         "cannot be terminated": "terminates a topic, which a store cannot do",
         "non-persistent": "uses topics that are not stored",
-        'topic: \\"persistent://prop/use/': "names topics with a cluster, as Pulsar 1 did",
-        'topic: "persistent://prop/use/': "names topics with a cluster, as Pulsar 1 did",
+        "/admin/persistent/": "names a topic with a cluster, as Pulsar 1 did, to the admin API",
         "TLS: ": "uses a key store of Java for the server's certificate",
     }
 

@@ -3,6 +3,9 @@
     persistent://tenant/namespace/name               the topic tenant/namespace/name
     persistent://tenant/namespace/name-partition-2   its partition 2
     name                                             public/default/name
+    persistent://tenant/cluster/namespace/name       the topic tenant/cluster~namespace/name
+
+The last is a name of Pulsar 1: topics that differ to their clients stay different topics.
 
     pulsar/system/transaction_coordinator_assign     no topic: where clients look for coordinators
 
@@ -35,6 +38,7 @@ if TYPE_CHECKING:
     from txlog.api.client import Client
 
 COORDINATOR_TOPIC: Final = TopicName("pulsar", "system", "transaction_coordinator_assign")
+SCHEME: Final = "persistent://"
 COORDINATORS: Final = 1  # that clients are told of; see transactions
 _PATTERN: Final = frozenset("*?[(|^$\\")  # of regular expressions, and of no name
 _NON_PERSISTENT: Final = 1  # of CommandGetTopicsOfNamespace.Mode; every topic here is persistent
@@ -43,7 +47,16 @@ _CONNECT, _FAILED = 1, 2  # of CommandLookupTopicResponse.LookupType
 
 def name_of(text: str) -> TopicName:
     """The topic or partition that a client names. Raises InvalidArgument (202)."""
+    parts = text.removeprefix(SCHEME).split("/")
+    if text.startswith(SCHEME) and len(parts) == 4 and not parts[3].isdecimal():
+        tenant, cluster, namespace, name = parts
+        text = f"{tenant}/{namespace_in(cluster, namespace)}/{name}"
     return TopicName.parse(text, allow_partition=True)
+
+
+def namespace_in(cluster: str, namespace: str) -> str:
+    """The namespace of the store for one of a cluster."""
+    return f"{cluster}~{namespace}"
 
 
 def url_of(full: str, partition: int | None = None) -> str:

@@ -59,6 +59,7 @@ def update_partitioned_topic(client: Client, topic: TopicName, body: object) -> 
 
 
 @endpoint("GET", f"{TOPIC}/partitions", LOOK)
+@endpoint("GET", "/admin/persistent/{tenant}/{cluster}/{namespace}/{topic}/partitions", LOOK)
 def partitions(
     client: Client, topic: TopicName, creates: bool, checkAllowAutoCreation: bool = False
 ) -> dict[str, object]:
@@ -490,6 +491,7 @@ def offload_status(client: Client, topic: TopicName) -> dict[str, str]:
 
 
 @endpoint("GET", "/lookup/v2/topic/{domain}/{tenant}/{namespace}/{topic}", LOOK)
+@endpoint("GET", "/lookup/v2/destination/{domain}/{tenant}/{cluster}/{namespace}/{topic}", LOOK)
 def lookup(client: Client, topic: TopicName, addresses: dict[str, str]) -> dict[str, str]:
     """Where clients connect for a topic: here, whether it exists or not.
 

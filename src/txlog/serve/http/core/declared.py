@@ -23,6 +23,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from txlog.errors import InvalidArgument, NotAllowed
 from txlog.ids import TopicName, TxnId, check_name
+from txlog.serve.pulsar.topics import namespace_in
 
 PRODUCE, CONSUME, ADMIN, LOOK = "produce", "consume", "admin", "look"
 STORE: Final = ""  # the resource of what concerns the whole store
@@ -70,7 +71,8 @@ class Endpoint(NamedTuple):
         """What a request with these words of its path wants to do."""
         words = [path[one] for one in ("tenant", "namespace", "topic") if one in path]
         if len(words) == 3:
-            words[2] = topic_in(path).name
+            topic = topic_in(path)
+            words = [topic.tenant, topic.namespace, topic.name]
         return Action(self.operation, "/".join(words) or STORE, self.act.__name__)
 
     def arguments(self, path: Mapping[str, str], query: Mapping[str, str]) -> dict[str, object]:
@@ -240,7 +242,10 @@ def _type_of(act: Callable[..., object], name: str) -> str:
 
 def topic_in(path: Mapping[str, str]) -> TopicName:
     """The topic of a path. Raises InvalidArgument; NotAllowed if it is not persistent."""
-    name = f"{path['tenant']}/{path['namespace']}/{path['topic']}"
+    namespace = path["namespace"]
+    if "cluster" in path:
+        namespace = namespace_in(path["cluster"], namespace)
+    name = f"{path['tenant']}/{namespace}/{path['topic']}"
     if path.get("domain", "persistent") != "persistent":
         raise NotAllowed(f"{path['domain']}://{name}: only persistent topics are known")
     return TopicName.parse(name, allow_partition=True)
