@@ -1,70 +1,76 @@
 package upstream;
 
-import java.lang.reflect.InvocationHandler;
-import java.lang.reflect.InvocationTargetException;
-import java.lang.reflect.Proxy;
+import static net.bytebuddy.matcher.ElementMatchers.named;
+import static net.bytebuddy.matcher.ElementMatchers.namedOneOf;
+
 import java.util.List;
-import java.util.Set;
 import java.util.concurrent.CompletableFuture;
-import org.apache.pulsar.client.admin.Clusters;
-import org.apache.pulsar.client.admin.Namespaces;
-import org.apache.pulsar.client.admin.PulsarAdmin;
+import net.bytebuddy.ByteBuddy;
+import net.bytebuddy.dynamic.ClassFileLocator;
+import net.bytebuddy.dynamic.loading.ClassLoadingStrategy;
+import net.bytebuddy.implementation.MethodDelegation;
+import net.bytebuddy.pool.TypePool;
 
 /**
  * The stock admin client of a server whose one cluster cannot be made: it is there.
  *
- * <p>Set-ups of tests create a cluster and replicate namespaces to it. A store is one cluster, so for
- * these calls alone nothing is asked of the server.
+ * <p>Set-ups of tests create a cluster and replicate namespaces to it, by an admin client of the base
+ * class or by one of their own. A store is one cluster, so for these calls alone nothing is asked of
+ * the server.
  */
 public final class Admin {
-    private static final Set<String> CLUSTER_CALLS =
-        Set.of("createCluster", "createClusterAsync", "updateCluster", "deleteCluster");
-    private static final Set<String> NAMESPACE_CALLS =
-        Set.of("setNamespaceReplicationClusters", "setNamespaceReplicationClustersAsync");
+    private static final String PLACE = "org.apache.pulsar.client.admin.internal.";
+    private static final CompletableFuture<Void> DONE = CompletableFuture.completedFuture(null);
+    private static volatile String cluster = "test";
+    private static volatile boolean isChecked;
 
     private Admin() {}
 
-    /** Wraps an admin client. */
-    public static PulsarAdmin of(PulsarAdmin admin, String cluster) {
-        return through(PulsarAdmin.class, admin, (name, arguments) -> {
-            switch (name) {
-                case "clusters":
-                    return through(Clusters.class, admin.clusters(), (call, values) ->
-                        call.equals("getClusters") ? List.of(cluster) : skipped(call, CLUSTER_CALLS));
-                case "namespaces":
-                    return through(Namespaces.class, admin.namespaces(), (call, values) ->
-                        skipped(call, NAMESPACE_CALLS));
-                default:
-                    return Call.PASS;
-            }
-        });
+    /**
+     * Says what the running test calls the cluster.
+     *
+     * @param isCheckedHere the test wants the server to check who a client is by the broker's classes;
+     *     the server does not, so a test that passed would show nothing
+     */
+    public static void name(String name, boolean isCheckedHere) {
+        cluster = name;
+        isChecked = isCheckedHere;
     }
 
-    private static Object skipped(String call, Set<String> calls) {
-        if (!calls.contains(call)) {
-            return Call.PASS;
-        }
-        return call.endsWith("Async") ? CompletableFuture.completedFuture(null) : null;
+    /** What calls that make a cluster answer. */
+    public static CompletableFuture<Void> done() {
+        return isChecked
+            ? CompletableFuture.failedFuture(new Served.BrokerInsides("its authentication"))
+            : DONE;
     }
 
-    private interface Call {
-        Object PASS = new Object();
-
-        Object answer(String name, Object[] arguments);
+    /** What getClustersAsync answers. */
+    public static CompletableFuture<List<String>> clusters() {
+        return CompletableFuture.completedFuture(List.of(cluster));
     }
 
-    private static <T> T through(Class<T> kind, T behind, Call call) {
-        InvocationHandler handler = (proxy, method, arguments) -> {
-            Object answer = call.answer(method.getName(), arguments);
-            if (answer != Call.PASS) {
-                return answer;
-            }
-            try {
-                return method.invoke(behind, arguments);
-            } catch (InvocationTargetException error) {
-                throw error.getCause();
-            }
-        };
-        return kind.cast(Proxy.newProxyInstance(kind.getClassLoader(), new Class<?>[] {kind}, handler));
+    private static MethodDelegation to(String name) {
+        return MethodDelegation.withDefaultConfiguration().filter(named(name)).to(Admin.class);
+    }
+
+    /** Changes the classes of all admin clients, before the first one is made. */
+    static void change() {
+        TypePool types = TypePool.Default.ofSystemLoader();
+        ClassFileLocator files = ClassFileLocator.ForClassLoader.ofSystemLoader();
+        ClassLoader loader = Admin.class.getClassLoader();
+        new ByteBuddy()
+            .redefine(types.describe(PLACE + "ClustersImpl").resolve(), files)
+            .method(namedOneOf("createClusterAsync", "updateClusterAsync", "deleteClusterAsync"))
+            .intercept(to("done"))
+            .method(named("getClustersAsync"))
+            .intercept(to("clusters"))
+            .make()
+            .load(loader, ClassLoadingStrategy.Default.INJECTION);
+        new ByteBuddy()
+            .redefine(types.describe(PLACE + "NamespacesImpl").resolve(), files)
+            .method(named("setNamespaceReplicationClustersAsync"))
+            .intercept(to("done"))
+            .make()
+            .load(loader, ClassLoadingStrategy.Default.INJECTION);
     }
 }

@@ -48,6 +48,7 @@ public final class Suite implements ITestListener, IAnnotationTransformer, IMeth
     public static void main(String[] arguments) throws Exception {
         PrintStream out = System.out;
         System.setOut(System.err);
+        Admin.change();
         long limitMs = Long.parseLong(arguments[0]);
         BufferedReader in = new BufferedReader(new InputStreamReader(System.in));
         for (String line = in.readLine(); line != null; line = in.readLine()) {

@@ -146,7 +146,8 @@ public abstract class MockedPulsarServiceBaseTest extends TestRetrySupport {
         PulsarAdminBuilder builder = PulsarAdmin.builder()
             .serviceHttpUrl((brokerUrl != null ? brokerUrl : brokerUrlTls).toString());
         customizeNewPulsarAdminBuilder(builder);
-        admin = Admin.of(builder.build(), configClusterName);
+        Admin.name(configClusterName, conf.isAuthenticationEnabled());
+        admin = builder.build();
     }
 
     protected void stopBroker() throws Exception {

@@ -69,7 +69,8 @@ public abstract class TransactionTestBase extends TestRetrySupport {
 
     protected PulsarAdmin createNewPulsarAdmin(PulsarAdminBuilder builder)
         throws PulsarClientException {
-        return Admin.of(builder.build(), CLUSTER_NAME);
+        Admin.name(CLUSTER_NAME, false);
+        return builder.build();
     }
 
     /** The server has its coordinator from the start. */
