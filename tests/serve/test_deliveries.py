@@ -308,6 +308,11 @@ def test_a_subscription_is_moved_and_its_consumer_comes_again(place: tuple[Path,
         raw.read("success")
         subscribed(raw, "moved")
         assert messages(raw, 2) == [(STEP, 3, 0), (4 * STEP, 1, 0)]
+        before_1970 = (1 << 64) - 60
+        raw.ask("seek", "close_consumer", consumer_id=1, message_publish_time=before_1970)
+        raw.read("success")
+        subscribed(raw, "moved")
+        assert len(messages(raw, 3)) == 3
 
 
 def test_a_reader_starts_where_it_says(place: tuple[Path, str]) -> None:

@@ -49,6 +49,7 @@ from txlog.serve.pulsar import ids, schemas, topics
 from txlog.serve.pulsar.connection import TURN, Connection, Handler
 from txlog.serve.pulsar.deliveries import SLOTS
 from txlog.serve.pulsar.failure import error_of, text_of
+from txlog.serve.pulsar.fields import INT64_MAX
 from txlog.serve.pulsar.members import (
     Ack,
     Member,
@@ -497,7 +498,8 @@ async def _sought(room: Room, body: Proto, consumer: tuple[Wire, Member]) -> Non
 
     def where(view: View) -> Bound:
         if body.HasField("message_publish_time"):
-            return Bound("time", body.message_publish_time)
+            time_ms = body.message_publish_time
+            return Bound("time", time_ms) if time_ms <= INT64_MAX else START  # before 1970
         return start_of(view, member.topic, wire, body.message_id)
 
     def _act(sync: Any) -> Bound:

@@ -54,6 +54,8 @@ EXCEPTIONS: Final = {
     "MessageIdData.partition": Range(-1, INT32_MAX),
     "MessageIdData.batch_index": Range(-1, INT32_MAX),
     "MessageIdData.batch_size": Range(-1, INT32_MAX),
+    # a time before 1970, as two's complement: clients go back by more than there is
+    "CommandSeek.message_publish_time": Range(0, UINT64_MAX),
     # 64 messages of a batch, a bit each
     "MessageIdData.ack_set": Range(-(1 << 63), INT64_MAX),
     # An exclusive producer that has no epoch yet, and the holder of a transaction key, say -1.
