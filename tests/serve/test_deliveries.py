@@ -489,31 +489,32 @@ def test_what_came_in_a_batch_of_one_goes_out_in_one(tmp_path: Path, version: st
 
 
 @pytest.mark.parametrize("with_transactions", [False, True])
-def test_go_gets_batches_whole_only_once_it_acknowledges_plainly(
+def test_go_gets_each_message_alone_if_its_client_uses_transactions(
     place: tuple[Path, str], with_transactions: bool
 ) -> None:
-    """Kills: messages of an aborted transaction that Go acknowledges with their batch later."""
+    """Also once it comes back, before its client asks for the coordinator again.
+
+    Kills: messages of an aborted transaction that Go acknowledges with their batch later.
+    """
     path, url = place
     topic = f"split-{with_transactions}"
-    ledger = filled(url, topic)
-    with Raw(url, connects=False) as raw:
-        raw.send("connect", client_version="Pulsar-Go-version-1", protocol_version=19)
-        raw.read("connected")
-        subscribed(raw, topic)
-        if with_transactions:
-            raw.ask("tcClientConnectRequest", "tcClientConnectResponse", tc_id=0)
-        alone = [(0, 1, 0), *((STEP + n, 1, 0) for n in (1, 2, 3)), (4 * STEP, 1, 0)]
-        assert messages(raw, 5) == alone
-        acknowledge(raw, ledger, STEP + 2)
-        opened(raw, topic, "again")
-        head = {"sequence_id": 0, "num_messages_in_batch": 3}
-        raw.message("send", batch([b"f", b"g", b"h"]), head, producer_id=1, sequence_id=0)
-        split = [(5 * STEP + n, 1, 0) for n in (1, 2, 3)]
-        whole = [(5 * STEP, 3, 0)]
-        assert messages(raw, 3 if with_transactions else 1) == (
-            split if with_transactions else whole
-        )
-    assert backlog(path, topic) == 7
+    filled(url, topic)
+    alone = [(0, 1, 0), *((STEP + n, 1, 0) for n in (1, 2, 3)), (4 * STEP, 1, 0)]
+    whole = [(0, 1, 0), (STEP, 3, 0), (4 * STEP, 1, 0)]
+    for asks_again in (with_transactions, False):
+        with Raw(url, connects=False) as raw:
+            raw.send("connect", client_version="Pulsar-Go-version-1", protocol_version=19)
+            raw.read("connected")
+            if asks_again:
+                raw.ask("tcClientConnectRequest", "tcClientConnectResponse", tc_id=0)
+            subscribed(raw, topic)
+            expected = alone if with_transactions else whole
+            found = messages(raw, len(expected))
+            assert [item[:2] for item in found] == [item[:2] for item in expected]
+            raw.ask("close_consumer", "success", consumer_id=1)
+    with txlog.open(str(path)) as client:
+        policies = client.subscription(topic, "s").set_policies()
+    assert policies == ({"split_batches": 1} if with_transactions else {})
 
 
 def test_the_last_message_is_that_of_its_batch(place: tuple[Path, str]) -> None:

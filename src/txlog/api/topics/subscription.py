@@ -301,7 +301,7 @@ class SubscriptionHandle:
         """Set policies, None to remove one; returns those it then has.
 
         ack_timeout_ms, nack_delay_ms, nack_backoff_max_ms, max_redeliver_count, dead_letter_topic,
-        retry_topic
+        retry_topic, split_batches
         """
         answer = self._store.write(
             lambda view, now: set_policies(view, *self._find(view), policies)

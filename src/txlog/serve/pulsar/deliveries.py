@@ -2,7 +2,7 @@
 
 A batch of which everything is there goes out as a batch, with the ids of its receipt. Of one that
 another consumer has a part of, or that was acknowledged in part, each message goes alone. So does
-each message to a client that may acknowledge it in a transaction, but cannot name it in a batch.
+each message to a client that acknowledges in transactions and cannot name a message in a batch.
 """
 
 from __future__ import annotations

@@ -25,6 +25,9 @@ import pyarrow as pa
 from txlog.aio.handles import Consumer as Handle
 from txlog.api.consuming.acknowledge import acknowledge_runs
 from txlog.api.consuming.consumer import Consumer
+from txlog.clock import Instant
+from txlog.engine.decide.draft import Decision
+from txlog.engine.decide.topics.policies import SPLIT_BATCHES, set_policies
 from txlog.engine.folds.catalog import Topic, index_of, number_of
 from txlog.engine.model.idset import IdSet, each
 from txlog.engine.model.ops import Mark, Run
@@ -259,7 +262,6 @@ class Member:
         self._acks: deque[Ack] = deque()
         self._flushing: asyncio.Task[None] | None = None
         self._tasks: list[asyncio.Task[None]] = []
-        self._acks_plainly = False  # its client acknowledged something outside of a transaction
         self._message_bytes = MESSAGE_BYTES  # of one, on the average of the last turn
 
     def is_gone(self, census: Census) -> bool:
@@ -442,17 +444,29 @@ class Member:
         return partial(sync._unread, table), found
 
     def _is_split(self, version: str) -> bool:
-        """Whether each message of a batch goes out alone.
+        """In the thread of the store: whether each message of a batch goes out alone.
 
-        A client that cannot name a message in a batch gets batches once it has shown that it does
-        not acknowledge in transactions. After a reconnect a consumer may subscribe before its
-        client asks for the coordinator, so having no coordinator shows nothing by itself.
+        A client that cannot name a message in a batch needs that if it acknowledges in
+        transactions. It asks for the coordinator before it makes its first consumer, and then the
+        subscription gets a policy. After a restart of the server the consumer may come back before
+        its client asks again, and the policy is there. Raises TxlogError.
         """
         if names_in_batch(version) or not isinstance(self._sync, Consumer):
             return False
+        store, number = self._sync._store, self._sync._receiving.subscription.number
+        if store.read(lambda view: _splits(view, number), fresh=False):
+            return True
         connections = [wire.connection for wire in tuple(self.wires.values())]
-        has_coordinator = any(connection.has_coordinator for connection in connections)
-        return has_coordinator or not self._acks_plainly
+        if not any(connection.has_coordinator for connection in connections):
+            return False
+
+        def decide(view: View, now: Instant) -> Decision:
+            subscription = view.catalog.subscriptions[number]
+            topic = view.catalog.topics[subscription.topic]
+            return set_policies(view, topic, subscription, {SPLIT_BATCHES: 1})
+
+        store.write(decide)
+        return True
 
     def _kept(self, table: pa.Table, mask: pa.BooleanArray) -> pa.Table:
         """The rows that the client gets; the others are acknowledged for it."""
@@ -570,8 +584,6 @@ class Member:
 
     def acknowledge(self, ack: Ack) -> None:
         """Queue an acknowledgement; those that are queued are made together."""
-        if ack.txn is None:
-            self._acks_plainly = True
         self._acks.append(ack)
         if self._flushing is None:
             tasks = ack.wire.connection.service.tasks
@@ -693,6 +705,12 @@ def newest(topic: Topic, table: pa.Table, view: View) -> pa.BooleanArray:
         unsorted = is_kept.take(pc.sort_indices(order))
         mask = pc.replace_with_mask(mask, is_here.combine_chunks(), unsorted)
     return mask
+
+
+def _splits(view: View, number: int) -> bool:
+    """Whether a subscription splits batches for clients that acknowledge them as a whole."""
+    subscription = view.catalog.subscriptions.get(number)
+    return subscription is not None and bool(subscription.policies.get(SPLIT_BATCHES))
 
 
 def _nothing() -> None:

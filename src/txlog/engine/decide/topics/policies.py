@@ -7,6 +7,8 @@ A subscription's own; each may be set, changed, taken away (spec/transactions 3 
     nack_backoff_max_ms  the delay doubles with each redelivery, up to this
     max_redeliver_count  one that came again more often goes to the dead-letter topic
     dead_letter_topic, retry_topic   names, else <topic>-<subscription>-DLQ and -RETRY
+    split_batches        1: clients of the server that acknowledge a batch as a whole get each of
+                         its messages alone; the server sets it for such a client with transactions
 
 Inherited ones, in four families. A topic takes each one that it does not have from its namespace,
 and that from the store. What loses a policy inherits again; the store goes back to the default
@@ -55,8 +57,10 @@ from txlog.settings import (
 )
 
 Policies = Mapping[str, int | str | None]
-LEAST = {
+SPLIT_BATCHES: Final = "split_batches"
+LEAST: Final = {
     "ack_timeout_ms": 1000, "nack_delay_ms": 0, "nack_backoff_max_ms": 0, "max_redeliver_count": 0,
+    SPLIT_BATCHES: 0,
 }  # fmt: skip
 TOPICS = {"dead_letter_topic": "DLQ", "retry_topic": "RETRY"}
 
