@@ -41,7 +41,6 @@ LARGE: dict[str, set[str]] = {
         "engine/storage/bucket/file:encode_bucket",
         "engine/upkeep/checkpoint/checkpoint:checkpoint",
         "engine/upkeep/repair/apply:_republish",
-        "engine/upkeep/verify/contradiction:rewrite",
         "engine/upkeep/verify/files:check_state",
         "engine/upkeep/verify/rows:_check_ledger",
         "functions/windows:tumbling",

@@ -18,7 +18,6 @@ from txlog.engine.model.ops import LossAccepted
 from txlog.engine.storage.disk.protocol import Disk, LockFile
 from txlog.engine.storage.journal.flusher import FLUSH_LOCK
 from txlog.engine.storage.manifest import (
-    EMPTY,
     DumpRef,
     Manifest,
     changes_of,
@@ -45,20 +44,18 @@ from txlog.engine.upkeep.repair.journal import cut_off, forget_before, rewrite_h
 from txlog.engine.upkeep.repair.plan import Action, Plan
 from txlog.engine.upkeep.space.adopt import sweep_stages
 from txlog.engine.upkeep.space.sweep import sweep_unnamed
-from txlog.engine.upkeep.verify.contradiction import reconcile, rewrite, valid_frames
 from txlog.engine.upkeep.verify.verify import Known
 from txlog.engine.view.view import STATE_HEAD, STATE_MAGIC, View
 from txlog.errors import TxlogError
 from txlog.ids import TopicName
 from txlog.startup.crc32c import crc32c
 
-_OF_FRAMES: Final = ("move-frame", "drop-frame")
 _OF_JOURNAL: Final = ("rebuild-journal", "cut-journal")
 _AT_LAST: Final = ("new-checkpoint",)
 # One group a round. What the newest checkpoint names is rebuilt before another is written: that one
 # would push out the older, from which it is rebuilt.
 _GROUPS: Final = (
-    ("rebuild-state", "forget-history"), _OF_FRAMES, _OF_JOURNAL,
+    ("rebuild-state", "forget-history"), _OF_JOURNAL,
     ("rebuild-file", "salvage-file", "rebuild-changes"), _AT_LAST,
 )  # fmt: skip
 
@@ -138,10 +135,7 @@ def _perform(
     with _locked(disk, timeout_ms, writing=True):
         if _is_past(disk, known):
             return None
-        if names is _OF_FRAMES:
-            if not _reconcile(disk, clock, plan, known):
-                return None
-        elif names in (_OF_JOURNAL, _AT_LAST):
+        if names in (_OF_JOURNAL, _AT_LAST):
             cut_off(disk, clock, known, plan.lost if names is _OF_JOURNAL else None)
             for generation in known.bad:
                 _set_aside(disk, manifest_path(generation))
@@ -154,23 +148,6 @@ def _perform(
 def _is_past(disk: Disk, known: Known) -> bool:
     """True when a checkpoint came since the look; asked under the locks."""
     return generations(disk) != known.generations
-
-
-def _reconcile(disk: Disk, clock: Clock, plan: Plan, known: Known) -> bool:
-    """Rewrite the journal without a contradiction; False: there are more frames by now."""
-    newest = known.newest or EMPTY
-    behind = valid_frames(disk, known.identity.salt, clock.now().boot_id, newest.generation)
-    if behind is None or plan.reconciled is None:
-        return False
-    manifest, frames = behind
-    found = reconcile(disk, manifest, list(frames))
-    if (found.removed, found.lost) != (plan.reconciled.removed, plan.reconciled.lost):
-        return False
-    first = min(found.removed)
-    for path in sorted({raw.journal.path for raw, _ in frames if raw.lsn >= first}):
-        _keep_copy(disk, path)
-    rewrite(disk, known.identity.salt, manifest, frames, found, disk.owner()[0])
-    return True
 
 
 def _republish(disk: Disk, clock: Clock, plan: Plan, known: Known, done: list[Action]) -> None:

@@ -2,9 +2,7 @@
 
     1 rebuild-state    dumps that a replay leads to
       forget-history   a damaged part of the transaction log's history
-    2 move-frame       one that its writer did not go on from: after the others, under new ids
-      drop-frame       the same, when messages of it cannot stand there
-      rebuild-journal  only the header of the journal is bad: its frames after another one
+    2 rebuild-journal  only the header of the journal is bad: its frames after another one
       cut-journal      the same before damaged frames; what is after them is lost
     3 rebuild-file     parts and sealed files whose rows older files or frames still have
       salvage-file     what is left of the others; every other message in it is lost, and so is a
@@ -23,9 +21,9 @@
 Each round looks at the whole store, does the first group that has something to do, and looks again.
 Every step first makes new files and then names them, by one manifest or one frame; so a death
 anywhere leaves a store that the next repair can finish. No step gives up what a later one needs:
-a checkpoint comes last, and none is written over a missing dump. Three steps lose messages and need
-consent: cut-journal, drop-frame, salvage-file; each leaves a LossAccepted. Source: spec/reliability
-2.3; R3, R13, R14.
+a checkpoint comes last, and none is written over a missing dump. Two steps lose messages and need
+consent: cut-journal, salvage-file; each leaves a LossAccepted. Source: spec/reliability 2.3; R3,
+R13, R14.
 """
 
 from __future__ import annotations
@@ -47,19 +45,13 @@ from txlog.engine.store.identity import IDENTITY_PATH
 from txlog.engine.upkeep.repair.files import Salvaged, led_to, rows_led_to, salvaged
 from txlog.engine.upkeep.repair.journal import Lost, headless, lost_frames
 from txlog.engine.upkeep.space.sweep import paths_of
-from txlog.engine.upkeep.verify.contradiction import (
-    Reconciled,
-    is_last_file,
-    reconcile,
-    valid_frames,
-)
 from txlog.engine.upkeep.verify.findings import ERROR, Findings, Problem
 from txlog.engine.upkeep.verify.verify import Known, verify
 from txlog.errors import Corruption
 from txlog.ids import TopicName
 
 ROUNDS_MAX: Final = 12
-LOSING: Final = ("cut-journal", "drop-frame", "salvage-file")
+LOSING: Final = ("cut-journal", "salvage-file")
 RECORD_APART: Final = 4096  # of the witness
 _PREDECESSOR: Final = ("predecessor", "manifest")
 _SETTLED: Final = ("tail", "witness", "reserve", "lock")
@@ -90,7 +82,6 @@ class Plan:
     findings: Findings
     actions: list[Action] = field(default_factory=list)
     lost: Lost | None = None
-    reconciled: Reconciled | None = None
     dumps: dict[Component, bytes] = field(default_factory=dict)
     rows: dict[str, pa.Table] = field(default_factory=dict)
     left: dict[str, Salvaged] = field(default_factory=dict)
@@ -129,8 +120,11 @@ def make_plan(
         if ledger is None:
             _plan_state(disk, clock, plan, known, "state" in rebuild)
             if known.conflict is not None:
-                _plan_frames(disk, clock, plan, known)
-                return plan  # what is known of the rest may change
+                if not plan.actions:  # a rebuilt state may end the contradiction
+                    detail = f"LSN {known.conflict.raw.lsn} contradicts what comes before it"
+                    path = known.conflict.raw.journal.path
+                    plan.actions.append(Action("restore", detail, path))
+                return plan  # what is known of the rest may be wrong
             _plan_chain(disk, plan, known)
             _plan_changes(plan, known, "changes" in rebuild)
         _plan_files(disk, clock, plan, known, ledger)
@@ -196,41 +190,6 @@ def _plan_irregular(plan: Plan, known: Known) -> bool:
                 Action("set-aside", "not a regular file: moved to the quarantine", path)
             )
     return bool(plan.actions)
-
-
-def _plan_frames(disk: Disk, clock: Clock, plan: Plan, known: Known) -> None:
-    """Frames that contradict those before them: which of them must go."""
-    assert known.conflict is not None
-    path = known.conflict.raw.journal.path
-    newest = 0 if known.newest is None else known.newest.generation
-    behind = valid_frames(disk, known.identity.salt, clock.now().boot_id, newest)
-    if plan.actions or behind is None:
-        return  # its state comes first, or it has moved
-    found = reconcile(disk, *behind)
-    if not is_last_file(disk, min(found.removed)):
-        plan.actions.append(
-            Action(
-                "restore",
-                f"LSN {known.conflict.raw.lsn} contradicts what comes before it, "
-                "and another journal was begun since",
-                path,
-            )
-        )
-        return
-    plan.reconciled = found
-    for lsn, what in found.told:
-        lost = found.lost.get(lsn, 0)
-        plan.actions.append(
-            Action(
-                "drop-frame" if lost else "move-frame",
-                f"LSN {lsn}, which its writer did not continue from: {what}",
-                path,
-                None,
-                lsn,
-                lsn,
-                lost,
-            )
-        )
 
 
 def _without_journal(disk: Disk, known: Known) -> Action:

@@ -1,4 +1,6 @@
-"""Verifying Law 1: the older checkpoint and the journal after it lead to the newer one.
+"""Verifying Law 1: a checkpoint and the frames after it lead to one state.
+
+`check_replay` compares two checkpoints; `first_conflict` applies the frames after the newest one.
 
 State is compared as values: how a bitmap is packed, or in which order a dict was filled, makes no
 difference.
@@ -7,6 +9,7 @@ difference.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
@@ -15,15 +18,65 @@ from txlog.engine.folds.coordinator import Coordinator, Ended
 from txlog.engine.folds.cursor import Cursor
 from txlog.engine.model.routes import Component
 from txlog.engine.storage.disk.protocol import Disk
+from txlog.engine.storage.journal.file import RawFrame
+from txlog.engine.storage.journal.journal import JournalMoved
 from txlog.engine.storage.late_values import Late
 from txlog.engine.storage.manifest import DumpRef, Manifest, manifest_path
 from txlog.engine.upkeep.verify.findings import Findings
-from txlog.engine.view.view import FOLDS, View
+from txlog.engine.view.view import FOLDS, View, load_dump
 from txlog.errors import MissingFile, TxlogError
 from txlog.startup.crc32c import crc32c
 
 FRAMES_AT_ONCE: Final = 4096
 _VALUES_OF_DUMP: Final = ("delayed", "watermark")
+
+
+@dataclass(frozen=True, slots=True)
+class Conflict:
+    """The first frame that its fold cannot apply; why: what the fold says about it."""
+
+    raw: RawFrame
+    why: str
+
+
+def first_conflict(disk: Disk, salt: bytes, boot_id: str, generation: int) -> Conflict | None:
+    """The first frame, flushed or not, that contradicts the checkpoint and the frames before it.
+
+    generation: of the checkpoint; 0: the journal begins at LSN 1
+    returns:    None, too, when the frames cannot be read, which other checks report
+    """
+    try:
+        view = View.open(disk, salt, boot_id, generation=generation)
+    except TxlogError:
+        return None
+    try:
+        frames = view.journal.read_valid()
+        view.take(frames)
+        conflicts = [_conflict_of(view, key) for key in view.changed()]
+    except (TxlogError, JournalMoved):
+        return None
+    finally:
+        view.close()
+    lsn, why = min(filter(None, conflicts), default=(0, ""))
+    return next((Conflict(raw, why) for raw in frames if raw.lsn == lsn), None)
+
+
+def _conflict_of(view: View, key: Component) -> tuple[int, str] | None:
+    """The LSN of the first op that a component cannot apply, and the reason."""
+    fold, origin = FOLDS[key[0]], view.origin(key)
+    assert origin is not None  # this view has loaded nothing
+    try:
+        state = fold.new() if origin.ref is None else load_dump(view.disk, fold, origin.ref)
+    except TxlogError:
+        return None  # its dump is damaged, which is reported for the state file
+    for lsn, time_ms, op in origin.ops:
+        try:
+            fold.apply(state, lsn, time_ms, op)
+        except TxlogError as error:
+            return lsn, error.message.partition(": ")[2] or error.message
+        except (LookupError, ValueError, TypeError, AssertionError) as error:
+            return lsn, f"{key[0]}: {error!r}"
+    return None
 
 
 def check_replay(

@@ -41,7 +41,6 @@ from txlog.engine.upkeep.checkpoint.unlinking import leading
 from txlog.engine.upkeep.delayed.buckets import delayed_partitions
 from txlog.engine.upkeep.space.sweep import paths_of
 from txlog.engine.upkeep.verify.changes import check_changes, compare_changes
-from txlog.engine.upkeep.verify.contradiction import Conflict, first_conflict, valid_frames
 from txlog.engine.upkeep.verify.files import (
     check_fixed,
     check_history,
@@ -55,7 +54,7 @@ from txlog.engine.upkeep.verify.files import (
 from txlog.engine.upkeep.verify.findings import Findings
 from txlog.engine.upkeep.verify.folds import check_folds
 from txlog.engine.upkeep.verify.journal import Chain, check_age, check_journals, check_witness
-from txlog.engine.upkeep.verify.replay import check_replay
+from txlog.engine.upkeep.verify.replay import Conflict, check_replay, first_conflict
 from txlog.engine.view.view import View
 from txlog.errors import Corruption, MissingFile, TxlogError
 from txlog.ids import TopicName
@@ -173,18 +172,16 @@ def _check_frames(disk: Disk, known: Known, boot_id: str, findings: Findings) ->
     """Let the folds check the frames after the newest checkpoint: each follows from the last."""
     findings.begin("replaying the journal")
     newest = 0 if known.newest is None else known.newest.generation
-    behind = valid_frames(disk, known.identity.salt, boot_id, newest)
-    if known.chain.is_broken or behind is None:
+    if known.chain.is_broken:
         return  # which is reported
-    known.conflict = found = first_conflict(disk, *behind)
-    if found is not None:
+    conflict = known.conflict = first_conflict(disk, known.identity.salt, boot_id, newest)
+    if conflict is not None:
         findings.error(
             604,
-            f"LSN {found.raw.lsn} contradicts what comes before it: "
-            f"{found.why.partition(': ')[2] or found.why}",
-            path=found.raw.journal.path,
-            offset=found.raw.offset,
-            hint="txlog admin repair says what can be kept",
+            f"LSN {conflict.raw.lsn} contradicts what comes before it: {conflict.why}",
+            path=conflict.raw.journal.path,
+            offset=conflict.raw.offset,
+            hint="restore a copy of the store",
         )
 
 
