@@ -47,15 +47,15 @@ GIVEN = {
     "id": "0:0", "txn": "0:0", "key": "k", "function": "json:dumps", "inputs": "orders",
     "input": "orders", "output": "audit", "words": "cat", "to": "end", "time": "2026-11-20",
     "producer": "p", "count": "20", "target": "orders/0", "source": "nothing.csv", "dest": "audit",
-    "app_id": "a", "message": "1:0", "what": "1", "value": "x", "role": "r",
+    "message": "1:0", "what": "1", "value": "x", "role": "r",
 }  # fmt: skip
 NAMED = {"topic create": {"names": "new"}, "sub create": {"names": "new"},
          "topic delete": {"names": "audit"}, "sub delete": {"names": "s"},
          "config get": {"key": "unacked_max"}, "config set": {"key": "unacked_max"},
-         "import": {"words": "nothing.csv"}, "job export-delta": {"dest": "delta"}}  # fmt: skip
+         "import": {"words": "nothing.csv"}}  # fmt: skip
 DUCKDB = ["--engine", "duckdb"]
-ALWAYS = {**{f"job {name}": DUCKDB for name in ("bulk-load", "replay", "export-delta", "compact",
-                                                "rebuild-delayed")},
+ALWAYS = {**{f"job {name}": DUCKDB
+             for name in ("bulk-load", "replay", "compact", "rebuild-delayed")},
           "run": ["-n", "0"], "transform": ["-n", "0"], "produce": ["-m", "x"],
           "wait": ["--timeout", "0s"], "txn wait": ["--timeout", "0s"],
           "serve": ["--pulsar", "192.0.2.1:1", "--insecure"],  # no machine has this address

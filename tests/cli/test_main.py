@@ -465,7 +465,6 @@ def test_field_help_needs_no_store(
             "views": [],
             "check": [],
             "bench": [],
-            "job export-delta": ["x", "x"],
             "job bulk-load": ["x", "x", "--key", "k"],
             "job replay": ["x", "x", "--key", "k"],
             "spark example": [],

@@ -102,7 +102,6 @@ PRINTED: dict[str, type] = {
     "job audit": jobs.Audit,
     "job bulk-load": jobs.BulkLoaded,
     "job replay": jobs.Replay,
-    "job export-delta": jobs.ExportedDelta,
     "job compact": space.Compacted,
     "job rebuild-delayed": delayed.IndexRebuilt,
     "job lateness": jobs.Lateness,

@@ -316,7 +316,7 @@ topic create loads
 job bulk-load {rows} loads --transaction-key loads --engine duckdb --dry-run
 job bulk-load {rows} loads --transaction-key loads --engine duckdb
 job replay orders loads --transaction-key again --engine duckdb
-job export-delta orders {delta} --engine duckdb
+export orders {delta} --to delta
 job compact orders --engine duckdb --dry-run
 job rebuild-delayed orders --engine duckdb --dry-run
 export orders {out}

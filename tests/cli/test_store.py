@@ -670,7 +670,7 @@ def test_every_instant_of_a_sealed_file_is_queried_and_exported(tool: Tool, tmp_
     assert len(found) == len(given)
 
     delta = tmp_path / "delta"
-    tool.ok("job", "export-delta", "orders", str(delta), "--engine", "duckdb")
+    tool.ok("export", "orders", str(delta), "--to", "delta")
     files = [str(path) for path in delta.rglob("*.parquet")]
     with duckdb.connect() as stock:
         rows = stock.read_parquet(files).project("event_time::VARCHAR").fetchall()

@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import txlog
-from tests.jobs.test_export_delta import WITHOUT_TRIMS, in_table, in_topic, step
+from tests.jobs.histories import WITHOUT_TRIMS, step
 from tests.source_tree import ROOT
 from tests.sql.test_querying import FIRST, STEPS, History
 from txlog import Client
@@ -31,7 +31,6 @@ from txlog.errors import (
     TopicNotFound,
 )
 from txlog.jobs.audit import audit
-from txlog.jobs.export_delta import export_delta
 from txlog.jobs.import_files import bulk_load
 from txlog.jobs.local import Local
 from txlog.jobs.replay import replay
@@ -277,16 +276,6 @@ def test_real_invoices_are_loaded_once_whenever_the_loader_is_killed(
     source = pq.read_table(path, columns=["Quantity"]).column("Quantity")
     assert quantity == sum(int(value.as_py()) for value in source)
     assert audit(client, ["orders"], Local())["failed"] == 0
-
-
-def test_adopted_ledgers_are_linked_into_a_table(client: Client, tmp_path: Path) -> None:
-    (tmp_path / "a.csv").write_text("value,key\n" + "".join(f"{n},{n}\n" for n in range(100)))
-    load(client, tmp_path / "a.csv")
-    answer = export_delta(client, "orders", str(tmp_path / "d"), Local())
-    assert (answer["messages"], answer["files"], answer["linked"]) == (100, 2, 2)
-    client.producer("orders").send(b"later", partition=0)
-    assert export_delta(client, "orders", str(tmp_path / "d"), Local())["messages"] == 1
-    assert in_table(tmp_path / "d") == in_topic(client, "orders")
 
 
 def test_replay_is_the_same_messages_with_their_places(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import txlog
-from tests.jobs.test_export_delta import WITHOUT_TRIMS, in_topic, step
+from tests.jobs.histories import WITHOUT_TRIMS, in_topic, step
 from tests.sql.test_querying import FIRST, STEPS, History
 from txlog import Client
 from txlog.engine.folds.catalog import numbers

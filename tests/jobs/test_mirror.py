@@ -23,7 +23,7 @@ from deltalake import DeltaTable
 from scripts import ready
 from tests.cli.test_store import ROOT, Tool, tool
 from tests.engine_kit import Bench, begin, little_room, send
-from tests.jobs.test_export_delta import plain
+from tests.jobs.histories import plain
 from tests.jobs.test_export_files import bench_of, fill
 from tests.sql.test_querying import FIRST, STEPS, History
 from txlog import Client
@@ -34,10 +34,10 @@ from txlog.errors import (
     TopicNotFound,
     TryAgain,
 )
-from txlog.jobs.export_files import exported, rows_after
+from txlog.jobs.export_files import exported
 from txlog.jobs.mirrors import hive
 from txlog.jobs.mirrors.hive import STATE
-from txlog.jobs.mirrors.mirror import mirror
+from txlog.jobs.mirrors.mirror import mirror, rows_after
 from txlog.jobs.mirrors.table import LOCK, TABLE
 
 pytestmark = pytest.mark.usefixtures("quick_disk")

@@ -44,7 +44,6 @@ LARGE: dict[str, set[str]] = {
         "engine/upkeep/verify/files:check_state",
         "engine/upkeep/verify/rows:_check_ledger",
         "functions/windows:tumbling",
-        "jobs/export_delta:export_delta",
     },
     "parameters": {
         "api/admin:set_watermark_policies",

@@ -15,8 +15,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 import txlog
+from tests.jobs.histories import WITHOUT_TRIMS, step
 from tests.jobs.test_bulk_load import AS_TEXT, MISENCODED, rows
-from tests.jobs.test_export_delta import WITHOUT_TRIMS, step
 from tests.sql.test_querying import STEPS, History
 from txlog import Client
 from txlog.errors import BadRecord, CommandFailed, InvalidArgument

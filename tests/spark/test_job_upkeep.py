@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import txlog
-from tests.jobs.test_export_delta import WITHOUT_TRIMS, in_topic, step
+from tests.jobs.histories import WITHOUT_TRIMS, in_topic, step
 from tests.jobs.test_job_upkeep import LATER, _read
 from tests.sql.test_querying import STEPS, History
 from txlog.engine.model.schema import MESSAGE

@@ -10,12 +10,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 import txlog
-from tests.jobs.test_export_delta import in_table, in_topic
 from tests.jobs.test_jobs import acknowledge, filled, timed
 from tests.sql.test_querying import STEPS, History
 from txlog import Client
 from txlog.jobs.audit import audit
-from txlog.jobs.export_delta import export_delta
 from txlog.jobs.lateness import lateness
 from txlog.jobs.local import Local
 from txlog.spark import Spark
@@ -63,24 +61,6 @@ def test_audit_of_a_history_on_spark_is_that_on_duckdb(tmp_path: Path, seed: int
 def test_lateness_on_spark_is_that_on_duckdb(tmp_path: Path) -> None:
     with timed(tmp_path, 1) as client:
         assert lateness(client, "t", 60_000, engine()) == lateness(client, "t", 60_000, Local())
-
-
-def test_table_written_by_spark_is_that_of_duckdb(tmp_path: Path) -> None:
-    """API = Delta by Spark: the same rows, types and nulls, files that are linked beside copies."""
-    path = str(tmp_path / "store")
-    txlog.init(path, max_message_bytes=200)
-    with txlog.open(path) as client:
-        client.checkpoint_automatically = False
-        client.create_topic("orders", partitions=2)
-        filled(client)
-        client.producer("orders").send(None, key=b"k", properties={"a": "b"}, event_time=1)
-        answer = export_delta(client, "orders", str(tmp_path / "a"), engine())
-        assert (answer["messages"], answer["linked"]) == (12, 3)
-        assert export_delta(client, "orders", str(tmp_path / "a"), engine())["already"]
-        export_delta(client, "orders", str(tmp_path / "b"), Local())
-        wanted = in_topic(client, "orders")
-    assert in_table(tmp_path / "a") == wanted
-    assert in_table(tmp_path / "b") == wanted
 
 
 def test_engine_leaves_a_session_that_it_did_not_start(spark: SparkSession) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import txlog
-from tests.jobs.test_export_delta import in_topic
+from tests.jobs.histories import in_topic
 from txlog import Client
 from txlog.jobs.audit import audit
 from txlog.jobs.local import Local

@@ -7,7 +7,6 @@ Contents:
 
     audit          `audit`: whether the stored rows agree with the store's own records
     engine         what a job asks of an engine: SQL over messages and over stored rows
-    export_delta   `export-delta`: committed messages as a Delta table
     export_files   exporting a topic, as one file or as a directory that grows
     import_files   importing files: rows become messages, once
     inferred       the schema that the columns of files imply

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 import pyarrow as pa
@@ -49,12 +48,6 @@ class Engine(Protocol):
         """Rows of a SELECT over `{messages}`: the committed messages of a topic, as of one moment.
 
         raises: TopicNotFound; what reading the topic raises
-        """
-
-    def export(self, client: Client, content: Content, lsn: int, folder: Path) -> None:
-        """Write the messages that became visible after an LSN as files of exporting.FILE.
-
-        folder: exists; they are FOLDER/partition=<n>/ledger=<l>/part-*.parquet
         """
 
     def count(self, source: Files) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
@@ -18,7 +17,6 @@ from txlog.engine.upkeep.space.compact import Arrange
 from txlog.errors import BadRecord, SqlError, TopicNotFound, Usage
 from txlog.ids import TopicName
 from txlog.jobs.engine import BLOCK, LARGE_CHUNKS, STORED, Ask
-from txlog.jobs.export_files import write_files
 from txlog.jobs.replay import Replayed
 from txlog.jobs.sources.envelopes import envelope_tables
 from txlog.jobs.sources.loads import CsvRows, Files, Transform
@@ -76,10 +74,6 @@ class Local:
         quoted = '"' + name.full.replace('"', '""') + '"'
         with Query(client, sql.replace("{messages}", quoted)) as query:
             return query.rows().read_all()
-
-    def export(self, client: Client, content: Content, lsn: int, folder: Path) -> None:
-        """Write the messages that became visible after an LSN as files of exporting.FILE."""
-        write_files(client, content, lsn, folder)
 
     def count(self, source: Files) -> int:
         """How many messages the files have."""

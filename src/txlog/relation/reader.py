@@ -314,13 +314,6 @@ class RelationReader:
         """
         return checks.check_files(self._disk, sources)
 
-    def fits(self, source: Source) -> bool:
-        """Whether SQL can hold all instants of a sealed file.
-
-        raises: Corruption; MissingFile: removed
-        """
-        return checks.fits(self._disk, source.ref)
-
     def without_far(self, content: Content) -> Content:
         """The content, with rows in place of files that have an instant SQL cannot hold.
 

@@ -40,19 +40,6 @@ class Exported(TypedDict):
     size_bytes: int
 
 
-class ExportedDelta(TypedDict):
-    """Of `txlog job run export-delta`."""
-
-    topic: str
-    path: str
-    lsn: int
-    messages: int
-    files: int | None
-    linked: int
-    version: int | None
-    already: bool
-
-
 class Replay(TypedDict):
     """Of `txlog job run replay`; read: None when it was done before."""
 

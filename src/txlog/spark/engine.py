@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
 import pyarrow as pa
@@ -94,29 +93,6 @@ class Spark:
             return self._ask(sql.replace("{messages}", _MESSAGES))
         finally:
             self.session.catalog.dropTempView(_MESSAGES)
-
-    def export(self, client: Client, content: Content, lsn: int, folder: Path) -> None:
-        """Write the messages that became visible after an LSN as files of an export."""
-        rows = frame_of(self.session, client.path, content)
-        is_plain = F.col("txn_index").isNull()
-        shaped = rows.where(F.col("lsn") > lsn).select(
-            "partition",
-            F.when(is_plain, F.col("ledger")).alias("ledger"),
-            F.when(is_plain, F.col("entry")).alias("entry"),
-            "txn_index",
-            F.when(~is_plain, F.col("ledger")).alias("marker_ledger"),
-            F.when(~is_plain, F.col("entry")).alias("marker_entry"),
-            *("key", "value", "properties", "publish_time", "event_time", "deliver_at"),
-            F.when(~is_plain, F.col("visible_time")).alias("visible_time"),
-            *("producer", "sequence_id", "lsn"),
-        )
-        writer = shaped.write.mode("append").partitionBy("partition", "ledger")
-        options = {
-            "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
-            "spark.sql.parquet.compression.codec": "zstd",
-        }
-        with self._set(options):
-            self._run(lambda: writer.parquet(f"file:{folder}"))
 
     def count(self, source: Files) -> int:
         """How many messages files have; each record is read."""
@@ -207,18 +183,6 @@ class Spark:
             number: looked_up(rows.select(IDS.names).cast(IDS), end)
             for (number, rows), end in zip(by_partition.items(), ends, strict=True)
         }
-
-    @contextmanager
-    def _set(self, options: Mapping[str, str]) -> Iterator[None]:
-        """Set these properties in the session, then restore the previous ones."""
-        before = {name: self.session.conf.get(name) for name in options}
-        for name, value in options.items():
-            self.session.conf.set(name, value)
-        try:
-            yield
-        finally:
-            for name, old in before.items():
-                self.session.conf.set(name, str(old))
 
     @contextmanager
     def stored(self, client: Client, held: StoredRows) -> Iterator[_Ask]:

@@ -12,7 +12,7 @@ from txlog.cli.call.progress import Words
 from txlog.cli.line.command import command
 from txlog.cli.line.declared import Argument, Option
 from txlog.cli.terminal.tables import counted, duration, size
-from txlog.errors import MissingExtra, Usage
+from txlog.errors import Usage
 from txlog.ranges import Range, parse_range
 
 Master = Annotated[str | None, Option("--master", metavar="URL", help="of Spark; default local[*]")]
@@ -172,47 +172,6 @@ Key = Annotated[
 
 
 @command(
-    "job export-delta",
-    examples=(
-        "txlog job export-delta orders /data/orders.delta",
-        "txlog job export-delta orders /data/orders.delta --engine duckdb --dry-run",
-    ),
-    fields="job engine topic path messages files linked version lsn already elapsed_ms",
-    changes=True,
-    dry_run=True,
-)
-def export_delta(
-    call: Call,
-    topic: Topic,
-    dest: Annotated[str, Argument(metavar="DEST", show_default=False)],
-    app_id: Annotated[
-        str, Option("--app-id", metavar="ID", help="whose progress the table records")
-    ] = "txlog",
-    engine: Changing = "spark",
-    master: Master = None,
-    conf: Conf = None,
-) -> None:
-    """Add what became visible since the last export to a Delta table in a local directory.
-
-    The table itself records the LSN it has reached, in the same commit as the messages; so none is
-    missing or added twice, wherever an export is killed. Sealed files that hold only committed
-    messages are linked, not copied. It needs the package deltalake.
-    """
-    client = call.client()
-    work = _loaded("export_delta")
-    with engine_of(call, engine, master, conf) as chosen, Words(call) as told:
-        answer = work(client, topic, dest, chosen, app_id=app_id, dry_run=call.dry_run, tell=told)
-    if answer["already"]:
-        done = f"{answer['path']} has everything up to LSN {answer['lsn']}"
-    else:
-        done = (
-            f"exported {counted(answer['messages'], 'message')} up to LSN {answer['lsn']} to "
-            f"{answer['path']}, {counted(answer['linked'], 'file')} linked"
-        )
-    print_result(call, answer, engine, done)
-
-
-@command(
     "job bulk-load",
     examples=(
         "txlog job bulk-load orders.csv orders --transaction-key import --key-column id",
@@ -334,18 +293,6 @@ def replay(
             f"{answer['written']:,} written to {dest}"
         )
     print_result(call, answer, engine, done)
-
-
-def _loaded(name: str) -> Callable[..., dict[str, Any]]:
-    """The function of a job that needs an extra; raises MissingExtra."""
-    try:
-        return job_of(name)
-    except ModuleNotFoundError as error:
-        if (error.name or "").split(".")[0] != "deltalake":
-            raise
-        raise MissingExtra(
-            "deltalake is not installed", hint="pip install 'txlog[spark]'"
-        ) from error
 
 
 # --- jobs of upkeep --------------------------------------------------------------------------

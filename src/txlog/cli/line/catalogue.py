@@ -202,9 +202,6 @@ COMMANDS: Final[dict[str, Entry]] = {
     ),
     "job bulk-load": Entry("commands.job", "bulk_load", "files as messages of a topic, once"),
     "job replay": Entry("commands.job", "replay", "messages of a range into another topic, once"),
-    "job export-delta": Entry(
-        "commands.job", "export_delta", "a topic as a Delta table, step by step"
-    ),
     "job compact": Entry("commands.job", "compact", "the sidecars of a topic in commit order"),
     "job rebuild-delayed": Entry(
         "commands.job", "rebuild_delayed", "the delayed index from the log"

@@ -37,11 +37,11 @@ from txlog.engine.storage.user_files import make_directory, remove_files, replac
 from txlog.errors import DiskFailed, InvalidArgument, MissingExtra, NotAllowed, TryAgain
 from txlog.ids import TopicName
 from txlog.jobs.engine import Tell, silent
-from txlog.jobs.export_files import rows_after
 from txlog.jobs.mirrors.table import LOCK, Added, Label, Target, as_stored, columns_of
 from txlog.relation.build import content
 from txlog.relation.instants import bounded
 from txlog.relation.relation import Content, Source
+from txlog.relation.scans import scans_of
 from txlog.startup import compute as pc
 
 if TYPE_CHECKING:
@@ -115,6 +115,16 @@ def mirror(client: Client, topic: str, path: str, form: str, *, tell: Tell = sil
         "messages": written.messages,
         "size_bytes": written.size_bytes,
     }
+
+
+def rows_after(client: Client, content: Content, lsn: int, names: list[str]) -> Iterator[pa.Table]:
+    """Committed messages that became visible after an LSN, a batch at a time."""
+    wanted = {"lsn": (lsn + 1, content.relation.lsn)}
+    for scan in scans_of(content.relation, wanted):
+        for table in client._scanned(scan, names, wanted):
+            rows = table.filter(pc.greater(table.column("lsn"), pa.scalar(lsn, pa.int64())))
+            if rows.num_rows:
+                yield rows
 
 
 @contextmanager

@@ -9,7 +9,6 @@ Contents:
     audit             `txlog job audit`
     bulk_load         `txlog job bulk-load`
     compact           `txlog job compact`
-    export_delta      `txlog job export-delta`
     lateness          `txlog job lateness`
     rebuild_delayed   `txlog job rebuild-delayed`
     replay            `txlog job replay`

@@ -1,0 +1,44 @@
+"""Random histories for tests of jobs, and what a reader gets of a topic then."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+from tests.sql.test_querying import History
+from txlog import Client
+
+SAME = (
+    "partition", "key", "value", "properties", "publish_time", "event_time", "deliver_at",
+    "producer", "sequence_id",
+)  # fmt: skip
+
+WITHOUT_TRIMS = (
+    "send", "send_in_txn", "send_large", "commit", "abort", "checkpoint", "roll", "compact",
+    "reopen",
+)  # fmt: skip
+
+
+def in_topic(client: Client, topic: str) -> list[tuple[object, ...]]:
+    """The messages of a topic by a reader: id, visible time and the fields SAME, in order of id."""
+    rows = [row for table in client.read(topic) for row in table.to_pylist()]
+    return sorted(
+        (
+            (row["ledger"], row["entry"], row["index"] or 0),
+            row["visible_time"],
+            *(plain(row[name]) for name in SAME),
+        )
+        for row in rows
+    )
+
+
+def plain(value: Any) -> object:
+    """Properties as text: Delta gives a map back as it likes."""
+    return sorted(dict(value).items()) if isinstance(value, list | dict) else value
+
+
+def step(history: History, rng: random.Random, names: tuple[str, ...]) -> None:
+    """One random step of these kinds."""
+    name = rng.choice(names)
+    history.trace.append(name)
+    getattr(history, name)(rng)
