@@ -112,7 +112,7 @@ def test_a_session_says_nothing_on_the_first_screen(tmp_path: Path) -> None:
     """A program of a user: nothing on stderr but what it asked for."""
     program = """
 import txlog.spark
-spark = txlog.spark.session("local[1]", {"spark.driver.memory": "512m"}, fast_start=True)
+spark = txlog.spark.session("local[1]", {"spark.driver.memory": "512m"})
 assert spark.range(3).count() == 3
 assert spark.conf.get("spark.sql.execution.arrow.pyspark.enabled") == "true"
 spark.stop()

@@ -34,7 +34,7 @@ from txlog.spark import bulk_load, session
 
 store, nth = sys.argv[1], int(sys.argv[2])
 spark = session("local[2]", {"spark.driver.memory": "512m", "spark.testing.memory": 512 << 20,
-                             "spark.log.level": "FATAL"}, fast_start=True)
+                             "spark.log.level": "FATAL"})
 left, driver = 0, os.getpid()
 
 def die_when_staged(number):

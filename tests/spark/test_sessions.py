@@ -38,7 +38,7 @@ def test_environment_is_as_it_was_before(spark: SparkSession) -> None:
         assert name not in os.environ
 
 
-def test_fast_start_reaches_the_jvm(spark: SparkSession) -> None:
+def test_options_of_java_reach_the_jvm(spark: SparkSession) -> None:
     flags = spark.sparkContext.getConf().get("spark.driver.extraJavaOptions")
     assert flags is not None
     assert "-XX:TieredStopAtLevel=1" in flags
@@ -63,8 +63,6 @@ def test_running_session_refuses_the_rest_and_changes_nothing(spark: SparkSessio
             "local[1]", {"spark.driver.memory": "1g", "spark.sql.shuffle.partitions": 9}
         )
     assert spark.conf.get("spark.sql.shuffle.partitions") == "2"
-    with pytest.raises(InvalidArgument, match="fast_start"):
-        txlog.spark.session(fast_start=True)
 
 
 def test_session_leaves_nothing_in_the_working_directory(spark: SparkSession) -> None:

@@ -20,7 +20,7 @@ from txlog.spark import bulk_load, session
 
 store, gate = sys.argv[1:]
 spark = session("local[2]", {"spark.driver.memory": "512m", "spark.testing.memory": 512 << 20,
-                             "spark.log.level": "FATAL"}, fast_start=True)
+                             "spark.log.level": "FATAL"})
 
 def wait(number):
     if number == 999 and gate:  # the last row of the last task: the other one has staged its file

@@ -5,7 +5,6 @@ only jobs import this package.
 
 Contents:
 
-    archive       an archive of loaded Java classes, so that a JVM starts faster
     datasource    the data source `txlog`, which loads only what a call needs
     engine        the engine of jobs that is a Spark session
     java          which Java runtime a session starts
@@ -23,7 +22,6 @@ Contents:
     submit        running elsewhere: a zip of txlog, and properties
     tables        `register`: topics as tables of the catalog, for SQL without a path
     upkeep        what Spark computes for maintenance
-    warm_up       the program whose loaded classes `archive` keeps
 """
 
 from __future__ import annotations
@@ -36,7 +34,6 @@ from typing import TYPE_CHECKING, Any
 from txlog.errors import MissingExtra
 
 if TYPE_CHECKING:
-    from txlog.spark.archive import prepare as prepare
     from txlog.spark.loading import bulk_load as bulk_load
     from txlog.spark.reading import read as read
     from txlog.spark.reading import release as release
@@ -45,11 +42,11 @@ if TYPE_CHECKING:
     from txlog.spark.tables import register as register
 
 _HOMES = {
-    "Spark": "engine", "bulk_load": "loading", "prepare": "archive", "read": "reading",
+    "Spark": "engine", "bulk_load": "loading", "read": "reading",
     "register": "tables", "release": "reading", "schema_of": "records", "session": "session",
 }  # fmt: skip
 
-__all__ = ["bulk_load", "prepare", "read", "register", "release", "schema_of", "session"]
+__all__ = ["bulk_load", "read", "register", "release", "schema_of", "session"]
 
 
 def __getattr__(name: str) -> Any:

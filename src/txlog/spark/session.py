@@ -15,7 +15,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from zipimport import zipimporter
 
-import pyspark
 from pyspark import SparkConf, SparkContext
 from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
@@ -23,7 +22,6 @@ from pyspark.sql import SparkSession
 from txlog.api.client import Client
 from txlog.api.open import open_store
 from txlog.errors import InvalidArgument, NotAllowed, ReadOnlyStore
-from txlog.spark.archive import QUIET, archive_path, option_to_use
 from txlog.spark.datasource import TxlogSource
 from txlog.spark.java import (
     MODULE,
@@ -36,8 +34,6 @@ from txlog.spark.java import (
 from txlog.spark.submit import DEFAULTS
 
 JAVA_OPTIONS = "spark.driver.extraJavaOptions"
-# Only the first compiler: a short job is over before the second one pays off.
-SHORT_JOB = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 _DEFAULTS = {"spark.app.name": "txlog", "spark.ui.enabled": "false", **DEFAULTS}
 _LOOPBACK = "127.0.0.1"
 _LOCAL = {"spark.driver.bindAddress": _LOOPBACK, "spark.driver.host": _LOOPBACK}
@@ -46,22 +42,18 @@ _LOCAL = {"spark.driver.bindAddress": _LOOPBACK, "spark.driver.host": _LOOPBACK}
 def session(
     master: str | None = None,
     conf: Mapping[str, str | int | bool] | None = None,
-    *,
-    fast_start: bool = False,
 ) -> SparkSession:
     """Return the Spark session of this process; start one if there is none.
 
-    master:     left out, `local[*]`, or what spark-submit was told
-    fast_start: for tests and short jobs: the JVM starts sooner and computes more slowly; it starts
-                from the archive of loaded classes if `prepare` has made one
-    conf:       Spark properties; a running session takes those it can still change
-    raises:     MissingExtra without Java; InvalidArgument for what a running JVM cannot change, and
-                for a session of Spark Connect
+    master: left out, `local[*]`, or what spark-submit was told
+    conf:   Spark properties; a running session takes those it can still change
+    raises: MissingExtra without Java; InvalidArgument for what a running JVM cannot change, and
+            for a session of Spark Connect
     """
     remote = os.environ.get("SPARK_REMOTE", "")
     if (master or remote).startswith("sc://"):
         raise _of_connect("txlog.spark.session", "SparkSession.builder.remote(…) makes the session")
-    opened = _session(master, conf, fast_start)
+    opened = _session(master, conf)
     if isinstance(getattr(__spec__, "loader", None), zipimporter):
         _register(opened)
     return opened
@@ -80,19 +72,14 @@ def _of_connect(name: str, instead: str) -> InvalidArgument:
     )
 
 
-def _session(
-    master: str | None, conf: Mapping[str, str | int | bool] | None, fast_start: bool
-) -> SparkSession:
+def _session(master: str | None, conf: Mapping[str, str | int | bool] | None) -> SparkSession:
     given = {name: _text(value) for name, value in (conf or {}).items()}
     if master is not None:
         given["spark.master"] = master
     running = SparkSession.getActiveSession()
-    is_jvm_up = running is not None or _is_jvm_up()
-    if fast_start and is_jvm_up:
-        raise InvalidArgument("fast_start is for a JVM that is not running yet")
     if running is not None:
         return _changed(running, given)
-    if is_jvm_up:
+    if _is_jvm_up():
         SparkContext._ensure_initialized()
         known = dict(SparkConf().getAll())
         return _built(_complete({**known, **given}))
@@ -101,11 +88,6 @@ def _session(
     cache = cache_directory(os.environ)
     asked = settings.get(JAVA_OPTIONS, "")
     options = logging_options(os.environ, cache, asked)
-    if fast_start:
-        options += SHORT_JOB
-        archive = archive_path(cache, java, pyspark.__version__)
-        if archive is not None and archive.is_file():
-            options += [QUIET, option_to_use(java, archive)]
     settings[JAVA_OPTIONS] = " ".join([*options, asked]).strip()
     home = environment_for(java, cache, keeps_module=MODULE in asked)
     with _environment(_for_child(settings["spark.master"], home)):
