@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hashlib import blake2b
 
-from txlog.engine.storage.disk.memory import MemoryDisk
+from tests.disk.memory import MemoryDisk
 
 
 def content(disk: MemoryDisk) -> tuple[tuple[str, bytes], ...]:

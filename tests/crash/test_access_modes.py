@@ -24,11 +24,11 @@ from scripts import ready
 from tests.crash.contents import content
 from tests.crash.killing import DYING
 from tests.crash.world import START_MS, after_reboot, new_disk, open_client
+from tests.disk.memory import MemoryDisk
 from tests.tiers import graded
 from txlog import Client, Producer
 from txlog.clock import ManualClock
 from txlog.engine.decide.sending.exclusive import EXCLUSIVE, FENCING, WAITING
-from txlog.engine.storage.disk.memory import MemoryDisk
 from txlog.engine.store.liveness import CONSUMERS_DIR
 from txlog.errors import ProducerFenced, TxlogError
 

@@ -29,11 +29,11 @@ from tests.delayed.bucket_kit import (
     logged_times,
     named_files,
 )
+from tests.disk.memory import MemoryDisk
 from tests.engine_kit import read
 from tests.tiers import graded
 from txlog import Client, Consumer, MessageId, messages
 from txlog.clock import ManualClock
-from txlog.engine.storage.disk.memory import MemoryDisk
 from txlog.engine.upkeep.delayed import buckets
 from txlog.errors import MissingFile, TxlogError
 from txlog.settings import Settings

@@ -21,12 +21,12 @@ import pytest
 
 from tests.crash.contents import content
 from tests.crash.world import START_MS, after_reboot, new_disk, open_client
+from tests.disk.memory import MemoryDisk
 from tests.engine_kit import send
 from txlog.answers.changes import log
 from txlog.answers.integrity import verify_disk
 from txlog.api.client import Client
 from txlog.clock import ManualClock
-from txlog.engine.storage.disk.memory import MemoryDisk
 from txlog.engine.storage.manifest import ChangeRef, changes_of
 from txlog.engine.upkeep.changes import log as changelog
 from txlog.engine.upkeep.changes.rows import SCHEMAS

@@ -23,10 +23,10 @@ from tests.crash.world import (
     open_client,
     read_messages,
 )
+from tests.disk.memory import MemoryDisk
 from txlog.api.client import Client
 from txlog.api.reading.message import Message
 from txlog.clock import ManualClock
-from txlog.engine.storage.disk.memory import MemoryDisk
 from txlog.engine.store.identity import make_store
 from txlog.errors import IntegrityError, StoreNotFound, TxlogError
 

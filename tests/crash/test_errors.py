@@ -27,9 +27,9 @@ from tests.crash.world import (
     open_client,
     read_messages,
 )
+from tests.disk.memory import MemoryDisk
 from tests.tiers import graded
 from txlog.clock import ManualClock
-from txlog.engine.storage.disk.memory import MemoryDisk
 from txlog.engine.storage.journal import file as journal_file
 from txlog.engine.store import identity
 from txlog.errors import (

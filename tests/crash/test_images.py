@@ -32,11 +32,11 @@ from tests.crash.world import (
     open_client,
     places_of,
 )
+from tests.disk.memory import Killed, MemoryDisk
 from tests.tiers import graded
 from txlog.api.client import Client
 from txlog.api.reading.message import Message
 from txlog.clock import ManualClock
-from txlog.engine.storage.disk.memory import Killed, MemoryDisk
 from txlog.errors import TxlogError
 from txlog.ids import MessageId
 

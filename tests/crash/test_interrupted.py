@@ -22,6 +22,7 @@ from typing import Any
 import pytest
 
 from tests.crash.world import new_disk, open_client
+from tests.disk.memory import MemoryDisk
 from tests.engine_kit import Bench
 from txlog import Client, TxnId
 from txlog.api.transactions import transaction
@@ -31,7 +32,6 @@ from txlog.engine.model import tail
 from txlog.engine.storage import section
 from txlog.engine.storage.disk import locks, posix
 from txlog.engine.storage.disk import posix as disk
-from txlog.engine.storage.disk.memory import MemoryDisk
 from txlog.engine.storage.disk.posix import PosixDisk
 from txlog.engine.storage.journal import file, flusher, journal, witness
 from txlog.engine.store import appender, mutex, store

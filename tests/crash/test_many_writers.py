@@ -15,12 +15,12 @@ from collections.abc import Iterator
 import pytest
 
 from tests.crash.world import START_MS, after_reboot, new_disk, open_client
+from tests.disk import memory
+from tests.disk.memory import Killed, MemoryDisk
 from tests.tiers import graded
 from txlog.api.client import Client
 from txlog.api.reading.message import messages
 from txlog.clock import ManualClock
-from txlog.engine.storage.disk import memory
-from txlog.engine.storage.disk.memory import Killed, MemoryDisk
 from txlog.engine.storage.journal.flusher import FLUSH_LOCK, WRITTEN_TIMEOUT_MS
 from txlog.engine.store.identity import read_identity
 from txlog.engine.store.store import Store

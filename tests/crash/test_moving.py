@@ -20,6 +20,7 @@ import txlog
 from scripts import ready
 from tests.crash.killing import clock_at
 from tests.crash.world import START_MS, after_reboot, new_disk, open_client, read_messages
+from tests.disk.memory import MemoryDisk
 from tests.source_tree import ROOT
 from txlog.api.client import Client
 from txlog.api.consuming import dead_letters
@@ -27,7 +28,6 @@ from txlog.api.open import open_store
 from txlog.clock import ManualClock
 from txlog.engine.decide.draft import Decision
 from txlog.engine.model.ops import SubscriptionPolicySet
-from txlog.engine.storage.disk.memory import MemoryDisk
 from txlog.ids import MessageId
 from txlog.ranges import Range
 from txlog.settings import Settings

@@ -17,10 +17,10 @@ import pytest
 
 from tests.crash.test_corruption import sample
 from tests.crash.world import SETTINGS, START_MS, TOPIC, open_client, read_messages
+from tests.disk.memory import Killed, MemoryDisk
 from txlog.answers.integrity import repair_disk, verify_disk
 from txlog.api.reading.message import Message
 from txlog.clock import ManualClock
-from txlog.engine.storage.disk.memory import Killed, MemoryDisk
 from txlog.engine.store.identity import make_store
 from txlog.errors import TxlogError
 from txlog.ranges import Bound

@@ -17,11 +17,11 @@ import pytest
 
 from tests.crash.contents import content
 from tests.crash.world import START_MS, after_reboot, new_disk, open_client
+from tests.disk.memory import MemoryDisk
 from tests.engine_kit import little_memory
 from tests.tiers import graded
 from txlog import Client
 from txlog.clock import ManualClock
-from txlog.engine.storage.disk.memory import MemoryDisk
 from txlog.engine.storage.disk.protocol import TEMPORARY_PREFIX
 from txlog.errors import TxlogError
 from txlog.settings import Settings

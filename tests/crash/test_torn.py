@@ -17,9 +17,9 @@ from tests.crash.world import (
     open_client,
     read_messages,
 )
+from tests.disk.memory import Killed, MemoryDisk
 from txlog.api.client import Client
 from txlog.clock import ManualClock
-from txlog.engine.storage.disk.memory import Killed, MemoryDisk
 from txlog.engine.storage.journal.file import FILE_HEADER_BYTES
 from txlog.engine.storage.journal.frame import HEADER_BYTES, decode_header
 from txlog.engine.storage.journal.witness import (

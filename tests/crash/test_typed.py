@@ -28,11 +28,11 @@ from scripts import ready
 from tests.crash.contents import content
 from tests.crash.killing import DYING
 from tests.crash.world import START_MS, after_reboot, new_disk, open_client
+from tests.disk.memory import MemoryDisk
 from tests.tiers import graded
 from txlog import Client, Schema
 from txlog.answers.integrity import verify_disk
 from txlog.clock import ManualClock
-from txlog.engine.storage.disk.memory import MemoryDisk
 from txlog.engine.storage.segment import RECORD
 from txlog.errors import TxlogError
 from txlog.relation.scans import read_scan, scans_of

@@ -15,9 +15,9 @@ from contextlib import nullcontext, suppress
 import pytest
 
 from tests.crash.world import START_MS, after_reboot, new_disk, open_client, read_messages
+from tests.disk.memory import Killed, MemoryDisk
 from txlog.api.client import Client
 from txlog.clock import ManualClock
-from txlog.engine.storage.disk.memory import Killed, MemoryDisk
 from txlog.engine.storage.manifest import generations, read_manifest
 from txlog.errors import (
     ExpiredTransaction,

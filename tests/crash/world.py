@@ -15,10 +15,10 @@ from typing import Any
 from tests.crash import bulking
 from tests.crash.bulking import KEY as KEY
 from tests.crash.bulking import TOPIC as TOPIC
+from tests.disk.memory import MemoryDisk
 from txlog.api.client import Client
 from txlog.api.reading.message import Message, messages
 from txlog.clock import ManualClock
-from txlog.engine.storage.disk.memory import MemoryDisk
 from txlog.engine.store.identity import make_store, read_identity
 from txlog.engine.store.store import Store
 from txlog.ids import MessageId, TxnId

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from txlog.engine.storage.disk.memory import MemoryDisk
+from tests.disk.memory import MemoryDisk
 from txlog.engine.storage.disk.posix import PosixDisk, create_root
 from txlog.engine.storage.disk.protocol import TEMPORARY_PREFIX, Disk, failure, split
 from txlog.errors import (

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from txlog.engine.storage.disk.memory import Killed, MemoryDisk
+from tests.disk.memory import Killed, MemoryDisk
 from txlog.engine.storage.disk.protocol import TEMPORARY_PREFIX, File
 from txlog.engine.storage.scratch import Scratch
 from txlog.errors import DiskFailed, StoreFull

@@ -22,6 +22,7 @@ import pytest
 
 import txlog
 from tests.crash.world import new_disk, open_client
+from tests.disk.memory import MemoryDisk
 from tests.engine_kit import Bench, begin, ids, pending, read, send, send_txn, values
 from tests.laws.test_laws import dumps, fresh, live_dumps
 from txlog import Client
@@ -32,7 +33,6 @@ from txlog.engine.folds.buffer import Markers
 from txlog.engine.folds.catalog import numbers
 from txlog.engine.model import tail
 from txlog.engine.model.routes import Component
-from txlog.engine.storage.disk.memory import MemoryDisk
 from txlog.engine.storage.disk.posix import PosixFile
 from txlog.engine.storage.disk.protocol import Disk
 from txlog.engine.storage.manifest import Manifest, newest_manifest

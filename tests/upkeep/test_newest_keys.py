@@ -9,8 +9,8 @@ from contextlib import closing
 import pyarrow as pa
 import pytest
 
+from tests.disk.memory import MemoryDisk
 from tests.tiers import graded
-from txlog.engine.storage.disk.memory import MemoryDisk
 from txlog.engine.upkeep.space import newest_keys
 from txlog.engine.upkeep.space.newest_keys import KEYED, NewestKeys, Numbers
 

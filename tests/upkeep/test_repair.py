@@ -19,12 +19,12 @@ import pytest
 import txlog
 from tests.crash.test_corruption import SEED, damages, files_of, read_all, sample, truth
 from tests.crash.world import TOPIC, open_client, read_messages
+from tests.disk.memory import Killed, MemoryDisk
 from tests.engine_kit import Bench, read, send, send_txn, values
 from tests.source_tree import ROOT
 from txlog import Client
 from txlog.answers.integrity import repair_disk, verify_disk
 from txlog.clock import ManualClock
-from txlog.engine.storage.disk.memory import Killed, MemoryDisk
 from txlog.engine.upkeep.repair.apply import perform
 from txlog.engine.upkeep.repair.plan import make_plan
 from txlog.errors import DiskFailed, ExpiredTransaction, InvalidTxnStatus, ProducerFenced, Refused

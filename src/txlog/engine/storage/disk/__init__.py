@@ -1,16 +1,12 @@
 """The disk: the one door to the operating system's files.
 
-Beside the real one are the models of it that tests use in its place.
-
 Contents:
 
     handle       a descriptor of this process, which a forked child closes
     libc         what the C library can do and Python's `os` cannot
     locks        how a lock is waited for, and who holds it
-    memory       a disk in memory, with faults, kills and power cuts
     pid_file     the file of a server outside any store, held while the server runs
     posix        every file effect: descriptors, flushes, publication, locks, free space
-    power_loss   what a power cut may leave of files and directories
     protocol     what a disk is: its protocols, the rule for paths, OSError as our errors
     watch        the kernel tells when files of a store change
 """

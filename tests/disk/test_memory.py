@@ -9,9 +9,9 @@ from contextlib import suppress
 
 import pytest
 
+from tests.disk.memory import Killed, MemoryDisk, PowerCut
+from tests.disk.power_loss import VERSIONS_MAX
 from tests.storage.test_disk import BOTH_WAYS, Publish
-from txlog.engine.storage.disk.memory import Killed, MemoryDisk, PowerCut
-from txlog.engine.storage.disk.power_loss import VERSIONS_MAX
 from txlog.engine.storage.disk.protocol import TEMPORARY_PREFIX
 from txlog.errors import (
     DiskFailed,

@@ -24,8 +24,7 @@ from contextlib import closing, contextmanager, suppress
 from itertools import islice
 from typing import TYPE_CHECKING, Protocol
 
-from txlog.engine.storage.disk.locks import locked
-from txlog.engine.storage.disk.power_loss import (
+from tests.disk.power_loss import (
     Chance,
     Node,
     choose_images,
@@ -33,6 +32,7 @@ from txlog.engine.storage.disk.power_loss import (
     cut_power,
     pending_items,
 )
+from txlog.engine.storage.disk.locks import locked
 from txlog.engine.storage.disk.protocol import (
     ACTING,
     GROUP_FILES,
