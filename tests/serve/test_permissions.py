@@ -194,7 +194,13 @@ def test_names_of_topics_are_shown_to_those_who_may_use_them(folder: Path) -> No
 OPEN_PATHS = {"/", "/page.css", "/page.js", "/ready"} | {
     f"/admin/v2/brokers/{name}" for name in ("health", "ready")
 }
-GIVEN = {"tenant": "acme", "namespace": "shop", "topic": "orders", "domain": "persistent"}
+GIVEN = {
+    "tenant": "acme",
+    "namespace": "shop",
+    "topic": "orders",
+    "domain": "persistent",
+    "setting": "publishRate",
+}
 
 
 def test_every_route_refuses_those_without_role_or_right(folder: Path) -> None:

@@ -6,8 +6,10 @@ refused, as a success would promise what nobody keeps.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Final
+import re
+from typing import Final
+
+from starlette.convertors import CONVERTOR_TYPES, StringConvertor
 
 from txlog.api.client import Client
 from txlog.errors import NotAllowed
@@ -112,48 +114,21 @@ ISOLATION: Final = "/admin/v2/clusters/{cluster}/namespaceIsolationPolicies"
 endpoint = Declared()
 
 
-def _named(act: Callable[..., object], name: str, says: str) -> Callable[..., object]:
-    act.__name__, act.__doc__ = name, says
-    return act
+class _OfTopic(StringConvertor):
+    """The end of a path that is a name in OF_TOPIC; other names are other routes."""
+
+    regex = "|".join(map(re.escape, OF_TOPIC))
 
 
-def _of_topic(path: str, name: str, value: object) -> None:
-    def look(client: Client, topic: TopicName) -> object:
-        client.describe_topic(topic.full)
-        return value
+class _OfNamespace(StringConvertor):
+    """The end of a path that is a name in OF_NAMESPACE."""
 
-    def change(client: Client, topic: TopicName, body: object = None) -> None:
-        client.describe_topic(topic.full)
-        raise _refused(name)
-
-    def unset(client: Client, topic: TopicName) -> None:
-        client.describe_topic(topic.full)
-
-    _declare(path, name, "topic", (look, change, unset))
+    regex = "|".join(map(re.escape, OF_NAMESPACE))
 
 
-def _of_namespace(path: str, name: str, value: object) -> None:
-    def look(client: Client, namespace: str) -> object:
-        return value
-
-    def change(client: Client, namespace: str, body: object = None) -> None:
-        if body is not None:  # null takes it away
-            raise _refused(name)
-
-    def unset(client: Client, namespace: str) -> None:
-        return None
-
-    _declare(path, name, "namespace", (look, change, unset))
-
-
-def _declare(path: str, name: str, of: str, acts: tuple[Callable[..., Any], ...]) -> None:
-    look, change, unset = acts
-    end = f"{name.replace('/', '_')}_of_{of}"
-    endpoint("GET", path, LOOK)(_named(look, f"get_{end}", f"{name}: what holds here."))
-    for method in ("POST", "PUT"):
-        says = f"{name}: refused, a store has none."
-        endpoint(method, path, ADMIN)(_named(change, f"set_{end}", says))
-    endpoint("DELETE", path, ADMIN)(_named(unset, f"remove_{end}", f"{name}: there is none."))
+CONVERTOR_TYPES.update(absent_topic=_OfTopic(), absent_namespace=_OfNamespace())
+_TOPIC_SETTING: Final = f"{TOPIC}/{{setting:absent_topic}}"
+_NAMESPACE_SETTING: Final = f"{NAMESPACE}/{{setting:absent_namespace}}"
 
 
 def _refused(name: str) -> NotAllowed:
@@ -164,23 +139,56 @@ def _refused(name: str) -> NotAllowed:
     return NotAllowed(f"{name}: a store has no such setting", hint="see docs/http.md")
 
 
-def _of_cluster(path: str, value: object) -> None:
-    def look(client: Client) -> object:
-        return value
+@endpoint("GET", _TOPIC_SETTING, LOOK)
+def topic_setting(client: Client, topic: TopicName, setting: str) -> object:
+    """What holds for a setting that topics of a store do not have."""
+    client.describe_topic(topic.full)
+    return OF_TOPIC[setting]
 
-    name = "_".join(word for word in path.split("/")[3:] if not word.startswith("{"))
-    endpoint("GET", path, LOOK)(_named(look, f"get_{name}", f"{name}: what holds here."))
+
+@endpoint("POST", _TOPIC_SETTING, ADMIN)
+@endpoint("PUT", _TOPIC_SETTING, ADMIN)
+def set_topic_setting(client: Client, topic: TopicName, setting: str, body: object = None) -> None:
+    """Refused: a topic of a store has no such setting."""
+    client.describe_topic(topic.full)
+    raise _refused(setting)
 
 
-def _of_nothing(methods: str, path: str, reason: str) -> None:
-    def refuse(client: Client) -> None:
-        raise NotAllowed(reason, hint="see docs/http.md")
+@endpoint("DELETE", _TOPIC_SETTING, ADMIN)
+def remove_topic_setting(client: Client, topic: TopicName, setting: str) -> None:
+    """Nothing is to be done: the topic has no such setting."""
+    client.describe_topic(topic.full)
 
-    words = [word for word in path.split("/")[2:] if word and not word.startswith("{")]
-    for method in methods.split():
-        name = f"{method.lower()}_{'_'.join(words).replace('-', '_')}"
-        operation = LOOK if method == "GET" else ADMIN
-        endpoint(method, path, operation)(_named(refuse, name, f"Refused: {reason}."))
+
+@endpoint("GET", _NAMESPACE_SETTING, LOOK)
+def namespace_setting(client: Client, namespace: str, setting: str) -> object:
+    """What holds for a setting that namespaces of a store do not have."""
+    return OF_NAMESPACE[setting]
+
+
+@endpoint("POST", _NAMESPACE_SETTING, ADMIN)
+@endpoint("PUT", _NAMESPACE_SETTING, ADMIN)
+def set_namespace_setting(
+    client: Client, namespace: str, setting: str, body: object = None
+) -> None:
+    """Refused, unless the body is null, which removes the setting."""
+    if body is not None:
+        raise _refused(setting)
+
+
+@endpoint("DELETE", _NAMESPACE_SETTING, ADMIN)
+def remove_namespace_setting(client: Client, namespace: str, setting: str) -> None:
+    """Nothing is to be done: the namespace has no such setting."""
+
+
+def cluster_setting(client: Client, route: str) -> object:
+    """What holds for a setting that the one cluster does not have."""
+    return OF_CLUSTER[route]
+
+
+def refuse(client: Client, route: str) -> None:
+    """Refused: a store has nothing of this kind."""
+    raise NotAllowed(_REASONS[route], hint="see docs/http.md")
 
 
 @endpoint("GET", f"{ISOLATION}/brokers", LOOK)
@@ -195,14 +203,13 @@ def isolated_broker(client: Client, broker: str) -> dict[str, object]:
     return {"brokerName": broker, "namespaceRegex": [], "primary": False}
 
 
-for _name, _value in OF_TOPIC.items():
-    _of_topic(f"{TOPIC}/{_name}", _name, _value)
-for _name, _value in OF_NAMESPACE.items():
-    _of_namespace(f"{NAMESPACE}/{_name}", _name, _value)
-for _name, _value in OF_CLUSTER.items():
-    _of_cluster(_name, _value)
+# After the brokers of isolation: a policy of that name would be refused.
+for _path in OF_CLUSTER:
+    endpoint("GET", _path, LOOK)(cluster_setting)
 for _methods, _path, _reason in REFUSED:
-    _of_nothing(_methods, _path, _reason)
+    for _method in _methods.split():
+        endpoint(_method, _path, LOOK if _method == "GET" else ADMIN)(refuse)
+_REASONS: Final = {path: reason for _, path, reason in REFUSED}
 
 
 @endpoint("GET", f"{SUBSCRIPTION}/properties", LOOK)

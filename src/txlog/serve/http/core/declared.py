@@ -7,10 +7,10 @@ OpenAPI are made.
 
 What stands in the path or the query is an argument by its name, converted by its annotation. A path
 with `{tenant}/{namespace}/{topic}` gives `topic: TopicName`, one with `{tenant}/{namespace}` the
-argument `namespace`, one with `{most}/{least}` gives `txn: TxnId`. `body` is the JSON of the
-request; `now_ms`, `rates`, `addresses`, `places`, `publishers` and `subscribers` are of the
-application, `creates` says whether this request may create a missing topic, and
-`sees` whether its caller may see the name of a topic, which every list of names asks.
+argument `namespace`, one with `{most}/{least}` gives `txn: TxnId`. `route` is the path as declared.
+`body` is the JSON of the request; `now_ms`, `rates`, `addresses`, `places`, `publishers` and
+`subscribers` are of the application, `creates` says whether this request may create a missing
+topic, and `sees` whether its caller may see the name of a topic, which every list of names asks.
 """
 
 from __future__ import annotations
@@ -90,6 +90,8 @@ class Endpoint(NamedTuple):
                 found[name] = TxnId.from_halves(
                     _value("most", path["most"], int), _value("least", path["least"], int)
                 )
+            elif name == "route":
+                found[name] = self.path
             elif name == "namespace":
                 found[name] = namespace_of(path["tenant"], path["namespace"])
             elif name in path:
@@ -118,7 +120,7 @@ class Endpoint(NamedTuple):
             }
             for name in placed
         ]
-        beside = {*placed, *_GIVEN, "topic", "namespace", "txn"}
+        beside = {*placed, *_GIVEN, "topic", "namespace", "txn", "route"}
         rows += [
             {"name": name, "in": "query", "schema": {"type": _type_of(self.act, name)}}
             for name in _parameters(self.act)
