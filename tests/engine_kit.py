@@ -103,11 +103,11 @@ def say(
     """Assert a watermark, or idle with None."""
     store, what = client._store, Assertion(producer, time)
 
-    def plain(view: View, now: Instant) -> Decision:
+    def plain(view: View, now: Instant) -> Decision[WatermarkPlaced]:
         found = find_topic(view, TopicName.parse(topic))
         return watermark.assert_watermark(view, store.settings, now, found, what)
 
-    def inside(view: View, now: Instant, use: object) -> Decision:
+    def inside(view: View, now: Instant, use: object) -> Decision[tuple[TxnId, WatermarkPlaced]]:
         found = find_topic(view, TopicName.parse(topic))
         uid = store.disk.owner()[0]
         return watermark.assert_in_txn(view, store.settings, now, uid, found, what, None, use)  # type: ignore[arg-type]

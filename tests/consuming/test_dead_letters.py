@@ -210,7 +210,7 @@ def test_decision_leaves_what_changed_since_it_was_read(bench: Bench) -> None:
     known = states(bench.client)
     runs = [(i.ledger, i.entry, i.entry, i.index, i.index) for i in known.values()]
 
-    def decide(view: View, now: object) -> Decision:
+    def decide(view: View, now: object) -> Decision[None]:
         of, _ = found(view)
         number = of.first_partition
         table = fetch(view, "t", 0, number, taken_apart(view, number, sorted(runs)))

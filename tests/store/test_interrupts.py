@@ -386,7 +386,7 @@ def test_a_call_that_another_thread_has_is_waited_for(
             queued.wait()
         return under_lock(store, act)
 
-    def decide(view: View, now: Any) -> Decision:
+    def decide(view: View, now: Any) -> Decision[None]:
         taken.set()
         go_on.wait()
         return Decision([])
@@ -449,7 +449,7 @@ def test_what_a_handler_raises_is_heard_in_its_thread(bench: Bench) -> None:
     store = bench.client._store
     tries = 0
 
-    def decide(view: View, now: Any) -> Decision:
+    def decide(view: View, now: Any) -> Decision[str]:
         nonlocal tries
         tries += 1
         if tries == 1:

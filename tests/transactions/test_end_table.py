@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -94,8 +95,8 @@ class Row:
         else:  # another connect, or root: decided elsewhere, with the same ops
             client._store.write(self.abort_for(reason))
 
-    def abort_for(self, reason: str) -> Callable[[View, Instant], Decision]:
-        def decide(view: View, now: Instant) -> Decision:
+    def abort_for(self, reason: str) -> Callable[[View, Instant], Decision[Any]]:
+        def decide(view: View, now: Instant) -> Decision[None]:
             draft = Draft(view, self.bench.client.settings, now.wall_ms)
             txn = view.coordinator(self.txn.coordinator).unfinished[self.txn.sequence]
             abort_ops(draft, txn, reason)

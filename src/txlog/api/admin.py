@@ -21,7 +21,7 @@ from txlog.arguments import checked
 from txlog.clock import Instant
 from txlog.engine.decide.draft import Decision
 from txlog.engine.decide.topics import availability, create, update
-from txlog.engine.decide.topics.availability import Switched, partition_number
+from txlog.engine.decide.topics.availability import partition_number
 from txlog.engine.decide.topics.deletion import DeletedTopic, delete_topic
 from txlog.engine.decide.topics.policies import (
     DELAYED,
@@ -38,17 +38,14 @@ from txlog.engine.decide.topics.policies import Family as PolicyFamily
 from txlog.engine.decide.topics.policies import Value as PolicyValue
 from txlog.engine.decide.topics.policies import set_scoped_policies as set_policies
 from txlog.engine.decide.topics.update import (
-    ChangedSetting,
-    UpdatedTopic,
     Value,
     set_setting,
     update_topic,
 )
 from txlog.engine.decide.transactions import keys
-from txlog.engine.decide.transactions.keys import Deleted
 from txlog.engine.decide.transactions.sweep import Uses
 from txlog.engine.folds.catalog import consumers_of
-from txlog.engine.plan import clock_trust, lookup
+from txlog.engine.plan import lookup
 from txlog.engine.plan.lookup import subscription as find_subscription
 from txlog.engine.plan.lookup import topic as find_topic
 from txlog.engine.plan.participants import Finding, hanging, participant_name
@@ -134,8 +131,7 @@ def _remove(
     )
 
 
-def _changed(answer: object) -> PoliciesChanged:
-    assert isinstance(answer, ScopedPolicies)
+def _changed(answer: ScopedPolicies) -> PoliciesChanged:
     return {**_answer(answer), "changed": answer.changed}
 
 
@@ -167,7 +163,6 @@ def listed(store: Store) -> list[SettingRow]:
 def change(store: Store, name: str, value: Value) -> SettingChanged:
     """Set a setting for all processes; {name, value, before, changed}."""
     answer = store.write(lambda view, now: set_setting(view, store.settings, now, name, value))
-    assert isinstance(answer, ChangedSetting)
     return {
         "name": name,
         "value": answer.value,
@@ -186,7 +181,6 @@ def change_topic(
             view, store.settings, now, find_topic(view, wanted), partitions, policies
         )
     )
-    assert isinstance(answer, UpdatedTopic)
     return {
         "topic": answer.topic,
         "partitions": answer.partitions,
@@ -207,15 +201,14 @@ def drop_topic(
 
     dead = dead_consumers(store.disk, store.read(consumers)) if unused else None
 
-    def decide(view: View, now: Instant) -> Decision:
+    def decide(view: View, now: Instant) -> Decision[DeletedTopic]:
         topic = find_topic(view, wanted)
         return delete_topic(view, store.settings, now, topic, force=force, dead=dead)
 
     if dry_run:
-        answer = store.ask(lambda view: decide(view, store.clock.now())).answer
+        answer = store.ask(lambda view: decide(view, store.clock.now()).answered())
     else:
         answer = store.write(decide)
-    assert isinstance(answer, DeletedTopic)
     return {
         "topic": answer.topic,
         "partitions": answer.partitions,
@@ -399,7 +392,6 @@ class Admin:
         answer = store.write(
             lambda view, now: keys.delete(view, store.settings, now, caller, key, owner)
         )
-        assert isinstance(answer, Deleted)
         return {
             "transaction_key": answer.key,
             "owner": answer.owner,
@@ -415,7 +407,6 @@ class Admin:
         before = store.write(
             lambda view, now: create.scale_coordinators(view, store.settings, now, count)
         )
-        assert isinstance(before, int)
         return {"before": before, "after": count}
 
     def settings(self) -> list[SettingRow]:
@@ -508,7 +499,6 @@ class Admin:
 
     def _switch(self, name: TopicName, decide: Decide) -> PartitionSwitched:
         answer = self._store.write(decide)
-        assert isinstance(answer, Switched)
         return {
             "topic": name.topic.short,
             "partition": name.partition or 0,
@@ -656,7 +646,6 @@ class Admin:
         """
         store = self._store
         before = store.write(lambda view, now: update.accept_clock(view, store.settings, now))
-        assert isinstance(before, clock_trust.Judged)
         return {"ahead_ms": before.ahead_ms, "was_believed": before.is_believed}
 
     def gc(self, apply: bool = False, keep_ms: int = HOUR_MS) -> GarbageCollected:

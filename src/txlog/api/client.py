@@ -273,7 +273,6 @@ class Client(RelationReader):
         answer = self._store.write(
             lambda view, now: admin.set_policies(view, find_topic(view, name), policies)
         )
-        assert isinstance(answer, dict)
         return answer
 
     def topics(self) -> list[TopicRow]:
@@ -828,7 +827,6 @@ class Client(RelationReader):
             lambda view, now: end_txn.begin(view, self._store.settings, now, new),
             () if new.coordinator is None else (new.coordinator,),
         )
-        assert isinstance(txn_id, TxnId)
         return txn_id
 
     def commit(self, txn_id: TxnId, wait_ms: int = 0) -> TransactionEnded:

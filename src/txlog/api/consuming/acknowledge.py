@@ -80,33 +80,34 @@ def acknowledge_runs(
         return AckAnswer(0, 0, 0)
     if txn is not None:
         decide_in, uses = _in_txn(store, find, runs, standing, cumulative=cumulative)
-        return _told(in_transaction(store, txn, decide_in, uses))
+        return in_transaction(store, txn, decide_in, uses)
 
-    def decide(view: View, now: Instant) -> Decision:
+    def decide(view: View, now: Instant) -> Decision[AckAnswer | None]:
         return acknowledge.acknowledge(
             view, store.settings, now, find, runs, cumulative=cumulative, standing=standing
         )
 
-    answer: object = None
+    answer = None
     while answer is None:  # again after a sweep that ends an overdue holder
         answer = store.write(decide, uses=_uses(find, runs))
-    return _told(answer)
+    return answer
 
 
 def acknowledge_later(
     store: Store, find: Find, runs: list[Run], txn: Transaction, standing: Standing = OUTSIDE
 ) -> Later[AckAnswer]:
     """Acknowledge runs in a transaction with its next call that waits for an answer."""
-    return txn._leave(*_in_txn(store, find, runs, standing, cumulative=False), _told)
+    decide, uses = _in_txn(store, find, runs, standing, cumulative=False)
+    return txn._leave(decide, uses, lambda answer: answer)
 
 
 def _in_txn(
     store: Store, find: Find, runs: list[Run], standing: Standing, *, cumulative: bool
-) -> tuple[DecideIn, Uses]:
+) -> tuple[DecideIn[AckAnswer], Uses]:
     """The decision that acknowledges in a transaction, and what it uses."""
     uid = store.disk.owner()[0]
 
-    def decide(view: View, now: Instant, use: Use) -> Decision:
+    def decide(view: View, now: Instant, use: Use) -> Decision[tuple[TxnId, AckAnswer] | None]:
         return acknowledge.acknowledge_in_txn(
             view,
             store.settings,
@@ -126,11 +127,6 @@ def _uses(find: Find, runs: list[Run]) -> Uses:
     return Uses(acks=(find, tuple({run[0] for run in runs})))
 
 
-def _told(answer: object) -> AckAnswer:
-    assert isinstance(answer, AckAnswer)
-    return answer
-
-
 def acknowledge_together(
     store: Store, parts: list[tuple[Through, list[Run]]], txn: Transaction | TxnId | None
 ) -> AckAnswer:
@@ -148,7 +144,7 @@ def acknowledge_together(
             ]
         )
 
-    def decide(view: View, now: Instant) -> Decision:
+    def decide(view: View, now: Instant) -> Decision[AckAnswer | None]:
         ops: list[Op] = []
         answers: list[AckAnswer] = []
         sync = False
@@ -158,16 +154,14 @@ def acknowledge_together(
             )
             if made.answer is None:  # a holder is overdue: the sweep before the next try ends it
                 return Decision([], answer=None)
-            assert isinstance(made.answer, AckAnswer)
             answers.append(made.answer)
             ops += made.ops
             sync = sync or made.sync
         return Decision(ops, None, sync, _summed(answers))
 
-    answer: object = None
+    answer = None
     while answer is None:
         answer = store.write(decide)
-    assert isinstance(answer, AckAnswer)
     return answer
 
 
@@ -178,8 +172,8 @@ def acknowledge_together_later(
     *first, (last, runs) = parts
     earlier = [acknowledge_later(store, one.find, some, txn, one.standing) for one, some in first]
 
-    def finish(answer: object) -> AckAnswer:
-        return _summed([*(one.result() for one in earlier), _told(answer)])
+    def finish(answer: AckAnswer) -> AckAnswer:
+        return _summed([*(one.result() for one in earlier), answer])
 
     return txn._leave(*_in_txn(store, last.find, runs, last.standing, cumulative=False), finish)
 

@@ -218,7 +218,7 @@ class Ahead:
         member = self._member
         ops: list[Op] = []
 
-        def decide(view: View, now: Instant) -> Decision:
+        def decide(view: View, now: Instant) -> Decision[int]:
             nonlocal ops
             ops = []
             held = view.catalog.subscriptions.get(member.subscription)
@@ -246,7 +246,6 @@ class Ahead:
             return Decision(ops, answer=min(dues, default=0))
 
         left = self._store.write(decide, tells=True)
-        assert isinstance(left, int)
         self._due_ms = left
         now = self._store.clock.now()
         self._handed = [one for one in self._handed if not is_due(one[0], now)]

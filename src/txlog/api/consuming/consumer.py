@@ -382,7 +382,7 @@ class Consumer(Watermarked):
         if not runs:
             return ReturnResult(0)
 
-        def decide(view: View, now: Instant) -> Decision:
+        def decide(view: View, now: Instant) -> Decision[ReturnResult]:
             return negative_acknowledge(
                 view,
                 store.settings,
@@ -395,15 +395,14 @@ class Consumer(Watermarked):
                 seen={self._member.number: self._ahead.seen},
             )
 
-        made = Decision([])
+        made: Decision[ReturnResult] = Decision([])
 
-        def noted(view: View, now: Instant) -> Decision:
+        def noted(view: View, now: Instant) -> Decision[ReturnResult]:
             nonlocal made
             made = decide(view, now)
             return made
 
         answer = store.write(noted, tells=True)
-        assert isinstance(answer, ReturnResult)
         self._ahead.returned(made.ops)
         self._receiving.is_idle = False
         return answer

@@ -195,13 +195,12 @@ def _moved(
         return _moved_large(store, find, number, table, how)
     settings = store.settings
 
-    def decide(view: View, now: Instant) -> Decision:
+    def decide(view: View, now: Instant) -> Decision[MoveResult]:
         if how is None:
             return dead_letters.bury(view, settings, now, find, rows)
         return dead_letters.postpone(view, settings, now, find, rows, how)
 
     answer = store.write(decide)
-    assert isinstance(answer, MoveResult)
     return answer
 
 
@@ -219,7 +218,6 @@ def _moved_large(
             view, store.settings, now, find, {number: table}, how
         )
     )
-    assert isinstance(answer, tuple)
     target, kind = answer
     short = TopicName.parse(target.name).short
 

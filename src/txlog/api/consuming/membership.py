@@ -172,7 +172,7 @@ class Membership:
     def _joining(self, dead: list[int], asked: ConsumerAttached) -> Decide:
         """Answers the type, None (again: another one joined), or (type, who lives) when busy."""
 
-        def decide(view: View, now: Instant) -> Decision:
+        def decide(view: View, now: Instant) -> Decision[str | tuple[str, list[int]]]:
             catalog = view.catalog
             held = catalog.subscriptions.get(self.subscription)
             if held is None:
@@ -252,7 +252,7 @@ class Membership:
         late: consumers that let the time-out of what they handed out last run out
         """
 
-        def decide(view: View, now: Instant) -> Decision:
+        def decide(view: View, now: Instant) -> Decision[None]:
             held = view.catalog.subscriptions.get(self.subscription)
             if held is None:
                 return Decision([])
@@ -266,14 +266,13 @@ class Membership:
     def give_back(self, seen: Seen, *, detach: bool) -> ReturnResult:
         """Return all that this consumer holds, and with detach leave."""
 
-        def decide(view: View, now: Instant) -> Decision:
+        def decide(view: View, now: Instant) -> Decision[ReturnResult]:
             held = view.catalog.subscriptions.get(self.subscription)
             if held is None:
                 return Decision([], answer=ReturnResult(0))
             return give_back(view, held, self.number, seen, detach=detach)
 
         answer = self._store.write(decide, tells=True)
-        assert isinstance(answer, ReturnResult)
         return answer
 
     def unsubscribe(self, find: Find) -> None:

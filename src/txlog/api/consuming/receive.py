@@ -417,9 +417,9 @@ class Receiving:
     def give_back_runs(self, parts: Sequence[tuple[int, list[Run]]]) -> Sequence[Op]:
         """Return runs of messages by partition, uncounted; returns what was written of it."""
         member = self._member
-        made = Decision([])
+        made: Decision[None] = Decision([])
 
-        def decide(view: View, now: Instant) -> Decision:
+        def decide(view: View, now: Instant) -> Decision[None]:
             nonlocal made
             made = give_back_runs(view, member.subscription, member.number, parts)
             return made
@@ -598,7 +598,7 @@ class Receiving:
         """What a turn under the lock hands out, and the LSN that it decided on."""
         store, tries, looked = self._store, 0, 0
 
-        def decide(view: View, now: Instant) -> Decision:
+        def decide(view: View, now: Instant) -> Decision[Delivery | Wants | None]:
             nonlocal looked
             looked = view.lsn
             if self._dead.is_due(view, wants.partitions):  # under the lock: none slips through

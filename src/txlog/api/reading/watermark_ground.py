@@ -94,7 +94,7 @@ class Subscribed:
     def emit(self, offered: Offer) -> bool:
         """As Ground: durable, and whatever it rests on."""
 
-        def decide(view: View, now: Instant) -> Decision:
+        def decide(view: View, now: Instant) -> Decision[bool]:
             del now
             if [*self._find(view)] != [*offered.standings]:
                 return Decision([], answer=False)

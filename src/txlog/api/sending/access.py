@@ -106,7 +106,6 @@ class Access:
         found = self._store.write(
             lambda view, now: exclusive.look(view, self._topic(view), self.mode, self._lives)
         )
-        assert isinstance(found, int)
         return found
 
     def _take(self) -> None:

@@ -604,11 +604,10 @@ class _Sender:
             return
         store = self._store
 
-        def decide(view: View, now: Instant) -> Decision:
+        def decide(view: View, now: Instant) -> Decision[list[list[SliceReceipt] | TxlogError]]:
             return produce.send_together(view, store.settings, now, parts)
 
         answers = store.write(decide)
-        assert isinstance(answers, list)
         for part, answer in zip(parts, answers, strict=True):
             if isinstance(answer, list):
                 self._store_answer(part, part.items, answer)
@@ -628,7 +627,9 @@ class _Sender:
             one = _Part(lane, [item])
             one.look = lane.route(rows_of(one.items))
 
-            def decide(view: View, now: Instant, one: _Part = one) -> Decision:
+            def decide(
+                view: View, now: Instant, one: _Part = one
+            ) -> Decision[list[list[SliceReceipt] | TxlogError]]:
                 return produce.send_together(view, store.settings, now, [one])
 
             calls.append((Call(decide), one))
@@ -636,7 +637,6 @@ class _Sender:
         for call, one in calls:
             if call.error is not None:
                 raise call.error
-            assert isinstance(call.answer, list)
             answer = call.answer[0]
             if isinstance(answer, TxlogError):
                 self._answer(lane, one.items, None, answer)

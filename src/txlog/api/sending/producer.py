@@ -29,6 +29,7 @@ from txlog.engine.decide.sending import producers
 from txlog.engine.decide.sending import send as produce
 from txlog.engine.decide.sending.deliver_at import AFTER, AT
 from txlog.engine.decide.sending.exclusive import SHARED
+from txlog.engine.decide.sending.send import SliceReceipt
 from txlog.engine.decide.transactions.sweep import Uses
 from txlog.engine.folds.catalog import SchemaVersion, Topic, numbers, schema_of
 from txlog.engine.model.one_row import OneRow
@@ -176,20 +177,17 @@ class _Sending(NamedTuple):
     """Rows to be sent in a transaction: the decision, and what it uses."""
 
     routing: _Routing
-    decide: DecideIn
+    decide: DecideIn[list[SliceReceipt]]
     uses: Uses
 
-    def receipt(self, answer: object) -> BatchReceipt:
+    def receipt(self, answer: list[SliceReceipt]) -> BatchReceipt:
         """The receipt of what the decision answered."""
-        assert isinstance(answer, list)
         return BatchReceipt(self.routing.routed, answer, in_txn=True)
 
 
-def _receipt(answer: object) -> SendReceipt:
+def _receipt(answer: tuple[Stretch, int]) -> SendReceipt:
     """The receipt of a message that was sent with others: the answer of those, and its row."""
-    assert isinstance(answer, tuple)
     stretch, row = answer
-    assert isinstance(stretch, Stretch)
     return stretch.receipt(row)
 
 
@@ -274,7 +272,6 @@ class Producer:
                 view, self._store.settings, now, live_topic(view, number, self._short()), name
             )
         )
-        assert isinstance(named, producers.Named)
         return named
 
     @property
@@ -535,8 +532,7 @@ class Producer:
         sending = self._in_txn(outbox.rows_of(items), self._shape.version)
         routing = sending.routing
 
-        def stretch(answer: object) -> Stretch:
-            assert isinstance(answer, list)
+        def stretch(answer: list[SliceReceipt]) -> Stretch:
             return Stretch(answer, routing.routed.order, in_txn=True)
 
         return Together(sending.decide, sending.uses, stretch)
@@ -637,12 +633,11 @@ class Producer:
         routing = self._route(data, version)
         named, store = self._named, self._store
 
-        def plainly(view: View, now: Instant) -> Decision:
+        def plainly(view: View, now: Instant) -> Decision[list[SliceReceipt]]:
             topic, routed = self._routed(view, routing)
             return produce.send(view, store.settings, now, topic, routed, named)
 
         answer = store.write(plainly)
-        assert isinstance(answer, list)
         tend_due(store)
         return BatchReceipt(routing.routed, answer, in_txn=False)
 
@@ -804,7 +799,9 @@ class Producer:
         number, named, store = self._number, self._named, self._store
         uid = store.disk.owner()[0]
 
-        def decide(view: View, now: Instant, use: Use) -> Decision:
+        def decide(
+            view: View, now: Instant, use: Use
+        ) -> Decision[tuple[TxnId, list[SliceReceipt]]]:
             topic, routed = self._routed(view, routing)
             return produce.send_in_txn(view, store.settings, now, uid, topic, routed, named, use)
 

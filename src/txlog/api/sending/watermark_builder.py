@@ -220,13 +220,14 @@ class Asserting:
         else:
             uid = store.disk.owner()[0]
 
-            def decide(view: View, now: Instant, use: Use) -> Decision:
+            def decide(
+                view: View, now: Instant, use: Use
+            ) -> Decision[tuple[TxnId, WatermarkPlaced]]:
                 return watermark.assert_in_txn(
                     view, store.settings, now, uid, self._find(view), what, named, use
                 )
 
             answer = transaction.in_transaction(store, txn, decide, Uses())
-        assert isinstance(answer, watermark.WatermarkPlaced)
         return WatermarkId(answer, txn if isinstance(txn, transaction.Transaction) else None)
 
 

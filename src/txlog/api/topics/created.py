@@ -10,6 +10,7 @@ from txlog.clock import Instant
 from txlog.engine.decide.draft import Decision
 from txlog.engine.decide.topics import deletion
 from txlog.engine.decide.topics.create import create_topic
+from txlog.engine.decide.topics.deletion import DeletedTopic
 from txlog.engine.plan.lookup import topic as find_topic
 from txlog.engine.store.store import Store
 from txlog.engine.view.view import View
@@ -42,7 +43,7 @@ def created(store: Store, topics: Sequence[str], schema: Schema | None = None) -
 
 
 def _create(store: Store, name: TopicName, schema: Schema | None) -> bool:
-    def decide(view: View, now: Instant) -> Decision:
+    def decide(view: View, now: Instant) -> Decision[bool]:
         return create_topic(view, store.settings, now, name, 1, if_not_exists=True, schema=schema)
 
     return bool(store.write(decide))
@@ -53,7 +54,7 @@ def _number_of(store: Store, name: TopicName) -> int:
 
 
 def _delete_unused(store: Store, number: int) -> None:
-    def decide(view: View, now: Instant) -> Decision:
+    def decide(view: View, now: Instant) -> Decision[DeletedTopic]:
         return deletion.delete_unused(view, store.settings, now, number)
 
     store.write(decide)

@@ -7,7 +7,7 @@ answers are plain values under the names that the commands print.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from txlog.answers import consumers
 from txlog.api.consuming.acknowledge import acknowledge_runs
@@ -26,7 +26,6 @@ from txlog.engine.model.leases import Seen
 from txlog.engine.plan.lookup import subscription as find_subscription
 from txlog.engine.plan.lookup import topic as find_topic
 from txlog.engine.plan.runs import runs_of_ids
-from txlog.engine.store.appender import Decide
 from txlog.engine.store.liveness import consumer_lock, dead_consumers, read_all_seen
 from txlog.engine.store.store import Store
 from txlog.engine.view.view import View
@@ -49,8 +48,10 @@ if TYPE_CHECKING:
 
 DELETE_TRIES = 3
 
+T = TypeVar("T")
 
-def _durable(decision: Decision) -> Decision:
+
+def _durable(decision: Decision[T]) -> Decision[T]:
     """The same, durable: an outside caller may next look from another process."""
     decision.sync = True
     return decision
@@ -118,7 +119,7 @@ class SubscriptionHandle:
         bound, store = bound_of(to), self._store
         uid = store.disk.owner()[0]
 
-        def decide(view: View, now: Instant) -> Decision:
+        def decide(view: View, now: Instant) -> Decision[SeekAnswer]:
             return seek(
                 view,
                 store.settings,
@@ -131,7 +132,6 @@ class SubscriptionHandle:
             )
 
         answer = self._decided(decide, dry_run=dry_run)
-        assert isinstance(answer, SeekAnswer)
         return {
             "topic": self.short,
             "subscription": self.name,
@@ -206,22 +206,21 @@ class SubscriptionHandle:
     def _skipped(self, amount: Callable[[View, Instant], Amount], *, dry_run: bool) -> Skipped:
         store = self._store
 
-        def decide(view: View, now: Instant) -> Decision:
+        def decide(view: View, now: Instant) -> Decision[int]:
             return skip(
                 view, store.settings, now, *self._find(view), amount(view, now), self._indexes()
             )
 
         skipped = self._decided(decide, dry_run=dry_run)
-        assert isinstance(skipped, int)
         return {"topic": self.short, "subscription": self.name, "skipped": skipped}
 
-    def _decided(self, decide: Decide, *, dry_run: bool) -> object:
+    def _decided(self, decide: Callable[[View, Instant], Decision[T]], *, dry_run: bool) -> T:
         """What a decision answers, done or only rehearsed; overdue holders are ended."""
         store = self._store
         uses = Uses(cursors=store.ask(self._cursors))
         if dry_run:
             store.sweep_if_due(uses)
-            return store.read(lambda view: decide(view, store.clock.now())).answer
+            return store.read(lambda view: decide(view, store.clock.now()).answered())
         return store.write(decide, uses=uses)
 
     def _cursors(self, view: View) -> tuple[tuple[int, int], ...]:
@@ -257,7 +256,7 @@ class SubscriptionHandle:
             raise InvalidArgument(f"delay_ms is {delay_ms}, it must not be negative", code=203)
         runs, store = runs_of_ids(list(ids)), self._store
 
-        def decide(view: View, now: Instant) -> Decision:
+        def decide(view: View, now: Instant) -> Decision[ReturnResult]:
             return _durable(
                 negative_acknowledge(
                     view, store.settings, now, self._find, runs, delay_ms, seen=self._seen(view)
@@ -265,7 +264,6 @@ class SubscriptionHandle:
             )
 
         answer = self._decided(decide, dry_run=dry_run)
-        assert isinstance(answer, ReturnResult)
         return {
             "topic": self.short,
             "subscription": self.name,
@@ -282,12 +280,11 @@ class SubscriptionHandle:
         """
         runs, store = None if ids is None else runs_of_ids(list(ids)), self._store
 
-        def decide(view: View, now: Instant) -> Decision:
+        def decide(view: View, now: Instant) -> Decision[ReturnResult]:
             seen = self._seen(view)
             return _durable(redeliver(view, store.settings, now, self._find, runs, seen))
 
         answer = self._decided(decide, dry_run=dry_run)
-        assert isinstance(answer, ReturnResult)
         return {"topic": self.short, "subscription": self.name, "redelivered": answer.returned}
 
     def _seen(self, view: View) -> dict[int, Seen]:
@@ -303,11 +300,7 @@ class SubscriptionHandle:
         ack_timeout_ms, nack_delay_ms, nack_backoff_max_ms, max_redeliver_count, dead_letter_topic,
         retry_topic, split_batches
         """
-        answer = self._store.write(
-            lambda view, now: set_policies(view, *self._find(view), policies)
-        )
-        assert isinstance(answer, dict)
-        return answer
+        return self._store.write(lambda view, now: set_policies(view, *self._find(view), policies))
 
     def delete(self, *, force: bool = False, dry_run: bool = False) -> SubscriptionDeleted:
         """Delete the subscription; the fields of `sub delete`.
@@ -320,7 +313,9 @@ class SubscriptionHandle:
         for left in reversed(range(DELETE_TRIES)):
             dead = self._dead()
 
-            def decide(view: View, now: Instant, dead: list[int] = dead) -> Decision:
+            def decide(
+                view: View, now: Instant, dead: list[int] = dead
+            ) -> Decision[DeletedSubscription]:
                 return delete_subscription(
                     view, store.settings, now, *self._find(view), dead=dead, force=force
                 )
@@ -331,7 +326,6 @@ class SubscriptionHandle:
             except ConsumerBusy:
                 if not left or not self._dead():
                     raise
-        assert isinstance(answer, DeletedSubscription)
         for number in () if dry_run or store.dry_run else dead:
             store.disk.unlink(consumer_lock(number))
         return {

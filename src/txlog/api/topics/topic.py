@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
 NEVER_MERGED = 1 << 31  # buckets that may stay if max_num_buckets turns merging off
 
-Ask = Callable[[View, Settings, Instant, Find, Which], Decision]
+Ask = Callable[[View, Settings, Instant, Find, Which], Decision[Changed]]
 
 
 @checked
@@ -279,17 +279,16 @@ class TopicHandle:
         def find(view: View) -> tuple[Topic, Subscription | None]:
             return self._find(view, subscription)
 
-        def decide(view: View, now: Instant) -> Decision:
+        def decide(view: View, now: Instant) -> Decision[Changed]:
             which = Which(self._indexes(self._topic(view)), store.note, runs, before)
             return ask(view, store.settings, now, find, which)
 
         uses = Uses(cursors=store.ask(lambda view: self._cursors(view, subscription)))
         if dry_run:
             store.sweep_if_due(uses)
-            answer = store.read(lambda view: decide(view, store.clock.now())).answer
+            answer = store.read(lambda view: decide(view, store.clock.now()).answered())
         else:
             answer = store.write(decide, uses=uses)
-        assert isinstance(answer, Changed)
         return answer
 
     def _cursors(self, view: View, subscription: str | None) -> tuple[tuple[int, int], ...]:

@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from msgspec.structs import replace
-
 from txlog.answers import watermarks
 from txlog.api.transactions.transaction import Transaction, in_transaction
 from txlog.arguments import checked
@@ -218,7 +216,6 @@ class TopicWatermarks:
         written = store.write(
             lambda view, now: watermark.take_snapshots(view, store.settings, now, self._topic(view))
         )
-        assert isinstance(written, int)
         rows = self.show(lateness=False)["partition_list"]
         return {
             "topic": self.short,
@@ -241,22 +238,25 @@ class TopicWatermarks:
             within = use if isinstance(use, TxnId) else None
             return watermark.regresses(view, topic, what, within)
 
-        def plainly(view: View, now: Instant) -> Decision:
+        def plainly(view: View, now: Instant) -> Decision[tuple[WatermarkPlaced, bool]]:
             topic = self._topic(view)
             made = watermark.assert_watermark(view, store.settings, now, topic, what)
-            return replace(made, answer=(made.answer, flag(view, topic, None)))
+            assert made.answer is not None
+            answer = (made.answer, flag(view, topic, None))
+            return Decision(made.ops, made.batch, made.sync, answer)
 
-        def inside(view: View, now: Instant, use: Use) -> Decision:
+        def inside(
+            view: View, now: Instant, use: Use
+        ) -> Decision[tuple[TxnId, tuple[WatermarkPlaced, bool]]]:
             topic = self._topic(view)
             made = watermark.assert_in_txn(view, store.settings, now, uid, topic, what, None, use)
-            if not isinstance(made.answer, tuple):
-                return made  # to be made again
+            if made.answer is None:  # to be made again
+                return Decision(made.ops, None, made.sync, None, made.error)
             txn_id, placed = made.answer
-            return replace(made, answer=(txn_id, (placed, flag(view, topic, use))))
+            answer = (txn_id, (placed, flag(view, topic, use)))
+            return Decision(made.ops, made.batch, made.sync, answer)
 
-        answer = store.write(plainly) if txn is None else in_transaction(store, txn, inside)
-        assert isinstance(answer, tuple)
-        return answer
+        return store.write(plainly) if txn is None else in_transaction(store, txn, inside)
 
 
 def _name(producer: str) -> str:

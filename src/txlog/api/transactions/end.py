@@ -34,7 +34,6 @@ def end(store: Store, txn_id: TxnId, *, commit: bool) -> EndAnswer:
         )
     except OutcomeUnknown as error:
         raise unknown_end(txn_id, error) from error
-    assert isinstance(answer, EndAnswer)
     return answer
 
 
@@ -86,7 +85,6 @@ def connect(store: Store, key: str, epoch: int, owner: str | int | None) -> Conn
     answer = store.write(
         lambda view, now: keys.connect(view, store.settings, now, caller, key, epoch, owner)
     )
-    assert isinstance(answer, Connected)
     return answer
 
 
@@ -103,5 +101,4 @@ def begin(
             view, store.settings, now, caller, timeout_ms, key, epoch, owner
         )
     )
-    assert isinstance(answer, Opened)
     return answer

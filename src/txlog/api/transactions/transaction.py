@@ -37,16 +37,18 @@ from txlog.ids import TxnId
 T = TypeVar("T")
 Item: TypeAlias = tuple[Any, ...]  # of a message: as in api/sending/outbox
 ROWS_MAX = 1_000  # messages of a batch: of 64 KiB at most, so 64 MB
-DecideIn = Callable[[View, Instant, Use], Decision]
-AGAIN = Decision([])  # without effect: what a call decides after one that must be repeated
+A = TypeVar("A")
+DecideIn = Callable[[View, Instant, Use], Decision[tuple[TxnId, T] | None]]
+# Without effect: what a call decides after one that must be repeated.
+AGAIN: Decision[None] = Decision([])
 
 
 class Together(NamedTuple):
     """Messages of one producer as one batch: its decision, and what makes its answer theirs."""
 
-    decide: DecideIn
+    decide: DecideIn[Any]
     uses: Uses
-    answered: Callable[[object], object]
+    answered: Callable[[Any], object]
 
 
 Gather = Callable[[list[Item]], Together]
@@ -72,7 +74,7 @@ class _Row(Call):
         return self.gather == other.gather
 
 
-def _never(view: View, now: Instant) -> Decision:
+def _never(view: View, now: Instant) -> Decision[None]:
     raise AssertionError("a row is decided in its batch")
 
 
@@ -93,7 +95,7 @@ class Later(Generic[T]):
 
     __slots__ = ("_call", "_finish", "_txn")
 
-    def __init__(self, txn: Transaction, call: Call, finish: Callable[[object], T]) -> None:
+    def __init__(self, txn: Transaction, call: Call, finish: Callable[[Any], T]) -> None:
         self._txn = txn
         self._call = call
         self._finish = finish
@@ -276,20 +278,21 @@ class Transaction:
 
     # --- operations in it --------------------------------------------------------------------
 
-    def run(self, decide: DecideIn, uses: Uses) -> object:
+    def run(self, decide: DecideIn[T], uses: Uses) -> T:
         """Run a decision in it, after what was deferred; returns its answer."""
         call = self._call(decide, uses)
         self._write([*self._take(), call])
         self._tell(call)
-        return _answered(call)
+        answer: T = _answered(call)
+        return answer
 
-    def _leave(self, decide: DecideIn, uses: Uses, finish: Callable[[object], T]) -> Later[T]:
+    def _leave(self, decide: DecideIn[A], uses: Uses, finish: Callable[[A], T]) -> Later[T]:
         """Defer a decision; finish makes its answer of the decision's."""
         call = self._call(decide, uses)
         self._queue[call] = None
         return Later(self, call, finish)
 
-    def _leave_row(self, gather: Gather, item: Item, finish: Callable[[object], T]) -> Later[T]:
+    def _leave_row(self, gather: Gather, item: Item, finish: Callable[[Any], T]) -> Later[T]:
         """Defer a message; gather: makes a batch of such messages; finish: as for `_leave`."""
         call = _Row(gather, item)
         self._queue[call] = None
@@ -340,17 +343,17 @@ class Transaction:
         if self._failed is call:
             self._failed = None
 
-    def _call(self, decide: DecideIn, uses: Uses) -> Call:
+    def _call(self, decide: DecideIn[Any], uses: Uses) -> Call:
         return Call(lambda view, now: decide(view, now, self.use), uses=uses, then=self._opened)
 
     def _opening(self) -> Call:
-        def decide(view: View, now: Instant) -> Decision:
+        def decide(view: View, now: Instant) -> Decision[TxnId]:
             assert isinstance(self.use, NewTxn)
             return end_txn.begin(view, self._store.settings, now, self.use)
 
         return Call(decide, then=self._opened)
 
-    def _opened(self, decision: Decision) -> None:
+    def _opened(self, decision: Decision[Any]) -> None:
         """Learn the id from the answer of the operation that opened it."""
         if isinstance(self.use, TxnId):
             return
@@ -367,12 +370,12 @@ class Transaction:
         if not any(isinstance(c.error, TransactionConflict | OutcomeUnknown) for c in calls):
             self.use = before
 
-    def _end_of(self, before: list[Call]) -> Callable[[View, Instant], Decision]:
+    def _end_of(self, before: list[Call]) -> Callable[[View, Instant], Decision[Any]]:
         """The decision that commits, unless something before it was refused or is made again."""
         store = self._store
         uid = store.disk.owner()[0]
 
-        def decide(view: View, now: Instant) -> Decision:
+        def decide(view: View, now: Instant) -> Decision[EndAnswer | None]:
             is_again = False
             for call in before:
                 if call.error is not None:
@@ -445,7 +448,7 @@ class Transaction:
         if isinstance(use, TxnId):
             uses = uses.in_txn(use.coordinator, use.sequence)
 
-        def then(decision: Decision) -> None:
+        def then(decision: Decision[Any]) -> None:
             self._opened(decision)
             answer = decision.answer
             if type(answer) is tuple:
@@ -456,8 +459,7 @@ class Transaction:
         return Call(lambda view, now: together.decide(view, now, self.use), uses=uses, then=then)
 
     def _ended(self, call: Call) -> EndAnswer:
-        answer = _answered(call)
-        assert isinstance(answer, EndAnswer)
+        answer: EndAnswer = _answered(call)
         self.outcome = answer
         self._status = answer.status
         self._after_end()
@@ -504,7 +506,7 @@ class _Refused(TxlogError):
     """The commit was not tried; its caller gets the error of the refused operation."""
 
 
-def _answered(call: Call) -> object:
+def _answered(call: Call) -> Any:
     """The answer of a call in a transaction, without the id that comes with it."""
     if call.error is not None:
         raise call.error
@@ -564,8 +566,8 @@ class TransactionBuilder:
 
 
 def in_transaction(
-    store: Store, txn: Transaction | TxnId, decide: DecideIn, uses: Uses = NOTHING
-) -> object:
+    store: Store, txn: Transaction | TxnId, decide: DecideIn[T], uses: Uses = NOTHING
+) -> T:
     """Run a decision in a transaction, which it may open; returns what it answers.
 
     uses: what else it works with, for the sweep before it
@@ -573,11 +575,10 @@ def in_transaction(
     """
     if isinstance(txn, Transaction):
         return txn.run(decide, uses)
-    answer: object = None
+    answer = None
     while answer is None:  # again after a sweep that ends an overdue holder
         answer = store.write(
             lambda view, now: decide(view, now, txn),
             uses=uses.in_txn(txn.coordinator, txn.sequence),
         )
-    assert isinstance(answer, tuple)
     return answer[1]

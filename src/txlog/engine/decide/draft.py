@@ -6,7 +6,7 @@ it takes are counted here, so that several outcomes in one frame follow each oth
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Generic, TypeAlias, TypeVar, cast
 
 import msgspec
 import pyarrow as pa
@@ -28,20 +28,30 @@ Mark: TypeAlias = tuple[
 ]
 
 
-class Decision(msgspec.Struct):
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+
+
+class Decision(msgspec.Struct, Generic[T_co]):
     """The outcome of a decision; Law 3: it is appended, applied, flushed, then answered.
 
     ops, batch: what to append; no ops: nothing
     sync:       durable before the answer
-    answer:     what the caller gets
+    answer:     what the caller gets, unless there is an error
     error:      raised after the append: an effect with an error (a conflict aborts its transaction)
     """
 
     ops: list[Op]
     batch: pa.RecordBatch | OneRow | None = None
     sync: bool = False
-    answer: object = None
+    answer: T_co | None = None
     error: TxlogError | None = None
+
+    def answered(self) -> T_co:
+        """The answer; raises the error, if there is one."""
+        if self.error is not None:
+            raise self.error
+        return cast(T_co, self.answer)
 
 
 class Draft:
@@ -197,6 +207,6 @@ class Draft:
             found = self._settled[key] = ack_sets.Settled(mark)
         return found
 
-    def decision(self, answer: object = None, *, sync: bool = False) -> Decision:
+    def decision(self, answer: T | None = None, *, sync: bool = False) -> Decision[T]:
         """The finished decision without rows."""
         return Decision(self.ops, None, sync or self.sync, answer)

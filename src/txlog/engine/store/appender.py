@@ -10,6 +10,7 @@ folds are ahead of the journal and must be thrown away, as after a failed flush.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import Any
 
 import pyarrow as pa
 
@@ -81,7 +82,7 @@ class Appender:
         self._is_awaited = False
         self._time_ms = 0
 
-    def encoded(self, settings: Settings, decision: Decision) -> Encoded:
+    def encoded(self, settings: Settings, decision: Decision[Any]) -> Encoded:
         """Encode the frame of a decision: the last step that may refuse it.
 
         raises: StoreFull, InvalidArgument (rows, types); ReadOnlyStore for rows in a dry run;
@@ -102,7 +103,13 @@ class Appender:
         return ops, (columns, rows)
 
     def append(
-        self, view: View, decision: Decision, encoded: Encoded, now: Instant, *, is_awaited: bool
+        self,
+        view: View,
+        decision: Decision[Any],
+        encoded: Encoded,
+        now: Instant,
+        *,
+        is_awaited: bool,
     ) -> None:
         """Write a frame and apply it; not flushed. After the write nothing may refuse it.
 
@@ -123,7 +130,13 @@ class Appender:
         return rows[1] is None or self._rows[1] is None
 
     def join(
-        self, view: View, decision: Decision, encoded: Encoded, now: Instant, *, is_awaited: bool
+        self,
+        view: View,
+        decision: Decision[Any],
+        encoded: Encoded,
+        now: Instant,
+        *,
+        is_awaited: bool,
     ) -> None:
         """Apply a decision whose frame is still open to those that join it."""
         if is_awaited:
@@ -206,7 +219,7 @@ def _too_large(size: int) -> LimitExceeded:
 
 # --- calls -----------------------------------------------------------------------------------
 
-Decide = Callable[[View, Instant], Decision]
+Decide = Callable[[View, Instant], Decision[Any]]
 NOTHING = Uses()
 
 
@@ -248,14 +261,14 @@ class Call:
         uses: Uses = NOTHING,
         *,
         thorough: bool = False,
-        then: Callable[[Decision], None] | None = None,
+        then: Callable[[Decision[Any]], None] | None = None,
     ) -> None:
         self.decide = decide
         self.coordinators = coordinators
         self.uses = uses
         self.thorough = thorough
         self.then = then
-        self.answer: object = None
+        self.answer: Any = None
         self.error: BaseException | None = None
         self.stage = QUEUED
         self.done = False
@@ -265,7 +278,7 @@ class Call:
         self.answer, self.error = None, None
         self.stage, self.done = QUEUED, False
 
-    def conclude(self, decision: Decision) -> None:
+    def conclude(self, decision: Decision[Any]) -> None:
         """Take what was decided and applied as the outcome."""
         self.answer, self.error = decision.answer, decision.error
         if self.then is not None:

@@ -434,12 +434,12 @@ class Store:
 
     def write(
         self,
-        decide: Decide,
+        decide: Callable[[View, Instant], Decision[T]],
         coordinators: tuple[int, ...] = (),
         uses: Uses = NOTHING,
         *,
         tells: bool = False,
-    ) -> object:
+    ) -> T:
         """Run a decision under the write lock, and make its outcome as durable as it must be.
 
         coordinators: those the call names; they are loaded, so that the sweep sees them
@@ -451,7 +451,7 @@ class Store:
                  Corruption. What a signal handler raises passes through, with a note if the call
                  may have been done
         """
-        answer = self._submit(Call(decide, coordinators, uses))
+        answer: T = self._submit(Call(decide, coordinators, uses))
         if tells:
             self.disk.announce(liveness.CONSUMERS_DIR)
         return answer
@@ -460,7 +460,7 @@ class Store:
         """Sweep every coordinator without a bound; returns what was done, durable."""
         swept = Swept()
 
-        def decide(view: View, now: Instant) -> Decision:
+        def decide(view: View, now: Instant) -> Decision[None]:
             nonlocal swept
             swept = self._sweeper.swept
             return Decision([], None, True)
@@ -468,7 +468,7 @@ class Store:
         self._submit(Call(decide, thorough=True))
         return swept
 
-    def _submit(self, call: Call) -> object:
+    def _submit(self, call: Call) -> Any:
         self.submit([call])
         if call.error is not None:
             raise call.error
@@ -738,7 +738,7 @@ class Store:
         call.stage = WRITTEN
         return decision.sync
 
-    def _is_awaited(self, decision: Decision) -> bool:
+    def _is_awaited(self, decision: Decision[Any]) -> bool:
         return decision.sync and self.durability == "sync"
 
     def _is_stray(self, error: Exception) -> bool:
@@ -788,7 +788,7 @@ class Store:
 
     def _decide_joined(
         self, call: Call, now: Instant, *, is_final: bool
-    ) -> tuple[Decision, Encoded] | None:
+    ) -> tuple[Decision[Any], Encoded] | None:
         """Decide a call that may share a frame; None: it was refused, which it is alone (R12).
 
         raises: Corruption, unless is_final
@@ -911,7 +911,7 @@ class Store:
                 f"recovery aborted {aborted} open transactions: frames may have been lost"
             )
 
-    def _append(self, decision: Decision, now: Instant) -> None:
+    def _append(self, decision: Decision[Any], now: Instant) -> None:
         """Write a frame that no caller waits for; raises StoreFull, DiskFailed: nothing done."""
         decision = self._noted(decision, now)
         encoded = self._appender.encoded(self.settings, decision)
@@ -922,7 +922,7 @@ class Store:
             raise refused.error from refused
         self._adopt_settings()
 
-    def _noted(self, decision: Decision, now: Instant) -> Decision:
+    def _noted(self, decision: Decision[Any], now: Instant) -> Decision[None]:
         """The decision with the state of the clocks added, if it writes a frame and that is due."""
         noted = clock_trust.note(self._view, self.settings, now) if decision.ops else None
         if noted is None:

@@ -62,8 +62,8 @@ class Begin(NamedTuple):
         """What became of it."""
         if isinstance(call.error, Exception):
             return call.error
-        assert isinstance(call.answer, TxnId)
-        return call.answer
+        txn: TxnId = call.answer
+        return txn
 
 
 class End(NamedTuple):

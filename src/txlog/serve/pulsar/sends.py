@@ -26,6 +26,7 @@ from txlog.api.sending.producer import Producer
 from txlog.clock import Instant
 from txlog.engine.decide.draft import Decision
 from txlog.engine.decide.sending import send as produce
+from txlog.engine.decide.sending.send import SliceReceipt
 from txlog.engine.storage.disk.protocol import ACTING
 from txlog.engine.store.appender import Call
 from txlog.engine.store.store import Store
@@ -413,11 +414,10 @@ class _Frame:
         """What stores them."""
         return Call(self._decide)
 
-    def _decide(self, view: View, now: Instant) -> Decision:
+    def _decide(self, view: View, now: Instant) -> Decision[list[list[SliceReceipt] | TxlogError]]:
         batches = [one.outgoing for one in self.sent]
         decision = produce.send_together(view, self._settings, now, batches)
-        assert isinstance(decision.answer, list)
-        for one, answer in zip(self.sent, decision.answer, strict=True):
+        for one, answer in zip(self.sent, decision.answered(), strict=True):
             one.decided(answer)
         return decision
 
@@ -430,7 +430,6 @@ class _Frame:
             return
         if call.error is not None:
             raise call.error
-        assert isinstance(call.answer, list)
         for rows, answer in zip(self.sent, call.answer, strict=True):
             yield from rows.answers(answer)
 
@@ -457,7 +456,9 @@ class _InTxn:
         uses = self._sending.uses.in_txn(self._txn_id.coordinator, self._txn_id.sequence)
         return Call(self._decide, uses=uses, then=self._stored)
 
-    def _decide(self, view: View, now: Instant) -> Decision:
+    def _decide(
+        self, view: View, now: Instant
+    ) -> Decision[tuple[TxnId, list[produce.SliceReceipt]] | None]:
         lane = self._lane
         self._is_behind = lane.refused is not None and lane.refused is not self
         if self._is_behind:
@@ -465,7 +466,7 @@ class _InTxn:
         lane.refused = self  # until it is stored
         return self._sending.decide(view, now, self._txn_id)
 
-    def _stored(self, decision: Decision) -> None:
+    def _stored(self, decision: Decision[Any]) -> None:
         if decision.answer is not None:  # else its transaction was overdue, and has been ended
             self._lane.refused = None
 
@@ -478,7 +479,6 @@ class _InTxn:
         elif call.answer is None:
             yield _singly(lane, item)
         else:
-            assert isinstance(call.answer, tuple)
             yield _placed(item, call.answer[1])
 
 

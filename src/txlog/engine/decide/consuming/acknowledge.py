@@ -120,7 +120,7 @@ def acknowledge(
     *,
     cumulative: bool,
     standing: Standing = OUTSIDE,
-) -> Decision:
+) -> Decision[AckAnswer | None]:
     """Decide a plain acknowledgement; best effort, written but not flushed, as in Pulsar.
 
     standing: the consumer it comes through
@@ -188,7 +188,7 @@ def acknowledge_in_txn(
     *,
     cumulative: bool,
     standing: Standing = OUTSIDE,
-) -> Decision:
+) -> Decision[tuple[TxnId, AckAnswer] | None]:
     """Decide an acknowledgement in a transaction: PENDING becomes PENDING_ACK.
 
     returns: (its TxnId, an AckAnswer), not flushed: the commit carries it; None: call again

@@ -167,7 +167,7 @@ def free(
 
 def bury(
     view: View, settings: Settings, now: Instant, find: Find, rows: dict[int, pa.Table]
-) -> Decision:
+) -> Decision[MoveResult]:
     """Decide to move messages that are due to the dead-letter topic; durable.
 
     rows:    for each partition (its store-wide number) messages of RECEIVED, as they were read
@@ -187,7 +187,7 @@ def postpone(
     find: Find,
     rows: dict[int, pa.Table],
     how: Postponed,
-) -> Decision:
+) -> Decision[MoveResult]:
     """Decide to move messages to the retry topic, with a delay; durable.
 
     A message postponed max_redeliver_count times goes to the dead-letter topic, as in Pulsar. rows,
@@ -209,7 +209,7 @@ def made_target(
     find: Find,
     rows: dict[int, pa.Table],
     how: Postponed | None,
-) -> Decision:
+) -> Decision[tuple[Topic, str]]:
     """Decide to create the topic that messages are moved to; answers (its record, DLQ or RETRY)."""
     topic, held = find(view)
     base = home(view, topic, held)
@@ -256,7 +256,7 @@ def _move(
     allowed: dict[int, list[Run]],
     kind: str,
     how: Postponed | None,
-) -> Decision:
+) -> Decision[MoveResult]:
     topic, held = source
     base = home(view, topic, held)
     name = target_name(base, kind)

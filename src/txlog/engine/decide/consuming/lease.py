@@ -108,7 +108,9 @@ def attached(view: View, consumer: int) -> Consumer:
     return found
 
 
-def receive(view: View, settings: Settings, now: Instant, wants: Wants) -> Decision:
+def receive(
+    view: View, settings: Settings, now: Instant, wants: Wants
+) -> Decision[Delivery | None]:
     """Decide what a consumer gets next; written, and flushed only if it delivers what is not.
 
     returns: Delivery; None: reap first, leases have run out
@@ -271,7 +273,7 @@ def is_reaping_due(view: View, subscription: int, numbers: Iterable[int], now: I
 
 def give_back(
     view: View, subscription: Subscription, consumer: int, seen: Seen, *, detach: bool
-) -> Decision:
+) -> Decision[ReturnResult]:
     """Decide to return all that a consumer holds, and with detach to leave; answers ReturnResult.
 
     seen: how far its application came: what it never got comes again without counting
@@ -289,7 +291,7 @@ def give_back(
     return Decision(ops, answer=ReturnResult(total))
 
 
-def give_back_unseen(view: View, subscription: int, consumer: int, seen: Seen) -> Decision:
+def give_back_unseen(view: View, subscription: int, consumer: int, seen: Seen) -> Decision[None]:
     """Decide to return what a consumer took ahead and its application did not get."""
     held = view.catalog.subscriptions.get(subscription)
     if held is None:
@@ -302,7 +304,9 @@ def give_back_unseen(view: View, subscription: int, consumer: int, seen: Seen) -
     return Decision(ops)
 
 
-def give_back_parts(view: View, subscription: int, consumer: int, parts: list[Part]) -> Decision:
+def give_back_parts(
+    view: View, subscription: int, consumer: int, parts: list[Part]
+) -> Decision[None]:
     """Decide to return what could not be read: nobody has seen it."""
     ops: list[Op] = [
         Returned(subscription, part.partition, consumer, [], part.runs)
@@ -314,7 +318,7 @@ def give_back_parts(view: View, subscription: int, consumer: int, parts: list[Pa
 
 def give_back_runs(
     view: View, subscription: int, consumer: int, parts: Iterable[tuple[int, list[Run]]]
-) -> Decision:
+) -> Decision[None]:
     """Decide to return what a consumer holds of some runs by partition: nobody has seen it."""
     if subscription not in view.catalog.subscriptions:
         return Decision([])
@@ -338,7 +342,7 @@ def negative_acknowledge(
     consumer: int = 0,
     nack_delay_ms: int | None = None,
     seen: Mapping[int, Seen] = NOBODY,
-) -> Decision:
+) -> Decision[ReturnResult]:
     """Decide that leased messages come again after a delay; others are left alone.
 
     delay_ms:      for all of them; None: the subscription's, doubled with each redelivery
@@ -416,7 +420,7 @@ def redeliver(
     find: Find,
     runs: list[Run] | None,
     seen: Mapping[int, Seen] = NOBODY,
-) -> Decision:
+) -> Decision[ReturnResult]:
     """Decide that messages come again at once, in any consumer's hand; None: all leased ones.
 
     returns: ReturnResult; seen: as in negative_acknowledge

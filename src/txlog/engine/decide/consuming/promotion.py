@@ -65,7 +65,9 @@ class Changed(msgspec.Struct, frozen=True, gc=False):
     last_ms: int | None = None
 
 
-def promote(view: View, settings: Settings, now: Instant, find: Find, which: Which) -> Decision:
+def promote(
+    view: View, settings: Settings, now: Instant, find: Find, which: Which
+) -> Decision[Changed]:
     """Decide to release delayed messages, on one subscription or on all that wait.
 
     returns: Changed, durable
@@ -91,7 +93,9 @@ def promote(view: View, settings: Settings, now: Instant, find: Find, which: Whi
     return _change(view, settings, now, topic, held, which, is_left, release)
 
 
-def cancel(view: View, settings: Settings, now: Instant, find: Find, which: Which) -> Decision:
+def cancel(
+    view: View, settings: Settings, now: Instant, find: Find, which: Which
+) -> Decision[Changed]:
     """Decide to acknowledge delayed messages, on one subscription or on all there are.
 
     returns, raises: as promote
@@ -125,7 +129,7 @@ def _change(
     which: Which,
     is_left: Callable[[Cursor, pa.Table], pa.ChunkedArray],
     change: Callable[[Draft, int, int, pa.Table], None],
-) -> Decision:
+) -> Decision[Changed]:
     """Decide a change of what is left of the delayed messages on each subscription.
 
     Named messages count even if nothing is left to do; others only if something was done.

@@ -64,7 +64,7 @@ def seek(
     indexes: Sequence[int] | None,
     *,
     force: bool,
-) -> Decision:
+) -> Decision[SeekAnswer]:
     """Decide that a subscription moves to just before a bound.
 
     indexes: the partitions that move, None for all; an id must be of one of them

@@ -56,7 +56,7 @@ def skip(
     held: Subscription,
     amount: Amount,
     indexes: Sequence[int] | None,
-) -> Decision:
+) -> Decision[int]:
     """Decide to acknowledge the next messages of a subscription.
 
     indexes: the partitions, None for all
@@ -74,7 +74,7 @@ def skip(
 
 def expire(
     view: View, settings: Settings, now: Instant, pairs: Sequence[tuple[int, int]]
-) -> Decision:
+) -> Decision[int]:
     """Decide to acknowledge what is past the time to live of its topic, written but not flushed.
 
     pairs:   (topic, subscription) numbers; what was deleted or is unavailable is left out

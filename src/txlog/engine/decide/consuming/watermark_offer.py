@@ -74,7 +74,7 @@ def _effective(one: Standing) -> int:
     return one.raw if one.clamp is None else max(one.raw, one.clamp)
 
 
-def emit(view: View, offered: Offer) -> Decision:
+def emit(view: View, offered: Offer) -> Decision[bool]:
     """Decide that a value is delivered; durable, with the acknowledgements below it.
 
     Answers False when it may be stale: a seek came between, or another consumer got more.

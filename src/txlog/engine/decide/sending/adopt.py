@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import pyarrow as pa
 
@@ -175,7 +176,7 @@ def _check_topic(view: View, found: Batch, topic: int, key: str, batch: int | st
     )
 
 
-def reserve(view: View, topic: int, staged: Sequence[Staged]) -> Decision:
+def reserve(view: View, topic: int, staged: Sequence[Staged]) -> Decision[list[int]]:
     """Decide an id for each file, rising in their order; durable before answered.
 
     raises: TopicNotFound, NotAllowed (partitions were added)
@@ -191,7 +192,7 @@ def reserve(view: View, topic: int, staged: Sequence[Staged]) -> Decision:
 
 def adopt(
     view: View, settings: Settings, now: Instant, caller: Owner, wanted: Adoption
-) -> Decision:
+) -> Decision[str]:
     """Decide that the files are messages of the topic; durable before answered.
 
     returns: one of DONE, BEFORE (it was stored already), AGAIN (an id has become too low)
@@ -256,7 +257,7 @@ def _checked(view: View, number: int, staged: Sequence[Staged]) -> Topic:
 
 def _delays(
     view: View, settings: Settings, now: Instant, topic: Topic, wanted: Adoption
-) -> tuple[Decision | None, list[DelaysCounted]]:
+) -> tuple[Decision[Any] | None, list[DelaysCounted]]:
     delays = Delays(view, settings, topic, now.wall_ms)
     for one in wanted.staged:
         if one.times is not None:
@@ -274,7 +275,7 @@ def append(
     caller: Owner,
     wanted: Adoption,
     routed: Routed,
-) -> Decision:
+) -> Decision[str]:
     """Decide that the rows of a small batch are messages of the topic; durable before answered.
 
     They are plain messages behind those that are there, in the same ledgers: a file of each small

@@ -13,6 +13,8 @@ Source: spec/delayed 2, 8.
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 import pyarrow as pa
 
@@ -145,7 +147,7 @@ class Delays:
         self._beyond[number] = self._beyond.get(number, 0) + beyond.true_count
         return beyond
 
-    def refusal(self) -> Decision | None:
+    def refusal(self) -> Decision[Any] | None:
         """The decision that refuses everything and counts it; None: nothing is refused."""
         if not self._refused:
             return None

@@ -61,7 +61,7 @@ def after(epoch: int) -> int:
     return epoch + 1 + epoch % 2
 
 
-def look(view: View, topic: Topic, mode: str, lives: Lives) -> Decision:
+def look(view: View, topic: Topic, mode: str, lives: Lives) -> Decision[int]:
     """Whether a producer of this mode may be opened; answers the epoch. Raises ProducerBusy."""
     epoch = epoch_of(view, topic)
     if mode != FENCING and is_taken(epoch) and lives(epoch):
@@ -69,7 +69,7 @@ def look(view: View, topic: Topic, mode: str, lives: Lives) -> Decision:
     return Decision([], answer=epoch)
 
 
-def take(view: View, topic: Topic, mode: str, epoch: int, lives: Lives) -> Decision:
+def take(view: View, topic: Topic, mode: str, epoch: int, lives: Lives) -> Decision[int | None]:
     """Decide to take the seat after an epoch; durable. None: another one was faster, look again."""
     if epoch_of(view, topic) != epoch:
         return Decision([])
@@ -78,7 +78,7 @@ def take(view: View, topic: Topic, mode: str, epoch: int, lives: Lives) -> Decis
     return Decision([ProducerOpened(number_of(topic, 0), SEAT, taken)], None, True, taken)
 
 
-def leave(view: View, topic: Topic, epoch: int) -> Decision:
+def leave(view: View, topic: Topic, epoch: int) -> Decision[None]:
     """Decide that the holder of an epoch leaves, unless it was fenced; durable, for who waits."""
     if epoch_of(view, topic) != epoch:
         return Decision([])

@@ -12,6 +12,8 @@ Source: PIP-37, spec/transactions 7 "Large messages".
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 
 from txlog.clock import Instant
@@ -87,7 +89,9 @@ class LargeOutcome(msgspec.Struct, frozen=True, gc=False):
 # --- without a transaction --------------------------------------------------------------------
 
 
-def reserve(view: View, settings: Settings, now: Instant, topic: Topic, to: Address) -> Decision:
+def reserve(
+    view: View, settings: Settings, now: Instant, topic: Topic, to: Address
+) -> Decision[LargeOutcome]:
     """Decide the ledger of a plainly sent message, unless stored already; a LargeOutcome.
 
     raises: ProducerFenced, PartitionUnavailable, InvalidMessage
@@ -96,7 +100,8 @@ def reserve(view: View, settings: Settings, now: Instant, topic: Topic, to: Addr
     number, _, found, _ = _plain(draft, now, topic, to)
     if found is not None:
         return draft.decision(found, sync=True)
-    return _Due(draft, topic, to, number).refusal() or _reserved(draft, topic, number)
+    refusal = _Due(draft, topic, to, number).refusal()
+    return refusal or draft.decision(_reserved(draft, topic, number), sync=True)
 
 
 def append(
@@ -107,7 +112,7 @@ def append(
     to: Address,
     made: PublishedChunks,
     owner: tuple[int, str],
-) -> Decision:
+) -> Decision[LargeOutcome]:
     """Decide that the file is a message, in a transaction opened and committed for it.
 
     raises: as reserve; LimitExceeded (unfinished transactions)
@@ -182,7 +187,7 @@ def _plain(
 
 def reserve_in_txn(
     view: View, settings: Settings, now: Instant, uid: int, topic: Topic, to: Address, use: Use
-) -> Decision:
+) -> Decision[tuple[TxnId, LargeOutcome]]:
     """Decide the ledger of a message in a transaction; (its TxnId, a LargeOutcome).
 
     raises: TransactionNotFound, NotAllowed, InvalidTxnStatus and the like, PartitionUnavailable,
@@ -199,9 +204,7 @@ def reserve_in_txn(
     refusal = _Due(draft, topic, to, number).refusal()
     if refusal is not None:
         return refusal
-    decision = _reserved(draft, topic, number)
-    decision.answer = (answer, decision.answer)
-    return decision
+    return draft.decision((answer, _reserved(draft, topic, number)), sync=True)
 
 
 def append_in_txn(
@@ -213,7 +216,7 @@ def append_in_txn(
     to: Address,
     made: PublishedChunks,
     use: Use,
-) -> Decision:
+) -> Decision[tuple[TxnId, LargeOutcome]]:
     """Decide that the file is a message of the transaction; (its TxnId, a LargeOutcome).
 
     Written, not flushed, like every send in a transaction: the commit carries it.
@@ -286,18 +289,18 @@ class _Due:
         self.deliver_at = self._delays.resolved_one(to.deliver_at, to.deliver_after)
         self.beyond_ttl = self._delays.check_one(number, self.deliver_at)
 
-    def refusal(self) -> Decision | None:
+    def refusal(self) -> Decision[Any] | None:
         return self._delays.refusal()
 
     def warnings(self) -> list[DelaysCounted]:
         return self._delays.warnings()
 
 
-def _reserved(draft: Draft, topic: Topic, number: int) -> Decision:
+def _reserved(draft: Draft, topic: Topic, number: int) -> LargeOutcome:
     count_large(draft, topic, None)  # before its chunks are written
     ledger = draft.new_ledger()
     draft.ops.append(LedgerReserved(number, "s", ledger))
-    return draft.decision(LargeOutcome(ledger=ledger), sync=True)
+    return LargeOutcome(ledger=ledger)
 
 
 def _chunks(

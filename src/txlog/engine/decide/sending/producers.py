@@ -33,7 +33,7 @@ class Named(NamedTuple):
 
 def open_producer(
     view: View, settings: Settings, now: Instant, topic: Topic, name: str
-) -> Decision:
+) -> Decision[Named]:
     """Decide that a producer takes the name over; written, not flushed. Returns its Named."""
     draft = Draft(view, settings, now.wall_ms)
     number = number_of(topic, 0)

@@ -13,7 +13,7 @@ Source: PIP-31 "Produce in a transaction", PIP-6.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import msgspec
 import pyarrow as pa
@@ -124,7 +124,7 @@ REFUSALS = (
 
 def send(
     view: View, settings: Settings, now: Instant, topic: Topic, routed: Routed, named: Named | None
-) -> Decision:
+) -> Decision[list[SliceReceipt]]:
     """Decide a plain send; durable before answered. Returns SliceReceipts.
 
     raises: ProducerFenced, PartitionUnavailable, InvalidMessage (also: a delay above the maximum)
@@ -139,7 +139,7 @@ def send(
 
 def send_together(
     view: View, settings: Settings, now: Instant, batches: Sequence[Batch]
-) -> Decision:
+) -> Decision[list[list[SliceReceipt] | TxlogError]]:
     """Decide plain sends of several producers, to any topics, as one frame; durable.
 
     Returns for each its SliceReceipts, or the error that refused it: then nothing of it is stored,
@@ -181,7 +181,9 @@ class Sent(NamedTuple):
     rows: pa.RecordBatch | OneRow | None
 
 
-def send_into(draft: Draft, now: Instant, outgoing: Outgoing, row_start: int) -> Sent | Decision:
+def send_into(
+    draft: Draft, now: Instant, outgoing: Outgoing, row_start: int
+) -> Sent | Decision[Any]:
     """Decide a plain send whose rows begin at a row of the frame; or the decision to refuse it."""
     topic, routed, named = outgoing
     view = draft.view
@@ -244,7 +246,7 @@ def send_in_txn(
     routed: Routed,
     named: Named | None,
     use: Use,
-) -> Decision:
+) -> Decision[tuple[TxnId, list[SliceReceipt]]]:
     """Decide a send in a transaction; written, not flushed: the commit carries it.
 
     returns: (its TxnId, SliceReceipts with first_index)
@@ -310,7 +312,7 @@ def send_in_txn(
     return Decision(draft.ops, _joined(routed, pieces, at), draft.sync, answer)
 
 
-def _refused(draft: Draft, delays: Delays | None) -> Decision | None:
+def _refused(draft: Draft, delays: Delays | None) -> Decision[Any] | None:
     """The decision that refuses all for their delays; if there is none, add what warns of them."""
     if delays is None:
         return None

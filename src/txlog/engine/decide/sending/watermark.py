@@ -69,7 +69,7 @@ def assert_watermark(
     topic: Topic,
     what: Assertion,
     named: Named | None = None,
-) -> Decision:
+) -> Decision[WatermarkPlaced]:
     """Decide a plain watermark; durable before answered. Returns WatermarkPlaced.
 
     raises: InvalidArgument, ProducerFenced, PartitionUnavailable, LimitExceeded (producers)
@@ -97,7 +97,7 @@ def assert_in_txn(
     what: Assertion,
     named: Named | None,
     use: Use,
-) -> Decision:
+) -> Decision[tuple[TxnId, WatermarkPlaced]]:
     """Decide a watermark in a transaction; written, not flushed: the commit carries it.
 
     returns: (its TxnId, WatermarkPlaced)
@@ -174,7 +174,7 @@ def _names(state: Watermark) -> set[str]:
     return found
 
 
-def take_snapshots(view: View, settings: Settings, now: Instant, topic: Topic) -> Decision:
+def take_snapshots(view: View, settings: Settings, now: Instant, topic: Topic) -> Decision[int]:
     """Decide a snapshot in every partition where anything was asserted; answers how many."""
     draft = Draft(view, settings, now.wall_ms)
     before = 0

@@ -49,7 +49,7 @@ def partition_number(view: View, name: TopicName) -> int:
     return number_of(found, name.partition or 0)
 
 
-def set_offline(view: View, name: TopicName) -> Decision:
+def set_offline(view: View, name: TopicName) -> Decision[Switched]:
     """Decide that a partition is not available; a Switched. Raises TopicNotFound."""
     number = partition_number(view, name)
     if number in view.catalog.unavailable:
@@ -57,7 +57,7 @@ def set_offline(view: View, name: TopicName) -> Decision:
     return Decision([PartitionOffline(number, "admin")], None, True, Switched(False, True))
 
 
-def quarantine(view: View, partition: int, ledger: int, row: int) -> Decision:
+def quarantine(view: View, partition: int, ledger: int, row: int) -> Decision[bool]:
     """Decide that a partition is damaged, if it still is; answers whether it is not available."""
     if partition in view.catalog.unavailable:
         return Decision([], None, True, True)
@@ -68,7 +68,7 @@ def quarantine(view: View, partition: int, ledger: int, row: int) -> Decision:
     return Decision([], None, True, False)  # a checkpoint has replaced the file meanwhile
 
 
-def set_online(view: View, settings: Settings, now: Instant, name: TopicName) -> Decision:
+def set_online(view: View, settings: Settings, now: Instant, name: TopicName) -> Decision[Switched]:
     """Decide the return of a partition whose files were found good; a Switched."""
     number = partition_number(view, name)
     if number not in view.catalog.unavailable:

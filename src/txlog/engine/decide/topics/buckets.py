@@ -173,7 +173,7 @@ def to_rebuild(view: View, partition: int) -> Ranges:
 # --- decisions -------------------------------------------------------------------------------
 
 
-def delete(view: View, settings: Settings, now: Instant, partition: int) -> Decision:
+def delete(view: View, settings: Settings, now: Instant, partition: int) -> Decision[int]:
     """Decide which buckets go; answers how many."""
     if not is_tended(view, partition):
         return Decision([], None, True, 0)
@@ -181,7 +181,7 @@ def delete(view: View, settings: Settings, now: Instant, partition: int) -> Deci
     return Decision([*ops], None, True, sum(len(op.gens) for op in ops))
 
 
-def lose(view: View, partition: int, gens: Iterable[int]) -> Decision:
+def lose(view: View, partition: int, gens: Iterable[int]) -> Decision[int]:
     """Decide that buckets cannot be read; answers how many were still there."""
     if not has_partition(view.catalog, partition):
         return Decision([], None, True, 0)
@@ -193,7 +193,7 @@ def lose(view: View, partition: int, gens: Iterable[int]) -> Decision:
     return Decision([_deleted(partition, lost, "lost", cutoff)], None, True, len(lost))
 
 
-def seal(view: View, op: BucketSealed, first: Id, rows: int) -> Decision:
+def seal(view: View, op: BucketSealed, first: Id, rows: int) -> Decision[bool]:
     """Decide that a bucket takes ids out of the mutable one; answers whether it does.
 
     first, rows: the lowest id of the mutable bucket, and how many there were up to op.last
@@ -205,7 +205,7 @@ def seal(view: View, op: BucketSealed, first: Id, rows: int) -> Decision:
     return Decision([op] if is_same else [], None, True, bool(is_same))
 
 
-def rebuild(view: View, op: BucketSealed) -> Decision:
+def rebuild(view: View, op: BucketSealed) -> Decision[bool]:
     """Decide that a range has an index again; answers whether it has."""
     if not _fits(view, op.partition, op.bucket):
         return Decision([], None, True, False)
@@ -215,7 +215,7 @@ def rebuild(view: View, op: BucketSealed) -> Decision:
     return Decision([op] if is_same else [], None, True, is_same)
 
 
-def merge(view: View, op: BucketsMerged) -> Decision:
+def merge(view: View, op: BucketsMerged) -> Decision[bool]:
     """Decide that a bucket replaces its sources; answers whether it does."""
     if not _fits(view, op.partition, op.bucket):
         return Decision([], None, True, False)

@@ -15,7 +15,7 @@ from txlog.engine.model.ops import LedgerReserved, PartitionCompacted
 from txlog.engine.view.view import View
 
 
-def reserve(view: View, partition: int) -> Decision:
+def reserve(view: View, partition: int) -> Decision[int]:
     """Decide the id of a ledger of compacted rows; 0 when the topic was deleted since."""
     if not has_partition(view.catalog, partition):
         return Decision([], None, True, 0)
@@ -23,7 +23,7 @@ def reserve(view: View, partition: int) -> Decision:
     return Decision([LedgerReserved(partition, "c", ledger)], None, True, ledger)
 
 
-def switch(view: View, ops: Sequence[PartitionCompacted]) -> Decision:
+def switch(view: View, ops: Sequence[PartitionCompacted]) -> Decision[bool]:
     """Decide that files hold the compacted rows of partitions; answers whether they do."""
     for op in ops:
         if not has_partition(view.catalog, op.partition):

@@ -47,7 +47,7 @@ NO_POLICIES: Mapping[str, int | None] = MappingProxyType({})
 SUBSCRIPTION_TYPES = ("exclusive", "shared", "failover", "key-shared")
 
 
-def nothing(view: View, now: Instant) -> Decision:
+def nothing(view: View, now: Instant) -> Decision[None]:
     """A call that only wants the sweep before every decision."""
     del view, now
     return Decision([], None, True)
@@ -63,7 +63,7 @@ def create_topic(
     if_not_exists: bool,
     policies: Mapping[str, int | None] = NO_POLICIES,
     schema: Schema | None = None,
-) -> Decision:
+) -> Decision[bool]:
     """Decide a new topic; answers whether it was created."""
     if partitions < 1:
         raise InvalidArgument(f"a topic has at least 1 partition, not {partitions}", code=203)
@@ -102,7 +102,9 @@ def create_topic(
     return draft.decision(True, sync=True)
 
 
-def first_use(view: View, settings: Settings, now: Instant, name: TopicName) -> Decision:
+def first_use(
+    view: View, settings: Settings, now: Instant, name: TopicName
+) -> Decision[Topic | bool]:
     """Decide to make a topic that is missing, if the store allows that; answers the topic.
 
     raises: TopicNotFound: it does not, or the name is of a partition, or differs in case only
@@ -114,10 +116,12 @@ def first_use(view: View, settings: Settings, now: Instant, name: TopicName) -> 
     return create_topic(view, settings, now, name, partitions, if_not_exists=True)
 
 
-def set_policies(view: View, topic: Topic, policies: Mapping[str, int | None]) -> Decision:
+def set_policies(
+    view: View, topic: Topic, policies: Mapping[str, int | None]
+) -> Decision[dict[str, int]]:
     """Decide policies of a topic, None to remove one; answers those it then has."""
     known = {**view.catalog.policies.get(topic.number, {}), **policies}
-    answer = {name: known[name] for name in POLICIES if known.get(name) is not None}
+    answer = {name: value for name in POLICIES if (value := known.get(name)) is not None}
     return Decision([*policy_ops(topic.number, policies)], None, True, answer)
 
 
@@ -157,7 +161,7 @@ def create_subscription(
     position: Bound | None,
     if_not_exists: bool,
     policies: Policies = NO_POLICIES,
-) -> Decision:
+) -> Decision[bool]:
     """Decide a new subscription; answers whether it was created."""
     check_type(type)
     check_isolation(isolation)
@@ -187,7 +191,7 @@ def create_subscription(
     return draft.decision(True, sync=True)
 
 
-def scale_coordinators(view: View, settings: Settings, now: Instant, count: int) -> Decision:
+def scale_coordinators(view: View, settings: Settings, now: Instant, count: int) -> Decision[int]:
     """Decide to have more coordinators; answers their number before.
 
     raises: NotAllowed for fewer, InvalidArgument and LimitExceeded by the bounds of the setting
@@ -207,7 +211,7 @@ def scale_coordinators(view: View, settings: Settings, now: Instant, count: int)
     return draft.decision(before, sync=True)
 
 
-def roll(view: View, settings: Settings, now: Instant, topics: list[Topic] | None) -> Decision:
+def roll(view: View, settings: Settings, now: Instant, topics: list[Topic] | None) -> Decision[int]:
     """Decide to close the open ledgers of these topics (None: of all), for sealing."""
     draft = Draft(view, settings, now.wall_ms)
     rolled = 0
@@ -224,7 +228,7 @@ def roll(view: View, settings: Settings, now: Instant, topics: list[Topic] | Non
 
 def set_isolation(
     view: View, topic: Topic, name: str, isolation: str, dead: Collection[int]
-) -> Decision:
+) -> Decision[bool]:
     """Decide the isolation of a subscription; answers whether it changed.
 
     dead: consumers that the caller found dead; any other one is ConsumerBusy

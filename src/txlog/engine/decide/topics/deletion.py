@@ -54,7 +54,7 @@ def delete_subscription(
     *,
     dead: Collection[int],
     force: bool,
-) -> Decision:
+) -> Decision[DeletedSubscription]:
     """Decide to delete a subscription, with what it acknowledged and what is pending on it.
 
     dead:    consumers of it that the caller found dead; any other keeps it, unless forced
@@ -93,7 +93,7 @@ def delete_topic(
     *,
     force: bool,
     dead: Collection[int] | None = None,
-) -> Decision:
+) -> Decision[DeletedTopic]:
     """Decide to delete a topic, with its messages and subscriptions.
 
     dead:    subscriptions that have no consumer but these do not count; None: all count
@@ -138,7 +138,9 @@ def delete_topic(
     return draft.decision(answer, sync=True)
 
 
-def delete_unused(view: View, settings: Settings, now: Instant, number: int) -> Decision:
+def delete_unused(
+    view: View, settings: Settings, now: Instant, number: int
+) -> Decision[DeletedTopic]:
     """Decide to delete a topic that nothing was stored in; nothing to do if it is gone.
 
     raises: StillInUse (408): it has entries, a policy or a second schema, or as `delete_topic`

@@ -13,14 +13,14 @@ from txlog.engine.storage.segment import FileRef
 from txlog.engine.view.view import View
 
 
-def add_place(view: View, place: str) -> Decision:
+def add_place(view: View, place: str) -> Decision[None]:
     """Decide that files may be in a place; durable before the first file is."""
     if place in view.catalog.places:
         return Decision([], None, True)
     return Decision([PlaceAdded(place)], None, True)
 
 
-def offload(view: View, partition: int, old: FileRef, new: FileRef) -> Decision:
+def offload(view: View, partition: int, old: FileRef, new: FileRef) -> Decision[bool]:
     """Decide that a copy replaces its file; answers whether it does."""
     is_same = has_partition(view.catalog, partition) and view.files.of(old.ledger) == [old]
     if not is_same:

@@ -110,7 +110,9 @@ def derived_topic(topic: str, name: str, suffix: str) -> str:
     return TopicName.parse(f"{of.tenant}/{of.namespace}/{of.name}-{name}-{suffix}").full
 
 
-def set_policies(view: View, topic: Topic, held: Subscription, policies: Policies) -> Decision:
+def set_policies(
+    view: View, topic: Topic, held: Subscription, policies: Policies
+) -> Decision[dict[str, int | str]]:
     """Decide policies of a subscription, None to remove one; answers those it then has."""
     ops = policy_ops(held.number, topic.name, held.name, policies)
     known = {**held.policies, **policies}
@@ -241,7 +243,7 @@ def own_policies(view: View, topic: Topic) -> dict[str, Value | None]:
 
 def set_scoped_policies(
     view: View, settings: Settings, family: Family, scope: Scope, values: Mapping[str, Value]
-) -> Decision:
+) -> Decision[ScopedPolicies]:
     """Decide policies of a scope; answers the resulting ScopedPolicies.
 
     raises: InvalidArgument, LimitExceeded, TopicNotFound
@@ -252,7 +254,7 @@ def set_scoped_policies(
 
 def remove_policies(
     view: View, settings: Settings, family: Family, scope: Scope, names: Collection[str]
-) -> Decision:
+) -> Decision[ScopedPolicies]:
     """Decide that a scope inherits these policies (none named: all); answers as set_policies."""
     for name in names:
         _name(family, name)
@@ -261,7 +263,7 @@ def remove_policies(
 
 def _decided(
     view: View, settings: Settings, family: Family, scope: Scope, wanted: Mapping[str, int | None]
-) -> Decision:
+) -> Decision[ScopedPolicies]:
     """wanted: the values as the catalog has them, None: inherit."""
     topic = None if scope.topic is None else find_topic(view, scope.topic)
     ops: list[Op] = []

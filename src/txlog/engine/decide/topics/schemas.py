@@ -22,7 +22,7 @@ from txlog.settings import CHOICES, SCHEMAS_MAX, Settings
 
 def add_schema(
     view: View, settings: Settings, topic: Topic, schema: Schema, *, marks: bool = False
-) -> Decision:
+) -> Decision[int]:
     """Decide a new version; answers its number, that of the same schema if there is one.
 
     marks: values that do not fit shall be stored, too, and counted: the topic gets that as its
@@ -95,7 +95,7 @@ def check(view: View, settings: Settings, topic: Topic, schema: Schema) -> None:
         )
 
 
-def delete_schemas(topic: Topic) -> Decision:
+def delete_schemas(topic: Topic) -> Decision[int]:
     """Decide that a topic takes bytes; answers how many schemas it had."""
     count = sum(not one.deleted for one in topic.schemas)
     return Decision([SchemasDeleted(topic.number)] if count else [], None, True, count)

@@ -32,7 +32,7 @@ class Switch:
     moved: list[RowMove]
 
 
-def roll_dead(view: View, numbers: Iterable[int], draft: Draft) -> Decision:
+def roll_dead(view: View, numbers: Iterable[int], draft: Draft) -> Decision[None]:
     """Decide to close the open ledgers of sidecars that hold dead rows."""
     for number in numbers:
         ends = view.buffer(number).ledgers
@@ -41,13 +41,13 @@ def roll_dead(view: View, numbers: Iterable[int], draft: Draft) -> Decision:
     return draft.decision()
 
 
-def drop_dead(view: View, number: int) -> Decision:
+def drop_dead(view: View, number: int) -> Decision[int]:
     """Decide to drop closed sidecar ledgers without a live row; answers how many."""
     ops = dead_ledgers(view, number, set())
     return Decision([*ops], None, True, len(ops))
 
 
-def reserve_ledger(view: View, number: int) -> Decision:
+def reserve_ledger(view: View, number: int) -> Decision[int]:
     """Decide the id of a new sidecar ledger; it is used by the switch, or never.
 
     returns: 0 when the topic was deleted since
@@ -58,7 +58,7 @@ def reserve_ledger(view: View, number: int) -> Decision:
     return Decision([LedgerReserved(number, "s", ledger)], None, True, ledger)
 
 
-def switch(view: View, made: Switch) -> Decision:
+def switch(view: View, made: Switch) -> Decision[bool]:
     """Decide that a compacted file replaces its ledgers; answers whether it does.
 
     What ended since the file was made is right in either place: order comes from markers.
@@ -72,7 +72,7 @@ def switch(view: View, made: Switch) -> Decision:
     return Decision([op], None, True, True)
 
 
-def seal(view: View, op: LedgerSealed) -> Decision:
+def seal(view: View, op: LedgerSealed) -> Decision[bool]:
     """Decide that a sealed file replaces a ledger; answers whether it does.
 
     A trim since the file was made took rows out of the rule by which ranges are counted again.

@@ -70,7 +70,7 @@ def trim(
     *,
     force_unacked: bool = False,
     careful: bool = False,
-) -> Decision:
+) -> Decision[TrimAnswer]:
     """Decide to trim what is before a bound, or (None) what the topic's policies do not keep.
 
     careful: stop before the first ledger with unacknowledged messages, instead of refusing

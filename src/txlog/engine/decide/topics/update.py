@@ -28,7 +28,7 @@ from txlog.engine.model.ops import (
     SettingSet,
     WatermarkSnapshot,
 )
-from txlog.engine.plan.clock_trust import judge
+from txlog.engine.plan.clock_trust import Judged, judge
 from txlog.engine.view.view import View
 from txlog.errors import LimitExceeded, NotAllowed, NotFound
 from txlog.ids import TopicName
@@ -54,7 +54,7 @@ def update_topic(
     topic: Topic,
     partitions: int | None,
     policies: Mapping[str, int | None],
-) -> Decision:
+) -> Decision[UpdatedTopic]:
     """Decide partitions (None: unchanged) and policies (None: remove) of a topic.
 
     returns: an UpdatedTopic, durable; subscriptions get new partitions from their start
@@ -117,7 +117,9 @@ class ChangedSetting(msgspec.Struct, frozen=True, gc=False):
     value: Value
 
 
-def set_setting(view: View, settings: Settings, now: Instant, name: str, value: Value) -> Decision:
+def set_setting(
+    view: View, settings: Settings, now: Instant, name: str, value: Value
+) -> Decision[ChangedSetting]:
     """Decide a setting of the store; answers ChangedSetting.
 
     raises: NotFound (308); InvalidArgument and LimitExceeded by its bounds and by other settings;
@@ -143,7 +145,7 @@ def current(settings: Settings, name: str) -> Value:
     return known[name]
 
 
-def accept_clock(view: View, settings: Settings, now: Instant) -> Decision:
+def accept_clock(view: View, settings: Settings, now: Instant) -> Decision[Judged]:
     """Decide that the wall clock is right, durable; answers how it was judged before."""
     before = judge(view, settings, now)
     return Decision([ClockNoted(now.wall_ms, now.boot_id, now.boot_ms)], None, True, before)

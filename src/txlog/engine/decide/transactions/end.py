@@ -54,7 +54,7 @@ class EndAnswer(msgspec.Struct, frozen=True, gc=False):
     skipped: list[Participant] = []
 
 
-def begin(view: View, settings: Settings, now: Instant, new: NewTxn) -> Decision:
+def begin(view: View, settings: Settings, now: Instant, new: NewTxn) -> Decision[TxnId]:
     """Decide a new transaction; written, not flushed: an OPEN one is aborted by a power cut.
 
     returns: its TxnId
@@ -68,7 +68,7 @@ def begin(view: View, settings: Settings, now: Instant, new: NewTxn) -> Decision
 
 def end(
     view: View, settings: Settings, now: Instant, uid: int, txn_id: TxnId, *, commit: bool
-) -> Decision:
+) -> Decision[EndAnswer]:
     """Decide how a transaction ends; the returned ops are its point of no return.
 
     returns: an EndAnswer, with `already` and without ops when the same end was decided before

@@ -7,6 +7,8 @@ Source: PIP-31 "Begin transaction"; spec/transactions 4, 5, 6.
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 
 from txlog.clock import Instant
@@ -109,7 +111,7 @@ def open_txn(
     )
 
 
-def enter(draft: Draft, now: Instant, uid: int, use: Use) -> Txn | Decision:
+def enter(draft: Draft, now: Instant, uid: int, use: Use) -> Txn | Decision[Any]:
     """The OPEN transaction to work in, or the decision that ends it because it timed out.
 
     raises: TransactionNotFound, NotAllowed (owner), InvalidTxnStatus and the like; as open_txn

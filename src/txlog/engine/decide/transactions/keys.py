@@ -75,7 +75,7 @@ def connect(
     key: str,
     epoch: int,
     owner: str | int | None = None,
-) -> Decision:
+) -> Decision[Connected]:
     """Decide who holds a key; durable before answered. Returns Connected.
 
     epoch:  the last one given to this holder, -1 for a new holder, which always takes over
@@ -99,7 +99,7 @@ def begin(
     key: str,
     epoch: int | None = None,
     owner: str | int | None = None,
-) -> Decision:
+) -> Decision[Opened]:
     """Decide a new transaction under a key; its OPEN one, if any, is aborted. Returns Opened.
 
     epoch:  of the connection; None or -1 connects in the same frame
@@ -134,7 +134,7 @@ def delete(
     caller: Owner,
     key: str,
     owner: str | int | None = None,
-) -> Decision:
+) -> Decision[Deleted]:
     """Decide a tombstone, which keeps the epoch, so that no old holder matches a reborn key.
 
     returns: Deleted

@@ -36,7 +36,7 @@ class Place(NamedTuple):
 
 def register(
     view: View, settings: Settings, now: Instant, uid: int, txn_id: TxnId, places: list[Place]
-) -> Decision:
+) -> Decision[TxnId]:
     """Decide which places take part in a transaction; a whole topic stands for its partitions.
 
     A subscription that the store does not have is one in memory: it has nothing to register.

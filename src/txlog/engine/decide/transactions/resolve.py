@@ -14,6 +14,7 @@ Source: PIP-31 "End transaction"; spec/transactions 5.1, 5.2, 11.
 from __future__ import annotations
 
 from collections.abc import Collection
+from typing import Any
 
 import msgspec
 
@@ -208,7 +209,7 @@ def release_key(draft: Draft, txn: Txn) -> None:
         )
 
 
-def expire_if_due(draft: Draft, txn: Txn, now: Instant) -> Decision | None:
+def expire_if_due(draft: Draft, txn: Txn, now: Instant) -> Decision[Any] | None:
     """The decision that aborts an overdue transaction and answers TransactionTimedOut, or None.
 
     The sweep of the call may not have known its coordinator yet (spec/transactions 6).

@@ -16,7 +16,7 @@ import re
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 import pyarrow as pa
@@ -347,7 +347,7 @@ class Builder:
             made.half_at,
         )
 
-    def _switch(self, bucket: Bucket | None, decide: Callable[[View], Decision]) -> bool:
+    def _switch(self, bucket: Bucket | None, decide: Callable[[View], Decision[Any]]) -> bool:
         """Write the frame; if it is refused, the file is removed."""
         if self._store.write(lambda view, now: decide(view)):
             return True

@@ -269,7 +269,7 @@ def _publish_journal(
 
 def accept(
     view: View, settings: Settings, now: Instant, owner: tuple[int, str], lost: Lost
-) -> Decision:
+) -> Decision[Lost]:
     """Decide to give up the frames: one frame, durable before anything else."""
     draft = Draft(view, settings, now.wall_ms)
     draft.ops.append(

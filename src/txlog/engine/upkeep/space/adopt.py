@@ -114,7 +114,7 @@ def append_rows(
     wanted = Adoption(topic, key, batch, ordered, [], query)
     caller = store.disk.owner()
 
-    def decide(view: View, now: Instant) -> Decision:
+    def decide(view: View, now: Instant) -> Decision[str]:
         _check_alone(store, view, topic)
         return flow.append(view, store.settings, now, caller, wanted, routed)
 
@@ -145,7 +145,6 @@ def _rows_of(disk: Disk, staged: Staged) -> pa.Table:
 def _adopt(store: Store, asked: Adoption) -> str:
     topic, staged = asked.topic, asked.staged
     ledgers = store.write(lambda view, now: flow.reserve(view, topic, staged))
-    assert isinstance(ledgers, list)
     files = store.read(lambda view: _named(view, topic, staged, ledgers))
     done: object = AGAIN
     try:
@@ -153,7 +152,7 @@ def _adopt(store: Store, asked: Adoption) -> str:
         wanted = replace(asked, files=files)
         caller = store.disk.owner()
 
-        def decide(view: View, now: Instant) -> Decision:
+        def decide(view: View, now: Instant) -> Decision[str]:
             _check_alone(store, view, topic)
             return flow.adopt(view, store.settings, now, caller, wanted)
 
@@ -165,7 +164,6 @@ def _adopt(store: Store, asked: Adoption) -> str:
         raise
     if done != DONE:
         _unlink(store, files)
-    assert isinstance(done, str)
     return done
 
 

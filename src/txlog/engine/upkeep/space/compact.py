@@ -86,7 +86,7 @@ class _Place:
 def roll_open(store: Store, numbers: list[int]) -> None:
     """Close the open ledgers of sidecars that hold dead rows, so that these can go."""
 
-    def decide(view: View, now: Instant) -> Decision:
+    def decide(view: View, now: Instant) -> Decision[None]:
         return sidecar.roll_dead(view, numbers, Draft(view, store.settings, now.wall_ms))
 
     store.write(decide)
@@ -252,7 +252,6 @@ def _compact_group(
     if not table.num_rows:
         return False
     ledger = store.write(lambda live, now: sidecar.reserve_ledger(live, number))
-    assert isinstance(ledger, int)
     if not ledger:
         return False
     records = records_for(topic_of(view.catalog, number))

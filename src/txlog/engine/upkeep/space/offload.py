@@ -89,7 +89,7 @@ def offload_files(store: Store, place: str, refs: list[FileRef], report: Offload
             remote.delete(place, at)  # it was trimmed or compacted meanwhile
 
 
-def _switch(view: View, old: FileRef, new: FileRef) -> Decision:
+def _switch(view: View, old: FileRef, new: FileRef) -> Decision[bool]:
     owner = view.catalog.owners.get(old.ledger)
     return deciding.offload(view, 0 if owner is None else owner[0], old, new)
 

@@ -34,22 +34,19 @@ def trim_topic(
     raises: Refused (902), TopicNotFound, and what a bound raises
     """
 
-    def decide(view: View, now: Instant) -> Decision:
+    def decide(view: View, now: Instant) -> Decision[TrimAnswer]:
         topic = find_topic(view, name)
         return trim(view, store.settings, now, topic, to, force_unacked=force_unacked)
 
     if dry_run:
-        answer = store.read(lambda view: decide(view, store.clock.now())).answer
-    else:
-        answer = store.write(decide)
-    assert isinstance(answer, TrimAnswer)
-    return answer
+        return store.read(lambda view: decide(view, store.clock.now()).answered())
+    return store.write(decide)
 
 
 def trim_by_policies(store: Store) -> int:
     """Trim every topic that has policies, as far as all of it is acknowledged; returns ledgers."""
 
-    def decision(view: View, now: Instant, number: int) -> Decision:
+    def decision(view: View, now: Instant, number: int) -> Decision[TrimAnswer]:
         topic = view.catalog.topics.get(number)
         if topic is None:
             return Decision([])
@@ -104,7 +101,6 @@ def expire_due(store: Store, pairs: Sequence[Pair] | None = None, *, fresh: bool
     if not wanted:
         return 0
     answer = store.write(lambda view, now: expire(view, store.settings, now, wanted))
-    assert isinstance(answer, int)
     return answer
 
 

@@ -346,10 +346,9 @@ class _Work:
         store, records = self._store, records_for(topic_of(self._view.catalog, partition))
         made = SegmentStream(records)
         pieces = self._of_one_file(first, more)
-        ledger: object = 0
+        ledger = 0
         if not dry_run:
             ledger = store.write(lambda live, now: compaction.reserve(live, partition))
-        assert isinstance(ledger, int)
         keys = min(left, GROUP_ROWS)
         if not ledger:  # also where the topic was deleted, and then the switch is refused
             for _ in made.sealed(pieces, keys):
