@@ -460,7 +460,7 @@ class Member:
         if not any(connection.has_coordinator for connection in connections):
             return False
 
-        def decide(view: View, now: Instant) -> Decision:
+        def decide(view: View, now: Instant) -> Decision[dict[str, int | str]]:
             subscription = view.catalog.subscriptions[number]
             topic = view.catalog.topics[subscription.topic]
             return set_policies(view, topic, subscription, {SPLIT_BATCHES: 1})
