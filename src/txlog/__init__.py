@@ -53,7 +53,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from txlog.answers.doctor import doctor as doctor
+    from txlog.answers.health import doctor as doctor
     from txlog.answers.integrity import repair as repair
     from txlog.answers.integrity import verify as verify
     from txlog.api.admin import Admin as Admin
@@ -117,7 +117,7 @@ _HOMES = {
     "WatermarkId": "api.sending.watermark_builder",
     "verify": "answers.integrity",
     "repair": "answers.integrity",
-    "doctor": "answers.doctor",
+    "doctor": "answers.health",
 }
 
 __all__ = [

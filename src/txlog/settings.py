@@ -45,6 +45,8 @@ TRANSACTION_KEY_BYTES_MAX: Final = 512
 INSTANT_MS_MAX: Final = 253_402_300_799_999
 # What a producer asserts at the end of its stream.
 EVENT_TIME_MAX: Final = (1 << 63) - 1
+# A transaction that was decided and waits longer for a partition hangs, unless a caller says more.
+HANGING_MS: Final = 15 * MINUTE_MS
 
 DURABILITIES: Final = ("sync", "os")
 TTL_FROM: Final = ("publish", "deliver_at")

@@ -94,7 +94,7 @@ def test_every_public_name_is_documented() -> None:
         txlog.messages,
         txlog.verify,
         txlog.repair,
-        txlog.answers.doctor,
+        txlog.doctor,
     )
     assert all(map(inspect.getdoc, [*classes, *functions]))
 

@@ -8,8 +8,7 @@ Contents:
     changes           the history of a key, a subscription or the catalog, as rows
     consumers         one subscription: its consumers, its partitions, what is in its backlog
     delayed           delayed messages as rows and counts
-    doctor            whether a store and the machine under it are well
-    health            the checks that a monitor runs, each with a value and its bounds
+    health            what monitors and the doctor check of a store and the machine under it
     inspect           what a word means in a store, and what a file holds
     integrity         whether the bytes of a store can be relied on
     keys              transaction keys

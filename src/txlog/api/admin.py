@@ -59,7 +59,7 @@ from txlog.engine.view.view import View
 from txlog.errors import TransactionNotFound
 from txlog.ids import MessageId, TopicName, TxnId
 from txlog.ranges import Bound
-from txlog.settings import HOUR_MS, Settings
+from txlog.settings import HANGING_MS, HOUR_MS, Settings
 
 if TYPE_CHECKING:
     from txlog.rows.space import (
@@ -220,7 +220,6 @@ def drop_topic(
 
 
 Limits = tuple[int | None, int | None]
-HANGING_MS = 900_000
 _REPAIRS = {
     "unavailable": "txlog admin online {place}",
     "overdue": "txlog txn expire",

@@ -233,7 +233,7 @@ class DoctorAnswer(TypedDict):
 
 
 class DoctorRow(TypedDict):
-    """Of `txlog.answers.doctor`."""
+    """Of `txlog.doctor`."""
 
     name: str
     status: str

@@ -63,7 +63,7 @@ def doctor(call: Call) -> None:
     """
     path = call.store_path()
     call.report.store = os.path.abspath(path)
-    rows = importlib.import_module("txlog.answers.doctor").doctor(path, clock=call.clock)
+    rows = importlib.import_module("txlog.answers.health").doctor(path, clock=call.clock)
     call.output.rows(rows)
     if call.output.form == "table":
         for row in rows:
