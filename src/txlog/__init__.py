@@ -27,9 +27,9 @@ Contents:
     ids            names and ids: what they are, how they are written, which are refused
     jobs/          bulk work over topics, with DuckDB or Spark
     __main__       `python -m txlog`, the same as the `txlog` command
+    page/          pages of HTML about a store: `txlog report`, and the live page
     ranges         ranges, times, durations and sizes as text
     relation/      which files and rows hold a topic's committed messages
-    report_html/   `txlog report`: one page of HTML about a store
     rows/          the rows and answers that calls return, as types
     schemas/       typed topics: what their values are, as records and columns
     serve/         the store for stock clients of Apache Pulsar, and by HTTP

@@ -17,9 +17,9 @@ from tests.report_kit import HOURS, KEY, LONG, START_MS, full_store
 from txlog.cli.main import main
 from txlog.clock import ManualClock
 from txlog.errors import InvalidArgument
-from txlog.report_html import charts, sections, words
-from txlog.report_html.figures import COLUMNS_MAX, figures, step_ms, throughput
-from txlog.report_html.page import page
+from txlog.page import charts, sections, words
+from txlog.page.figures import COLUMNS_MAX, figures, step_ms, throughput
+from txlog.page.report import page
 from txlog.settings import DAY_MS, EVENT_TIME_MAX, HOUR_MS, MINUTE_MS
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
@@ -443,7 +443,7 @@ def test_a_file_that_comes_meanwhile_is_not_replaced(
         target.write_text("theirs")
         return figures(*given)
 
-    monkeypatch.setattr("txlog.report_html.figures.figures", slow)
+    monkeypatch.setattr("txlog.page.figures.figures", slow)
     assert main(["report", "-S", store[0], str(target), "-q"]) == 4
     assert target.read_text() == "theirs"
     assert [file.name for file in tmp_path.iterdir()] == ["shop.html"]

@@ -18,8 +18,8 @@ import pytest
 
 import txlog
 from tests.report_kit import full_store
-from txlog.report_html.figures import figures
-from txlog.report_html.page import page
+from txlog.page.figures import figures
+from txlog.page.report import page
 
 BROWSERS = ("chromium-headless-shell", "chromium", "google-chrome")
 WIDTHS = (1200, 390, 320)

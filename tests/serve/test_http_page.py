@@ -15,6 +15,7 @@ import txlog.aio
 from tests.serve.http_kit import Talk, serving
 from tests.tiers import graded
 from txlog.errors import NoResources, SqlError
+from txlog.page import live as drawing
 from txlog.serve.http.core.gate import Serving
 from txlog.serve.http.page import browser, live
 from txlog.serve.http.page.browser import ROWS_MAX, Browser, cell
@@ -80,7 +81,7 @@ def test_the_stream_says_what_fails_and_goes_on(path: str, monkeypatch: pytest.M
     """Kills: a look that fails once, and a page that stands still from then on."""
     monkeypatch.setattr(live, "PAUSE_SECONDS", 0)
     monkeypatch.setattr(live, "SHARE", 0)
-    right = live._figures
+    right = drawing.figures_of
     fails = iter([NoResources("no memory"), ValueError("a bug")])
 
     def figures(client: txlog.Client) -> dict[str, object]:
@@ -88,7 +89,7 @@ def test_the_stream_says_what_fails_and_goes_on(path: str, monkeypatch: pytest.M
             raise error
         return right(client)
 
-    monkeypatch.setattr(live, "_figures", figures)
+    monkeypatch.setattr(drawing, "figures_of", figures)
 
     async def program(http: httpx.AsyncClient, client: txlog.aio.Client) -> None:
         talk = Talk(http.app, "/page/stream")  # type: ignore[attr-defined]

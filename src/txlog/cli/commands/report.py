@@ -59,8 +59,8 @@ def report(
         raise AlreadyExists(f"{where} exists", hint="--force replaces it", path=where)
     since_ms = None if since is None else parse_time(since, call.now_ms())
     by_ms = call.duration(by)
-    work = importlib.import_module("txlog.report_html.figures")
-    pages = importlib.import_module("txlog.report_html.page")
+    work = importlib.import_module("txlog.page.figures")
+    pages = importlib.import_module("txlog.page.report")
     with Words(call, "report: reading the store"):
         try:
             figures = work.figures(call.client(), since_ms, by_ms)

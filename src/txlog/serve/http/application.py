@@ -58,7 +58,7 @@ from txlog.serve.http.core.declared import (
 from txlog.serve.http.core.gate import Serving
 from txlog.serve.http.data import events, rest
 from txlog.serve.http.data.websocket import SESSIONS, Session, connected
-from txlog.serve.http.page import routes as page
+from txlog.serve.http.page import live as page
 
 ENDPOINTS: Final[list[Endpoint]] = [
     endpoint

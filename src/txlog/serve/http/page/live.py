@@ -1,32 +1,47 @@
-"""Owns Live: it looks at the store while somebody watches, and tells all who do.
+"""Owns Live and the routes of the live page: the document, the stream, the query.
 
-One look serves all viewers. Looks are at least a second apart, and further where one takes long; a
-store in which nothing happens is looked at now and then, as ages grow. Nobody watches: no looks.
+Live looks at the store while somebody watches, and one look serves all viewers. Looks are at least
+a second apart, and further where one takes long; a store in which nothing happens is looked at now
+and then, as ages grow. Nobody watches: no looks.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextvars import Context
-from typing import Any, Final
+from functools import cache
+from typing import TYPE_CHECKING, Any, Final
 
-from txlog.api.client import Client
-from txlog.errors import InternalError, TxlogError
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+from starlette.routing import Route
+
+from txlog.errors import InternalError, TryAgain, TxlogError
+from txlog.page import live as page
+from txlog.page.live import HISTORY, Pace, asset
 from txlog.serve.core.tasks import nothing
-from txlog.serve.http.core.answers import dumped, error_of
+from txlog.serve.http.core.answers import answered, body_of, dumped, error_of
+from txlog.serve.http.core.declared import CONSUME, LOOK, members
 from txlog.serve.http.core.gate import Serving
 from txlog.serve.http.core.rates import Rates
-from txlog.serve.http.data.events import event
-from txlog.serve.http.page import sections
-from txlog.serve.http.page.sections import HISTORY, Pace
+from txlog.serve.http.data.events import EVENT_STREAM, event
+from txlog.serve.http.page import browser as queries
+
+if TYPE_CHECKING:
+    from txlog.serve.http.page.browser import Browser
 
 PAUSE_SECONDS: Final = 1.0  # between two looks, at least
 SHARE: Final = 5  # looks take at most one part in so many of the time
 QUIET_MS: Final = 5000  # nothing happens: look all the same
 VIEWERS_MAX: Final = 100
 Sections = dict[str, str]
+_KINDS: Final = {
+    "page.html": "text/html; charset=utf-8",
+    "page.css": "text/css; charset=utf-8",
+    "page.js": "text/javascript; charset=utf-8",
+}
 
 
 class Live:
@@ -83,7 +98,7 @@ class Live:
                 if self._looks and self._failure is None:
                     await client.wait_for_change(lsn, QUIET_MS)
                     begun = time.monotonic()
-                found = await self._serving.look(_figures)
+                found = await self._serving.look(page.figures_of)
                 lsn = found["lsn"]
                 self._take(found)
             except TxlogError as error:
@@ -106,13 +121,48 @@ class Live:
         self._rates.forget({*by_topic})
         pace = Pace(now_ms, sum(by_topic.values()), by_topic)
         self._paces = [*self._paces, pace][-HISTORY:]
-        self._shown = sections.drawn(found, self._paces)
-        self._head = sections.head(found)
+        self._shown = page.drawn(found, self._paces)
+        self._head = page.head(found)
         self._failure = None
 
 
-def _figures(client: Client) -> dict[str, Any]:
-    """All that the page shows, as of one moment but for keys and what hangs."""
-    hanging = client.admin.find_hanging()
-    keys = client.admin.transaction_keys()
-    return {**client.overview(), "hanging_list": hanging, "key_list": keys}
+# --- routes ----------------------------------------------------------------------------------
+
+
+def routes(serving: Serving) -> list[Route]:
+    """The routes of the page."""
+    live = Live(serving)
+
+    @cache
+    def browser() -> Browser:  # with the first query comes DuckDB, which takes as long as a start
+        return queries.Browser(serving)
+
+    async def stream(request: Request) -> Response:
+        await serving.let_in(request, LOOK, "stream")
+        if live.is_full:
+            raise TryAgain("too many watch this page", code=509)
+        headers = {"X-Accel-Buffering": "no", "Connection": "close"}
+        return StreamingResponse(
+            serving.until_ended(request, live.watch()), media_type=EVENT_STREAM, headers=headers
+        )
+
+    async def query(request: Request) -> Response:
+        await serving.let_in(request, CONSUME, "query")
+        return answered(await browser().run(members(await body_of(request)).get("sql")))
+
+    return [
+        Route("/", _static("page.html")),
+        Route("/page.css", _static("page.css")),
+        Route("/page.js", _static("page.js")),
+        Route("/page/stream", stream),
+        Route("/page/query", query, methods=["POST"]),
+    ]
+
+
+def _static(name: str) -> Callable[[Request], Awaitable[Response]]:
+    """What answers with a file of the page."""
+
+    async def answer(request: Request) -> Response:
+        return Response(asset(name), media_type=_KINDS[name])
+
+    return answer

@@ -1,18 +1,21 @@
-"""Owns how a report shows its figures: a function for each section, figures in, HTML out."""
+"""Owns how a page shows its figures: a function for each section, figures in, HTML out."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from heapq import nlargest
+from operator import itemgetter
 from typing import Any, Final
 
-from txlog.report_html.charts import Bar, Line, Series, bars, columns, legend, lines, tone
-from txlog.report_html.words import count, counted, duration, instant, safe, size, spans, tick
+from txlog.page.charts import Bar, Line, Series, bars, columns, legend, lines, tone
+from txlog.page.words import ago, count, counted, duration, instant, rate, safe, size, spans, tick
 from txlog.settings import DAY_MS, EVENT_TIME_MAX, HOUR_MS, MINUTE_MS
 
 Figures = Mapping[str, Any]
 SPANS_MAX: Final = 400  # columns of a chart; older ones are left out, and the chart says so
 CHARTS_MAX: Final = 12  # charts of single topics
 BARS_MAX: Final = 30
+TOPICS_MAX: Final = 100  # of the live page
 LINES_MAX: Final = 8  # producers in a chart of watermarks
 _CELL_MAX: Final = 24  # longer text in a table is wrapped
 _FILE_BOUNDS: Final = (64 << 10, 1 << 20, 16 << 20, 128 << 20)
@@ -125,8 +128,34 @@ def _one(step_ms: int) -> str:
 # --- transactions ----------------------------------------------------------------------------
 
 
+def open_transactions(figures: Figures) -> str:
+    """Transactions that have not ended, oldest first: what they hold, and when they time out."""
+    rows = figures["transactions"]["open_list"]
+    if not rows:
+        return section("Open transactions", empty("none are open"))
+    shown = table(
+        ("transaction", "state", "age", "left", "key", "holds", "messages", "acks", "owner"),
+        [
+            (
+                str(row["txn"]),
+                row["state"],
+                duration(row["age_ms"]),
+                "" if row["expires_in_ms"] is None else duration(row["expires_in_ms"]),
+                row["transaction_key"] or "",
+                ", ".join([*row["topic_list"], *row["subscription_list"]]),
+                count(row["messages"]),
+                count(row["acks"]),
+                row["owner"],
+            )
+            for row in rows
+        ],
+        (2, 3, 6, 7),
+    )
+    return section("Open transactions", shown)
+
+
 def transactions(figures: Figures) -> str:
-    """By state, by duration, and the oldest open ones."""
+    """How many are in each state, and how long those took that ended."""
     known = figures["transactions"]
     states = known["state_list"]
     if not states:
@@ -140,24 +169,6 @@ def transactions(figures: Figures) -> str:
         rows.append(Bar(name, [part], count(number)))
     by_state = f"<div><h3>By state</h3>{bars(rows, 'transactions by state')}</div>"
     body = f'<div class="pair">{by_state}{_durations(known["duration_list"])}</div>'
-    if known["open_list"]:
-        body += "<h3>Unfinished, oldest first</h3>" + table(
-            ("transaction", "state", "key", "age", "times out", "messages", "acks", "topics"),
-            [
-                (
-                    str(row["txn"]),
-                    row["state"],
-                    row["transaction_key"] or "",
-                    duration(row["age_ms"]),
-                    instant(row["timeout_at"]),
-                    count(row["messages"]),
-                    count(row["acks"]),
-                    ", ".join(row["topic_list"]),
-                )
-                for row in known["open_list"]
-            ],
-            (3, 5, 6),
-        )
     return section("Transactions", body, "Since the store was created.")
 
 
@@ -420,46 +431,74 @@ def _ledgers(rows: Sequence[Figures]) -> str:
     )
 
 
-def topics(figures: Figures) -> str:
-    """One line for each topic."""
+def topics(figures: Figures, rates: Mapping[str, float] | None = None) -> str:
+    """A line for each topic.
+
+    rates: messages a second by topic, for the live page, where the name of a topic opens it. Of
+           very many topics it shows those where something happens, all in order of their names: a
+           line that moves while somebody reads it is no use.
+    """
     rows = figures["topic_list"]
     if not rows:
-        return section("Topics", empty("no topics"))
+        return section("Topics", empty("no topics yet"))
+    heads = ["backlog", "messages", "hidden", "delayed", "open txns", "size", "last message"]
+    shown, body = rows, ""
+    if rates is not None:
+        heads.insert(0, "messages/s")
+
+        def life(row: Figures) -> tuple[object, ...]:
+            return rates.get(row["topic"], 0.0), row["backlog"], row["last_publish_time"] or 0
+
+        shown = sorted(nlargest(TOPICS_MAX, rows, key=life), key=itemgetter("topic"))
+        body = left_out(len(rows) - len(shown), "topic")
+    head = '<th scope="col">topic</th>' + "".join(
+        f'<th scope="col" class="n">{word}</th>' for word in heads
+    )
+    lines = "".join(_topic(row, figures["time"], rates) for row in shown)
     return section(
         "Topics",
-        table(
-            (
-                "topic",
-                "partitions",
-                "messages",
-                "size",
-                "hidden",
-                "open",
-                "delayed",
-                "backlog",
-                "last message",
-            ),
-            [
-                (
-                    row["topic"],
-                    count(row["partitions"]),
-                    count(row["messages"]),
-                    size(row["size_bytes"]),
-                    count(row["hidden_messages"]),
-                    count(row["open_txns"]),
-                    count(row["delayed"]),
-                    count(row["backlog"]),
-                    instant(row["last_publish_time"]),
-                )
-                for row in rows
-            ],
-            (1, 2, 3, 4, 5, 6, 7),
-        ),
+        f'<div class="scroll" tabindex="0"><table class="topics"><thead><tr>{head}</tr></thead>'
+        f"<tbody>{lines}</tbody></table></div>{body}",
         "Hidden: messages of open transactions. Size: payload.",
     )
 
 
+def _topic(row: Figures, now_ms: int, rates: Mapping[str, float] | None) -> str:
+    last = row["last_publish_time"]
+    cells = [
+        (count(row["backlog"]), row["backlog"]),
+        (count(row["messages"]), row["messages"]),
+        (count(row["hidden_messages"]), row["hidden_messages"]),
+        (count(row["delayed"]), row["delayed"]),
+        (count(row["open_txns"]), row["open_txns"]),
+        (size(row["size_bytes"]), row["size_bytes"]),
+        (instant(last) if rates is None else ago(now_ms, last), True),
+    ]
+    name = safe(row["topic"])
+    opener = name
+    if rates is not None:
+        pace = rates.get(row["topic"], 0.0)
+        cells.insert(0, (rate(pace), pace))
+        opener = f'<button type="button" class="link" data-topic="{name}">{name}</button>'
+    parts = f" <small>{row['partitions']} partitions</small>" if row["partitions"] > 1 else ""
+    return (
+        f'<tr><th scope="row">{opener}{parts}</th>'
+        + "".join(
+            f'<td class="n{"" if value else " zero"}">{safe(text)}</td>' for text, value in cells
+        )
+        + "</tr>"
+    )
+
+
 # --- pieces ----------------------------------------------------------------------------------
+
+
+def tiles(figures: Sequence[tuple[str, str]]) -> str:
+    """The figures on top: each value and what it is."""
+    items = "".join(
+        f"<li><b>{safe(value)}</b><span>{safe(name)}</span></li>" for value, name in figures
+    )
+    return f'<ul class="tiles">{items}</ul>\n'
 
 
 def section(title: str, body: str, note: str = "") -> str:

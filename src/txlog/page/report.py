@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from pathlib import PurePath
 from typing import Any, Final
 
-from txlog.report_html import sections
-from txlog.report_html.words import count, counted, duration, instant, safe, size
+from txlog.page import sections
+from txlog.page.words import count, counted, duration, instant, safe, size
 
 STYLE: Final = """
 :root{color-scheme:light dark;--page:#f6f6f3;--card:#fff;--ink:#14140f;--muted:#5c5b55;
@@ -68,6 +68,10 @@ th,td{text-align:left;padding:4px 14px 4px 0;border-bottom:1px solid var(--line)
 vertical-align:top;white-space:nowrap}
 th{color:var(--muted);font-weight:600}
 .n{text-align:right}
+.topics th[scope=row]{font-weight:500;color:var(--ink)}
+.topics td,.topics th{vertical-align:middle}
+.topics th[scope=row]{min-width:9.5em;white-space:normal}
+.topics small{color:var(--muted);font-size:.78rem;margin-left:4px}
 .w{white-space:normal;overflow-wrap:anywhere;min-width:16em}
 details{margin-top:12px;font-size:.86rem}
 summary{cursor:pointer;color:var(--muted)}
@@ -96,8 +100,8 @@ _POLICY: Final = (
     "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
 )
 _SECTIONS: Final = (
-    sections.problems, sections.throughput, sections.transactions, sections.backlog,
-    sections.delayed, sections.watermarks, sections.segments, sections.topics,
+    sections.problems, sections.throughput, sections.open_transactions, sections.transactions,
+    sections.backlog, sections.delayed, sections.watermarks, sections.segments, sections.topics,
 )  # fmt: skip
 
 
@@ -166,10 +170,7 @@ def _tiles(figures: Mapping[str, Any]) -> str:
         (count(sum(row["backlog"] for row in topics)), "backlog"),
         (count(sum(row["delayed"] for row in topics)), "delayed"),
     ]
-    items = "".join(
-        f"<li><b>{safe(value)}</b><span>{safe(name)}</span></li>" for value, name in tiles
-    )
-    return f'<ul class="tiles">{items}</ul>\n'
+    return sections.tiles(tiles)
 
 
 def _foot(figures: Mapping[str, Any]) -> str:

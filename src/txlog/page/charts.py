@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from txlog.report_html.words import brief, safe
+from txlog.page.words import brief, safe
 
 TONES: Final = 8
 _WIDE: Final = 1000.0

@@ -1,4 +1,4 @@
-"""Owns how a report writes values: counts, sizes, durations, instants, and escaped text.
+"""Owns how a page writes values: counts, sizes, durations, instants, and escaped text.
 
 Text from a store goes through `safe`: no name can become markup or reverse a line's direction.
 """
@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 from txlog.errors import printable
-from txlog.settings import DAY_MS, HOUR_MS, MINUTE_MS
+from txlog.settings import DAY_MS, HOUR_MS, MINUTE_MS, SECOND_MS
 
 _UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 _SHORT: Final = ((10**12, "T"), (10**9, "G"), (10**6, "M"), (10**3, "k"))
@@ -89,6 +89,21 @@ def spans(step_ms: int) -> str:
             number = step_ms // unit_ms
             return unit if number == 1 else f"{number} {unit}s"
     return f"{step_ms} ms"
+
+
+def rate(value: float) -> str:
+    """A number a second."""
+    if value >= 10_000:
+        return brief(value)
+    return f"{value:,.0f}" if value >= 10 or value == 0 else f"{value:.1f}"
+
+
+def ago(now_ms: int, then_ms: int | None) -> str:
+    """How long ago, without tenths, as it is written anew each second; nothing for None."""
+    if then_ms is None:
+        return ""
+    past = max(0, now_ms - then_ms)
+    return "now" if past < SECOND_MS else f"{duration(past - past % SECOND_MS)} ago"
 
 
 def _moment(ms: int | None) -> datetime | None:

@@ -1,0 +1,136 @@
+"""Owns the live page: its figures, its sections, its document, style and script."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from txlog.api.client import Client
+from txlog.page import sections
+from txlog.page.charts import Series, columns
+from txlog.page.report import STYLE
+from txlog.page.sections import empty, left_out, section, table
+from txlog.page.words import ago, count, counted, duration, instant, rate, size
+
+Figures = Mapping[str, Any]
+ROWS_MAX: Final = 100
+HISTORY: Final = 60  # looks that the chart of rates shows
+_STATIC: Final = Path(__file__).parent / "static"
+
+
+@cache
+def asset(name: str) -> str:
+    """The text of page.html, page.css or page.js, which hold nothing of a store."""
+    text = (_STATIC / name).read_text(encoding="utf-8")
+    return STYLE + text if name.endswith(".css") else text
+
+
+class Pace(NamedTuple):
+    """How fast messages come: when it was looked, how many a second, and by topic."""
+
+    time_ms: int
+    rate: float
+    by_topic: Mapping[str, float]
+
+
+def figures_of(client: Client) -> dict[str, Any]:
+    """What the live page shows: the fields of Client.overview, and hanging_list and key_list.
+
+    All is of one moment, but for keys and what hangs.
+    """
+    hanging = client.admin.find_hanging()
+    keys = client.admin.transaction_keys()
+    return {**client.overview(), "hanging_list": hanging, "key_list": keys}
+
+
+def drawn(figures: Figures, paces: Sequence[Pace]) -> dict[str, str]:
+    """All sections by the id of their place in the page."""
+    return {
+        "tiles": tiles(figures, paces),
+        "problems": problems(figures),
+        "rates": rates(paces),
+        "topics": sections.topics(figures, paces[-1].by_topic if paces else {}),
+        "transactions": sections.open_transactions(figures) + sections.transactions(figures),
+        "keys": keys(figures),
+        "backlog": sections.backlog(figures),
+        "delayed": sections.delayed(figures),
+        "watermarks": sections.watermarks(figures),
+        "segments": sections.segments(figures),
+    }
+
+
+def tiles(figures: Figures, paces: Sequence[Pace]) -> str:
+    """The figures on top."""
+    rows, txns = figures["topic_list"], figures["txns"]
+    unfinished = txns["open"] + txns["committing"] + txns["aborting"]
+    found = [
+        (rate(paces[-1].rate) if paces else "0", "messages/s"),
+        (count(sum(row["messages"] for row in rows)), "messages"),
+        (count(sum(row["backlog"] for row in rows)), "backlog"),
+        (count(unfinished), "open transactions"),
+        (count(sum(row["delayed"] for row in rows)), "delayed"),
+        (size(figures["store"]["size_bytes"]), "on disk"),
+    ]
+    return sections.tiles(found)
+
+
+def problems(figures: Figures) -> str:
+    """What is wrong; nothing if nothing is: the bar on top says so."""
+    is_well = not figures["problem_list"] and not figures["hanging_list"]
+    return "" if is_well else sections.problems(figures)
+
+
+def rates(paces: Sequence[Pace]) -> str:
+    """Messages a second, look by look, the newest on the right."""
+    shown = paces[-HISTORY:]
+    if not shown:
+        return section("Messages per second", empty("measuring"))
+    values = [0.0] * (HISTORY - len(shown)) + [one.rate for one in shown]
+    titles = [""] * (HISTORY - len(shown)) + [
+        f"{instant(one.time_ms)}: {rate(one.rate)} messages/s" for one in shown
+    ]
+    span = duration(max(0, shown[-1].time_ms - shown[0].time_ms))
+    ticks = ["", "", "now"] if len(shown) < HISTORY else [f"{span} ago", "", "now"]
+    chart = columns(
+        [Series("messages/s", 1, values, titles)], ticks, "messages per second", small=True
+    )
+    return section("Messages per second", chart)
+
+
+def keys(figures: Figures) -> str:
+    """Transaction keys, and the transaction that each has open."""
+    rows = sorted(figures["key_list"], key=lambda row: -row["last_used_time"])
+    if not rows:
+        return section("Transaction keys", empty("no keys"))
+    shown = table(
+        ("key", "owner", "epoch", "open transaction", "holds", "last used"),
+        [
+            (
+                row["transaction_key"],
+                row["owner"],
+                count(row["epoch"]),
+                str(row["txn"] or "") if row["txn_state"] == "open" else "",
+                ", ".join(row["topic_list"]),
+                ago(figures["time"], row["last_used_time"]),
+            )
+            for row in rows[:ROWS_MAX]
+        ],
+        (2, 5),
+    )
+    said = "A new holder of a key ends what the one before left open."
+    return section("Transaction keys", shown + left_out(len(rows) - ROWS_MAX, "key"), said)
+
+
+def head(figures: Figures) -> dict[str, str]:
+    """What the bar on top says."""
+    problems = len(figures["problem_list"]) + len(figures["hanging_list"])
+    return {
+        "path": figures["store"]["path"],
+        "health": "ok" if not problems else counted(problems, "problem"),
+        "said": (
+            f"LSN {count(figures['lsn'])} · {instant(figures['time'])} UTC · checkpoint"
+            f" {ago(figures['time'], figures['checkpoint']['written_time']) or 'none yet'}"
+        ),
+    }
