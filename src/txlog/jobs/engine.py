@@ -14,7 +14,7 @@ import pyarrow as pa
 from txlog.api.client import Client
 from txlog.engine.upkeep.delayed.sources import Search
 from txlog.engine.upkeep.space.compact import Arrange
-from txlog.jobs.sources.loads import CsvRows, Files, Transform
+from txlog.jobs.sources.loads import Files, Transform
 from txlog.relation.relation import Content
 from txlog.relation.stored import StoredRows
 
@@ -54,12 +54,6 @@ class Engine(Protocol):
         """How many messages the files have; raises CommandFailed, BadRecord, InvalidArgument.
 
         Every record is read and none is written.
-        """
-
-    def csv_rows(self, source: Files) -> CsvRows:
-        """What csv files hold for this engine; raises BadRecord, CommandFailed.
-
-        DuckDB refuses whatever it cannot read as written; others may read something into it.
         """
 
     def load(self, client: Client, source: Files, topic: str, key: str, batch: str) -> BulkStored:

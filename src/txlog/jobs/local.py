@@ -4,14 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 import pyarrow.dataset as ds
+import pyarrow.parquet as pq
 
 from txlog.api.client import Client
 from txlog.api.sending.bulk import Bulk, Rows
+from txlog.engine.plan.route import COLUMNS
 from txlog.engine.storage.disk.protocol import is_of_handler
+from txlog.engine.storage.user_files import replacing
 from txlog.engine.upkeep.delayed.sources import Search
 from txlog.engine.upkeep.space.compact import Arrange
 from txlog.errors import BadRecord, SqlError, TopicNotFound, Usage
@@ -19,14 +25,13 @@ from txlog.ids import TopicName
 from txlog.jobs.engine import BLOCK, LARGE_CHUNKS, STORED, Ask
 from txlog.jobs.replay import Replayed
 from txlog.jobs.sources.envelopes import envelope_tables
-from txlog.jobs.sources.loads import CsvRows, Files, Transform
+from txlog.jobs.sources.loads import Columns, Files, Transform
 from txlog.jobs.sources.refused import telling
 from txlog.jobs.sources.rows import (
     ARROW,
     as_message,
     check_lines,
     count_rows,
-    csv_rows,
     message_rows,
 )
 from txlog.relation.relation import Content, Source
@@ -82,11 +87,6 @@ class Local:
         with telling(source), opened(source) as (session, named):
             check_lines(session, named, source)
             return count_rows(session, named)
-
-    def csv_rows(self, source: Files) -> CsvRows:
-        """What csv files hold."""
-        with telling(source), opened(source) as (session, named):
-            return csv_rows(session, named)
 
     def load(self, client: Client, source: Files, topic: str, key: str, batch: str) -> BulkStored:
         """Store the rows of files as one batch, in their order."""
@@ -184,6 +184,24 @@ def opened(source: Files) -> Iterator[tuple[Session, Files]]:
                     raise
                 raise BadRecord(f"not Arrow files of one schema: {error}") from error
         yield session, named
+
+
+@contextmanager
+def as_parquet(source: Files) -> Iterator[Files]:
+    """The messages of csv files as a file of Parquet, for an engine that reads csv otherwise.
+
+    The file is in the directory for temporary files, and goes with the block.
+    raises: as message_rows; BadRecord for a row that is none; as replacing: the disk is full
+    """
+    with TemporaryDirectory(prefix="txlog-") as folder:
+        path = str(Path(folder, "messages.parquet"))
+        with telling(source), opened(source) as (session, named):
+            rows = message_rows(session, named)
+            schema = pa.schema([(name, COLUMNS[name]) for name in rows.schema.names])
+            with replacing(path) as file, pq.ParquetWriter(file, schema) as writer:
+                for batch in rows:
+                    writer.write_batch(as_message(batch))
+        yield replace(source, form="parquet", paths=[path], columns=Columns())
 
 
 def _scan(client: Client, sources: Sequence[Source]) -> str:

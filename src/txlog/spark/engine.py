@@ -23,14 +23,14 @@ from txlog.engine.upkeep.space.compact import Arrange
 from txlog.engine.view.view import View
 from txlog.errors import CommandFailed
 from txlog.ids import TopicName
-from txlog.jobs.sources.loads import KEPT, PROPERTY, CsvRows, Files, Transform
+from txlog.jobs.sources.loads import KEPT, PROPERTY, Files, Transform
 from txlog.jobs.sources.refused import no_objects
 from txlog.relation.build import content
 from txlog.relation.relation import Content, Source
 from txlog.relation.stored import ROW_COLUMNS, ROWS, StoredRows, part_rows, paths_below
 from txlog.spark.loading import bulk_load
 from txlog.spark.reading import frame_of, local_frame, read
-from txlog.spark.rows import csv_rows, lines, message_frame
+from txlog.spark.rows import lines, message_frame
 from txlog.spark.session import session
 from txlog.spark.upkeep import arranged, delayed_ids
 from txlog.startup import compute as pc
@@ -100,10 +100,6 @@ class Spark:
         self._check_lines(source)
         # A plain count would skip the columns, and with them what cannot be read.
         return self._run(lambda: frame.where("xxhash64(struct(*)) IS NOT NULL").count())
-
-    def csv_rows(self, source: Files) -> CsvRows:
-        """The options by which Spark reads csv files."""
-        return self._run(lambda: csv_rows(self.session, source))
 
     def load(self, client: Client, source: Files, topic: str, key: str, batch: str) -> BulkStored:
         """Store the rows of files as one batch, by event time in each partition."""

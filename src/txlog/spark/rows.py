@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from typing import Final
 
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -11,17 +10,18 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import BinaryType, DataType, IntegralType, StringType
 
 from txlog.errors import InvalidArgument
-from txlog.jobs.sources.loads import BASE64, MILLISECONDS, SECONDS, CsvRows, Files, encoded
+from txlog.jobs.sources.loads import BASE64, MILLISECONDS, SECONDS, Files, encoded
 
 _GLOB: Final = re.compile(r"([\\{}\[\]*?])")
 _ESCAPED: Final = r"\\\1"
-_NO_VALUE: Final = "\x01no value\x01"
-_LINE_BYTES: Final = 1 << 20
 _OTHERS: Final = ("properties", "deliver_at", "sequence_id")
 
 
 def message_frame(spark: SparkSession, source: Files) -> DataFrame:
-    """The messages of a source; raises InvalidArgument for a column that does not exist."""
+    """The messages of files of Parquet or ndjson.
+
+    raises: InvalidArgument for a column that does not exist
+    """
     chosen = source.columns
     if source.form == "ndjson":
         out = [F.col("line").cast("binary").alias("value")]
@@ -30,7 +30,7 @@ def message_frame(spark: SparkSession, source: Files) -> DataFrame:
                 found = F.get_json_object("line", f"$['{member}']")
                 out.append(_shaped(name, found, StringType()).alias(name))
         return lines(spark, source).select(*out)
-    frame = _read(spark, source)
+    frame = spark.read.option("mergeSchema", "true").parquet(*_paths(source))
     named = {"key": chosen.key, "value": chosen.value, "event_time": chosen.event_time}
     for column in (*named.values(), *chosen.values):
         if column is not None and column not in frame.columns:
@@ -74,39 +74,6 @@ def _decoded(name: str, text: Column, encoding: Column) -> Column:
 def lines(spark: SparkSession, source: Files) -> DataFrame:
     """The lines of an ndjson source, in a column `line`."""
     return spark.read.text(_paths(source)).withColumnRenamed("value", "line")
-
-
-def csv_rows(spark: SparkSession, source: Files) -> CsvRows:
-    """How csv files are read, as `jobs.sources.rows` says it to DuckDB."""
-    frame = _read(spark, source)
-    each = [
-        F.coalesce(F.concat(F.octet_length(one), F.lit(":"), one), F.lit("n"))
-        for one in map(_column, frame.columns)
-    ]
-    number = F.conv(F.substring(F.md5(F.concat(*each)), 1, 12), 16, 10).cast("decimal(38,0)")
-    row = frame.agg(F.count("*"), F.coalesce(F.sum(number), F.lit(0))).first()
-    assert row is not None
-    return CsvRows(frame.columns, row[0], int(row[1]))
-
-
-def _read(spark: SparkSession, source: Files) -> DataFrame:
-    if source.form == "parquet":
-        return spark.read.option("mergeSchema", "true").parquet(*_paths(source))
-    # A row of another length is an error, even where only some columns are wanted. If no value and
-    # an empty one had the same text, Spark would make both no value.
-    options = {
-        "header": "true",
-        "multiLine": "true",
-        "escape": '"',
-        "mode": "FAILFAST",
-        "columnPruning": "false",
-        "nullValue": _NO_VALUE,
-        "emptyValue": "",
-    }
-    with Path(source.paths[0]).open("rb") as file:
-        if file.readline(_LINE_BYTES).endswith(b"\r\n"):
-            options["lineSep"] = "\r\n"  # otherwise those in values become \n
-    return spark.read.options(**options).csv(_paths(source))
 
 
 def _shaped(name: str, column: Column, kind: DataType) -> Column:

@@ -161,15 +161,6 @@ def _is_plain(path: str) -> bool:
     return not set(path) & set("*?[]{}\\")
 
 
-@dataclass(frozen=True, slots=True)
-class CsvRows:
-    """What an engine reads in csv files; digest: of all values, whatever the order of rows."""
-
-    columns: list[str]
-    rows: int
-    digest: int
-
-
 def unpacked(path: str) -> Iterator[bytes]:
     """The bytes of a file in blocks, unpacked as its suffix says.
 

@@ -15,7 +15,6 @@ from txlog.jobs.sources.loads import (
     BLOCK_BYTES,
     MILLISECONDS,
     SECONDS,
-    CsvRows,
     Files,
     encoded,
 )
@@ -95,25 +94,6 @@ def count_rows(session: Session, source: Files) -> int:
     """How many messages a source has; every record is read."""
     row = session.row(f"SELECT count(*) AS n FROM ({_selected(session, source)})")
     return int(str(row["n"]))
-
-
-def csv_rows(session: Session, source: Files) -> CsvRows:
-    """What csv files hold.
-
-    raises: SqlError for a row of another length, an open quote, or text that is not what its
-            encoding says
-    """
-    scan = _scan(source)
-    names = session.stream(f"SELECT * FROM {scan} LIMIT 0").schema.names
-    texts = (f"coalesce(strlen({one}) || ':' || {one}, 'n')" for one in map(_name, names))
-    digest = f"('0x' || substr(md5(concat({', '.join(texts)})), 1, 12))::BIGINT"
-    decoded = (
-        f"count({_decoded(name, _name(column), _name(said))}) AS {name}"
-        for name, column, said in encoded(source, names)
-    )
-    found = (f"count(*) AS rows, coalesce(sum({digest}), 0)::VARCHAR AS digest", *decoded)
-    row = session.row(f"SELECT {', '.join(found)} FROM {scan}")
-    return CsvRows(names, int(str(row["rows"])), int(str(row["digest"])))
 
 
 def field_types(session: Session, source: Files) -> tuple[tuple[str, str | None], ...]:
