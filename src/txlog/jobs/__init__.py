@@ -8,8 +8,7 @@ Contents:
     audit          `audit`: whether the stored rows agree with the store's own records
     engine         what a job asks of an engine: SQL over messages and over stored rows
     export_files   exporting a topic, as one file or as a directory that grows
-    import_files   importing files: rows become messages, once
-    inferred       the schema that the columns of files imply
+    import_files   importing files: rows become messages, once; the schema that columns imply
     lateness       `lateness`: how long after their events messages were published
     local          the engine in this process: DuckDB
     mirrors/       a topic as a table that grows, for engines without txlog
