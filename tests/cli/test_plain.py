@@ -6,8 +6,8 @@ import random
 import re
 from typing import Any
 
-from txlog.cli.line import catalogue, dispatch, plain, typer
-from txlog.cli.line.command import Command
+from txlog.cli.line import catalogue, dispatch, typer
+from txlog.cli.line.command import Command, parse
 from txlog.cli.line.declared import GLOBAL_FLAGS, Option, declared, defaults_of, hints_of
 from txlog.cli.line.flags import hidden_times
 from txlog.cli.terminal.fields import MEANINGS
@@ -42,7 +42,7 @@ def by_typer(command: Command, args: list[str]) -> dict[str, Any] | None:
 
 
 def by_plain(command: Command, args: list[str]) -> dict[str, Any] | None:
-    return plain.parse(
+    return parse(
         command.function, list(args), dry_run=command.dry_run, input_format=command.input_format
     )
 

@@ -14,7 +14,7 @@ import txlog
 from scripts import ready
 from tests.source_tree import SOURCE
 from tests.terminal import typed
-from txlog.cli.help.prompt import offered
+from txlog.cli.help.shell import offered
 from txlog.cli.main import main
 
 pytestmark = pytest.mark.usefixtures("quick_disk")

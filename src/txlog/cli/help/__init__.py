@@ -11,7 +11,6 @@ Contents:
     man_pages    the man pages
     markup       the small markup of help topics: parsed once, shown as text or as mdoc
     page         how rich draws a page of help on a terminal
-    prompt       reading lines at a terminal, with history and Tab
     shell        `txlog shell`: many commands in one process
     topics       the help topics: texts from texts/, tables from the program
 """

@@ -10,6 +10,7 @@ import io
 import json
 import os
 import re
+import readline
 import shlex
 import subprocess
 import sys
@@ -19,7 +20,7 @@ from typing import Annotated, Final
 
 from txlog.cli.call.call import Call, is_terminal
 from txlog.cli.call.find import STORE_FILE
-from txlog.cli.help.prompt import prompted
+from txlog.cli.help.completion import FILES, candidates, split_line
 from txlog.cli.line import dispatch
 from txlog.cli.line.command import command
 from txlog.cli.line.declared import GLOBAL_FLAGS, Argument, Option
@@ -268,3 +269,46 @@ def _given(call: Call) -> list[str]:
             continue
         words += [names[0], str(value)] if metavar else [names[0]] * int(value)
     return words
+
+
+# --- reading lines at a terminal -------------------------------------------------------------
+
+
+@contextmanager
+def prompted() -> Iterator[Callable[[str], str]]:
+    """Asks for a line; the history is kept only in memory and goes with the shell."""
+    before = readline.get_completer(), readline.get_completer_delims()
+    readline.set_completer(_Completer().give)
+    readline.set_completer_delims(" \t")
+    readline.parse_and_bind("tab: complete")
+    try:
+        yield input
+    finally:
+        readline.set_completer(before[0])
+        readline.set_completer_delims(before[1])
+
+
+class _Completer:
+    """Answers readline, which asks for one candidate after another."""
+
+    def __init__(self) -> None:
+        self._found: list[str] = []
+
+    def give(self, text: str, number: int) -> str | None:
+        """The candidate with this number, None after the last."""
+        if number == 0:
+            self._found = offered(readline.get_line_buffer()[: readline.get_endidx()])
+        return self._found[number] if number < len(self._found) else None
+
+
+def offered(line: str) -> list[str]:
+    """The candidates for the last word of a line of the shell."""
+    words = split_line(line) or [""]
+    try:
+        found = [word for word, _ in candidates(words) if word != FILES]
+    except Exception:  # half a line is no reason to complain
+        found = []
+    if len(words) == 1:
+        found = sorted([*found, *(word for word in (*_OWN, "exit") if word.startswith(words[0]))])
+        found = [word for word in found if word != "shell"]
+    return [f"{word} " if word[-1] not in "=,/" else word for word in found]
