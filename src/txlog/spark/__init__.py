@@ -21,7 +21,6 @@ Contents:
     streaming     reading streams: offsets on the driver, rows in the workers
     submit        running elsewhere: a zip of txlog, and properties
     tables        `register`: topics as tables of the catalog, for SQL without a path
-    upkeep        what Spark computes for maintenance
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Owns the engine that runs jobs on a Spark session."""
+"""Owns the engine that runs jobs on a Spark session, and what it computes for maintenance."""
 
 from __future__ import annotations
 
@@ -16,8 +16,10 @@ from pyspark.sql import functions as F
 from txlog.api.client import Client
 from txlog.engine.folds.catalog import number_of
 from txlog.engine.model.ops import Id
+from txlog.engine.model.schema import MESSAGE, PROPERTY_MAP
 from txlog.engine.plan.lookup import topic as find_topic
 from txlog.engine.storage.bucket.file import IDS
+from txlog.engine.storage.segment import FileRef
 from txlog.engine.upkeep.delayed.sources import INDEX_MAX, Search, looked_up
 from txlog.engine.upkeep.space.compact import Arrange
 from txlog.engine.view.view import View
@@ -32,7 +34,6 @@ from txlog.spark.loading import bulk_load
 from txlog.spark.reading import frame_of, local_frame, read
 from txlog.spark.rows import lines, message_frame
 from txlog.spark.session import session
-from txlog.spark.upkeep import arranged, delayed_ids
 from txlog.startup import compute as pc
 
 if TYPE_CHECKING:
@@ -257,3 +258,59 @@ def _role_of_file() -> Column:
 def _unglobbed(path: str) -> str:
     """A path that does not act as a pattern."""
     return re.sub(r"([\\{}\[\]*?])", r"\\\1", path)
+
+
+# --- what maintenance computes ---------------------------------------------------------------
+
+
+_SQL_TYPES: Final = {
+    pa.int8(): "tinyint", pa.int32(): "int", pa.int64(): "bigint", pa.string(): "string",
+    pa.binary(): "binary", PROPERTY_MAP: "map<string, string>",
+}  # fmt: skip
+
+
+def arranged(
+    spark: SparkSession, root: str, sealed: Sequence[FileRef], other: pa.Table, places: pa.Table
+) -> tuple[pa.Table, int]:
+    """The rows of sealed and other files in the order of places; see upkeep.space.Arrange."""
+    rows = local_frame(spark, other)
+    if sealed:
+        schema = ", ".join(
+            f"`{field.name}` {_SQL_TYPES.get(field.type, 'timestamp')}" for field in MESSAGE
+        )
+        escaped = (_unglobbed(f"{root}/{ref.path}") for ref in sealed)
+        scan = spark.read.schema(schema).options(**_STRICT)
+        rows = rows.unionByName(scan.parquet(*(f"file:{path}" for path in escaped)))
+    rows = rows.where("kind = 0")
+    data = rows.count()
+    if not places.num_rows:
+        return MESSAGE.empty_table(), data
+    where = F.broadcast(local_frame(spark, places).withColumnRenamed("at", "base"))
+    found = (
+        rows.join(where, ["txn_most", "txn_least"])
+        .where("txn_index BETWEEN first AND last")
+        .orderBy(F.expr("base + txn_index - first"))
+        .select(*(f"`{name}`" for name in MESSAGE.names))
+        .toArrow()
+    )
+    columns = [
+        found.column(field.name).cast(field.type, safe=not pa.types.is_timestamp(field.type))
+        for field in MESSAGE
+    ]
+    return pa.Table.from_arrays(columns, schema=MESSAGE), data
+
+
+def delayed_ids(frame: DataFrame) -> pa.Table:
+    """Partition and id of every message with a delivery time, in order of position."""
+    return (
+        frame.where("deliver_at IS NOT NULL")
+        .select(
+            "partition",
+            F.unix_millis("deliver_at").alias("deliver_at"),
+            "ledger",
+            "entry",
+            F.coalesce("txn_index", F.lit(0)).alias("index"),
+        )
+        .orderBy("partition", "ledger", "entry", "index")
+        .toArrow()
+    )
