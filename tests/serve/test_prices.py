@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import struct
 import threading
 from pathlib import Path
@@ -13,6 +14,8 @@ import pytest
 
 from tests.serve.siege import Served, serving
 from txlog.api.admin import Admin
+from txlog.engine.store.appender import Call
+from txlog.engine.store.store import Store
 from txlog.engine.view.view import View
 from txlog.errors import InvalidMessage
 from txlog.ids import TopicName
@@ -240,6 +243,33 @@ def test_a_request_stores_a_bounded_number_of_messages(tmp_path: Path) -> None:
             assert found == status, text
 
     serving(tmp_path, program)
+
+
+def test_messages_of_a_request_are_stored_a_few_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kills: one request for which everybody who sends waits until all of it is stored."""
+    together: list[int] = []
+    lead = Store._lead
+    count = 3 * rest.TOGETHER
+
+    def led(store: Store, own: list[Call]) -> None:
+        together.append(len(own))
+        lead(store, own)
+
+    async def program(served: Served) -> None:
+        monkeypatch.setattr(Store, "_lead", led)
+        row = {"payload": "x", "properties": {"a": "b"}, "deliverAfterMs": 3_600_000}
+        body = json.dumps({"messages": [row] * count}).encode()
+        head = "POST /topics/persistent/public/default/priced HTTP/1.1\nHost: 127.0.0.1\n"
+        length = f"Content-Length: {len(body)}\nConnection: close\n\n"
+        status, text = await served.request(head + length, body)
+        assert status == 200
+        assert text.count("messageId") == count
+
+    serving(tmp_path, program)
+    assert count // 3 <= max(together) + 1
+    assert max(together) <= rest.TOGETHER
 
 
 def test_figures_of_a_topic_look_at_its_own_producers_only(

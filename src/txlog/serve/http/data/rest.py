@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from txlog.api.client import Client
 from txlog.api.reading.message import messages
+from txlog.api.sending.receipt import SendReceipt
 from txlog.errors import InvalidArgument, LimitExceeded
 from txlog.ids import TopicName
 from txlog.ranges import Bound, Range
@@ -18,7 +19,8 @@ from txlog.serve.http.data.messages import as_json, number_in, value_of
 
 TOPICS: Final = "/topics/persistent/{tenant}/{namespace}/{topic}"
 LIMIT_MAX: Final = 10_000
-MESSAGES_MAX: Final = 10_000  # of a request: they are stored at once, and others wait meanwhile
+MESSAGES_MAX: Final = 10_000  # of a request
+TOGETHER: Final = 250  # of these that are stored at once, while others wait
 MESSAGE_BYTES: Final = 256  # what a message costs beside its value
 ANSWER_BYTES: Final = 8 << 20  # of messages; the message that passes it is the last one
 endpoint = Declared()
@@ -45,13 +47,16 @@ def produce(client: Client, topic: TopicName, body: object) -> dict[str, object]
     name = given.get("producerName")
     options = [_options(members(row)) for row in rows]
     producer = client.producer(str(topic), name)
+    receipts = list[SendReceipt]()
     with client.transaction() as txn:
-        sent = [producer.send_async(value, txn=txn, **one) for value, one in options]
+        for at in range(0, len(options), TOGETHER):
+            few = options[at : at + TOGETHER]
+            sent = [producer.send_async(value, txn=txn, **one) for value, one in few]
+            receipts += [one.result() for one in sent]
     ended = client.commit(txn.id)
     markers = {row["partition"]: row["marker"] for row in ended["marker_list"]}
     results: list[dict[str, object]] = []
-    for one in sent:
-        receipt = one.result()
+    for receipt in receipts:
         marker = markers.get(receipt.partition)
         place = "" if marker is None else f"{marker.ledger}:{marker.entry}:{receipt.txn_index}"
         results.append(
