@@ -21,6 +21,7 @@ from txlog.errors import InvalidMessage
 from txlog.ids import TopicName
 from txlog.serve.core.budget import MemoryBudget
 from txlog.serve.http.admin import broker_stats, topics
+from txlog.serve.http.core import answers
 from txlog.serve.http.data import rest
 from txlog.serve.pulsar import batches, ids, members
 from txlog.serve.pulsar.batches import MESSAGES_MAX, PAIRS_MAX, is_large, rows_of
@@ -243,6 +244,47 @@ def test_a_request_stores_a_bounded_number_of_messages(tmp_path: Path) -> None:
             assert found == status, text
 
     serving(tmp_path, program)
+
+
+@pytest.mark.parametrize("value", ["[]", "{}", "1", '"a\\\\"', '{"a":["\\"["]}'])
+def test_values_of_json_are_counted_before_they_are_made(value: str) -> None:
+    """Kills: 8 MiB of brackets for which the event loop stands still for two seconds."""
+    each = 1 + value.count("[") + value.count("{") - ('"["' in value)
+    data = f"[{','.join([value] * 30_000)}]".encode()
+    assert answers.values_in(data) == 30_000 * each
+    quoted = json.dumps([data.decode()] * 2).encode()
+    assert answers.values_in(quoted) == 2
+
+
+def test_large_json_is_read_beside_the_loop_within_the_budget(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held: list[int] = []
+    parsed = answers.parsed
+    rows = [{"payload": "x", "properties": {str(at): "" for at in range(15)}}] * 1_000
+
+    async def program(served: Served) -> None:
+        budget: MemoryBudget = served.service.budget
+
+        def counted(data: bytes) -> object:
+            with pytest.raises(RuntimeError):
+                asyncio.get_running_loop()
+            held.append(budget.held - len(data))
+            return parsed(data)
+
+        monkeypatch.setattr(answers, "parsed", counted)
+        too_many = b"[" + b"0," * answers.VALUES_MAX + b"0]"
+        for body, expected in ((json.dumps({"messages": rows}).encode(), 200), (too_many, 412)):
+            head = "POST /topics/persistent/public/default/priced HTTP/1.1\nHost: 127.0.0.1\n"
+            length = f"Content-Length: {len(body)}\nConnection: close\n\n"
+            status, text = await served.request(head + length, body)
+            assert status == expected, text
+        while budget.held:
+            await asyncio.sleep(0)
+
+    serving(tmp_path, program)
+    assert len(held) == 1
+    assert held[0] >= 15_000 * answers.VALUE_BYTES
 
 
 def test_messages_of_a_request_are_stored_a_few_at_a_time(

@@ -4,6 +4,7 @@ body is read.
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 import re
@@ -37,6 +38,7 @@ from txlog.errors import (
     WrongState,
 )
 from txlog.ids import MessageId, Position, TxnId
+from txlog.serve.core.budget import Hold
 
 HEADER: Final = "X-Pulsar-"
 
@@ -49,6 +51,10 @@ class Peeked(NamedTuple):
 
 
 BODY_MAX: Final = 8 << 20  # bytes of a request
+VALUES_MAX: Final = 150_000  # of the JSON of a request, as `values_in` counts them
+VALUE_BYTES: Final = 100  # of each in memory, beside its text
+LOOP_BYTES_MAX: Final = 1 << 16  # of JSON that the event loop reads by itself
+_COUNTED_BYTES: Final = 1 << 16  # at once
 _SURROGATE: Final = re.compile(rb"\\u[dD][89a-fA-F]")
 _INT64: Final = range(-(1 << 63), 1 << 64)
 VALUE_BYTES_MAX: Final = 64 << 20  # of a message by HTTP
@@ -71,9 +77,53 @@ STATUSES: Final[tuple[tuple[type[TxlogError], int], ...]] = (
 
 
 async def body_of(request: Request) -> object:
-    """The JSON of a request; None without any. Raises InvalidArgument."""
+    """The JSON of a request; None without any.
+
+    raises: InvalidArgument, LimitExceeded
+    """
     data = await bytes_of(request)
-    return parsed(data) if data.strip() else None
+    if not data.strip():
+        return None
+    try:
+        return await json_of(data, getattr(request.state, "body", None))
+    except ConnectionResetError:
+        raise InvalidArgument("the client has gone") from None
+
+
+async def json_of(data: bytes, hold: Hold | None) -> object:
+    """JSON that a client sent; the event loop reads only a short one itself.
+
+    hold:   where its values count once they are made; None: nowhere
+    raises: InvalidArgument; LimitExceeded: it has more than VALUES_MAX values;
+            ConnectionResetError: the client has gone
+    """
+    is_short = len(data) <= LOOP_BYTES_MAX
+    count = values_in(data) if is_short else await asyncio.to_thread(values_in, data)
+    if count > VALUES_MAX:
+        raise LimitExceeded(
+            f"JSON with about {count} values, the most is {VALUES_MAX}",
+            setting="values",
+            limit=VALUES_MAX,
+            value=count,
+        )
+    if hold is not None:
+        await hold.reserve(count * VALUE_BYTES)
+    return parsed(data) if is_short else await asyncio.to_thread(parsed, data)
+
+
+def values_in(data: bytes) -> int:
+    """About how many values JSON has: commas and opening brackets outside of its texts.
+
+    It takes short steps, so that other threads go on meanwhile.
+    """
+    bare = data.replace(rb"\\", b"").replace(rb"\"", b"")
+    outside, count = 0, 0  # outside: 0 where a piece begins outside of a text, else 1
+    for at in range(0, len(bare), _COUNTED_BYTES):
+        parts = bare[at : at + _COUNTED_BYTES].split(b'"')
+        between = b"".join(parts[outside::2])
+        count += between.count(b",") + between.count(b"[") + between.count(b"{")
+        outside = (outside + len(parts) - 1) % 2
+    return count
 
 
 def parsed(data: bytes) -> object:

@@ -294,7 +294,7 @@ class Bounds:
             return
         size = _size_of(headers)
         bounded: Bounded = scope["state"]["bounded"]
-        body = bounded.share.hold()
+        body = scope["state"]["body"] = bounded.share.hold()
         is_answered = False
 
         async def came() -> Message:

@@ -25,7 +25,7 @@ from txlog.ranges import END, START, Bound
 from txlog.serve.core.budget import Hold
 from txlog.serve.core.descriptors import check_room
 from txlog.serve.core.producer_names import SHARED, Holder
-from txlog.serve.http.core.answers import parsed, status_of
+from txlog.serve.http.core.answers import json_of, status_of
 from txlog.serve.http.core.bounds import taken
 from txlog.serve.http.core.declared import CONSUME, PRODUCE, Action
 from txlog.serve.http.core.gate import Serving
@@ -80,7 +80,7 @@ async def connected(
 async def _words(socket: WebSocket, hold: Hold) -> dict[str, Any]:
     """The next message of a client, which the hold has room for.
 
-    raises: InvalidArgument, WebSocketDisconnect
+    raises: InvalidArgument, LimitExceeded, WebSocketDisconnect
     """
     try:
         text = await socket.receive_text()
@@ -88,9 +88,9 @@ async def _words(socket: WebSocket, hold: Hold) -> dict[str, Any]:
         raise InvalidArgument("a message has to be JSON, as text") from None
     try:
         await hold.reserve(PARSED * len(text))
+        found = await json_of(text.encode(), hold)
     except ConnectionResetError:
         raise WebSocketDisconnect from None
-    found = parsed(text.encode())
     if not isinstance(found, dict):
         raise InvalidArgument("a message has to be a JSON object")
     return found
