@@ -12,8 +12,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+import txlog
 from tests.serve.siege import Served, serving
 from txlog.api.admin import Admin
+from txlog.api.reading.message import Message
 from txlog.engine.store.appender import Call
 from txlog.engine.store.store import Store
 from txlog.engine.view.view import View
@@ -312,6 +314,48 @@ def test_messages_of_a_request_are_stored_a_few_at_a_time(
     serving(tmp_path, program)
     assert count // 3 <= max(together) + 1
     assert max(together) <= rest.TOGETHER
+
+
+def test_messages_are_read_a_few_at_a_time_and_encoded_beside_the_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kills: one GET that has the thread of the store, or the event loop, for a second."""
+    read: list[int] = []
+    messages, as_json = rest.messages, rest.as_json
+    count = 2 * rest.TOGETHER + 1
+
+    def made(table: pa.Table) -> Any:
+        read.append(table.num_rows)
+        return messages(table)
+
+    def encoded_beside(message: Message) -> Any:
+        with pytest.raises(RuntimeError):
+            asyncio.get_running_loop()
+        assert not threading.current_thread().name.startswith("txlog")
+        return as_json(message)
+
+    def fill(client: txlog.Client) -> None:
+        client.create_topic("priced")
+        with client.producer("priced") as producer:
+            for at in range(count):
+                producer.send_async(b"%d" % at)
+
+    async def program(served: Served) -> None:
+        monkeypatch.setattr(rest, "messages", made)
+        monkeypatch.setattr(rest, "as_json", encoded_beside)
+        await served.service.client.run(fill)
+        for limit, expected in ((10_000, count), (rest.TOGETHER, rest.TOGETHER), (3, 3)):
+            path = f"/topics/persistent/public/default/priced?limit={limit}"
+            head = f"GET {path} HTTP/1.1\nHost: 127.0.0.1\nConnection: close\n\n"
+            status, text = await served.request(head)
+            assert status == 200
+            page = json.loads(text.partition("\n{")[1] + text.partition("\n{")[2])
+            values = [one["value"] for one in page["messages"]]
+            assert values == [str(at) for at in range(expected)]
+            assert page["next"] == f"after={page['messages'][-1]['message_id']}"
+
+    serving(tmp_path, program)
+    assert read == [rest.TOGETHER, rest.TOGETHER, 1, rest.TOGETHER, 3]
 
 
 def test_figures_of_a_topic_look_at_its_own_producers_only(

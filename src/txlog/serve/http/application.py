@@ -7,6 +7,7 @@ Every request goes through one function, the *gate* (core/gate), with what it wa
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from functools import cache, partial
 from typing import Any, Final
@@ -45,7 +46,7 @@ from txlog.serve.http.admin import (
     topics,
 )
 from txlog.serve.http.admin import transactions as txns
-from txlog.serve.http.core.answers import answered, body_of, dumped, response_of
+from txlog.serve.http.core.answers import Sliced, answered, body_of, dumped, response_of
 from txlog.serve.http.core.declared import (
     LOOK,
     PRODUCE,
@@ -144,13 +145,7 @@ def route_of(endpoint: Endpoint, serving: Serving) -> Route:
             await serving.need(topic_in(request.path_params))
         act = partial(endpoint.act, **given)
 
-        async def read() -> Response:
-            if endpoint.operation == PRODUCE and endpoint.takes("body"):
-                return answered(await serving.store(act))
-            if endpoint.is_slow:
-                return answered(await serving.work(request, endpoint.operation, act))
-            return answered(await serving.client.run(act))
-
+        read = partial(_read, serving, request, endpoint, act)
         try:
             return await _answer(serving, request, read, is_slow=endpoint.is_slow)
         except TypeError as error:  # a value of a body is of another type than a call takes
@@ -187,6 +182,28 @@ async def _answer(
         raise
     answer.background = BackgroundTask(hold.close)
     return answer
+
+
+async def _read(
+    serving: Serving, request: Request, endpoint: Endpoint, act: Callable[[Store], object]
+) -> Response:
+    """The answer of an endpoint, from where its call belongs."""
+    if endpoint.operation == PRODUCE and endpoint.takes("body"):
+        return await serving.store(lambda client: answered(act(client)))
+    if endpoint.is_slow:
+        return await serving.work(request, endpoint.operation, lambda client: answered(act(client)))
+    found = await serving.client.run(act)
+    return await _joined(serving, found) if isinstance(found, Sliced) else answered(found)
+
+
+async def _joined(serving: Serving, sliced: Sliced) -> Response:
+    """Read an answer slice by slice, with the calls of others in between, and encode it beside."""
+    body = bytearray()
+    while True:
+        piece = await serving.client.run(lambda _: next(sliced.pieces, None))
+        if piece is None:
+            return Response(bytes(body), media_type="application/json")
+        body += await asyncio.to_thread(piece)
 
 
 async def _failed(request: Request, error: Exception) -> Response:

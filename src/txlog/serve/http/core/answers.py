@@ -8,6 +8,7 @@ import asyncio
 import base64
 import json
 import re
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from typing import Final, NamedTuple
 from urllib.parse import quote
@@ -48,6 +49,15 @@ class Peeked(NamedTuple):
 
     message: Message
     place: str
+
+
+class Sliced(NamedTuple):
+    """An answer of JSON that is read in slices.
+
+    pieces: each step is a short call of the store; it returns what encodes a piece of the answer
+    """
+
+    pieces: Iterator[Callable[[], bytes]]
 
 
 BODY_MAX: Final = 8 << 20  # bytes of a request

@@ -5,22 +5,25 @@ What a request sends is one transaction: all of it is visible at once, or nothin
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import chain
 from typing import Any, Final
 
 from txlog.api.client import Client
-from txlog.api.reading.message import messages
+from txlog.api.reading.message import Message, messages
 from txlog.api.sending.receipt import SendReceipt
 from txlog.errors import InvalidArgument, LimitExceeded
 from txlog.ids import TopicName
 from txlog.ranges import Bound, Range
-from txlog.serve.http.core.answers import check_size
+from txlog.serve.http.core.answers import Sliced, check_size, dumped
 from txlog.serve.http.core.declared import CONSUME, PRODUCE, Declared, members
 from txlog.serve.http.data.messages import as_json, number_in, value_of
 
 TOPICS: Final = "/topics/persistent/{tenant}/{namespace}/{topic}"
 LIMIT_MAX: Final = 10_000
 MESSAGES_MAX: Final = 10_000  # of a request
-TOGETHER: Final = 250  # of these that are stored at once, while others wait
+TOGETHER: Final = 250  # that are stored or read at once, while others wait
 MESSAGE_BYTES: Final = 256  # what a message costs beside its value
 ANSWER_BYTES: Final = 8 << 20  # of messages; the message that passes it is the last one
 endpoint = Declared()
@@ -95,7 +98,7 @@ def _options(row: dict[str, Any]) -> tuple[bytes | None, dict[str, Any]]:
 @endpoint("GET", TOPICS, CONSUME)
 def read(
     client: Client, topic: TopicName, now_ms: int, start: str = "start", limit: int = 100
-) -> dict[str, object]:
+) -> Sliced:
     """Read messages from a place on: {messages, next}.
 
     start: start, end, -N, an id, after=ID, or @TIME; next: the start of what follows, of a topic
@@ -103,24 +106,51 @@ def read(
     """
     if not 0 < limit <= LIMIT_MAX:
         raise InvalidArgument(f"limit is {limit}, it must be between 1 and {LIMIT_MAX}", code=203)
-    bound = Bound.parse(start, now_ms)
+    return Sliced(_pieces(client, topic, Bound.parse(start, now_ms), start, limit))
+
+
+def _pieces(
+    client: Client, topic: TopicName, bound: Bound, start: str, limit: int
+) -> Iterator[Callable[[], bytes]]:
+    """What makes the pieces of an answer; each step reads a few messages.
+
+    raises: LimitExceeded
+    """
     only = None if topic.partition is None else [topic.partition]
     is_one = only is not None or client.describe_topic(topic.full)["partitions"] == 1
-    rows, follows = list[dict[str, object]](), start if is_one else None
-    size = 0
-    for table in client.read(topic.full, range=Range(start=bound), partitions=only, limit=limit):
+    tables = client.read(
+        topic.full, range=Range(start=bound), partitions=only, limit=limit, batch_messages=TOGETHER
+    )
+    before, size, follows = b'{"messages":[', 0, start if is_one else None
+    for table in tables:
         check_size(table)
+        few = list[Message]()
         for message in messages(table):
             if size > ANSWER_BYTES:
-                if not is_one:
-                    raise LimitExceeded(
-                        "the messages have more than 8 MiB",
-                        hint="read one partition at a time, or with a smaller limit",
-                        limit=ANSWER_BYTES,
-                    )
-                return {"messages": rows, "next": follows}
-            rows.append(as_json(message))
-            size += len(message.value or b"") + MESSAGE_BYTES
-            if is_one:
-                follows = f"after={message.message_id}"
-    return {"messages": rows, "next": follows}
+                break
+            few.append(message)
+            size += _size_of(message)
+        if few:
+            follows = f"after={few[-1].message_id}" if is_one else None
+            yield partial(_rows, before, few)
+            before = b","
+        if len(few) < table.num_rows:
+            if not is_one:
+                raise LimitExceeded(
+                    "the messages have more than 8 MiB",
+                    hint="read one partition at a time, or with a smaller limit",
+                    limit=ANSWER_BYTES,
+                )
+            break
+    end = b'],"next":%s}' % dumped(follows)
+    yield partial(bytes, end if before == b"," else before + end)
+
+
+def _rows(before: bytes, few: list[Message]) -> bytes:
+    return before + dumped([as_json(one) for one in few])[1:-1]
+
+
+def _size_of(message: Message) -> int:
+    """About the bytes of a message in an answer."""
+    pairs = sum(map(len, chain.from_iterable(message.properties.items())))
+    return len(message.value or b"") + pairs + MESSAGE_BYTES
