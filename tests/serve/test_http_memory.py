@@ -100,7 +100,10 @@ def test_answers_that_nobody_takes_are_bounded_and_end(tmp_path: Path) -> None:
         assert {fact["reason"] for _, fact in served.told} == {"it did not take its answer"}
         assert budget.peak < 16 * MIB + 4 * 9 * MIB  # four read at a time
         await until(lambda: not budget.held and not served.service.seats.count)
-        for _, writer in unread:
+        for reader, writer in unread:  # the kernel keeps nothing of it either
+            with pytest.raises(ConnectionResetError):
+                while await reader.read(MIB):
+                    pass
             writer.transport.abort()
 
     limits = Limits(memory_bytes=16 * MIB, idle_timeout_ms=100)

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import struct
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -133,6 +134,19 @@ class Acceptor:
             seat.leave()
             accepted.close()
             raise
+
+
+def cut(transport: asyncio.BaseTransport) -> None:
+    """End a connection and give up what its client has not taken.
+
+    Without this the kernel would keep it, megabytes for each connection, for minutes.
+    """
+    accepted: socket.socket | None = transport.get_extra_info("socket")
+    if accepted is not None:
+        with suppress(OSError):  # it has ended already
+            accepted.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    assert isinstance(transport, asyncio.WriteTransport)
+    transport.abort()
 
 
 def _has_bytes(accepted: socket.socket) -> bool:

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 from txlog.errors import InvalidMessage, LimitExceeded, NotAllowed, TryAgain, TxlogError
 from txlog.ids import TopicName
 from txlog.serve.auth.guard import Login
+from txlog.serve.core.acceptor import cut
 from txlog.serve.core.authority import Caller
 from txlog.serve.core.budget import Hold
 from txlog.serve.core.census import Census
@@ -575,7 +576,7 @@ class Connection:
             self._writer.close()
             async with asyncio.timeout(CLOSE_SECONDS):
                 await self._writer.wait_closed()
-        self._writer.transport.abort()  # of one that does not read its last answers
+        cut(self._writer.transport)  # of one that does not read its last answers
 
 
 def _has_number(body: Proto) -> bool:

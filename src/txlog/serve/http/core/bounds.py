@@ -23,6 +23,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
 from txlog.errors import NotAllowed
+from txlog.serve.core.acceptor import cut
 from txlog.serve.core.budget import Hold, Share
 from txlog.serve.core.limits import FRAME_BYTES_PER_SECOND_MIN, Seat, host_of
 from txlog.serve.core.service import Service
@@ -71,7 +72,7 @@ class Taking:
         peer = self.transport.get_extra_info("peername")
         reason = "it did not take its answer"
         self.service.tell("dropped", {"peer": host_of(peer), "reason": reason})
-        self.transport.abort()
+        cut(self.transport)
 
 
 class Bounded(Taking, H11Protocol):
