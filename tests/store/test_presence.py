@@ -1,4 +1,4 @@
-"""Tests of store.presence: nothing is acknowledged into files that no name leads to."""
+"""Tests of store.identity: nothing is acknowledged into files that no name leads to."""
 
 from __future__ import annotations
 

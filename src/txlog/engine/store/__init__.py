@@ -115,11 +115,10 @@ Contents:
     appender   from decisions to frames of the journal, which the folds then take
     confirmed   places outside the store that its user has named, for reading and for removing
     counters   what this process counted, for its metrics
-    identity   `txlog.toml`, and the making of a new store
+    identity   `txlog.toml`, the making of a new store, whether it is still there
     liveness   who holds a lock file now, by the kernel's word
     mutex      one call at a time in a process, whatever ends the call
     pins       files that a running reader needs stay
-    presence   whether the store's name still leads to what is open
     space      room on the disk, and the reserve that lets cleaning finish
     store      Store: a view that follows the journal, the write path, group commit among threads
     sweeper    whether the sweep before a call has anything to look for

@@ -53,9 +53,8 @@ from txlog.engine.store.appender import (
     note_doubt,
 )
 from txlog.engine.store.counters import BucketOps
-from txlog.engine.store.identity import FORMAT, Identity, raise_format
+from txlog.engine.store.identity import FORMAT, Identity, need_there, raise_format
 from txlog.engine.store.mutex import Mutex
-from txlog.engine.store.presence import need_there
 from txlog.engine.store.sweeper import Sweeper, is_sweep_due
 from txlog.engine.store.wakeups import Wakeups
 from txlog.engine.view.view import View
