@@ -12,7 +12,7 @@ import pytest
 import txlog
 from txlog import Client
 from txlog.engine.decide.draft import Decision
-from txlog.engine.decide.topics import offload
+from txlog.engine.decide.topics import files
 from txlog.engine.model.ops import PlaceAdded
 from txlog.engine.storage import manifest as manifests
 from txlog.engine.storage import remote
@@ -106,8 +106,8 @@ def test_a_catalog_that_names_places_of_others_removes_nothing(tmp_path: Path, w
         uuid = client._store.identity.uuid
         victim = victims(tmp_path, uuid)[which]
         home = f"file://{tmp_path / 'home'}"
-        client._store.write(lambda view, now: offload.add_place(view, home))
-        client._store.write(lambda view, now: offload.add_place(view, f"{home}/{uuid}"))
+        client._store.write(lambda view, now: files.add_place(view, home))
+        client._store.write(lambda view, now: files.add_place(view, f"{home}/{uuid}"))
     said = clean_up(store)
     assert victim.read_text() == "precious"
     assert any("is not looked at" in one for one in said)

@@ -6,10 +6,9 @@ Contents:
 
     availability   taking a partition away, and bringing it back with all that waited
     buckets        what upkeep of the delayed index may change
-    compaction     switching a topic to the files of its compaction by key
     create         new topics, subscriptions and coordinators
     deletion       deleting subscriptions and topics
-    offload        where files are offloaded to, and the switch to the copy
+    files          the switch to a copy elsewhere, or to rows compacted by key
     policies       policies of a subscription, and those that topic, namespace and store share
     schemas        adding a schema that fits those before it, and deleting all
     sidecar        rolling a sidecar, and switching to its compacted ledger

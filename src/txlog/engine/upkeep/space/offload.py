@@ -20,7 +20,7 @@ from dataclasses import dataclass
 import msgspec
 
 from txlog.engine.decide.draft import Decision
-from txlog.engine.decide.topics import offload as deciding
+from txlog.engine.decide.topics import files as deciding
 from txlog.engine.storage import remote
 from txlog.engine.storage.checked import damaged
 from txlog.engine.storage.disk.protocol import Disk

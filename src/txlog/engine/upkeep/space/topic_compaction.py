@@ -45,7 +45,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from txlog.engine.decide.topics import compaction
+from txlog.engine.decide.topics import files as deciding
 from txlog.engine.folds.catalog import numbers, topic_of
 from txlog.engine.folds.topic import Compaction
 from txlog.engine.model.ops import Mark, PartitionCompacted
@@ -119,7 +119,7 @@ def compact_topic(
         if not work.changed:
             return False
         ops = [work.of(partition, dry_run=dry_run) for partition in work.changed]
-        if dry_run or store.write(lambda live, now: compaction.switch(live, ops)):
+        if dry_run or store.write(lambda live, now: deciding.switch(live, ops)):
             return not dry_run
         for op in ops:
             for file in op.files:
@@ -348,7 +348,7 @@ class _Work:
         pieces = self._of_one_file(first, more)
         ledger = 0
         if not dry_run:
-            ledger = store.write(lambda live, now: compaction.reserve(live, partition))
+            ledger = store.write(lambda live, now: deciding.reserve(live, partition))
         keys = min(left, GROUP_ROWS)
         if not ledger:  # also where the topic was deleted, and then the switch is refused
             for _ in made.sealed(pieces, keys):
