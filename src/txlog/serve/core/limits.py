@@ -23,6 +23,9 @@ FIRST_FRAME_BYTES_MAX: Final = 64 * KIB
 # A frame may take this much longer for each byte: slower is no client but an attack.
 FRAME_BYTES_PER_SECOND_MIN: Final = 256 * KIB
 DROPS_TRIED_MAX: Final = 8
+# Parts of what all share: what is kept for holders with few, and how many are few.
+KEPT: Final = 8
+FEW: Final = 512
 _COUNT_MAX: Final = 1_000_000
 _TOO_MANY: Final = 509
 
@@ -173,12 +176,14 @@ def network_of(address: str) -> str:
 def has_share(own: int, used: int, limit: int) -> bool:
     """Whether a holder may take one more of what all holders share.
 
-    It may have as many as are left: one holder alone gets half of them, the next one a quarter, and
-    whoever has nothing yet finds room. So nobody has to configure shares.
+    Of seven eighths it may have as many as are left: one holder alone gets half of them, the next
+    one a quarter. The last eighth is for holders that have few, at least one each. So many holders
+    that take all they can leave something for the next one, and nobody has to configure shares.
 
     own: what the holder has; used: what all have; limit: what there is
     """
-    return own < limit - used
+    few = max(1, limit // FEW)
+    return own < limit - limit // KEPT - used or (own < few and used < limit)
 
 
 class Seat:

@@ -1,6 +1,6 @@
 """Owns the shares of roles in what a store has room for: open transactions, keys and topics.
 
-The store knows one bound for all. A role may have as many as are left (`limits.has_share`), so that
+The store knows one bound for all. A role has its share of it (`limits.has_share`), so that
 none of them, with whatever rights, keeps the others from their work. Superusers, commands and
 programs on the machine of the store have no share: they may use what is left.
 
