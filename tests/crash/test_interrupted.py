@@ -33,7 +33,7 @@ from txlog.engine.storage import section
 from txlog.engine.storage.disk import locks, posix
 from txlog.engine.storage.disk import posix as disk
 from txlog.engine.storage.disk.posix import PosixDisk
-from txlog.engine.storage.journal import file, flusher, journal, witness
+from txlog.engine.storage.journal import file, journal, witness
 from txlog.engine.store import appender, mutex, store
 from txlog.engine.upkeep import service
 from txlog.engine.upkeep.checkpoint import checkpoint
@@ -43,7 +43,7 @@ from txlog.errors import OutcomeUnknown, TxlogError, is_noted
 
 START_MS = 1_700_000_000_000
 MODULES = (
-    appender, mutex, store, view, draft, tail, journal, flusher, section, file, witness,
+    appender, mutex, store, view, draft, tail, journal, section, file, witness,
 )  # fmt: skip
 FILES = frozenset(str(module.__file__) for module in MODULES)
 REAL_FILES = frozenset((*FILES, disk.__file__, posix.__file__, locks.__file__))

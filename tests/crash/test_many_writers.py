@@ -21,7 +21,7 @@ from tests.tiers import graded
 from txlog.api.client import Client
 from txlog.api.reading.message import messages
 from txlog.clock import ManualClock
-from txlog.engine.storage.journal.flusher import FLUSH_LOCK, WRITTEN_TIMEOUT_MS
+from txlog.engine.storage.journal.journal import FLUSH_LOCK, WRITTEN_TIMEOUT_MS
 from txlog.engine.store.identity import read_identity
 from txlog.engine.store.store import Store
 from txlog.engine.upkeep.verify.findings import Findings

@@ -30,7 +30,7 @@ from txlog.engine.plan.lookup import topic as find_topic
 from txlog.engine.plan.participants import Finding, hanging
 from txlog.engine.storage.disk.posix import PosixDisk, filesystem
 from txlog.engine.storage.disk.protocol import Disk
-from txlog.engine.storage.journal.flusher import FLUSH_LOCK
+from txlog.engine.storage.journal.journal import FLUSH_LOCK
 from txlog.engine.store.identity import Identity, read_identity
 from txlog.engine.store.liveness import WRITE_LOCK, holder_of
 from txlog.engine.store.store import MAINTENANCE_PATH, Store

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from txlog.engine.storage.journal.flusher import FLUSH_LOCK
+from txlog.engine.storage.journal.journal import FLUSH_LOCK
 from txlog.engine.store.liveness import CONSUMERS_DIR, WRITE_LOCK, consumer_lock
 from txlog.engine.store.pins import pins
 from txlog.engine.store.store import MAINTENANCE_PATH, Store

@@ -5,7 +5,6 @@ Beside it, the witness says how much of it is known to be durable.
 Contents:
 
     file      one journal file: its name, its header, its frames
-    flusher   the flush: its lock, and what goes before fdatasync
     frame     the frame: the atomic unit, its layout and its checks
     journal   the chain of files: following, appending, flushing, recovering
     witness   two checksummed records that say what is known to be durable

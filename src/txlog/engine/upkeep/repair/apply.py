@@ -16,7 +16,7 @@ from txlog.engine.decide.topics.availability import partition_number, set_online
 from txlog.engine.decide.topics.buckets import lose
 from txlog.engine.model.ops import LossAccepted
 from txlog.engine.storage.disk.protocol import Disk, LockFile
-from txlog.engine.storage.journal.flusher import FLUSH_LOCK
+from txlog.engine.storage.journal.journal import FLUSH_LOCK
 from txlog.engine.storage.manifest import (
     DumpRef,
     Manifest,

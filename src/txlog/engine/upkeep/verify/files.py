@@ -27,7 +27,7 @@ from txlog.engine.storage.bucket.reader import BucketFile
 from txlog.engine.storage.checked import damaged, said_by_arrow
 from txlog.engine.storage.chunks import reassembled
 from txlog.engine.storage.disk.protocol import TEMPORARY_PREFIX, Disk
-from txlog.engine.storage.journal.flusher import FLUSH_LOCK
+from txlog.engine.storage.journal.journal import FLUSH_LOCK
 from txlog.engine.storage.manifest import DumpRef, HistoryRef, generations, manifest_path
 from txlog.engine.storage.remote import is_far, open_file
 from txlog.engine.storage.segment import FileRef
